@@ -1,0 +1,57 @@
+"""Every error that a user can see, under one root.
+
+ClusterctlError
+├── UsageError          2    the command line does not make sense
+├── ConfigError         3    a job or cluster file, or --set, is wrong
+├── SlurmError          4    Slurm cannot be reached, or refused
+├── NotFoundError       5    no such run, job file or cluster file
+├── RunFailed           1    a waited-for run ended otherwise than finished
+├── TaskError           1    something that a task needs is missing or wrong
+└── WaitTimedOut      124    `--timeout` passed before the run ended
+
+An error says what is wrong and where (`message`), and what to type next (`hint`). It is rendered once, in `cli`;
+nothing below it prints or exits.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ClusterctlError(Exception):
+    """The root: `message` (what and where), `hint` (what to type next), and the exit code of the process."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(ClusterctlError):
+    exit_code = 2
+
+
+class ConfigError(ClusterctlError):
+    exit_code = 3
+
+
+class SlurmError(ClusterctlError):
+    exit_code = 4
+
+
+class NotFoundError(ClusterctlError):
+    exit_code = 5
+
+
+class RunFailed(ClusterctlError):
+    exit_code = 1
+
+
+class TaskError(ClusterctlError):
+    exit_code = 1
+
+
+class WaitTimedOut(ClusterctlError):
+    exit_code = 124

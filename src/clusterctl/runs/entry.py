@@ -1,0 +1,63 @@
+"""What each task runs: the one object that travels through submitit's pickle.
+
+It is importable by name and holds one string, so that the pickle opens under any Python that has this package: a
+function pickled by value from another Python crashes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterctl.errors import ClusterctlError, TaskError
+from clusterctl.runs.events import Events
+from clusterctl.runs.files import read_json
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import EXIT_TERMINATED, StopRequest
+from clusterctl.runs.stages import Stage
+from clusterctl.spec import WORKLOADS, Job, from_record
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Run the job of `run_dir` as the task that the environment describes."""
+
+    run_dir: str
+
+    def __call__(self) -> None:
+        """Install the signal handlers first, then import the task half by name.
+
+        The first exception is in the event file before anything else happens. A ClusterctlError is the user's to mend:
+        it ends the task with its message and hint, without a traceback.
+        """
+        place = Place.from_environment()
+        attempt = current_attempt()
+        events = Events(attempt, place.rank)
+        stop = StopRequest()
+        stop.install(on_terminate=lambda: events.exit(EXIT_TERMINATED))
+        events.began(place.local_rank, place.node_rank)
+        events.stage(Stage.IMPORTING)
+        try:
+            record = read_json(RunDir(Path(self.run_dir)).run_json)
+            if record is None:
+                raise TaskError(f"no run.json in {self.run_dir}", "the runs folder must be shared by all nodes")
+            job = from_record(Job, record["job"])
+            importlib.import_module(WORKLOADS[job.workload].module).main(job, place, attempt, events, stop)
+        except ClusterctlError as error:
+            events.exception(error)
+            events.exit(error.exit_code)
+            print(f"error: {error.message}\nhint: {error.hint}" if error.hint else f"error: {error.message}", file=sys.stderr)
+            raise SystemExit(error.exit_code) from None
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
+            events.exit(code)
+            raise
+        except BaseException as error:
+            events.exception(error)
+            events.exit(1)
+            raise
+        events.exit(0)

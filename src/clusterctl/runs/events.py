@@ -1,0 +1,51 @@
+"""What happened to each rank, and when: stage changes, exceptions with their traceback, the exit.
+
+`attempts/<n>/events/rank_00003.jsonl`, one JSON object a line, `time` in seconds since the epoch:
+
+    {"time": ..., "event": "stage", "stage": "training", "epoch": 3}
+    {"time": ..., "event": "exception", "type": "ValueError", "message": "...", "traceback": "..."}
+    {"time": ..., "event": "exit", "code": 1}
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.runs.files import Lines
+
+if TYPE_CHECKING:
+    from clusterctl.runs.layout import Attempt
+    from clusterctl.runs.stages import Stage
+
+
+class Events:
+    """The writer of one rank's events. Without an attempt (under torchrun alone) it keeps silent."""
+
+    def __init__(self, attempt: Attempt | None, rank: int) -> None:
+        self._lines = Lines(attempt.events(rank)) if attempt else None
+        self._failed = False
+
+    def stage(self, stage: Stage, **details: Any) -> None:
+        self._write("stage", stage=stage.value, **details)
+
+    def began(self, local_rank: int, node_rank: int) -> None:
+        """The first event: which process on which node this rank is."""
+        self._write("began", host=socket.gethostname(), pid=os.getpid(), local_rank=local_rank, node_rank=node_rank)
+
+    def exception(self, error: BaseException) -> None:
+        """Record the first exception of this rank, the innermost cause first to be told; later ones are its echo."""
+        if not self._failed:
+            self._failed = True
+            text = "".join(traceback.format_exception(error))
+            self._write("exception", type=type(error).__name__, message=str(error), traceback=text)
+
+    def exit(self, code: int) -> None:
+        self._write("exit", code=code)
+
+    def _write(self, event: str, **details: Any) -> None:
+        if self._lines:
+            self._lines.append({"time": time.time(), "event": event, **details})

@@ -1,0 +1,90 @@
+"""Reading and writing the run directory's files: one writer a file, whole lines appended, the rest written aside.
+
+Readers drop a torn last line and never see half a JSON file; this holds on NFS and Lustre too, where locks do not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def make_private(folder: Path) -> Path:
+    """Make `folder` and its parents, `folder` readable by its owner alone."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def write_text(path: Path, text: str, mode: int = 0o600) -> None:
+    """Write aside, then rename: a reader sees the old file or the new one."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+    aside.replace(path)
+
+
+def write_json(path: Path, record: Any) -> None:
+    write_text(path, json.dumps(record, indent=1) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The record in `path`, or None where there is none yet."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+class Lines:
+    """An append-only file of JSON lines. Each line is one write(2) with O_APPEND, so a reader sees it whole or torn last."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = os.open(path, flags, 0o600)
+
+    def append(self, record: dict[str, Any]) -> None:
+        os.write(self._descriptor, json.dumps(record).encode() + b"\n")
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file of JSON lines; nothing where there is no file, no torn or foreign line."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    for line in content.split(b"\n")[:-1]:  # what follows the last newline is torn, or empty
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def last_line(path: Path, tail_bytes: int = 65536) -> dict[str, Any] | None:
+    """The last whole record of a file of JSON lines, read from its end: the file may be large."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - tail_bytes))
+            lines = file.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            return record
+    return None

@@ -1,0 +1,112 @@
+"""Where everything of a run lies. The only place that knows the names inside a run directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One time that a run was started: `attempts/<number>`."""
+
+    path: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.path.name)
+
+    @property
+    def host_json(self) -> Path:
+        return self.path / "host.json"
+
+    @property
+    def host_log(self) -> Path:
+        return self.path / "host.log"
+
+    @property
+    def rendezvous(self) -> Path:
+        return self.path / "rendezvous.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    def events(self, rank: int) -> Path:
+        return self.path / "events" / f"rank_{rank:05}.jsonl"
+
+    def log(self, rank: int, stream: str = "out") -> Path:
+        return self.path / "logs" / f"rank_{rank:05}.{stream}"
+
+    def event_files(self) -> dict[int, Path]:
+        """Rank -> its event file, for the ranks that have begun."""
+        return {int(path.stem[5:]): path for path in sorted((self.path / "events").glob("rank_*.jsonl"))}
+
+    def log_files(self, stream: str) -> dict[int, Path]:
+        """Rank -> its log file of `stream` ("out" or "err")."""
+        return {int(path.stem[5:]): path for path in sorted((self.path / "logs").glob(f"rank_*.{stream}"))}
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """A run directory: the record of one run."""
+
+    path: Path
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def run_json(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def submission_json(self) -> Path:
+        """The Slurm job id, written when sbatch has answered; absent after a crash in between."""
+        return self.path / "submission.json"
+
+    @property
+    def script(self) -> Path:
+        return self.path / "script.sh"
+
+    @property
+    def code(self) -> Path:
+        return self.path / "code"
+
+    @property
+    def pickles(self) -> Path:
+        return self.path / "submitit"
+
+    @property
+    def waiting_pickle(self) -> Path:
+        """The entry's pickle under a name known before sbatch gives the job its number."""
+        return self.pickles / "waiting.pkl"
+
+    @property
+    def cancel_json(self) -> Path:
+        return self.path / "cancel.json"
+
+    @property
+    def finished_json(self) -> Path:
+        return self.path / "finished.json"
+
+    @property
+    def attempts_folder(self) -> Path:
+        return self.path / "attempts"
+
+    def attempt(self, number: int) -> Attempt:
+        return Attempt(self.attempts_folder / str(number))
+
+    def attempts(self) -> list[Attempt]:
+        """All attempts so far, the first one first."""
+        try:
+            numbers = [int(path.name) for path in self.attempts_folder.iterdir() if path.name.isdigit()]
+        except FileNotFoundError:
+            return []
+        return [self.attempt(number) for number in sorted(numbers)]
+
+    @property
+    def data_cache(self) -> Path:
+        """Prepared data sets, shared by all runs of the folder."""
+        return self.path.parent / ".data"

@@ -1,0 +1,49 @@
+"""The numbers of a run: one JSON object a line in `attempts/<n>/metrics.jsonl`, written by rank 0 alone.
+
+Names that `status` knows: step, steps, epoch, epochs (with their totals), loss, accuracy, val_accuracy,
+test_accuracy, and any further name of the user's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import cache
+from pathlib import Path
+
+from clusterctl.runs.files import Lines
+from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.runs.place import Place
+
+Number = float | int
+
+
+class MetricsWriter:
+    """Appends to an attempt's metrics; silent without an attempt and on every rank but 0."""
+
+    def __init__(self, attempt: Attempt | None, rank: int) -> None:
+        self._lines = Lines(attempt.metrics) if attempt and rank == 0 else None
+
+    def write(self, **values: Number) -> None:
+        if self._lines:
+            self._lines.append({"time": time.time(), **values})
+
+
+def current_attempt() -> Attempt | None:
+    """The attempt that this process belongs to, or None outside a run."""
+    folder, number = os.environ.get("CLUSTERCTL_RUN_DIR"), os.environ.get("CLUSTERCTL_ATTEMPT", "")
+    return RunDir(Path(folder)).attempt(int(number)) if folder and number.isdigit() else None
+
+
+@cache
+def _writer() -> MetricsWriter:
+    return MetricsWriter(current_attempt(), Place.from_environment().rank)
+
+
+def log(**values: Number) -> None:
+    """Record numbers of the running program: `log(step=3, loss=0.7)`; `clusterctl status` shows them.
+
+    For `workload = "command"`. Rank 0's values are kept; outside a run nothing happens, so a program can call this
+    wherever it runs.
+    """
+    _writer().write(**values)

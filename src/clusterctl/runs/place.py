@@ -1,0 +1,42 @@
+"""Where a task stands in its run: rank, local rank, node - as Slurm or torchrun says."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import TaskError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Place:
+    rank: int = 0
+    local_rank: int = 0
+    node_rank: int = 0
+    world_size: int = 1
+    nodes: int = 1
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Place:
+        """Read torchrun's names where torchrun (or its agent on Slurm) set them, else Slurm's; alone otherwise.
+
+        torchrun comes first: inside an allocation Slurm's names describe the agent, not its workers. Raises TaskError
+        for a value that is no number.
+        """
+        if "TORCHELASTIC_RUN_ID" in environment:
+            names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "GROUP_WORLD_SIZE")
+        elif "SLURM_PROCID" in environment:
+            names = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_STEP_NUM_NODES")
+        else:
+            return cls()
+        numbers = []
+        for name, default in zip(names, ("0", "0", "0", "1", "1"), strict=True):
+            text = environment.get(name, default)
+            if not text.isdigit():
+                raise TaskError(f"{name} is not a number: {text!r}")
+            numbers.append(int(text))
+        return cls(*numbers)

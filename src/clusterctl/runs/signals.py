@@ -1,0 +1,61 @@
+"""Signals inside a task: a request to stop is a flag that the loop looks at, and TERM has a deadline.
+
+Python runs its own handlers between bytecodes of the main thread, which may sit in a collective for minutes. So a
+thread reads the wake-up descriptor, which the C handler writes at once whatever the main thread does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WARNING_SIGNAL = signal.SIGUSR2
+TERM_GRACE_SECONDS = 3.0
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
+
+class StopRequest:
+    """Whether this process was asked to stop: `warned` by the warning signal, `terminated` by TERM."""
+
+    def __init__(self) -> None:
+        self.warned = False
+        self.terminated = False
+
+    def install(self, on_terminate: Callable[[], None] = lambda: None, grace: float = TERM_GRACE_SECONDS) -> None:
+        """Take over USR2, TERM and CONT (which Slurm sends after TERM) in this process, not in forked children.
+
+        On TERM: `on_terminate` at once, from a thread, then exit 143 after `grace` seconds if the program is still
+        there. Ranks that ignored TERM would live until Slurm's KillWait, 30 s by default.
+        """
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        for number in (WARNING_SIGNAL, signal.SIGTERM, signal.SIGCONT):
+            signal.signal(number, lambda *_: None)
+        os.register_at_fork(after_in_child=_restore_defaults)
+        arguments = (reader, on_terminate, grace)
+        threading.Thread(target=self._watch, args=arguments, name="signals", daemon=True).start()
+
+    def _watch(self, reader: int, on_terminate: Callable[[], None], grace: float) -> None:
+        while True:
+            for number in os.read(reader, 64):
+                if number == WARNING_SIGNAL:
+                    self.warned = True
+                elif number == signal.SIGTERM and not self.terminated:
+                    self.terminated = True
+                    on_terminate()
+                    time.sleep(grace)
+                    os._exit(EXIT_TERMINATED)
+
+
+def _restore_defaults() -> None:
+    """A forked helper process (a data loader's worker, a shell) dies of TERM as usual, and ignores the warning."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(WARNING_SIGNAL, signal.SIG_IGN)

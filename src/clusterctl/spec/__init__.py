@@ -1,0 +1,30 @@
+"""What can be asked for: jobs, clusters, workloads. Frozen dataclasses, standard library only.
+
+`job` and `cluster` mirror the two kinds of file; `train` has one class per workload, `registry` names them; `values`
+holds durations, bounds and choices; `record` turns all of it into JSON and back.
+"""
+
+from clusterctl.spec.cluster import Cluster, Emulator
+from clusterctl.spec.job import Container, Data, Job, Resources
+from clusterctl.spec.record import from_record, to_record
+from clusterctl.spec.registry import WORKLOADS, Workload
+from clusterctl.spec.train import CommandTrain, LoopTrain, NodeTrain, RedditTrain, SyntheticTrain, Train
+
+__all__ = [
+    "WORKLOADS",
+    "Cluster",
+    "CommandTrain",
+    "Container",
+    "Data",
+    "Emulator",
+    "Job",
+    "LoopTrain",
+    "NodeTrain",
+    "RedditTrain",
+    "Resources",
+    "SyntheticTrain",
+    "Train",
+    "Workload",
+    "from_record",
+    "to_record",
+]

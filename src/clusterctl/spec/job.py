@@ -1,0 +1,89 @@
+"""A job: what to run. The dataclasses of a job file, table by table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from clusterctl.spec.train import Train
+from clusterctl.spec.values import Count, Line, Matches, Memory, Minutes, Name, Natural, Seconds, Word
+
+EnvName = Annotated[str, Matches(r"[A-Za-z_][A-Za-z0-9_]*", "a shell variable's name (letters, digits and '_')")]
+OptionName = Annotated[str, Matches(r"[a-z][a-z0-9-]*", "the long name of an sbatch option, without '--'")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resources:
+    """`[resources]`: what to ask Slurm for. Options that are named as sbatch's mean what sbatch(1) says."""
+
+    nodes: Count = 1
+    gpus_per_node: Natural | None = None  # default: the cluster's
+    tasks_per_node: Count | None = None  # default: gpus_per_node, else 1
+    cpus_per_task: Count = 1
+    memory: Memory | None = None  # per node
+    time: Minutes = 3600
+    warning: Seconds | None = None  # lead of the warning signal; default: 120, at most a quarter of `time`; 0: none
+
+    partition: Line | None = None
+    account: Line | None = None
+    qos: Line | None = None
+    constraint: Line | None = None
+    reservation: Line | None = None
+    nodelist: Line | None = None
+    exclude: Line | None = None
+    dependency: Line | None = None
+    begin: Line | None = None
+    deadline: Line | None = None
+    licenses: Line | None = None
+    gres: Line | None = None
+    gpus_per_task: Line | None = None
+    gpu_bind: Line | None = None
+    cpus_per_gpu: Count | None = None
+    mem_per_cpu: Memory | None = None
+    mem_per_gpu: Memory | None = None
+    exclusive: bool = False
+    switches: Line | None = None
+    nice: int | None = None
+    comment: Line | None = None
+    wckey: Line | None = None
+    mail_type: Line | None = None
+    mail_user: Line | None = None
+    sbatch: dict[OptionName, Line] = field(default_factory=dict)  # any other option, by its long name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Container:
+    """`[container]`: the image that the tasks run in, and what they see of the host."""
+
+    image: Word | None = None  # a .sqsh file, registry#name:tag, or none: run on the host
+    mounts: tuple[Line, ...] = ()  # SRC:DST[:flag+flag], added to the cluster's
+    workdir: Line | None = None  # default: the code's folder
+    writable: bool = False
+    mount_home: bool = False
+    remap_root: bool = False
+    entrypoint: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """`[data]`: where the data set lies."""
+
+    root: Line | None = None  # folder in the data set's raw layout; relative to the job file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A whole job file, resolved: every value set, paths absolute."""
+
+    name: Name
+    workload: str
+    argv: tuple[str, ...] = ()  # of workload "command": the program and its arguments
+    code: Line | None = None  # folder to snapshot and run in; default for "command": where submit was typed
+    resources: Resources = field(default_factory=Resources)
+    container: Container = field(default_factory=Container)
+    env: dict[EnvName, str] = field(default_factory=dict)
+    data: Data = field(default_factory=Data)
+    train: Train = field(default_factory=Train)
+
+
+__all__ = ["Container", "Data", "EnvName", "Job", "Resources"]

@@ -1,0 +1,149 @@
+"""Dataclasses to plain records (JSON, TOML) and back, with every problem of a record found at once.
+
+Both halves read records: `config` those of job and cluster files, a task those in run.json and the words typed after
+`torchrun -m clusterctl.workloads.NAME`. Hence the standard library alone, and one set of rules (docs/decisions/0002).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from typing import Any, NamedTuple, TypeVar
+
+from clusterctl.errors import ConfigError
+from clusterctl.spec.registry import WORKLOADS
+from clusterctl.spec.train import Train
+from clusterctl.spec.values import Mark
+
+T = TypeVar("T")
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong in a record: the key's path, what is wrong, and the nearest valid name if there is one."""
+
+    path: tuple[str, ...]
+    message: str
+    nearest: str = ""
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.path)}: {self.message}" + (f" (did you mean {self.nearest}?)" if self.nearest else "")
+
+
+class InvalidRecord(ConfigError):
+    """A record with problems; `problems` lists all of them."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("; ".join(str(problem) for problem in problems))
+        self.problems = problems
+
+
+def to_record(value: Any) -> Any:
+    """`value` as JSON types: dataclasses become dicts, tuples lists."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_record(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: to_record(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_record(item) for item in value]
+    return value
+
+
+def from_record(cls: type[T], record: dict[str, Any], *, parse: bool = False) -> T:
+    """The dataclass `cls` that `record` describes; `train` takes the class of the record's own `workload`.
+
+    With `parse`, values may be written as in a file ("4h" for a duration). Types are strict: true is no number, 1.5 no
+    whole number. Raises InvalidRecord with every unknown key, missing key, wrong type and broken bound.
+    """
+    problems: list[Problem] = []
+    value = _read_table(cls, record, parse, (), problems)
+    if problems:
+        raise InvalidRecord(problems)
+    return value  # type: ignore[no-any-return]
+
+
+def nearest(word: str, names: typing.Iterable[str]) -> str:
+    """The name that `word` most likely meant, or nothing."""
+    return next(iter(difflib.get_close_matches(word, list(names), n=1)), "")
+
+
+def fields_of(cls: type) -> dict[str, Any]:
+    """Field name -> type with its marks, in the order of definition."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
+def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, ...], problems: list[Problem]) -> Any:
+    hints = fields_of(cls)
+    if hints.get("train") is Train:
+        workload = record.get("workload")
+        if workload in WORKLOADS:
+            hints["train"] = WORKLOADS[workload].train
+            record = {"train": {}, **record}
+        elif isinstance(workload, str):
+            choices = f"must be one of {', '.join(WORKLOADS)}"
+            problems.append(Problem((*path, "workload"), choices, nearest(workload, WORKLOADS)))
+            record = {key: value for key, value in record.items() if key != "train"}  # its keys cannot be judged
+    before = len(problems)
+    required = {f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING}
+    for name in sorted(required - set(record)):
+        problems.append(Problem((*path, name), "missing"))
+    values = {}
+    for key, raw in record.items():
+        if key in hints:
+            values[key] = _read(hints[key], raw, parse, (*path, key), problems)
+        else:
+            problems.append(Problem((*path, key), "unknown key", nearest(key, hints)))
+    return cls(**values) if len(problems) == before else None
+
+
+def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: list[Problem]) -> Any:
+    marks: list[Mark] = []
+    while typing.get_origin(hint) is typing.Annotated:
+        hint, *extras = typing.get_args(hint)
+        marks += [mark for mark in extras if isinstance(mark, Mark)]
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        present = next(a for a in arguments if a is not types.NoneType)
+        return None if raw is None else _read(present, raw, parse, path, problems)
+    try:
+        for mark in marks if parse else ():
+            raw = mark.parse(raw)
+        value: Any
+        if dataclasses.is_dataclass(hint) and isinstance(raw, dict):
+            value = _read_table(hint, raw, parse, path, problems)
+        elif origin is tuple and isinstance(raw, list | tuple):
+            value = tuple(_read(arguments[0], item, parse, path, problems) for item in raw)
+        elif origin is dict and isinstance(raw, dict):
+            value = {}
+            for key, item in raw.items():
+                value[_read(arguments[0], key, False, (*path, key), problems)] = _read(
+                    arguments[1], item, parse, (*path, key), problems
+                )
+        elif hint is float and type(raw) is int:
+            value = float(raw)
+        elif isinstance(hint, type) and type(raw) is hint:
+            value = raw
+        else:
+            raise ValueError(f"expected {_describe(hint)}, not {_shown(raw)}")
+        for mark in marks:
+            mark.check(value)
+    except (ValueError, OverflowError) as error:
+        problems.append(Problem(path, str(error)))
+        return None
+    return value
+
+
+def _describe(hint: Any) -> str:
+    names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+    return names.get(hint) or ("a list" if typing.get_origin(hint) is tuple else "a table")
+
+
+def _shown(raw: Any) -> str:
+    if isinstance(raw, bool):
+        return str(raw).lower()
+    if isinstance(raw, dict | list):
+        return "a table" if isinstance(raw, dict) else "a list"
+    text = repr(raw)
+    return text if len(text) <= 60 else text[:57] + "..."

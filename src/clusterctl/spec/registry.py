@@ -1,0 +1,19 @@
+"""Workload name -> (its Train class, the module that runs it). The module is imported inside the task alone."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from clusterctl.spec.train import CommandTrain, RedditTrain, SyntheticTrain, Train
+
+
+class Workload(NamedTuple):
+    train: type[Train]
+    module: str
+
+
+WORKLOADS: dict[str, Workload] = {
+    "synthetic": Workload(SyntheticTrain, "clusterctl.workloads.synthetic"),
+    "reddit": Workload(RedditTrain, "clusterctl.workloads.reddit"),
+    "command": Workload(CommandTrain, "clusterctl.workloads.command"),
+}

@@ -1,0 +1,136 @@
+"""Values with a meaning: durations, sizes, bounds, choices - as marks on plain types.
+
+A mark sits in `typing.Annotated`, next to the type it refines: `Annotated[int, AtLeast(1)]`. It knows how to parse and
+to check one value; `spec.record` applies it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+
+class Mark:
+    """A refinement of a type: `parse` sees the raw value first, `check` the typed one; both raise ValueError."""
+
+    def parse(self, raw: Any) -> Any:
+        return raw
+
+    def check(self, value: Any) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class AtLeast(Mark):
+    minimum: float
+
+    def check(self, value: Any) -> None:
+        if not value >= self.minimum:
+            raise ValueError(f"must be at least {self.minimum}")
+
+
+@dataclass(frozen=True)
+class Above(Mark):
+    bound: float
+
+    def check(self, value: Any) -> None:
+        if not self.bound < value < float("inf"):
+            raise ValueError(f"must be a finite number above {self.bound}")
+
+
+@dataclass(frozen=True)
+class Fraction(Mark):
+    """0 <= value < 1."""
+
+    def check(self, value: Any) -> None:
+        if not 0 <= value < 1:
+            raise ValueError("must be at least 0 and less than 1")
+
+
+@dataclass(frozen=True)
+class OneOf(Mark):
+    choices: tuple[str, ...]
+
+    def check(self, value: Any) -> None:
+        if value not in self.choices:
+            raise ValueError(f"must be one of {', '.join(self.choices)}")
+
+
+@dataclass(frozen=True)
+class Matches(Mark):
+    """The whole value matches `pattern`; `meaning` says so in words."""
+
+    pattern: str
+    meaning: str
+
+    def check(self, value: Any) -> None:
+        if re.fullmatch(self.pattern, value) is None:
+            raise ValueError(f"must be {self.meaning}")
+
+
+@dataclass(frozen=True)
+class Duration(Mark):
+    """Seconds, written as a number of `unit`s, as "90s", "20m", "4h", "2d", or as Slurm's D-HH:MM:SS."""
+
+    unit: int
+
+    def parse(self, raw: Any) -> Any:
+        if isinstance(raw, bool) or not isinstance(raw, int | str):
+            return raw
+        return raw * self.unit if isinstance(raw, int) else parse_seconds(raw, self.unit)
+
+
+@dataclass(frozen=True)
+class Each(Mark):
+    """Applies a mark to every element of a list."""
+
+    mark: Mark
+
+    def check(self, value: Any) -> None:
+        for element in value:
+            self.mark.check(element)
+
+
+_SUFFIXES = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_seconds(text: str, unit: int = 60) -> int:
+    """The seconds in `text`; a bare number counts `unit`s. Raises ValueError with the accepted forms.
+
+    The colon forms are those of sbatch(1) --time: MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.
+    """
+    stripped = text.strip()
+    if match := re.fullmatch(r"(\d+)\s*([smhd]?)", stripped, re.ASCII):
+        return int(match[1]) * (_SUFFIXES[match[2]] if match[2] else unit)
+    if match := re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?", stripped, re.ASCII):
+        days, *clock = match.groups()
+        numbers = [int(part) for part in clock if part is not None]
+        weights = [3600, 60, 1] if days is not None or len(numbers) == 3 else [60, 1]
+        return int(days or 0) * 86400 + sum(n * w for n, w in zip(numbers, weights, strict=False))
+    raise ValueError('not a duration: write 90, "90s", "20m", "4h", "2d" or "1-00:00:00"')
+
+
+def slurm_time(seconds: int) -> str:
+    """`seconds` as sbatch(1) --time takes it. Slurm itself rounds up to the next minute."""
+    days, rest = divmod(seconds, 86400)
+    clock = f"{rest // 3600:02}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{clock}" if days else clock
+
+
+Count = Annotated[int, AtLeast(1)]
+Natural = Annotated[int, AtLeast(0)]
+Positive = Annotated[float, Above(0)]
+NonNegative = Annotated[float, AtLeast(0)]
+Share = Annotated[float, Fraction()]
+Minutes = Annotated[int, Duration(60), AtLeast(1)]
+"""Seconds; a bare number in a file counts minutes, as `sbatch --time` does."""
+Seconds = Annotated[int, Duration(1), AtLeast(0)]
+"""Seconds; a bare number in a file counts seconds."""
+Name = Annotated[
+    str,
+    Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "letters, digits, '.', '_' and '-' (64 at most, a letter or digit first)"),
+]
+Line = Annotated[str, Matches(r"[^\x00-\x1f\x7f]*", "one line without control characters")]
+Word = Annotated[str, Matches(r"[^\s\x00-\x1f\x7f]+", "one word without spaces")]
+Memory = Annotated[str, Matches(r"\d+[KMGT]?B?", 'a size such as "64G"')]
