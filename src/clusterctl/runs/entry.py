@@ -50,7 +50,9 @@ class Entry:
         except ClusterctlError as error:
             events.exception(error)
             events.exit(error.exit_code)
-            print(f"error: {error.message}\nhint: {error.hint}" if error.hint else f"error: {error.message}", file=sys.stderr)
+            print(
+                f"error: {error.message}", *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr
+            )
             raise SystemExit(error.exit_code) from None
         except SystemExit as leaving:
             code = leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1

@@ -43,7 +43,7 @@ def read_json(path: Path) -> Any:
 
 
 class Lines:
-    """An append-only file of JSON lines. Each line is one write(2) with O_APPEND, so a reader sees it whole or torn last."""
+    """An append-only file of JSON lines. One write(2) with O_APPEND a line: whole, or torn and last."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

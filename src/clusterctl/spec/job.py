@@ -42,6 +42,7 @@ class Resources:
     mem_per_cpu: Memory | None = None
     mem_per_gpu: Memory | None = None
     exclusive: bool = False
+    requeue: bool = True  # may Slurm start the run again after a preemption or a lost node
     switches: Line | None = None
     nice: int | None = None
     comment: Line | None = None

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong in a record: the key's path, what is wrong, and the nearest valid name if there is one."""
+    """One thing that is wrong in a record: the key's path, what is wrong, the nearest valid name if any."""
 
     path: tuple[str, ...]
     message: str
@@ -87,8 +87,7 @@ def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, 
             record = {key: value for key, value in record.items() if key != "train"}  # its keys cannot be judged
     before = len(problems)
     required = {f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING}
-    for name in sorted(required - set(record)):
-        problems.append(Problem((*path, name), "missing"))
+    problems += [Problem((*path, name), "missing") for name in sorted(required - set(record))]
     values = {}
     for key, raw in record.items():
         if key in hints:
@@ -107,6 +106,7 @@ def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: lis
     if origin in (typing.Union, types.UnionType):
         present = next(a for a in arguments if a is not types.NoneType)
         return None if raw is None else _read(present, raw, parse, path, problems)
+    before = len(problems)
     try:
         for mark in marks if parse else ():
             raw = mark.parse(raw)
@@ -127,7 +127,7 @@ def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: lis
             value = raw
         else:
             raise ValueError(f"expected {_describe(hint)}, not {_shown(raw)}")
-        for mark in marks:
+        for mark in marks if len(problems) == before else ():
             mark.check(value)
     except (ValueError, OverflowError) as error:
         problems.append(Problem(path, str(error)))

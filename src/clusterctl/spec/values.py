@@ -17,7 +17,7 @@ class Mark:
     def parse(self, raw: Any) -> Any:
         return raw
 
-    def check(self, value: Any) -> None:
+    def check(self, value: Any) -> None:  # noqa: ARG002 - marks that bound override it
         return None
 
 
@@ -129,7 +129,7 @@ Seconds = Annotated[int, Duration(1), AtLeast(0)]
 """Seconds; a bare number in a file counts seconds."""
 Name = Annotated[
     str,
-    Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "letters, digits, '.', '_' and '-' (64 at most, a letter or digit first)"),
+    Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "1 to 64 letters, digits, '.', '_' and '-', not beginning with a sign"),
 ]
 Line = Annotated[str, Matches(r"[^\x00-\x1f\x7f]*", "one line without control characters")]
 Word = Annotated[str, Matches(r"[^\s\x00-\x1f\x7f]+", "one word without spaces")]

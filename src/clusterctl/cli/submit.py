@@ -1,0 +1,136 @@
+"""`clusterctl submit`: send a job to a cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from clusterctl.config import load_cluster, resolve
+from clusterctl.errors import RunFailed, UsageError
+
+if TYPE_CHECKING:
+    from clusterctl.config import Resolved
+    from clusterctl.runs.layout import RunDir
+    from clusterctl.runs.stages import Stage
+    from clusterctl.slurm import Slurm
+
+# Flags for what is changed most often; each is short for --set KEY=VALUE.
+_SHORTCUTS = {
+    "nodes": "resources.nodes",
+    "gpus_per_node": "resources.gpus_per_node",
+    "tasks_per_node": "resources.tasks_per_node",
+    "time": "resources.time",
+    "partition": "resources.partition",
+    "account": "resources.account",
+    "qos": "resources.qos",
+    "name": "name",
+}
+
+
+@click.command(short_help="Send a job to a cluster")
+@click.argument("job")
+@click.option("--cluster", metavar="NAME", help="Where to run; default: CLUSTERCTL_CLUSTER, your configuration, local.")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Change any value, e.g. train.lr=3e-3.")
+@click.option("--nodes", metavar="N", help="Short for --set resources.nodes=N.")
+@click.option("--gpus-per-node", metavar="N", help="Short for --set resources.gpus_per_node=N.")
+@click.option("--tasks-per-node", metavar="N", help="Short for --set resources.tasks_per_node=N.")
+@click.option("--time", metavar="TIME", help="Time limit: 90 (minutes), 4h, 1-00:00:00.")
+@click.option("--partition", metavar="NAME", help="Slurm's partition.")
+@click.option("--account", metavar="NAME", help="Slurm's account.")
+@click.option("--qos", metavar="NAME", help="Slurm's quality of service.")
+@click.option("--name", metavar="NAME", help="The run's name; default: the job's.")
+@click.option(
+    "--dry-run",
+    type=click.Choice(["script", "slurm"]),
+    is_flag=False,
+    flag_value="script",
+    help="Print the script and submit nothing; =slurm also asks Slurm whether and when it would start.",
+)
+@click.option("--hold", is_flag=True, help="Queue it, but do not let it start before `clusterctl release`.")
+@click.option("--follow", is_flag=True, help="Show the training until it ends; Ctrl-C leaves the run alone.")
+@click.option("--wait", is_flag=True, help="Return when the run has ended: 0 if it finished, else 1.")
+@click.option("--timeout", metavar="SECONDS", type=click.FloatRange(min=0), help="With --wait: exit 124 after this long.")
+@click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="What stdout gets.")
+def submit(
+    job: str,
+    cluster: str | None,
+    settings: tuple[str, ...],
+    dry_run: str | None,
+    hold: bool,
+    follow: bool,
+    wait: bool,
+    timeout: float | None,
+    output: str,
+    **shortcuts: str | None,
+) -> None:
+    """Send JOB (a name such as cora, or a path to a TOML file) to a cluster.
+
+    \b
+    Examples:
+      clusterctl submit cora --follow
+      clusterctl submit reddit --cluster example-pyxis --nodes 4 --set train.lr=3e-3
+      clusterctl submit ./mine.toml --dry-run
+    """
+    if hold and (follow or wait):
+        raise UsageError("--hold with --follow or --wait would wait for ever", "leave one of them out")
+    if timeout is not None and not wait:
+        raise UsageError("--timeout needs --wait")
+    typed = [f"{_SHORTCUTS[name]}={value}" for name, value in shortcuts.items() if value is not None]
+    resolved = resolve(job, load_cluster(cluster), [*settings, *typed])
+    if dry_run:
+        _show_plan(resolved, ask_slurm=dry_run == "slurm")
+        return
+    run = _submitted(resolved, hold, output)
+    if follow:
+        from clusterctl.display.follow import show
+
+        _conclude(run, show(run, resolved.cluster))
+    elif wait:
+        from clusterctl.observe.follow import wait as wait_for
+
+        _conclude(run, wait_for(run, resolved.cluster, timeout))
+
+
+def _show_plan(resolved: Resolved, *, ask_slurm: bool) -> None:
+    from clusterctl.launch.script import render
+    from clusterctl.launch.submit import planned
+
+    plan = planned(resolved)
+    click.echo(render(plan), nl=False)
+    if ask_slurm:
+        from clusterctl.launch.sbatch import test_only
+
+        slurm = _slurm(resolved)
+        click.echo(test_only(plan, slurm.path_of("sbatch"), slurm.environment), err=True)
+
+
+def _submitted(resolved: Resolved, hold: bool, output: str) -> RunDir:
+    from clusterctl.launch.submit import submit as send
+    from clusterctl.runs.files import read_json
+
+    slurm = _slurm(resolved)
+    run = send(resolved, slurm.path_of("sbatch"), slurm.environment, hold=hold)
+    job_id = read_json(run.submission_json)["job_id"]
+    record = {"schema_version": 1, "id": run.id, "job_id": job_id, "directory": str(run.path)}
+    click.echo(json.dumps(record) if output == "json" else run.id)
+    # Whoever reads stdout only should not be told twice; a person at a terminal is told what to type next.
+    if sys.stderr.isatty():
+        first = f"clusterctl release {run.id}" if hold else f"clusterctl logs -f {run.id}"
+        click.echo(f"job {job_id} on {resolved.cluster.name}\nnext: {first}\n      clusterctl status", err=True)
+    return run
+
+
+def _slurm(resolved: Resolved) -> Slurm:
+    from clusterctl.slurm import Slurm
+
+    return Slurm.of(resolved.cluster)
+
+
+def _conclude(run: RunDir, stage: Stage) -> None:
+    from clusterctl.runs.stages import Stage
+
+    if stage is not Stage.FINISHED:
+        raise RunFailed(f"run {run.id} ended: {stage}", f"clusterctl logs {run.id}")

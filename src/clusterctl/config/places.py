@@ -1,0 +1,90 @@
+"""Folders: where jobs and clusters are looked for, where runs and this machine's state are kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import clusterctl
+from clusterctl.errors import NotFoundError
+from clusterctl.runs.files import make_private
+from clusterctl.spec.record import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.spec import Cluster
+
+
+def state_folder() -> Path:
+    """Where the emulator and the sandbox live: private and on this machine's own disk."""
+    from platformdirs import user_state_path
+
+    return make_private(user_state_path("clusterctl"))
+
+
+def runs_folder(cluster: Cluster) -> Path:
+    """The folder of all runs: the cluster's, else CLUSTERCTL_RUNS, else the user's data folder."""
+    configured = cluster.runs or os.environ.get("CLUSTERCTL_RUNS")
+    if configured:
+        return Path(configured).expanduser().absolute()
+    from platformdirs import user_data_path
+
+    return user_data_path("clusterctl") / "runs"
+
+
+def user_config_folder() -> Path:
+    from platformdirs import user_config_path
+
+    return user_config_path("clusterctl")
+
+
+def shipped_folder() -> Path:
+    """The jobs, clusters and data that come with clusterctl: in the wheel, or the checkout that it runs from."""
+    package = Path(clusterctl.__file__).resolve().parent
+    packaged = package / "shipped"
+    return packaged if packaged.is_dir() else package.parent.parent
+
+
+def find_file(kind: str, name: str, cwd: Path) -> Path:
+    """The file of job or cluster `name` (`kind` is "jobs" or "cluster"); a path is taken as it is.
+
+    Raises NotFoundError with the nearest name.
+    """
+    noun = "job" if kind == "jobs" else "cluster"
+    if "/" in name or name.endswith(".toml"):
+        path = cwd / Path(name).expanduser()
+        if path.is_file():
+            return path
+        raise NotFoundError(f"no such {noun} file: {name}", _known_names(kind, name, cwd))
+    for folder in _search_folders(kind, cwd):
+        path = folder / f"{name}.toml"
+        if path.is_file():
+            return path
+    raise NotFoundError(f"no {noun} named: {name}", _known_names(kind, Path(name).stem, cwd))
+
+
+def names(kind: str, cwd: Path) -> dict[str, Path]:
+    """Every job or cluster that can be named from `cwd`, the first found of each name."""
+    found: dict[str, Path] = {}
+    for folder in _search_folders(kind, cwd):
+        for path in sorted(folder.glob("*.toml")):
+            found.setdefault(path.stem, path)
+    return found
+
+
+def _search_folders(kind: str, cwd: Path) -> Iterator[Path]:
+    yield cwd / kind
+    for folder in (cwd, *cwd.parents):
+        if (folder / ".git").exists() or (folder / "pyproject.toml").exists():
+            yield folder / kind
+            break
+    yield user_config_folder() / kind
+    yield shipped_folder() / kind
+
+
+def _known_names(kind: str, name: str, cwd: Path) -> str:
+    known = sorted(names(kind, cwd))
+    close = nearest(Path(name).stem, known)
+    return f"did you mean {close}?" if close else f"known: {', '.join(known)}"

@@ -1,0 +1,192 @@
+"""Job file + cluster file + environment + command line -> one resolved job, every value with its origin.
+
+Later layers win: the cluster's defaults, SBATCH_* of the environment, the job file, `--set`. Tables are merged key by
+key and mounts appended. A value computed here says so in its origin.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.config.overrides import read_overrides
+from clusterctl.config.places import find_file, user_config_folder
+from clusterctl.config.source import Values, read_toml, shown_path
+from clusterctl.errors import ConfigError, UsageError
+from clusterctl.spec import Cluster, Job, Resources, from_record, to_record
+from clusterctl.spec.record import InvalidRecord, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+# Slurm lets these variables beat the script's own lines; here they are values like any other, with an origin.
+SBATCH_VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_PARTITION": "partition", "SBATCH_QOS": "qos"}
+CLUSTER_DEFAULTS = ("partition", "account", "qos", "gpus_per_node")
+DEFAULT_WARNING_SECONDS = 120
+# What a run is found, watched and ended by is not the user's to change through [resources] sbatch.
+RESERVED_OPTIONS = frozenset(
+    {"array", "chdir", "error", "export", "hold", "input", "job-name", "mem", "no-requeue", "ntasks", "ntasks-per-node"}
+    | {"open-mode", "output", "parsable", "signal", "test-only", "uid", "wait", "wrap"}
+)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A job ready to be planned, the cluster it goes to, and the origin of every value that is not a default."""
+
+    job: Job
+    cluster: Cluster
+    origins: dict[str, str]
+    job_file: Path
+
+
+def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Cluster:
+    """The cluster called `name`, else the one of CLUSTERCTL_CLUSTER, else of the user's configuration, else `local`.
+
+    `local` needs no name only where there is no sbatch: on a login node nobody trains by accident (UsageError).
+    """
+    cwd = cwd or Path.cwd()
+    name = name or environment.get("CLUSTERCTL_CLUSTER") or _configured_cluster()
+    if not name:
+        if shutil.which("sbatch", path=environment.get("PATH")):
+            raise UsageError(
+                "which cluster? this machine has sbatch, so nothing runs here by default",
+                "--cluster NAME, or CLUSTERCTL_CLUSTER=NAME; `--cluster local` runs on this machine all the same",
+            )
+        name = "local"
+    path = find_file("cluster", name, cwd)
+    values = read_toml(path)
+    if values.get(("name",)) is None:
+        values.put(("name",), path.stem, "file name")
+    try:
+        return from_record(Cluster, values.tree, parse=True)
+    except InvalidRecord as error:
+        raise explained(error.problems, values, shown_path(path)) from error
+
+
+def resolve(
+    job: str,
+    cluster: Cluster,
+    settings: Iterable[str] = (),
+    environment: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+) -> Resolved:
+    """Resolve `job` (a name or a path) for `cluster`. Raises ConfigError with every problem and its place at once."""
+    cwd = cwd or Path.cwd()
+    path = find_file("jobs", job, cwd)
+    file = read_toml(path)
+    values = Values()
+    values.put(("name",), path.stem, "file name")
+    values.layer(_cluster_values(cluster))
+    for variable, name in SBATCH_VARIABLES.items():
+        if environment.get(variable):
+            values.put(("resources", name), environment[variable], f"environment {variable}")
+    values.layer(file)
+    overrides = read_overrides(settings, values.get(("workload",)))
+    values.layer(overrides)
+    mounts = [m for layer in (cluster.container.mounts, file.get(("container", "mounts"))) for m in _listed(layer)]
+    if mounts and ("container", "mounts") not in overrides.origins:
+        values.put(("container", "mounts"), mounts, values.origin(("container", "mounts")))
+    try:
+        raw = from_record(Job, values.tree, parse=True)
+    except InvalidRecord as error:
+        raise explained(error.problems, values, shown_path(path)) from error
+    resolved = _completed(raw, values, path, cwd)
+    if problems := list(_contradictions(resolved)):
+        raise explained(problems, values, shown_path(path))
+    return Resolved(resolved, cluster, {".".join(key): origin for key, origin in values.origins.items()}, path)
+
+
+def explained(problems: list[Problem], values: Values, file: str) -> ConfigError:
+    """One error that names every problem with its place, the first one first in the file."""
+    lines = [f"{values.origin(problem.path) or file}: {problem}" for problem in problems]
+    if len(lines) == 1:
+        return ConfigError(lines[0], "`clusterctl config keys` lists every key")
+    listed = "\n  ".join(lines)
+    return ConfigError(f"{len(lines)} problems in {file}\n  {listed}", "`clusterctl config keys` lists every key")
+
+
+def _configured_cluster() -> str | None:
+    path = user_config_folder() / "config.toml"
+    name = read_toml(path).get(("cluster",)) if path.is_file() else None
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(f'{shown_path(path)}: cluster: expected a name such as "local"')
+    return name
+
+
+def _cluster_values(cluster: Cluster) -> Values:
+    """What the cluster gives to every job, under the job's own keys."""
+    values, origin = Values(), f"cluster {cluster.name}"
+    for name in CLUSTER_DEFAULTS:
+        if getattr(cluster, name) is not None:
+            values.put(("resources", name), getattr(cluster, name), origin)
+    for name, value in to_record(cluster.container).items():
+        if value not in (None, False, []):
+            values.put(("container", name), value, origin)
+    for name, value in cluster.env.items():
+        values.put(("env", name), value, origin)
+    return values
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else []
+
+
+def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
+    """Fill in what depends on other values, and make paths absolute (relative to the job file; `--set`: to here)."""
+
+    def absolute(key: tuple[str, ...], path: str | None) -> str | None:
+        if path is None:
+            return None
+        base = cwd if values.origin(key) == "--set" else file.resolve().parent
+        return str(Path(os.path.normpath(base / Path(path).expanduser())))
+
+    resources = job.resources
+    gpus = resources.gpus_per_node or 0
+    code = absolute(("code",), job.code)
+    if code is None and job.workload == "command":
+        code = str(cwd)
+        values.origins["code",] = "default: the current folder"
+    image = job.container.image
+    if image and image.startswith((".", "~")):
+        image = absolute(("container", "image"), image)
+    if resources.tasks_per_node is None:
+        values.origins["resources", "tasks_per_node"] = "default: one a GPU" if gpus else "default: one a node"
+    warning = resources.warning
+    if warning is None:
+        warning = min(DEFAULT_WARNING_SECONDS, resources.time // 4)
+        values.origins["resources", "warning"] = "default: 2 minutes, at most a quarter of the time"
+    return replace(
+        job,
+        code=code,
+        resources=replace(
+            resources, gpus_per_node=gpus, tasks_per_node=resources.tasks_per_node or gpus or 1, warning=warning
+        ),
+        container=replace(job.container, image=image),
+        data=replace(job.data, root=absolute(("data", "root"), job.data.root)),
+    )
+
+
+def _contradictions(job: Job) -> Iterable[Problem]:
+    """What no single value shows."""
+    resources: Resources = job.resources
+    if job.workload == "command" and not job.argv:
+        yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
+    if job.workload != "command" and job.argv:
+        yield Problem(("argv",), f'only workload "command" takes a program, not "{job.workload}"')
+    own = {name.replace("_", "-") for name in vars(resources)} | RESERVED_OPTIONS
+    for name in own & set(resources.sbatch):
+        yield Problem(("resources", "sbatch", name), "clusterctl sets this option; use the key of the job file for it")
+    if resources.warning and resources.warning >= resources.time:
+        yield Problem(("resources", "warning"), f"must be shorter than the time of {resources.time} s")
+    if getattr(job.train, "device", "auto") == "cuda" and not resources.gpus_per_node:
+        yield Problem(("train", "device"), '"cuda" needs resources.gpus_per_node')
+    fan_out = getattr(job.train, "fan_out", None)
+    if fan_out is not None and (not fan_out or 0 in fan_out):
+        yield Problem(("train", "fan_out"), "needs one number a layer, each above 0, or -1 for all neighbours")
+    for text in (*job.argv, *job.env.values()):
+        if "\0" in text:
+            yield Problem(("argv" if text in job.argv else "env",), "must not contain NUL characters")

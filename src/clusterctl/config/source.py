@@ -1,0 +1,112 @@
+"""Reads a TOML file into raw values, each with the place that it came from ("jobs/cora.toml:7")."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Key = tuple[str, ...]
+
+
+@dataclass
+class Values:
+    """Nested raw values, and the origin of every leaf by its path. Later layers replace what earlier ones said."""
+
+    tree: dict[str, Any] = field(default_factory=dict)
+    origins: dict[Key, str] = field(default_factory=dict)
+
+    def put(self, key: Key, value: Any, origin: str) -> None:
+        """Set one value; tables on the way are made. A table put whole is put key by key."""
+        if isinstance(value, dict) and value:
+            for name, item in value.items():
+                self.put((*key, name), item, origin)
+            return
+        table = self.tree
+        for name in key[:-1]:
+            if not isinstance(table.get(name), dict):
+                table[name] = {}
+            table = table[name]
+        if value == {} and isinstance(table.get(key[-1]), dict):
+            return  # an empty table takes nothing away
+        table[key[-1]] = value
+        self.origins[key] = origin
+
+    def get(self, key: Key) -> Any:
+        value: Any = self.tree
+        for name in key:
+            value = value.get(name) if isinstance(value, dict) else None
+        return value
+
+    def origin(self, key: Key) -> str:
+        """Where the value at `key` came from: its own origin, or that of the table or list that holds it."""
+        for length in range(len(key), 0, -1):
+            if key[:length] in self.origins:
+                return self.origins[key[:length]]
+        inside = (origin for path, origin in self.origins.items() if path[: len(key)] == key)
+        return next(inside, "")
+
+    def layer(self, other: Values) -> None:
+        for key, origin in other.origins.items():
+            self.put(key, other.get(key), origin)
+
+
+def read_toml(path: Path) -> Values:
+    """The values of the file at `path`. Raises ConfigError for a file that cannot be read or is no TOML."""
+    shown = shown_path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        tree = tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"cannot read {shown}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{shown}: not UTF-8 text") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"{shown}: not valid TOML: {error}", "strings need quotes; tables are written [name]"
+        ) from error
+    lines = _lines(text)
+    values = Values()
+    for key, value in _leaves(tree):
+        # A key inside an inline table or a dotted key has no line of its own: take that of what holds it.
+        line = next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
+        values.put(key, value, f"{shown}:{line}" if line else shown)
+    return values
+
+
+def shown_path(path: Path) -> str:
+    """`path` as a person would type it from here."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("../..") else relative
+
+
+def _leaves(tree: dict[str, Any], prefix: Key = ()) -> list[tuple[Key, Any]]:
+    leaves: list[tuple[Key, Any]] = []
+    for name, value in tree.items():
+        key = (*prefix, name)
+        leaves += _leaves(value, key) if isinstance(value, dict) and value else [(key, value)]
+    return leaves
+
+
+def _lines(text: str) -> dict[Key, int]:
+    """Key -> line number, by the look of the lines: tomllib does not tell. Good enough for messages."""
+    table: Key = ()
+    found: dict[Key, int] = {}
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[\[?([^\[\]]+)\]", line):
+            table = _dotted(header[1])
+            found.setdefault(table, number)
+        elif assignment := re.match(r"""\s*([\w.'" -]+?)\s*=""", line):
+            found.setdefault((*table, *_dotted(assignment[1])), number)
+    return found
+
+
+def _dotted(text: str) -> Key:
+    return tuple(part.strip().strip("\"'") for part in text.split("."))

@@ -1,0 +1,1 @@
+"""Container images: references, mounts, and the flags that tell pyxis about them."""

@@ -1,0 +1,134 @@
+"""A plan: everything that the script of a run needs to be rendered, decided and checked, nothing yet done."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.containers.mounts import Mount
+from clusterctl.containers.pyxis import IMAGE_PYTHON, pyxis_flags
+from clusterctl.errors import ConfigError
+from clusterctl.spec.values import slurm_time
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusterctl.config import Resolved
+    from clusterctl.runs.layout import RunDir
+    from clusterctl.spec import Job, Resources
+
+# Job and Resources name sbatch's options as Python can; these are rendered by rules of their own.
+_OWN_RULES = {
+    *("nodes", "gpus_per_node", "tasks_per_node", "cpus_per_task", "memory", "time", "warning"),
+    *("exclusive", "requeue", "sbatch"),
+}
+_FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One run, ready to be rendered. `options` are sbatch's, `flags` srun's, `exports` what the script exports."""
+
+    run: RunDir
+    version: str
+    name: str
+    options: tuple[tuple[str, str | int | None], ...]
+    setup: tuple[str, ...]
+    exports: tuple[tuple[str, str], ...]
+    flags: tuple[str, ...]
+    workdir: str
+    python: str
+    tasks: int
+
+    @property
+    def slurm_log(self) -> Path:
+        return self.run.path / "slurm.log"
+
+
+def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpreter: str = sys.executable) -> Plan:
+    """Decide how `resolved` runs in the directory of `run` with the snapshot at `code`. Pure: it looks at no file.
+
+    Raises ConfigError for what a flag's grammar cannot carry.
+    """
+    job, cluster = resolved.job, resolved.cluster
+    for path in (str(run.path), str(code), job.data.root or ""):
+        check_path(path)
+    library, project = code / "lib", code / "project"
+    workdir = str(project if job.code else run.path)
+    exports = _exports(resolved, library, project)
+    mounts = [Mount(str(run.path.parent), str(run.path.parent))]
+    if job.data.root:
+        mounts.append(Mount(job.data.root, job.data.root, ("ro",)))
+    script_sets = ["CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT", "SUBMITIT_EXECUTOR"]
+    container = pyxis_flags(job.container, mounts, [*(name for name, _ in exports), *script_sets], workdir)
+    flags = [
+        "--kill-on-bad-exit=1",
+        f"--cpus-per-task={job.resources.cpus_per_task}",  # 22.05 to 23.02: srun does not take it from sbatch
+        f"--mpi={cluster.mpi}",
+        "--unbuffered",
+        "--input=none",
+        *cluster.srun_args,
+        *container,
+    ]
+    return Plan(
+        run=run,
+        version=version,
+        name=job.name,
+        options=tuple(_options(job, cluster.gpu_request)),
+        setup=cluster.setup,
+        exports=tuple(exports),
+        flags=tuple(flags),
+        workdir=workdir,
+        python=cluster.python or (IMAGE_PYTHON if job.container.image else interpreter),
+        tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
+    )
+
+
+def check_path(path: str) -> None:
+    """Refuse a path that Slurm would rewrite ('%') or that no #SBATCH line can carry (newline, backslash)."""
+    if found := _FORBIDDEN_IN_PATHS.search(path):
+        raise ConfigError(
+            f"{found[0]!r} in a path: {path!r}", "Slurm rewrites '%' and '\\' in paths; choose a folder without them"
+        )
+
+
+def _options(job: Job, gpu_request: str) -> list[tuple[str, str | int | None]]:
+    resources: Resources = job.resources
+    options: list[tuple[str, str | int | None]] = [
+        ("nodes", resources.nodes),
+        ("ntasks-per-node", resources.tasks_per_node),
+        ("cpus-per-task", resources.cpus_per_task),
+        ("time", slurm_time(resources.time)),
+    ]
+    if resources.gpus_per_node:
+        gpus = ("gres", f"gpu:{resources.gpus_per_node}")
+        options.append(("gpus-per-node", resources.gpus_per_node) if gpu_request == "gpus-per-node" else gpus)
+    if resources.memory:
+        options.append(("mem", resources.memory))
+    if resources.warning:
+        options.append(("signal", f"USR2@{resources.warning}"))
+    options.append(("requeue" if resources.requeue else "no-requeue", None))
+    if resources.exclusive:
+        options.append(("exclusive", None))
+    for name, value in vars(resources).items():
+        if name not in _OWN_RULES and value is not None:
+            options.append((name.replace("_", "-"), value))
+    return options + [(name, value or None) for name, value in resources.sbatch.items()]
+
+
+def _exports(resolved: Resolved, library: Path, project: Path) -> list[tuple[str, str]]:
+    """What every task finds in its environment besides what it inherits; the job's own values come last and win."""
+    job, cluster = resolved.job, resolved.cluster
+    python_path = f"{library}:{project}" if job.code else str(library)
+    exports = {"OMP_NUM_THREADS": str(job.resources.cpus_per_task), "PYTHONPATH": python_path}
+    if cluster.interface:
+        exports["CLUSTERCTL_INTERFACE"] = cluster.interface
+    if job.container.image:
+        # Without these enroot's hook gives no GPU at all; on a node without GPUs it fails unless told `void`.
+        exports["NVIDIA_VISIBLE_DEVICES"] = "all" if job.resources.gpus_per_node else "void"
+        exports["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
+    for name, value in job.env.items():
+        exports[name] = f"{exports['PYTHONPATH']}:{value}" if name == "PYTHONPATH" else value
+    return list(exports.items())

@@ -1,0 +1,100 @@
+"""sbatch, called through submitit: with a built environment, a timeout, and its refusals in our words."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+from contextlib import contextmanager, redirect_stderr
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import SlurmError
+from clusterctl.launch.script import render
+from clusterctl.runs.entry import Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from clusterctl.launch.plan import Plan
+
+TIMEOUT_SECONDS = 60
+_TIMED_OUT = 124  # timeout(1)
+
+# What sbatch says -> what to do about it. The first match counts; from the messages of Slurm's slurm_errno.c.
+_HINTS = {
+    "invalid partition": "see the partitions with `sinfo -s`; set `partition` in the cluster or job file",
+    "invalid account": "set `account` in the cluster or job file; `sacctmgr show assoc user=$USER` lists yours",
+    "invalid qos": "set `qos` in the cluster or job file",
+    "time limit": "ask for less: --set resources.time=1h",
+    "node configuration is not available": "ask for fewer nodes, tasks or GPUs a node, or see `sinfo -N -l`",
+    "unable to contact slurm controller": "is slurmctld up? `scontrol ping`",
+    "unrecognized option": "this Slurm does not know an option of [resources]; remove it",
+}
+
+
+class SlurmRefused(SlurmError):
+    """sbatch answered, and the answer was no: there is no job."""
+
+
+def call_sbatch(plan: Plan, command: list[str], environment: Mapping[str, str]) -> str:
+    """Submit the script of `plan` through `command`, sbatch and its flags; the job's number.
+
+    Raises SlurmRefused where there is certainly no job, SlurmError where there may be one.
+    """
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    from clusterctl.launch.executor import Executor
+
+    maybe = f"if Slurm took the job, `clusterctl status {plan.run.id}` finds it"
+    executor = Executor(plan.run.pickles, render(plan), ["timeout", str(TIMEOUT_SECONDS), *command], plan.tasks)
+    # submitit gives sbatch the environment of this process, and prints its complaint besides raising it.
+    with _as_environment(environment), redirect_stderr(io.StringIO()):
+        try:
+            return str(executor.submit(Entry(str(plan.run.path))).job_id)
+        except FailedSubmissionError as error:
+            raise SlurmError(f"sbatch gave no job number: {error}", maybe) from error
+        except FailedJobError as error:
+            cause = error.__cause__
+            returned = cause.returncode if isinstance(cause, subprocess.CalledProcessError) else None
+            text = str(error).strip() or f"exit code {returned}"
+            if returned == _TIMED_OUT or "timed out" in text.lower():
+                raise SlurmError(f"sbatch got no answer in time: {text}", maybe) from error
+            raise refusal(text) from error
+
+
+def test_only(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> str:
+    """Ask Slurm whether and when it would start `plan`, without submitting it; Slurm's answer."""
+    try:
+        done = subprocess.run(
+            [sbatch, "--test-only"],
+            input=render(plan).encode(),
+            env=dict(environment),
+            capture_output=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(f"sbatch did not answer within {TIMEOUT_SECONDS} s", "`scontrol ping`") from error
+    text = (done.stderr or done.stdout).decode(errors="replace").strip()
+    if done.returncode != 0:
+        raise refusal(text)
+    return text.removeprefix("sbatch: ")
+
+
+def refusal(text: str) -> SlurmRefused:
+    """sbatch's complaint as an error: its own last line, which names the reason, and what to do about it."""
+    lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines() if line.strip()]
+    hint = next((hint for part, hint in _HINTS.items() if part in text.lower()), "`clusterctl submit --dry-run`")
+    return SlurmRefused(f"sbatch refused the job: {lines[-1] if lines else 'no reason given'}", hint)
+
+
+@contextmanager
+def _as_environment(environment: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

@@ -1,0 +1,98 @@
+"""The batch script as a pure function of the plan. What is rendered here is what runs, on Slurm and on the emulator."""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clusterctl.launch.plan import Plan
+
+
+def render(plan: Plan) -> str:
+    """The whole script. Everything that a user gave is quoted, for the shell and for sbatch's reading of its lines."""
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            *_sbatch_lines(plan),
+            f"# Rendered by clusterctl {plan.version}; the run directory is the record of what happened.",
+            "",
+            f"run={quote(str(plan.run.path))}",
+            _BEFORE,
+            *_exports(plan),
+            *_setup(plan),
+            "# One log a rank; the container, if any, is unnamed and goes with the step.",
+            _srun(plan),
+            _AFTER,
+        ]
+    )
+
+
+def _sbatch_lines(plan: Plan) -> list[str]:
+    options: list[tuple[str, str | int | None]] = [
+        ("job-name", plan.name),
+        *plan.options,
+        ("chdir", str(plan.run.path)),  # squeue shows it: a job that lost its submitter is found by it
+        ("output", str(plan.slurm_log)),
+        ("open-mode", "append"),
+    ]
+    return [f"#SBATCH --{name}" + ("" if value is None else f"={quote(str(value))}") for name, value in options]
+
+
+_BEFORE = r"""
+[ -e "$run/finished.json" ] && exit 0
+
+# Claim the next attempt. From here on its host.log takes what this script says.
+umask 077
+number=0
+until mkdir "$run/attempts/$number" 2>/dev/null; do
+  [ -d "$run/attempts/$number" ] || { echo "clusterctl: cannot write to $run/attempts" >&2; exit 73; }
+  number=$((number + 1))
+done
+attempt=$run/attempts/$number
+mkdir "$attempt/events" "$attempt/logs"
+exec >>"$attempt/host.log" 2>&1
+
+signal=
+trap 'signal=TERM' TERM # of a time limit, scancel or preemption: note it, wait for srun, record the end
+start=$(date +%s)
+record() { # further JSON fields
+  printf '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}\n' \
+    "$number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$start" "$1" >"$attempt/.host.json" &&
+    mv "$attempt/.host.json" "$attempt/host.json"
+}
+record ""
+
+# submitit names the pickle after the job when sbatch has answered; should it have died before, the job finds it anyway.
+[ -e "$run/submitit/${SLURM_JOB_ID}_submitted.pkl" ] ||
+  ln "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl" 2>/dev/null ||
+  cp -n "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl"
+
+export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slurm"""
+
+
+def _exports(plan: Plan) -> list[str]:
+    return [f"export {name}={quote(value)}" for name, value in plan.exports]
+
+
+def _setup(plan: Plan) -> list[str]:
+    return ["", "# The cluster's own lines.", *plan.setup, ""] if plan.setup else [""]
+
+
+def _srun(plan: Plan) -> str:
+    lines = [
+        "srun",
+        *(quote(flag) for flag in (*plan.flags, f"--chdir={plan.workdir}")),
+        '--output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err"',
+        f'{quote(plan.python)} -u -m submitit.core._submit "$run/submitit"',
+    ]
+    return " \\\n  ".join(lines)
+
+
+_AFTER = r"""code=$?
+
+[ "$code" -eq 0 ] && printf '{"attempt": %d, "time": %d}\n' "$number" "$(date +%s)" >"$run/.finished.json" &&
+  mv "$run/.finished.json" "$run/finished.json"
+record ", \"end\": $(date +%s), \"exit_code\": $code, \"signal\": \"$signal\""
+exit "$code"
+"""

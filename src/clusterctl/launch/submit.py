@@ -1,0 +1,128 @@
+"""Submit a plan: write the run directory, hand the script to sbatch through submitit, note the job's number.
+
+A crash at any point loses no job and submits none twice: everything that the job needs is written before sbatch is
+called, and the job is found again by its working directory, the run directory (see `adopt`).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import shutil
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import clusterctl
+from clusterctl.config import runs_folder
+from clusterctl.errors import ConfigError
+from clusterctl.launch.adopt import adopt
+from clusterctl.launch.git import git_state
+from clusterctl.launch.plan import Plan, check_path, make_plan
+from clusterctl.launch.sbatch import SlurmRefused, call_sbatch
+from clusterctl.launch.script import render
+from clusterctl.launch.snapshot import take_snapshot
+from clusterctl.runs.entry import Entry
+from clusterctl.runs.files import make_private, write_json, write_text
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import to_record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterctl.config import Resolved
+
+RUN_SCHEMA_VERSION = 1
+
+
+def planned(resolved: Resolved) -> Plan:
+    """The plan of a submission typed now; nothing is written, so `--dry-run` needs neither submitit nor Slurm."""
+    runs = runs_folder(resolved.cluster)
+    run = RunDir(runs / _new_id(resolved.job.name))
+    return make_plan(resolved, run, runs / ".code" / "snapshot", clusterctl.__version__)
+
+
+def submit(resolved: Resolved, sbatch: str, environment: Mapping[str, str], *, hold: bool = False) -> RunDir:
+    """Submit `resolved` through the command at `sbatch`, called in `environment`, and return its run.
+
+    Raises SlurmError when sbatch refuses - nothing is left behind then - or does not answer: the run directory stays,
+    because the job may be in the queue all the same.
+    """
+    runs = runs_folder(resolved.cluster)
+    check_path(str(runs))
+    _check_writable(runs)
+    project = Path(resolved.job.code) if resolved.job.code else None
+    code = take_snapshot(runs, project)
+    run = RunDir(runs / _new_id(resolved.job.name))
+    plan = make_plan(resolved, run, code, clusterctl.__version__)
+    _write_run(run, resolved, plan, code)
+    command = [sbatch, "--hold"] if hold else [sbatch]
+    try:
+        job_id = call_sbatch(plan, command, environment)
+    except SlurmRefused:
+        shutil.rmtree(run.path)
+        raise
+    adopt(run, job_id)
+    return run
+
+
+def _new_id(name: str) -> str:
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def _check_writable(runs: Path) -> None:
+    hint = "set CLUSTERCTL_RUNS, or `runs` in the cluster file"
+    try:
+        make_private(runs)
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder of runs: {runs}: {error.strerror}", hint) from error
+    if not os.access(runs, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot write to the folder of runs: {runs}", hint)
+
+
+def _write_run(run: RunDir, resolved: Resolved, plan: Plan, code: Path) -> None:
+    try:
+        make_private(run.path)
+        run.attempts_folder.mkdir()
+        run.pickles.mkdir()
+        run.code.symlink_to(Path("..", ".code", code.name))
+        write_text(run.script, render(plan), mode=0o700)
+        _write_pickle(run, resolved.job.resources.time)
+        state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))
+        if state and state[1]:
+            write_text(run.path / "git.patch", state[1])
+        write_json(run.run_json, _record(run, resolved, state[0] if state else None))
+    except OSError as error:
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise ConfigError(
+            f"cannot write the run directory: {run.path}: {error.strerror}", "is the disk full?"
+        ) from error
+
+
+def _write_pickle(run: RunDir, seconds: int) -> None:
+    from submitit.core.utils import DelayedSubmission
+
+    submission = DelayedSubmission(Entry(str(run.path)))
+    submission.set_timeout(max(1, seconds // 60), 0)
+    submission.dump(run.waiting_pickle)
+
+
+def _record(run: RunDir, resolved: Resolved, git: Any) -> dict[str, Any]:
+    return {
+        "schema_version": RUN_SCHEMA_VERSION,
+        "id": run.id,
+        "created": time.time(),
+        "job": to_record(resolved.job),
+        "cluster": to_record(resolved.cluster),
+        "origins": resolved.origins,
+        "versions": {
+            "clusterctl": clusterctl.__version__,
+            "python": platform.python_version(),
+            "submitit": version("submitit"),
+        },
+        "git": git,
+        "argv": sys.argv[1:],
+    }

@@ -1,0 +1,68 @@
+"""From what a user types to a run: an id, the beginning of one, a job's name, `@last`."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import NotFoundError, UsageError
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec.record import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NEWEST = "@last"
+_ID = re.compile(r"(?P<name>.+)-(?P<stamp>\d{8}-\d{6})-[0-9a-f]{4}")
+
+
+def newest_first(folder: Path) -> Iterator[RunDir]:
+    """The runs in `folder`, the newest one first; what is no run is passed over, as is a run not yet written."""
+    try:
+        stamped = [(match["stamp"], path) for path in folder.iterdir() if (match := _ID.fullmatch(path.name))]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    stamped.sort(reverse=True)
+    for _, same_second in itertools.groupby(stamped, key=lambda item: item[0]):
+        runs = [RunDir(path) for _, path in same_second]
+        ages = {run: modified for run in runs if (modified := _modified(run)) is not None}
+        yield from sorted(ages, key=lambda run: ages[run], reverse=True)
+
+
+def find_run(folder: Path, name: str) -> RunDir:
+    """The run that `name` means: `@last`, a run's id, a job's name (its newest run), or the beginning of one id.
+
+    Raises NotFoundError, with the nearest name, and UsageError where several ids begin with `name`.
+    """
+    runs = list(newest_first(folder)) if name != NEWEST else list(itertools.islice(newest_first(folder), 1))
+    if name == NEWEST and runs:
+        return runs[0]
+    for run in runs:
+        if name == run.id:
+            return run
+    for run in runs:
+        if name == _job_name(run):
+            return run
+    begun = [run for run in runs if name and run.id.startswith(name)]
+    if len(begun) > 1:
+        raise UsageError(f"several runs begin with: {name}", "one of " + ", ".join(run.id for run in begun[:5]))
+    if not begun:
+        known = dict.fromkeys([*map(_job_name, runs), *(run.id for run in runs)])
+        close = nearest(name, known)
+        hint = f"did you mean {close}?" if close else "see the runs with: clusterctl status"
+        raise NotFoundError(f"no run named: {name}" if runs else f"no runs in: {folder}", hint)
+    return begun[0]
+
+
+def _job_name(run: RunDir) -> str:
+    match = _ID.fullmatch(run.id)
+    return match["name"] if match else run.id
+
+
+def _modified(run: RunDir) -> int | None:
+    try:
+        return run.run_json.stat().st_mtime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return None

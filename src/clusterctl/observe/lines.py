@@ -1,0 +1,89 @@
+"""Reading files that grow: their last lines without the rest, and what was added since.
+
+Files are polled and opened again at each look: inotify does nothing on NFS, and only opening revalidates its cache.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_BLOCK_BYTES = 65536
+_LONGEST_LINE_BYTES = 2**20  # what has no newline until then is handed out as it is
+
+
+class Growing:
+    """A file read bit by bit: each `read` returns the whole lines that were added, without their newline."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self.path = path
+        self._offset = offset
+        self._torn = b""
+
+    def read(self) -> list[bytes]:
+        """The lines added since the last call; nothing where there is no file yet."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                added = file.read()
+        except FileNotFoundError:
+            return []
+        self._offset += len(added)
+        *lines, self._torn = (self._torn + added).split(b"\n")
+        return lines if len(self._torn) < _LONGEST_LINE_BYTES else [*lines, *self.rest()]
+
+    def rest(self) -> list[bytes]:
+        """The last line if it ended without a newline: for when nobody writes any more."""
+        rest, self._torn = self._torn, b""
+        return [rest] if rest else []
+
+
+def last_lines_offset(path: Path, count: int) -> int:
+    """Where the last `count` lines of `path` begin, found from its end; 0 where it has fewer, or does not exist."""
+    try:
+        with path.open("rb") as file:
+            position = file.seek(0, os.SEEK_END)
+            wanted = count + 1  # the newline that ends the line before
+            if position and file.seek(position - 1) is not None and file.read(1) != b"\n":
+                wanted -= 1  # the last line is not ended
+            if wanted == 0:
+                return position
+            while position:
+                start = max(0, position - _BLOCK_BYTES)
+                file.seek(start)
+                block = file.read(position - start)
+                here = block.count(b"\n")
+                if here >= wanted:
+                    for _ in range(wanted):
+                        cut = block.rindex(b"\n")
+                        block = block[:cut]
+                    return start + len(block) + 1
+                wanted -= here
+                position = start
+    except FileNotFoundError:
+        pass
+    return 0
+
+
+def last_records(path: Path) -> list[dict[str, Any]]:
+    """The last records of a file of JSON lines, as many as 64 KiB hold; torn and foreign lines are dropped."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _BLOCK_BYTES))
+            lines = file.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        return []
+    return [record for line in lines if (record := parse_record(line)) is not None]
+
+
+def parse_record(line: bytes) -> dict[str, Any] | None:
+    """One JSON object, or None for a line that is none."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None

@@ -1,0 +1,51 @@
+"""run.json, parsed: what was submitted, where to, and when."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.errors import ConfigError
+from clusterctl.runs.files import read_json
+from clusterctl.spec import Cluster, Job, from_record
+
+if TYPE_CHECKING:
+    from clusterctl.runs.layout import RunDir
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run as it was submitted."""
+
+    run: RunDir
+    created: float
+    job: Job
+    cluster: Cluster
+
+    @property
+    def tasks_per_node(self) -> int:
+        return self.job.resources.tasks_per_node or 1
+
+
+def read_record(run: RunDir) -> Record:
+    """The record of `run`; raises ConfigError where run.json is missing, torn, or of another version."""
+    try:
+        content = read_json(run.run_json)
+        if content is None:
+            raise ConfigError("missing")
+        return _parse(run, content)
+    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+        what = error.message if isinstance(error, ConfigError) else _shown(error)
+        raise ConfigError(f"cannot read {run.run_json}: {what}", "was it written by another version?") from error
+
+
+def _parse(run: RunDir, content: dict[str, Any]) -> Record:
+    job, cluster = from_record(Job, content["job"]), from_record(Cluster, content["cluster"])
+    return Record(run, float(content["created"]), job, cluster)
+
+
+def _shown(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"no {error}"
+    return "not JSON" if isinstance(error, json.JSONDecodeError) else str(error)

@@ -1,0 +1,7 @@
+"""The Slurm commands, asked politely: one client, a built environment, parsing at the edge."""
+
+from clusterctl.slurm.client import Slurm
+from clusterctl.slurm.environment import built_environment
+from clusterctl.slurm.queue import JobState, QueuedJob, Snapshot
+
+__all__ = ["JobState", "QueuedJob", "Slurm", "Snapshot", "built_environment"]

@@ -1,0 +1,114 @@
+"""The one place that runs Slurm's commands on the login side (sbatch through submitit excepted)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from clusterctl.config.places import state_folder
+from clusterctl.emulator.install import ensure_stand_ins
+from clusterctl.errors import SlurmError
+from clusterctl.slurm.environment import built_environment
+from clusterctl.slurm.queue import SQUEUE, Snapshot, parse_queue
+
+if TYPE_CHECKING:
+    from clusterctl.spec import Cluster
+
+TIMEOUT_SECONDS = 10.0  # Slurm's own MessageTimeout: what has not answered by then will not
+
+Run = Callable[[Sequence[str], Mapping[str, str]], "subprocess.CompletedProcess[str]"]
+"""Runs a command line in an environment. Raises subprocess.TimeoutExpired when no answer comes."""
+
+# What scancel says of a job that ended before it was asked to: that is what was wanted.
+_ALREADY_GONE = ("Invalid job id specified", "Job/step already completing or completed")
+
+
+def run_command(
+    argv: Sequence[str], environment: Mapping[str, str], timeout: float = TIMEOUT_SECONDS
+) -> subprocess.CompletedProcess[str]:
+    """Run `argv` and keep what it says; it is killed when `timeout` seconds have passed."""
+    return subprocess.run(
+        argv,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """The Slurm commands of one cluster. Nothing is retried: the caller knows whether to ask again."""
+
+    locate: Callable[[str], str | None]  # a command's name -> its absolute path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    run: Run = run_command
+    clock: Callable[[], float] = time.time
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Slurm:
+        """The commands on PATH, or the emulator's stand-ins for them."""
+        environment = built_environment(os.environ, cluster.slurm_conf)
+        if cluster.kind == "emulator":
+            stand_ins = ensure_stand_ins(state_folder(), cluster.emulator)
+            return cls(lambda command: str(stand_ins / command), environment)
+        return cls(shutil.which, environment)
+
+    def path_of(self, command: str) -> str:
+        """The absolute path of a Slurm command; raises SlurmError where there is none."""
+        path = self.locate(command)
+        if path is None:
+            raise SlurmError(f"no {command} on PATH", "this is no login node of a Slurm cluster; try: --cluster local")
+        return path
+
+    def snapshot(self) -> Snapshot:
+        """All jobs of this user, asked for once, those included that ended within Slurm's MinJobAge (300 s)."""
+        taken_at = self.clock()  # before the question: what happened since may be missing
+        return parse_queue(self._answer(*SQUEUE), taken_at)
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """End these jobs, pending or running, with one scancel; those that have ended already are no error."""
+        answer = self._ask("scancel", *job_ids)
+        complaints = [line for line in answer.stderr.splitlines() if not any(known in line for known in _ALREADY_GONE)]
+        if answer.returncode and complaints:
+            raise _refusal("scancel", "\n".join(complaints), answer.returncode)
+
+    def release(self, job_ids: Sequence[str]) -> None:
+        """Let jobs start that were submitted with --hold."""
+        self._answer("scontrol", "release", *job_ids)
+
+    def requeue(self, job_ids: Sequence[str]) -> None:
+        """Send jobs back to the queue, to be started again from their last checkpoint."""
+        self._answer("scontrol", "requeue", *job_ids)
+
+    def _answer(self, command: str, *arguments: str) -> str:
+        answer = self._ask(command, *arguments)
+        if answer.returncode:
+            raise _refusal(command, answer.stderr, answer.returncode)
+        return answer.stdout
+
+    def _ask(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        # Times as seconds since the epoch: no locale and no time zone to parse.
+        environment = {**self.environment, "SLURM_TIME_FORMAT": "%s"}
+        try:
+            return self.run([self.path_of(command), *arguments], environment)
+        except subprocess.TimeoutExpired as error:
+            message = f"{command} did not answer within {error.timeout:.0f} s"
+            raise SlurmError(message, "the controller may be down; ask it with: scontrol ping") from error
+        except OSError as error:
+            raise SlurmError(f"{command} cannot be run: {error}") from error
+
+
+def _refusal(command: str, complaint: str, code: int) -> SlurmError:
+    lines = [line.strip().removeprefix(f"{command}: ").removeprefix("error: ") for line in complaint.splitlines()]
+    message = "; ".join(line for line in lines if line) or f"exit code {code}"
+    hint = "the controller may be down; ask it with: scontrol ping" if "contact slurm controller" in message else ""
+    return SlurmError(f"{command}: {message}", hint)
