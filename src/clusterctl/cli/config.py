@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.config import load_cluster, names, resolve, runs_folder, state_folder
+from clusterctl.config.keys import as_toml, keys_of
 from clusterctl.spec import WORKLOADS, Cluster, Job, to_record
-from clusterctl.spec.record import fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def show(job: str, cluster: str | None, settings: tuple[str, ...], output: str) 
     if output == "json":
         click.echo(json.dumps({"schema_version": 1, "job": record, "origins": resolved.origins}, indent=1))
         return
-    rows = [(key, _toml(value), resolved.origins.get(key, "default")) for key, value in _leaves(record)]
+    rows = [(key, as_toml(value), resolved.origins.get(key, "default")) for key, value in _leaves(record)]
     rows = [row for row in rows if row[1] or row[2] != "default"]
     key_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
     for key, value, origin in rows:
@@ -59,15 +59,13 @@ def keys() -> None:
     Example:
       clusterctl config keys | grep train
     """
-    click.echo("# Job files")
-    for key, kind, default in _keys(Job):
-        click.echo(f"{key:<28} {kind:<18} {default}")
-    for name, workload in WORKLOADS.items():
-        for key, kind, default in _keys(workload.train, "train."):
-            click.echo(f"{key:<28} {kind:<18} {default:<12} # {name}")
-    click.echo("\n# Cluster files")
-    for key, kind, default in _keys(Cluster):
-        click.echo(f"{key:<28} {kind:<18} {default}")
+    tables: list[tuple[str, type, str]] = [("Job files", Job, "")]
+    tables += [(f"Job files, workload {name}", entry.train, "train.") for name, entry in WORKLOADS.items()]
+    tables += [("Cluster files", Cluster, "")]
+    for title, cls, prefix in tables:
+        click.echo(f"\n# {title}")
+        for key in keys_of(cls, prefix):
+            click.echo(f"{key.path:<28} {key.kind:<28} {key.default}".rstrip())
 
 
 @config.command(name="list", short_help="List the jobs and clusters that can be named here")
@@ -92,40 +90,3 @@ def _leaves(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-def _toml(value: Any) -> str:
-    """`value` as it would stand in a job file; nothing for what is not set."""
-    if value is None or value == []:
-        return ""
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _keys(cls: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    import dataclasses
-
-    hints = fields_of(cls)
-    for field in dataclasses.fields(cls):
-        hint = hints[field.name]
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            yield from _keys(hint, f"{prefix}{field.name}.")
-        else:
-            default = "" if field.default is dataclasses.MISSING else _toml(to_record(field.default))
-            yield f"{prefix}{field.name}", _kind(hint), default
-
-
-def _kind(hint: Any) -> str:
-    import typing
-
-    from clusterctl.spec.values import Duration
-
-    for extra in getattr(hint, "__metadata__", ()):
-        if isinstance(extra, Duration):
-            return "minutes" if extra.unit == 60 else "seconds"
-    arguments = [a for a in typing.get_args(hint) if a is not type(None)]
-    if arguments and typing.get_origin(hint) not in (tuple, dict):
-        return _kind(arguments[0])
-    plain = typing.get_origin(hint) or hint
-    return {"tuple": "list", "dict": "table", "str": "string", "int": "integer", "float": "number", "bool": "true/false"}[
-        plain.__name__
-    ]

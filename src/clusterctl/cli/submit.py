@@ -52,7 +52,9 @@ _SHORTCUTS = {
 @click.option("--hold", is_flag=True, help="Queue it, but do not let it start before `clusterctl release`.")
 @click.option("--follow", is_flag=True, help="Show the training until it ends; Ctrl-C leaves the run alone.")
 @click.option("--wait", is_flag=True, help="Return when the run has ended: 0 if it finished, else 1.")
-@click.option("--timeout", metavar="SECONDS", type=click.FloatRange(min=0), help="With --wait: exit 124 after this long.")
+@click.option(
+    "--timeout", metavar="SECONDS", type=click.FloatRange(min=0), help="With --wait: exit 124 after this long."
+)
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="What stdout gets.")
 def submit(
     job: str,

@@ -187,6 +187,3 @@ def _contradictions(job: Job) -> Iterable[Problem]:
     fan_out = getattr(job.train, "fan_out", None)
     if fan_out is not None and (not fan_out or 0 in fan_out):
         yield Problem(("train", "fan_out"), "needs one number a layer, each above 0, or -1 for all neighbours")
-    for text in (*job.argv, *job.env.values()):
-        if "\0" in text:
-            yield Problem(("argv" if text in job.argv else "env",), "must not contain NUL characters")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.observe.lines import last_records
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.slurm import QueuedJob
 
 Number = int | float
+_STAGES = frozenset(Stage)
 
 
 @dataclass(frozen=True)
@@ -57,23 +58,14 @@ class Evidence:
 def read_evidence(record: Record) -> Evidence:
     """Look at the run directory once. A file that is missing, or is none of ours, says nothing."""
     run = record.run
-    # The marks of the end are read first: what is read after them is at least as new.
-    finished, cancelled, submission = (
-        _read_table(path) for path in (run.finished_json, run.cancel_json, run.submission_json)
-    )
-    *earlier, last = [*run.attempts(), None]
-    attempts = [_read_host(attempt) for attempt in earlier]
-    del last
-    if earlier:
-        attempts[-1] = _read_progress(earlier[-1], attempts[-1])
-    submitted = _text(submission.get("job_id")) if submission else ""
-    return Evidence(
-        record=record,
-        job_id=submitted or (attempts[-1].job_id if attempts else "") or None,
-        cancelled_at=_mark(cancelled),
-        finished_at=_mark(finished),
-        attempts=tuple(attempts),
-    )
+    # The marks of the end come first: the attempts, read after them, are then at least as new.
+    finished, cancelled, submission = map(_read_table, (run.finished_json, run.cancel_json, run.submission_json))
+    folders = run.attempts()
+    attempts = [_read_attempt(folder) for folder in folders]
+    if attempts:
+        attempts[-1] = replace(attempts[-1], stage=_read_stage(folders[-1]), metrics=_read_metrics(folders[-1]))
+    job_id = _text(submission, "job_id") or (attempts[-1].job_id if attempts else "")
+    return Evidence(record, job_id or None, _mark(cancelled), _mark(finished), tuple(attempts))
 
 
 def numbers_of(record: dict[str, Any]) -> dict[str, Number]:
@@ -83,3 +75,56 @@ def numbers_of(record: dict[str, Any]) -> dict[str, Number]:
         for name, value in record.items()
         if name != "time" and isinstance(value, int | float) and not isinstance(value, bool)
     }
+
+
+def _read_attempt(attempt: Attempt) -> AttemptEvidence:
+    host = _read_table(attempt.host_json) or {}
+    restart_count, exit_code = _number(host, "restart_count"), _number(host, "exit_code")
+    return AttemptEvidence(
+        number=attempt.number,
+        job_id=_text(host, "job_id"),
+        restart_count=int(restart_count or 0),
+        nodes=_text(host, "nodes"),
+        start=_number(host, "start"),
+        end=_number(host, "end"),
+        exit_code=None if exit_code is None else int(exit_code),
+        terminated=_text(host, "signal") == "TERM",
+    )
+
+
+def _read_stage(attempt: Attempt) -> Stage | None:
+    """The last stage that rank 0 entered."""
+    for event in reversed(last_records(attempt.events(0))):
+        if event.get("event") == "stage" and event.get("stage") in _STAGES:
+            return Stage(event["stage"])
+    return None
+
+
+def _read_metrics(attempt: Attempt) -> dict[str, Number]:
+    """The newest value of each name: loss and accuracies stand in different lines."""
+    merged: dict[str, Number] = {}
+    for record in last_records(attempt.metrics):
+        merged |= numbers_of(record)
+    return merged
+
+
+def _read_table(path: Path) -> dict[str, Any] | None:
+    try:
+        content = read_json(path)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if content is None or isinstance(content, dict) else {}
+
+
+def _mark(table: dict[str, Any] | None) -> float | None:
+    """When something was marked; a mark without a time is one all the same."""
+    return None if table is None else _number(table, "time") or 0.0
+
+
+def _text(table: dict[str, Any] | None, key: str) -> str:
+    value = (table or {}).get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _number(table: dict[str, Any], key: str) -> float | None:
+    return numbers_of({"value": table.get(key)}).get("value")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 WARNING_SIGNAL = signal.SIGUSR2
 TERM_GRACE_SECONDS = 3.0
 EXIT_TERMINATED = 128 + signal.SIGTERM
+_HANDLED = (WARNING_SIGNAL, signal.SIGTERM, signal.SIGCONT)
 
 
 class StopRequest:
@@ -36,9 +37,10 @@ class StopRequest:
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for number in (WARNING_SIGNAL, signal.SIGTERM, signal.SIGCONT):
+        for number in _HANDLED:
             signal.signal(number, lambda *_: None)
-        os.register_at_fork(after_in_child=_restore_defaults)
+        # A child shares the wake-up pipe: a signal that it gets before it lets go of the pipe would be taken for ours.
+        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_restore_defaults)
         arguments = (reader, on_terminate, grace)
         threading.Thread(target=self._watch, args=arguments, name="signals", daemon=True).start()
 
@@ -58,4 +60,14 @@ def _restore_defaults() -> None:
     """A forked helper process (a data loader's worker, a shell) dies of TERM as usual, and ignores the warning."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGCONT, signal.SIG_DFL)
     signal.signal(WARNING_SIGNAL, signal.SIG_IGN)
+    _unblock()
+
+
+def _block() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)

@@ -37,8 +37,8 @@ def run_command(
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        text=True,
-        errors="replace",
+        encoding="utf-8",
+        errors="surrogateescape",  # as Python reads paths: a run is found by its folder
         timeout=timeout,
         check=False,
     )

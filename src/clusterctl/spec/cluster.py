@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from clusterctl.spec.job import Container, EnvName
-from clusterctl.spec.values import Count, Line, Name, Natural, OneOf, Seconds, Word
+from clusterctl.spec.values import Count, Line, Name, Natural, OneOf, Seconds, Text, Word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Cluster:
     runs: Line | None = None  # folder of the runs; must be shared by login and compute nodes
     images: Line | None = None
     container: Container = field(default_factory=Container)
-    env: dict[EnvName, str] = field(default_factory=dict)
+    env: dict[EnvName, Text] = field(default_factory=dict)
     srun_args: tuple[Line, ...] = ()
     mpi: Word = "none"
     interface: Word | None = None  # network interface of the rendezvous

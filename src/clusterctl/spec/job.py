@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from clusterctl.spec.train import Train
-from clusterctl.spec.values import Count, Line, Matches, Memory, Minutes, Name, Natural, Seconds, Word
+from clusterctl.spec.values import Count, Line, Matches, Memory, Minutes, Name, Natural, Seconds, Text, Word
 
 EnvName = Annotated[str, Matches(r"[A-Za-z_][A-Za-z0-9_]*", "a shell variable's name (letters, digits and '_')")]
 OptionName = Annotated[str, Matches(r"[a-z][a-z0-9-]*", "the long name of an sbatch option, without '--'")]
@@ -78,11 +78,11 @@ class Job:
 
     name: Name
     workload: str
-    argv: tuple[str, ...] = ()  # of workload "command": the program and its arguments
+    argv: tuple[Text, ...] = ()  # of workload "command": the program and its arguments
     code: Line | None = None  # folder to snapshot and run in; default for "command": where submit was typed
     resources: Resources = field(default_factory=Resources)
     container: Container = field(default_factory=Container)
-    env: dict[EnvName, str] = field(default_factory=dict)
+    env: dict[EnvName, Text] = field(default_factory=dict)
     data: Data = field(default_factory=Data)
     train: Train = field(default_factory=Train)
 

@@ -131,6 +131,7 @@ Name = Annotated[
     str,
     Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "1 to 64 letters, digits, '.', '_' and '-', not beginning with a sign"),
 ]
+Text = Annotated[str, Matches(r"[^\x00]*", "text without NUL characters")]
 Line = Annotated[str, Matches(r"[^\x00-\x1f\x7f]*", "one line without control characters")]
 Word = Annotated[str, Matches(r"[^\s\x00-\x1f\x7f]+", "one word without spaces")]
 Memory = Annotated[str, Matches(r"\d+[KMGT]?B?", 'a size such as "64G"')]

@@ -1,0 +1,61 @@
+# The way in. `make` alone lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3.11
+TORCH ?= torch==2.13.0# the CPU build; on a GPU machine: make setup TORCH='torch>=2.6'
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)-$(shell echo '$(TORCH)' | cksum | cut -d' ' -f1)
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(STAMP) ## Make .venv with clusterctl in it, for training and development (TORCH= chooses the torch)
+
+$(STAMP):
+	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) on PATH"; echo "hint: make setup PYTHON=/path/to/python3.11"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' --editable '.[train,dev]'
+	@rm -f $(VENV)/.ready-*; touch $@
+
+.PHONY: run
+run: setup ## Train GraphSAGE on Cora, 2 nodes x 2 tasks, on this machine
+	$(BIN)/clusterctl submit cora --cluster local --follow
+
+.PHONY: slurm
+slurm: # Slurm's packages for the tests, where root may install them
+	@tests/install-slurm.sh
+
+.PHONY: test
+test: setup slurm lint ## Run the tests (15 minutes at most on two cores)
+	$(BIN)/python -m pytest -m 'not long'
+
+.PHONY: test-long
+test-long: setup slurm ## Run every test: matrices, accuracies (under an hour)
+	$(BIN)/python -m pytest
+
+.PHONY: lint
+lint: setup ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.PHONY: format
+format: setup ## Rewrite the code in the project's style
+	$(BIN)/ruff check --fix --quiet . || true
+	$(BIN)/ruff format --quiet .
+
+.PHONY: bench
+bench: setup ## Measure everything side by side; each line is a ratio
+	for program in benchmarks/*.py; do $(BIN)/python $$program || exit 1; done
+
+.PHONY: docs
+docs: setup ## Write the generated reference and the picture of the terminal again
+	$(BIN)/python docs/generate.py
+
+.PHONY: clean
+clean: ## Remove what make made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

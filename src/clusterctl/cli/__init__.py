@@ -1,0 +1,120 @@
+"""The command line: one small module per command, imported when it is called. The only place for click."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from clusterctl import __version__
+from clusterctl.errors import ClusterctlError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+INTERRUPTED = 130  # 128 + SIGINT, as a shell says
+
+# Command -> its line in `clusterctl --help`, which imports no command. The module has the command's name.
+COMMANDS = {
+    "submit": "Send a job to a cluster",
+    "status": "Show runs: stage, progress, accuracy",
+    "logs": "Show what the ranks of a run wrote",
+    "cancel": "End runs, waiting or running",
+    "release": "Let a run start that was submitted with --hold",
+    "config": "Show jobs, clusters and where values come from",
+}
+
+
+class LazyGroup(click.Group):
+    """Imports a command when it is called, and knows the nearest name of one that does not exist."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"clusterctl.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            raise UsageError(f"no such command: {name}", _hint_for(name))
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)
+@click.version_option(__version__, message="clusterctl %(version)s")
+def clusterctl() -> None:
+    """Send multi-node graph-network training to a Slurm cluster, and see from the login node what it does.
+
+    \b
+    Examples:
+      clusterctl submit cora --follow
+      clusterctl status
+      clusterctl logs @last -f
+
+    RUN is a run's id, the beginning of one, a job's name (its newest run), or @last.
+    """
+
+
+def main() -> NoReturn:
+    """Run the command that was typed, and leave with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; the exit code. The one place where errors are rendered."""
+    try:
+        code = clusterctl.main(list(arguments), prog_name="clusterctl", standalone_mode=False)
+        sys.stdout.flush()  # here, where a closed pipe is still our error
+    except ClusterctlError as error:
+        return _render(error.message, error.hint, error.exit_code)
+    except click.ClickException as error:
+        return _render_usage(error)
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _render(f"{error.filename}: {error.strerror}", "", 1)
+    return code if isinstance(code, int) else 0
+
+
+def _render(message: str, hint: str, exit_code: int) -> int:
+    from clusterctl.display.plain import plain
+
+    for label, text in (("error", message), ("hint", hint)):
+        if text:
+            lines = [plain(line) for line in text.split("\n")]
+            click.echo(f"{label}: " + "\n  ".join(lines), err=True)
+    return exit_code
+
+
+def _render_usage(error: click.ClickException) -> int:
+    """click's own errors, in the form of ours."""
+    message = error.format_message().rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f"{context.command_path} --help" if context else ""
+    return _render(message[:1].lower() + message[1:], hint, UsageError.exit_code)
+
+
+def _hint_for(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, COMMANDS, n=1)
+    return f"did you mean {close[0]}?" if close else "see all commands with: clusterctl --help"

@@ -1,0 +1,47 @@
+"""`clusterctl status`: show runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import click
+
+from clusterctl.cli.options import cluster_option, runs_named, warn
+from clusterctl.config import load_cluster, runs_folder
+from clusterctl.observe.find import newest_first
+from clusterctl.observe.status import report, to_json
+
+
+@click.command(short_help="Show runs: stage, progress, accuracy")
+@click.argument("names", metavar="[RUN]...", nargs=-1)
+@click.option("-n", "count", metavar="N", type=click.IntRange(min=1), default=10, help="The newest N; default: 10.")
+@click.option("-a", "--all", "everything", is_flag=True, help="All runs, however old.")
+@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets.")
+@cluster_option
+def status(names: tuple[str, ...], count: int, everything: bool, output: str, cluster: str | None) -> None:
+    """Show RUNs, or the newest ones: stage, progress, accuracy.
+
+    \b
+    Examples:
+      clusterctl status
+      clusterctl status @last -o json
+    """
+    if names:
+        runs = runs_named(names, cluster)
+    else:
+        newest = newest_first(runs_folder(load_cluster(cluster)))
+        runs = list(newest if everything else itertools.islice(newest, count))
+    found = report(runs)
+    if output == "json":
+        click.echo(json.dumps(to_json(found), indent=1))
+    elif found.statuses:
+        from clusterctl.display import table, terminal  # rich: for people only
+
+        table.show_runs(terminal.data(), found.statuses, found.as_of)
+    elif not found.problems:
+        click.echo("no runs yet; try: clusterctl submit cora --follow", err=True)
+    for problem in found.problems:
+        warn(problem.message, problem.hint)
+    if names and not found.statuses:
+        raise found.problems[0]

@@ -1,0 +1,45 @@
+"""Plain text: made safe for a terminal, and numbers and durations as people read them. Standard library only."""
+
+from __future__ import annotations
+
+import re
+
+# CSI and OSC sequences, other two-byte escapes; then every control character but the tab.
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[@-_]|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
+)
+_UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
+
+
+def plain(text: str) -> str:
+    """`text` without escape sequences and control characters, tabs kept: it can move no cursor and set no title."""
+    return _ESCAPES.sub("", text).encode("utf-8", "replace").decode()
+
+
+def as_shown(line: bytes) -> str:
+    """A line of a log as a terminal would leave it standing: after its last carriage return, and plain."""
+    return plain(line.decode(errors="replace").rstrip("\r").rpartition("\r")[2])
+
+
+def duration(seconds: float) -> str:
+    """One or two units: 42s, 3m05s, 2h10m, 4d03h."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    size, unit = next((size, unit) for size, unit in _UNITS if whole >= size)
+    smaller, name = {86400: (3600, "h"), 3600: (60, "m"), 60: (1, "s")}[size]
+    return f"{whole // size}{unit}{whole % size // smaller:02}{name}"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """A loss or an accuracy; nothing where there is none."""
+    if value is None:
+        return ""
+    return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.2e}"
+
+
+def share(done: float | None, total: float | None) -> str:
+    """12/20, or 12 where nobody said how many there will be."""
+    if done is None:
+        return ""
+    return f"{done:g}" if total is None else f"{done:.0f}/{total:.0f}"

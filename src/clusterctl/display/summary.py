@@ -1,0 +1,45 @@
+"""How a run ended, and what to type next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from clusterctl.display.plain import duration, number
+from clusterctl.display.table import note
+from clusterctl.runs.stages import Stage
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from clusterctl.observe.stage import Status
+
+
+def show_end(console: Console, status: Status) -> None:
+    """One line - the stage, the exact accuracy with the nodes it counts, the loss, the time - and two commands."""
+    run, finished = status.record.run.id, status.stage is Stage.FINISHED
+    stage = (status.stage.value, "bold green" if finished else "bold red")
+    console.print(Text.assemble(stage, " ", ", ".join(_facts(status))), soft_wrap=True)
+    if finished:
+        show_next(console, f"clusterctl status {run}", f"clusterctl logs {run}")
+    else:
+        show_next(console, f"clusterctl logs {run} --tail 40", f"clusterctl status {run}")
+
+
+def show_next(console: Console, *commands: str) -> None:
+    """The commands that make sense now, one a line, ready to be copied."""
+    for position, command in enumerate(commands):
+        console.print(Text.assemble(("      " if position else "next: ", "dim"), command), soft_wrap=True)
+
+
+def _facts(status: Status) -> list[str]:
+    metrics, facts = status.metrics, [note(status)]
+    if "test_accuracy" in metrics:
+        counted = f" on {metrics['test_nodes']:.0f} nodes" if "test_nodes" in metrics else ""
+        facts.append(f"test accuracy {number(metrics['test_accuracy'])}{counted}")
+    if "loss" in metrics:
+        facts.append(f"loss {number(metrics['loss'])}")
+    if status.started is not None and status.ended is not None:
+        facts.append(f"in {duration(status.ended - status.started)}")
+    return [fact for fact in facts if fact]

@@ -1,0 +1,106 @@
+"""One run, watched until it ends: its files several times a second, Slurm only when they have stood still."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import SlurmError, WaitTimedOut
+from clusterctl.observe.evidence import Evidence, read_evidence
+from clusterctl.observe.record import read_record
+from clusterctl.observe.stage import judge, settled
+from clusterctl.observe.status import answered
+from clusterctl.runs.stages import Stage
+from clusterctl.slurm import Slurm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clusterctl.observe.stage import Status
+    from clusterctl.runs.layout import RunDir
+    from clusterctl.slurm import Snapshot
+    from clusterctl.spec import Cluster
+
+LOOK_SECONDS = 0.25
+_LONGEST_PAUSE_SECONDS = 60.0  # between two questions to a Slurm that does not answer
+_EMULATOR_FLOOR_SECONDS = 1.0  # nobody shares it: only the start of a process is saved
+
+
+@dataclass(frozen=True)
+class World:
+    """What watching touches: time, and the Slurm to ask."""
+
+    slurm_of: Callable[[Cluster], Slurm] = Slurm.of
+    clock: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+
+
+REAL = World()
+
+
+def watch(run: RunDir, cluster: Cluster, world: World = REAL) -> Iterator[Status]:
+    """The status of `run`, four times a second; the last one is that of the end. Raises ConfigError if damaged."""
+    record = read_record(run)
+    asking = _Asking(cluster, world)
+    while True:
+        evidence = asking.completed(read_evidence(record))
+        status = judge(evidence, world.clock())
+        yield status
+        if status.stage.ended and status.sure:
+            return
+        world.sleep(LOOK_SECONDS)
+
+
+def wait(run: RunDir, cluster: Cluster, timeout: float | None, world: World = REAL) -> Stage:
+    """Wait until `run` has ended, and how it did; raises WaitTimedOut after `timeout` seconds."""
+    deadline = None if timeout is None else world.clock() + timeout
+    stage = Stage.QUEUED
+    for status in watch(run, cluster, world):
+        stage = status.stage
+        if deadline is not None and world.clock() >= deadline and not stage.ended:
+            message = f"{run.id} is still {stage} after {timeout:g} s"
+            raise WaitTimedOut(message, f"it goes on; see: clusterctl status {run.id}")
+    return stage
+
+
+@dataclass
+class _Asking:
+    """When to ask Slurm: at once if the files do not settle the end, then when they have said nothing new for a while.
+
+    While a run trains, its files are the news. An answer is kept as long as the files stand still, and dropped with
+    the first new word of theirs.
+    """
+
+    cluster: Cluster
+    world: World
+    _last: Evidence | None = field(default=None, init=False)
+    _snapshot: Snapshot | None = field(default=None, init=False)
+    _next_question: float = field(default=0.0, init=False)
+    _pause: float = field(default=0.0, init=False)
+
+    def completed(self, evidence: Evidence) -> Evidence:
+        """`evidence`, with Slurm's answer if there is a fresh one."""
+        now = self.world.clock()
+        if self._last is not None and evidence != self._last:
+            self._snapshot = None
+            self._next_question = max(self._next_question, now + self._floor)
+        self._last = evidence
+        if settled(evidence):
+            return evidence
+        if now >= self._next_question:
+            self._ask(now)
+        return answered(evidence, self._snapshot) if self._snapshot else evidence
+
+    @property
+    def _floor(self) -> float:
+        return _EMULATOR_FLOOR_SECONDS if self.cluster.kind == "emulator" else float(self.cluster.polling_floor)
+
+    def _ask(self, now: float) -> None:
+        try:
+            self._snapshot = self.world.slurm_of(self.cluster).snapshot()
+            self._pause = self._floor
+        except SlurmError:
+            self._snapshot = None
+            self._pause = min(_LONGEST_PAUSE_SECONDS, max(self._floor, 2 * self._pause))
+        self._next_question = now + self._pause

@@ -1,0 +1,134 @@
+"""The stage of a run, judged from evidence: pure rules, the surest evidence first.
+
+What the run wrote about itself beats what Slurm says: Slurm forgets a job minutes after its end, and the files of a
+run that goes on are newer than any answer. Slurm is needed for what a run cannot write: that it waits, that it was
+cancelled before it began, that its node is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.runs.stages import Stage
+from clusterctl.slurm.queue import JobState
+
+if TYPE_CHECKING:
+    from clusterctl.observe.evidence import AttemptEvidence, Evidence, Number
+    from clusterctl.observe.record import Record
+
+SUBMIT_SECONDS = 120  # for so long a run without a job may still be on its way to Slurm
+_LONGEST_SLACK_SECONDS = 60  # the limit counts from the allocation, the attempt from its script's first line
+
+_STAGE_OF_ENDED_JOB = {
+    JobState.COMPLETED: Stage.FINISHED,
+    JobState.CANCELLED: Stage.CANCELLED,
+    JobState.TIMEOUT: Stage.TIMED_OUT,
+    JobState.DEADLINE: Stage.TIMED_OUT,
+    JobState.PREEMPTED: Stage.PREEMPTED,
+}
+
+
+@dataclass(frozen=True)
+class Status:
+    """A run as it is known now. Times are seconds since the epoch."""
+
+    record: Record
+    stage: Stage
+    sure: bool  # False: Slurm would have to say, and has not
+    job_id: str | None
+    attempt: AttemptEvidence | None  # the last one
+    attempts: int
+    cancelling: bool  # asked to be cancelled, and not yet gone
+    reason: str  # why Slurm lets it wait
+    started: float | None  # the first attempt
+    ended: float | None
+
+    @property
+    def metrics(self) -> dict[str, Number]:
+        return self.attempt.metrics if self.attempt else {}
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.attempt.exit_code if self.attempt and self.stage.ended else None
+
+
+def settled(evidence: Evidence) -> bool:
+    """Whether the files alone say how the run ended, so that Slurm need not be asked."""
+    return _settled_stage(evidence) is not None
+
+
+def judge(evidence: Evidence, now: float) -> Status:
+    """The status of a run at `now`."""
+    by_files = _settled_stage(evidence)
+    job = evidence.answer.job if evidence.answer else None
+    stage = by_files or (_stage_by_slurm(evidence, now) if evidence.answer else _stage_by_files(evidence))
+    last = evidence.attempts[-1] if evidence.attempts else None
+    end = (last.end if last else None) or (job.end_time if job else None)
+    return Status(
+        record=evidence.record,
+        stage=stage,
+        sure=by_files is not None or evidence.answer is not None,
+        job_id=evidence.job_id or (job.job_id if job else None),
+        attempt=last,
+        attempts=len(evidence.attempts),
+        cancelling=evidence.cancelled_at is not None and not stage.ended,
+        reason=job.reason if job and stage is Stage.QUEUED else "",
+        started=evidence.attempts[0].start if evidence.attempts else None,
+        ended=(evidence.finished_at or end or evidence.cancelled_at) if stage.ended else None,
+    )
+
+
+def _settled_stage(evidence: Evidence) -> Stage | None:
+    if evidence.finished_at is not None:
+        return Stage.FINISHED
+    last = evidence.attempts[-1] if evidence.attempts else None
+    if last is None or last.exit_code is None or _started_again(evidence, last):
+        return None
+    if evidence.cancelled_at is not None:
+        return Stage.CANCELLED
+    if last.terminated:
+        return Stage.TIMED_OUT if _reached_limit(evidence, last) else None  # preempted, cancelled by hand or requeued
+    return Stage.FAILED if last.exit_code else Stage.FINISHED
+
+
+def _stage_by_slurm(evidence: Evidence, now: float) -> Stage:
+    """The stage of a run whose end is not settled by files, now that Slurm has answered."""
+    job = evidence.answer.job if evidence.answer else None
+    last = evidence.attempts[-1] if evidence.attempts else None
+    if job is None:
+        if evidence.cancelled_at is not None:
+            return Stage.CANCELLED
+        if last and last.exit_code is not None:
+            return Stage.PREEMPTED  # TERM far from the limit, nobody's cancel, and not in the queue again
+        on_its_way = evidence.job_id is None and now - evidence.record.created < SUBMIT_SECONDS
+        return Stage.QUEUED if on_its_way else Stage.LOST
+    if job.state.waiting:
+        return Stage.QUEUED
+    if job.state.ended:
+        return _STAGE_OF_ENDED_JOB.get(job.state, Stage.FAILED)
+    return Stage.STARTING if last is None or _started_again(evidence, last) else _stage_by_files(evidence)
+
+
+def _stage_by_files(evidence: Evidence) -> Stage:
+    """The stage of a run that goes on, or may: as far as it said itself."""
+    if not evidence.attempts:
+        return Stage.QUEUED
+    last = evidence.attempts[-1]
+    return last.stage or Stage.STARTING
+
+
+def _started_again(evidence: Evidence, last: AttemptEvidence) -> bool:
+    """Whether Slurm has restarted the job since the last attempt was claimed."""
+    job = evidence.answer.job if evidence.answer else None
+    return job is not None and not job.state.ended and job.restart_count > last.restart_count
+
+
+def _reached_limit(evidence: Evidence, last: AttemptEvidence) -> bool:
+    job = evidence.answer.job if evidence.answer else None
+    if job and job.state is JobState.TIMEOUT:
+        return True
+    if last.start is None or last.end is None:
+        return False
+    limit = evidence.record.job.resources.time
+    return last.end - last.start >= limit - min(_LONGEST_SLACK_SECONDS, limit / 4)

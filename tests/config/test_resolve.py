@@ -1,0 +1,189 @@
+"""Layers of values, their origins, and every mistake with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterctl.config import load_cluster, resolve
+from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError, UsageError
+from clusterctl.spec import Cluster, Container
+
+JOB = """\
+workload = "reddit"
+
+[resources]
+nodes = 2
+partition = "from-job"
+
+[container]
+image = "./image.sqsh"
+mounts = ["/job:/job"]
+
+[env]
+B = "job"
+
+[data]
+root = "../data"
+
+[train]
+lr = 0.5
+"""
+CLUSTER = Cluster(
+    name="c",
+    partition="from-cluster",
+    account="from-cluster",
+    gpus_per_node=4,
+    container=Container(mounts=("/cluster:/cluster",), image="cluster.sqsh"),
+    env={"A": "cluster", "B": "cluster"},
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "mine.toml").write_text(JOB)
+    return tmp_path
+
+
+def failure(folder: Path, text: str, *settings: str) -> ClusterctlError:
+    (folder / "jobs" / "bad.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        resolve("bad", CLUSTER, settings, {}, folder)
+    return caught.value
+
+
+def test_later_layers_win_and_every_value_knows_its_origin(folder: Path) -> None:
+    environment = {"SBATCH_ACCOUNT": "from-environment", "SBATCH_PARTITION": "from-environment"}
+    resolved = resolve("mine", CLUSTER, ["train.epochs=3"], environment, folder)
+    job, origins = resolved.job, resolved.origins
+    assert (job.resources.account, origins["resources.account"]) == ("from-environment", "environment SBATCH_ACCOUNT")
+    assert job.resources.partition == "from-job"
+    assert origins["resources.partition"].endswith("mine.toml:5")
+    assert (job.resources.gpus_per_node, origins["resources.gpus_per_node"]) == (4, "cluster c")
+    assert (job.resources.tasks_per_node, origins["resources.tasks_per_node"]) == (4, "default: one a GPU")
+    assert (job.train.epochs, origins["train.epochs"]) == (3, "--set")  # type: ignore[attr-defined]
+    assert "train.dropout" not in origins
+
+
+def test_tables_are_merged_by_key_and_mounts_appended(folder: Path) -> None:
+    job = resolve("mine", CLUSTER, [], {}, folder).job
+    assert job.env == {"A": "cluster", "B": "job"}
+    assert job.container.mounts == ("/cluster:/cluster", "/job:/job")
+
+
+def test_an_empty_table_takes_nothing_away(folder: Path) -> None:
+    (folder / "jobs" / "bare.toml").write_text('workload = "reddit"\n[env]\n')
+    assert resolve("bare", CLUSTER, [], {}, folder).job.env == {"A": "cluster", "B": "cluster"}
+
+
+def test_paths_are_relative_to_the_file_that_names_them_and_to_here_on_the_command_line(folder: Path) -> None:
+    job = resolve("mine", CLUSTER, [], {}, folder).job
+    assert job.data.root == str(folder / "data")
+    assert job.container.image == str(folder / "jobs" / "image.sqsh")
+    typed = resolve("mine", CLUSTER, ["data.root=elsewhere"], {}, folder).job
+    assert typed.data.root == str(folder / "elsewhere")
+
+
+def test_the_warning_leaves_most_of_a_short_job(folder: Path) -> None:
+    assert resolve("mine", CLUSTER, ["resources.time=2m"], {}, folder).job.resources.warning == 30
+    assert resolve("mine", CLUSTER, ["resources.time=4h"], {}, folder).job.resources.warning == 120
+
+
+def test_a_command_runs_a_snapshot_of_where_it_was_typed(folder: Path) -> None:
+    (folder / "jobs" / "own.toml").write_text('workload = "command"\nargv = ["python", "train.py"]\n')
+    assert resolve("own", CLUSTER, [], {}, folder).job.code == str(folder)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("train.lr=3e-3", 0.003),
+        ("train.lr=.003", 0.003),
+        ("train.fan_out=[5, 5]", (5, 5)),
+        ("resources.time=01:00:00", 3600),
+        ("resources.time=4h", 14400),
+        ("env.PORT=8080", "8080"),
+        ("env.QUOTED='a b'", "a b"),
+        ("env.EQUALS=a=b", "a=b"),
+        ("name=123", "123"),
+        ('argv=["x"]', None),
+    ],
+)
+def test_set_takes_toml_and_text_where_text_is_due(folder: Path, setting: str, value: object) -> None:
+    if value is None:
+        assert "takes a program" in failure(folder, 'workload = "reddit"', setting).message
+        return
+    found: object = resolve("mine", CLUSTER, [setting], {}, folder).job
+    for name in setting.partition("=")[0].split("."):
+        found = found[name] if isinstance(found, dict) else getattr(found, name)
+    assert found == value
+
+
+@pytest.mark.parametrize("setting", ["train.lr", "=3", "train..lr=3"])
+def test_set_without_key_or_value_is_a_usage_error(folder: Path, setting: str) -> None:
+    with pytest.raises(UsageError, match="KEY=VALUE"):
+        resolve("mine", CLUSTER, [setting], {}, folder)
+
+
+def test_every_problem_of_a_file_comes_with_file_line_and_nearest_name(folder: Path) -> None:
+    error = failure(folder, 'workload = "reddit"\n[train]\nepoch = 3\nlr = "fast"\n[resource]\nnodes = 2\n')
+    lines = error.message.splitlines()
+    assert len(lines) == 4
+    assert any("bad.toml:3: train.epoch: unknown key (did you mean epochs?)" in line for line in lines)
+    assert any("bad.toml:4: train.lr: expected a number, not 'fast'" in line for line in lines)
+    assert any("bad.toml:6: resource: unknown key (did you mean resources?)" in line for line in lines)
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("workload = ", "not valid TOML"),
+        ('workload = "command"', 'needs the program, such as ["python", "train.py"]'),
+        ('workload = "reddit"\nargv = ["x"]', "only workload"),
+        ('workload = "reddit"\n[resources]\ntime = "2m"\nwarning = "2m"', "must be shorter than the time"),
+        ('workload = "reddit"\n[resources]\ngpus_per_node = 0\n[train]\ndevice = "cuda"', "gpus_per_node"),
+        ('workload = "reddit"\n[train]\nfan_out = []', "one number a layer"),
+        ('workload = "reddit"\n[resources.sbatch]\noutput = "x"', "clusterctl sets this option"),
+        ('workload = "reddit"\n[env]\nX = "a\\u0000b"', "NUL"),
+        ("resources = 3", "expected a table"),
+    ],
+)
+def test_a_mistake_says_what_and_where(folder: Path, text: str, said: str) -> None:
+    error = failure(folder, text)
+    assert said in error.message
+    assert "bad.toml" in error.message
+
+
+def test_an_unknown_job_names_the_nearest(folder: Path) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        resolve("mne", CLUSTER, [], {}, folder)
+    assert caught.value.hint == "did you mean mine?"
+    with pytest.raises(NotFoundError, match="no such job file"):
+        resolve("./jobs/none.toml", CLUSTER, [], {}, folder)
+
+
+def test_nobody_trains_on_a_login_node_by_accident(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text("#!/bin/sh\n")
+    sbatch.chmod(0o755)
+    with pytest.raises(UsageError, match="which cluster") as caught:
+        load_cluster(None, {"PATH": str(sbatch.parent)}, tmp_path)
+    assert "--cluster" in caught.value.hint
+    assert load_cluster(None, {"PATH": str(tmp_path)}, tmp_path).name == "local"
+    assert load_cluster("local", {"PATH": str(sbatch.parent)}, tmp_path).kind == "emulator"
+    (tmp_path / "config" / "clusterctl").mkdir(parents=True)
+    (tmp_path / "config" / "clusterctl" / "config.toml").write_text('cluster = "local"\n')
+    assert load_cluster(None, {"PATH": str(sbatch.parent)}, tmp_path).name == "local"
+
+
+def test_a_mistake_in_a_cluster_file_says_what_and_where(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text('kind = "slrum"\npartitions = "x"\n')
+    with pytest.raises(ConfigError) as caught:
+        load_cluster("./c.toml", {}, tmp_path)
+    assert "c.toml:1: kind: must be one of slurm, emulator, sandbox" in caught.value.message
+    assert "c.toml:2: partitions: unknown key (did you mean partition?)" in caught.value.message

@@ -1,0 +1,56 @@
+"""Container fields to pyxis flags, and what no flag can carry."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.containers.image import check_image
+from clusterctl.containers.mounts import Mount
+from clusterctl.containers.pyxis import pyxis_flags
+from clusterctl.errors import ConfigError
+from clusterctl.spec import Container
+
+
+def test_every_switch_is_explicit_so_that_no_site_setting_decides() -> None:
+    flags = pyxis_flags(Container(image="/images/pyg.sqsh"), [Mount("/runs", "/runs")], ["B", "A", "B"], "/work")
+    assert flags == [
+        "--container-image=/images/pyg.sqsh",
+        "--container-mounts=/runs:/runs",
+        "--container-workdir=/work",
+        "--container-readonly",
+        "--no-container-mount-home",
+        "--no-container-remap-root",
+        "--no-container-entrypoint",
+        "--container-env=A,B",
+    ]
+
+
+def test_without_an_image_there_are_no_flags() -> None:
+    assert pyxis_flags(Container(mounts=("/a",)), [], [], "/") == []
+
+
+def test_mounts_follow_the_runs_own_and_a_path_alone_means_the_same_inside() -> None:
+    container = Container(image="python:3.11-slim", mounts=("/data:/in:ro+rbind", "/scratch"))
+    assert "--container-mounts=/runs:/runs,/data:/in:ro+rbind,/scratch:/scratch" in pyxis_flags(
+        container, [Mount("/runs", "/runs")], [], "/"
+    )
+
+
+@pytest.mark.parametrize("text", ["data:/x", "/a:/b:ro:more", "/a,b:/c", "/a+b", "/a:c d:", "", "/a\n", "/100%"])
+def test_a_mount_that_pyxis_would_misread_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="container.mounts"):
+        Mount.parse(text)
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["/i/x.sqsh", "python:3.11-slim", "nvcr.io#nvidia/pyg:24.07-py3", "localhost:5000#a/b", "user@ghcr.io#a/b:1"],
+)
+def test_files_and_references_pass(image: str) -> None:
+    assert check_image(image) == image
+
+
+@pytest.mark.parametrize("image", ["image.sqsh", "docker://python", "nvcr.io#", "a b", "Python:3", "x:$(id)", "--help"])
+def test_what_is_neither_is_refused_before_it_waits_in_a_queue(image: str) -> None:
+    with pytest.raises(ConfigError, match="container.image"):
+        check_image(image)

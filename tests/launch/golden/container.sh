@@ -1,0 +1,90 @@
+#!/bin/bash
+#SBATCH --job-name=big
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=8
+#SBATCH --cpus-per-task=14
+#SBATCH --time=1-00:00:00
+#SBATCH --gres=gpu:8
+#SBATCH --mem=512G
+#SBATCH --signal=USR2@300
+#SBATCH --no-requeue
+#SBATCH --exclusive
+#SBATCH --partition=gpu
+#SBATCH --account='it'"'"'s mine'
+#SBATCH --mail-type=END,FAIL
+#SBATCH --core-spec=2
+#SBATCH --contiguous
+#SBATCH --chdir=/runs/big-20260102-030405-abcd
+#SBATCH --output=/runs/big-20260102-030405-abcd/slurm.log
+#SBATCH --open-mode=append
+# Rendered by clusterctl 0.0.0; the run directory is the record of what happened.
+
+run=/runs/big-20260102-030405-abcd
+
+[ -e "$run/finished.json" ] && exit 0
+
+# Claim the next attempt. From here on its host.log takes what this script says.
+umask 077
+number=0
+until mkdir "$run/attempts/$number" 2>/dev/null; do
+  [ -d "$run/attempts/$number" ] || { echo "clusterctl: cannot write to $run/attempts" >&2; exit 73; }
+  number=$((number + 1))
+done
+attempt=$run/attempts/$number
+mkdir "$attempt/events" "$attempt/logs"
+exec >>"$attempt/host.log" 2>&1
+
+signal=
+trap 'signal=TERM' TERM # of a time limit, scancel or preemption: note it, wait for srun, record the end
+start=$(date +%s)
+record() { # further JSON fields
+  printf '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}\n' \
+    "$number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$start" "$1" >"$attempt/.host.json" &&
+    mv "$attempt/.host.json" "$attempt/host.json"
+}
+record ""
+
+# submitit names the pickle after the job when sbatch has answered; should it have died before, the job finds it anyway.
+[ -e "$run/submitit/${SLURM_JOB_ID}_submitted.pkl" ] ||
+  ln "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl" 2>/dev/null ||
+  cp -n "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl"
+
+export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slurm
+export OMP_NUM_THREADS=14
+export PYTHONPATH=/runs/.code/0123/lib:/runs/.code/0123/project
+export CLUSTERCTL_INTERFACE=ib0
+export NVIDIA_VISIBLE_DEVICES=all
+export NVIDIA_DRIVER_CAPABILITIES=compute,utility
+export NCCL_DEBUG=WARN
+export TRICKY='a'"'"'b "c" $HOME `id` \ 
+ é'
+
+# The cluster's own lines.
+module purge
+export NCCL_SOCKET_IFNAME=ib0
+
+# One log a rank; the container, if any, is unnamed and goes with the step.
+srun \
+  --kill-on-bad-exit=1 \
+  --cpus-per-task=14 \
+  --mpi=none \
+  --unbuffered \
+  --input=none \
+  --gpu-bind=none \
+  '--container-image=nvcr.io#nvidia/pyg:24.07-py3' \
+  --container-mounts=/runs:/runs,/scratch:/scratch \
+  --container-workdir=/runs/.code/0123/project \
+  --container-readonly \
+  --no-container-mount-home \
+  --no-container-remap-root \
+  --no-container-entrypoint \
+  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_INTERFACE,CLUSTERCTL_RUN_DIR,NCCL_DEBUG,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,TRICKY \
+  --chdir=/runs/.code/0123/project \
+  --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
+  /opt/venv/bin/python -u -m submitit.core._submit "$run/submitit"
+code=$?
+
+[ "$code" -eq 0 ] && printf '{"attempt": %d, "time": %d}\n' "$number" "$(date +%s)" >"$run/.finished.json" &&
+  mv "$run/.finished.json" "$run/finished.json"
+record ", \"end\": $(date +%s), \"exit_code\": $code, \"signal\": \"$signal\""
+exit "$code"

@@ -1,0 +1,109 @@
+"""The rendered script: golden files, quoting, and what bash makes of it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clusterctl.config import Resolved
+from clusterctl.errors import ConfigError
+from clusterctl.launch.plan import Plan, make_plan
+from clusterctl.launch.script import render
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Cluster, CommandTrain, Container, Data, Job, RedditTrain, Resources
+
+GOLDEN = Path(__file__).parent / "golden"
+
+HOST_JOB = Job(
+    name="cora",
+    workload="reddit",
+    resources=Resources(nodes=2, gpus_per_node=0, tasks_per_node=2, time=1200, warning=120),
+    data=Data(root="/data/cora"),
+    train=RedditTrain(),
+)
+CONTAINER_JOB = Job(
+    name="big",
+    workload="command",
+    argv=("python", "train.py"),
+    code="/home/me/project",
+    resources=Resources(
+        nodes=4,
+        gpus_per_node=8,
+        tasks_per_node=8,
+        cpus_per_task=14,
+        memory="512G",
+        time=86400,
+        warning=300,
+        partition="gpu",
+        account="it's mine",
+        exclusive=True,
+        requeue=False,
+        mail_type="END,FAIL",
+        sbatch={"core-spec": "2", "contiguous": ""},
+    ),
+    container=Container(image="nvcr.io#nvidia/pyg:24.07-py3", mounts=("/scratch:/scratch",)),
+    env={"NCCL_DEBUG": "WARN", "TRICKY": 'a\'b "c" $HOME `id` \\ \n é'},
+    train=CommandTrain(),
+)
+CONTAINER_CLUSTER = Cluster(
+    name="site",
+    gpu_request="gres",
+    setup=("module purge", "export NCCL_SOCKET_IFNAME=ib0"),
+    srun_args=("--gpu-bind=none",),
+    interface="ib0",
+)
+
+
+def plan(job: Job, cluster: Cluster, folder: str = "/runs") -> Plan:
+    resolved = Resolved(job, cluster, {}, Path("/jobs/x.toml"))
+    run = RunDir(Path(folder, f"{job.name}-20260102-030405-abcd"))
+    return make_plan(resolved, run, Path(folder, ".code/0123"), "0.0.0", interpreter="/venv/bin/python")
+
+
+@pytest.mark.parametrize(
+    ("name", "job", "cluster"),
+    [("host", HOST_JOB, Cluster(name="local", kind="emulator")), ("container", CONTAINER_JOB, CONTAINER_CLUSTER)],
+)
+def test_the_script_is_the_golden_one(name: str, job: Job, cluster: Cluster, update_golden: bool) -> None:
+    text = render(plan(job, cluster))
+    path = GOLDEN / f"{name}.sh"
+    if update_golden:
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("job", [HOST_JOB, CONTAINER_JOB])
+def test_bash_accepts_the_script(job: Job) -> None:
+    checked = subprocess.run(["bash", "-n"], input=render(plan(job, CONTAINER_CLUSTER)).encode(), capture_output=True)
+    assert (checked.returncode, checked.stderr) == (0, b"")
+
+
+def test_values_reach_the_task_as_they_were_written() -> None:
+    script = render(plan(CONTAINER_JOB, CONTAINER_CLUSTER))
+    exports = script[script.index("export OMP_NUM_THREADS") : script.index("\n# The cluster's own lines")]
+    shown = subprocess.run(["bash", "-c", f'{exports}\nprintf %s "$TRICKY"'], capture_output=True, check=True)
+    assert shown.stdout.decode() == CONTAINER_JOB.env["TRICKY"]
+
+
+@pytest.mark.parametrize("folder", ["/runs/a b", "/runs/it's", '/runs/"q"', "/runs/$HOME", "/runs/é", "/runs/#1;x"])
+def test_paths_are_quoted_for_sbatch_and_for_the_shell(folder: str) -> None:
+    lines = render(plan(HOST_JOB, CONTAINER_CLUSTER, folder)).splitlines()
+    chdir = next(line for line in lines if line.startswith("#SBATCH --chdir="))
+    run = next(line for line in lines if line.startswith("run="))
+    for words in (chdir.removeprefix("#SBATCH --chdir="), run.removeprefix("run=")):
+        shown = subprocess.run(["bash", "-c", f"printf %s {words}"], capture_output=True, check=True)
+        assert shown.stdout.decode() == f"{folder}/cora-20260102-030405-abcd"
+
+
+@pytest.mark.parametrize("folder", ["/runs/100%", "/runs/a\\b", "/runs/a\nb"])
+def test_a_path_that_slurm_would_rewrite_is_refused(folder: str) -> None:
+    with pytest.raises(ConfigError, match="in a path"):
+        plan(HOST_JOB, CONTAINER_CLUSTER, folder)
+
+
+def test_a_jobs_pythonpath_comes_after_the_snapshot() -> None:
+    job = Job(name="x", workload="command", argv=("a",), code="/p", env={"PYTHONPATH": "/mine"}, train=CommandTrain())
+    exports = dict(plan(job, CONTAINER_CLUSTER).exports)
+    assert exports["PYTHONPATH"] == "/runs/.code/0123/lib:/runs/.code/0123/project:/mine"

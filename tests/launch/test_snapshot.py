@@ -1,0 +1,72 @@
+"""Snapshots of code: by content, complete, bounded."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clusterctl.errors import ConfigError
+from clusterctl.launch import snapshot
+from clusterctl.launch.snapshot import take_snapshot
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "package").mkdir(parents=True)
+    (folder / "train.py").write_text("print(1)\n")
+    (folder / "package" / "é with space.py").write_text("")
+    return folder
+
+
+def names(code: Path) -> set[str]:
+    return {str(path.relative_to(code / "project")) for path in (code / "project").rglob("*") if not path.is_dir()}
+
+
+def test_the_same_content_is_kept_once_and_a_change_makes_another(tmp_path: Path, project: Path) -> None:
+    first = take_snapshot(tmp_path / "runs", project)
+    assert take_snapshot(tmp_path / "runs", project) == first
+    (project / "train.py").write_text("print(2)\n")
+    second = take_snapshot(tmp_path / "runs", project)
+    assert second != first
+    assert (first / "project" / "train.py").read_text() == "print(1)\n"
+    assert len(list((tmp_path / "runs" / ".code").iterdir())) == 2
+
+
+def test_this_package_is_in_it_without_what_python_compiled(tmp_path: Path) -> None:
+    code = take_snapshot(tmp_path / "runs", None)
+    assert (code / "lib" / "clusterctl" / "runs" / "entry.py").is_file()
+    assert not list(code.rglob("*.pyc"))
+
+
+def test_git_decides_what_belongs_to_a_project(tmp_path: Path, project: Path) -> None:
+    subprocess.run(["git", "init", "-q", project], check=True)
+    (project / ".gitignore").write_text("data/\n")
+    (project / "data").mkdir()
+    (project / "data" / "large").write_text("x")
+    subprocess.run(["git", "-C", project, "add", "train.py"], check=True)
+    (project / "gone.py").write_text("")
+    subprocess.run(["git", "-C", project, "add", "gone.py"], check=True)
+    (project / "gone.py").unlink()
+    assert names(take_snapshot(tmp_path / "runs", project)) == {".gitignore", "train.py", "package/é with space.py"}
+
+
+def test_links_are_kept_and_runs_inside_the_project_are_not(tmp_path: Path, project: Path) -> None:
+    (project / "link.py").symlink_to("train.py")
+    (project / "dangling").symlink_to("nowhere")
+    take_snapshot(project / "runs", project)
+    found = names(take_snapshot(project / "runs", project))
+    assert found == {"train.py", "package/é with space.py", "link.py", "dangling"}
+
+
+def test_a_project_that_is_too_large_is_refused_with_a_way_out(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "LARGEST_BYTES", 5)
+    with pytest.raises(ConfigError, match="holds") as caught:
+        take_snapshot(tmp_path / "runs", project)
+    assert ".gitignore" in caught.value.hint
+    with pytest.raises(ConfigError, match="no such folder"):
+        take_snapshot(tmp_path / "runs", project / "none")

@@ -1,0 +1,95 @@
+"""The object that every task runs: what it records, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.runs.entry import Entry
+from clusterctl.runs.files import read_lines, write_json
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import CommandTrain, Job, to_record
+
+# A stand-in workload: what is tested is the entry around it.
+WORKLOAD = """
+import sys
+from clusterctl.errors import TaskError
+def main(job, place, attempt, events, stop):
+    {body}
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    run = RunDir(tmp_path / "x-20260102-030405-abcd")
+    (run.path / "attempts" / "0").mkdir(parents=True)
+    job = Job(name="x", workload="command", argv=("true",), train=CommandTrain())
+    write_json(run.run_json, {"job": to_record(job)})
+    return run
+
+
+def started(run: RunDir, body: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
+    (run.path / "workload.py").write_text(WORKLOAD.format(body=body))
+    program = (
+        "import sys, clusterctl.spec.registry as registry, pickle\n"
+        "registry.WORKLOADS['command'] = registry.Workload(registry.WORKLOADS['command'].train, 'workload')\n"
+        "pickle.loads(bytes.fromhex(sys.argv[1]))()\n"
+    )
+    environment = {**os.environ, "CLUSTERCTL_RUN_DIR": str(run.path), "CLUSTERCTL_ATTEMPT": "0"}
+    environment |= {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "PYTHONPATH": str(run.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, pickle.dumps(Entry(str(run.path))).hex()],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done, list(read_lines(run.attempt(0).events(2)))
+
+
+def test_a_program_that_ends_well_leaves_stages_and_exit_zero(run: RunDir) -> None:
+    done, events = started(run, "pass")
+    assert done.returncode == 0
+    assert [event["event"] for event in events] == ["began", "stage", "exit"]
+    assert events[-1]["code"] == 0
+
+
+def test_an_exception_is_recorded_with_its_traceback_before_anything_else(run: RunDir) -> None:
+    done, events = started(run, "raise ValueError('boom')")
+    assert done.returncode == 1
+    told = next(event for event in events if event["event"] == "exception")
+    assert (told["type"], told["message"]) == ("ValueError", "boom")
+    assert "workload.py" in told["traceback"]
+    assert "ValueError: boom" in done.stderr
+
+
+def test_what_the_user_can_mend_is_told_without_a_traceback(run: RunDir) -> None:
+    done, events = started(run, "raise TaskError('no data at /x', 'set data.root')")
+    assert done.returncode == 1
+    assert done.stderr == "error: no data at /x\nhint: set data.root\n"
+    assert [event["event"] for event in events][-2:] == ["exception", "exit"]
+
+
+def test_an_exit_code_passes_through(run: RunDir) -> None:
+    done, events = started(run, "sys.exit(3)")
+    assert (done.returncode, events[-1]["code"]) == (3, 3)
+
+
+def test_the_pickle_is_small_and_opens_by_name(run: RunDir) -> None:
+    pickled = pickle.dumps(Entry(str(run.path)))
+    assert len(pickled) < 500
+    assert b"clusterctl.runs.entry" in pickled
+
+
+def test_a_run_folder_that_the_node_does_not_see_is_named(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "elsewhere")
+    run.attempt(0).path.mkdir(parents=True)
+    done, _ = started(run, "pass")
+    assert done.returncode == 1
+    assert "must be shared" in done.stderr

@@ -1,0 +1,81 @@
+"""Files that are read while they are written."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.runs.files import Lines, last_line, make_private, read_json, read_lines, write_json
+
+
+def test_a_torn_last_line_and_a_foreign_line_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"a": 1}\nnonsense\n[1]\n{"a": 2}\n{"a": 3')
+    assert list(read_lines(path)) == [{"a": 1}, {"a": 2}]
+    assert last_line(path) == {"a": 2}
+
+
+def test_what_is_not_there_yet_reads_as_nothing(tmp_path: Path) -> None:
+    assert list(read_lines(tmp_path / "none")) == []
+    assert last_line(tmp_path / "none") is None
+    assert read_json(tmp_path / "none") is None
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_read_without_a_fault(content: bytes) -> None:
+    path = Path("/dev/shm/clusterctl-test-lines")
+    path.write_bytes(content)
+    try:
+        assert all(isinstance(record, dict) for record in read_lines(path))
+        last_line(path)
+    finally:
+        path.unlink()
+
+
+def test_a_reader_sees_the_old_json_or_the_new_never_half(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    write_json(path, {"n": 0, "fill": "x" * 100_000})
+    stop = threading.Event()
+
+    def rewrite() -> None:
+        n = 0
+        while not stop.is_set():
+            n += 1
+            write_json(path, {"n": n, "fill": "x" * 100_000})
+
+    writer = threading.Thread(target=rewrite)
+    writer.start()
+    try:
+        assert all(len(json.loads(path.read_text())["fill"]) == 100_000 for _ in range(200))
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_files_and_folders_are_private(tmp_path: Path) -> None:
+    folder = make_private(tmp_path / "a" / "b")
+    write_json(folder / "x.json", {})
+    Lines(folder / "y.jsonl").append({})
+    assert [path.stat().st_mode & 0o777 for path in (folder, folder / "x.json", folder / "y.jsonl")] == [
+        0o700,
+        0o600,
+        0o600,
+    ]
+
+
+def test_lines_of_several_writers_stay_whole(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    writers = [Lines(path) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda w=writer, n=number: [w.append({"n": n, "fill": "x" * 500}) for _ in range(100)])
+        for number, writer in enumerate(writers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(record["n"] for record in read_lines(path)) == sorted(list(range(4)) * 100)

@@ -1,0 +1,69 @@
+"""How a task leaves when it is told to."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+
+PROGRAM = """
+import os, signal, sys, time
+from clusterctl.runs.signals import StopRequest
+stop = StopRequest()
+stop.install(on_terminate=lambda: print("told", flush=True), grace={grace})
+print("ready", flush=True)
+{body}
+"""
+
+
+def start(body: str, grace: float = 0.2) -> subprocess.Popen[str]:
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM.format(body=body, grace=grace)], stdout=subprocess.PIPE, text=True
+    )
+    assert program.stdout
+    assert program.stdout.readline() == "ready\n"
+    return program
+
+
+def test_the_warning_signal_is_a_flag_and_the_program_goes_on() -> None:
+    program = start("while not stop.warned: time.sleep(0.01)\nprint('saved')")
+    program.send_signal(signal.SIGUSR2)
+    output, _ = program.communicate(timeout=10)
+    assert (output, program.returncode) == ("saved\n", 0)
+
+
+def test_term_gives_a_program_its_grace_to_leave_by_itself() -> None:
+    program = start("while not stop.terminated: time.sleep(0.01)\nsys.exit(7)", grace=30)
+    program.send_signal(signal.SIGTERM)
+    output, _ = program.communicate(timeout=10)
+    assert (output, program.returncode) == ("told\n", 7)
+
+
+def test_after_the_grace_a_program_is_gone_even_inside_a_call_that_never_returns() -> None:
+    # select(2) without an end, from C: no Python handler can run in between, as in a collective whose peer has died.
+    program = start("import ctypes\nwhile True: ctypes.CDLL(None).select(0, None, None, None, None)")
+    began = time.monotonic()
+    program.send_signal(signal.SIGTERM)
+    program.communicate(timeout=10)
+    assert program.returncode == 143
+    assert time.monotonic() - began < 5
+
+
+def test_a_forked_helper_ignores_the_warning_and_dies_of_term() -> None:
+    body = """
+child = os.fork()
+if child == 0:
+    print("child", flush=True)
+    time.sleep(60)
+    os._exit(0)
+os.kill(child, signal.SIGUSR2)
+time.sleep(0.1)
+assert os.waitpid(child, os.WNOHANG) == (0, 0)
+os.kill(child, signal.SIGTERM)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+assert not stop.warned and not stop.terminated
+"""
+    program = start(body)
+    output, _ = program.communicate(timeout=10)
+    assert (output, program.returncode) == ("child\n", 0)

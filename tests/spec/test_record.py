@@ -1,0 +1,82 @@
+"""Records to dataclasses and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clusterctl.spec import Cluster, Job, RedditTrain, SyntheticTrain, from_record, to_record
+from clusterctl.spec.record import InvalidRecord
+
+
+def problems(record: dict[str, Any]) -> set[str]:
+    with pytest.raises(InvalidRecord) as caught:
+        from_record(Job, record, parse=True)
+    return {str(problem) for problem in caught.value.problems}
+
+
+def test_every_problem_is_reported_at_once() -> None:
+    record = {
+        "name": "two words",
+        "workload": "reddit",
+        "train": {"lr": -1, "batchsize": 3, "epochs": True, "fan_out": [3, -4]},
+        "resources": {"time": "4hx", "nodes": 1.5, "memory": "64 gallons"},
+        "env": {"a b": "x"},
+    }
+    assert problems(record) == {
+        "name: must be 1 to 64 letters, digits, '.', '_' and '-', not beginning with a sign",
+        "train.lr: must be a finite number above 0",
+        "train.batchsize: unknown key (did you mean batch_size?)",
+        "train.epochs: expected a whole number, not true",
+        "train.fan_out: must be at least -1",
+        'resources.time: not a duration: write 90, "90s", "20m", "4h", "2d" or "1-00:00:00"',
+        "resources.nodes: expected a whole number, not 1.5",
+        'resources.memory: must be a size such as "64G"',
+        "env.a b: must be a shell variable's name (letters, digits and '_')",
+    }
+
+
+def test_train_takes_the_class_of_its_workload() -> None:
+    assert isinstance(from_record(Job, {"name": "x", "workload": "reddit"}).train, RedditTrain)
+    assert isinstance(from_record(Job, {"name": "x", "workload": "synthetic"}).train, SyntheticTrain)
+
+
+def test_an_unknown_workload_is_one_problem_and_its_train_keys_are_not_judged() -> None:
+    found = problems({"name": "x", "workload": "redit", "train": {"anything": 1}})
+    assert found == {"workload: must be one of synthetic, reddit, command (did you mean reddit?)"}
+
+
+def test_what_is_missing_is_named() -> None:
+    assert problems({}) == {"name: missing", "workload: missing"}
+
+
+def test_a_whole_number_does_for_a_number_but_not_the_other_way_round() -> None:
+    assert from_record(Job, {"name": "x", "workload": "reddit", "train": {"lr": 1}}).train == RedditTrain(lr=1.0)
+    assert problems({"name": "x", "workload": "reddit", "train": {"epochs": 1.0}})
+
+
+def test_a_record_survives_the_way_there_and_back() -> None:
+    job = from_record(Job, {"name": "x", "workload": "reddit", "argv": ["a"], "env": {"A": "b"}})
+    assert from_record(Job, to_record(job)) == job
+    cluster = Cluster(name="c", setup=("module load cuda",))
+    assert from_record(Cluster, to_record(cluster)) == cluster
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(["name", "workload", "argv", "resources", "container", "env", "data", "train", "code", "x"])
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
+@given(st.dictionaries(KEYS, JSON | st.sampled_from(["reddit", "4h"])))
+def test_any_record_is_read_or_refused_with_its_problems(record: dict[str, Any]) -> None:
+    try:
+        assert isinstance(from_record(Job, record, parse=True), Job)
+    except InvalidRecord as error:
+        assert error.problems

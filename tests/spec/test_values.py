@@ -1,0 +1,57 @@
+"""Durations and bounds of job files."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.spec.values import AtLeast, Duration, parse_seconds, slurm_time
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400),
+        ("90s", 90),
+        ("20m", 1200),
+        ("4h", 14400),
+        ("2d", 172800),
+        ("10:30", 630),
+        ("01:30:00", 5400),
+        ("1-00", 86400),
+        ("1-06:30", 109800),
+        ("1-00:00:00", 86400),
+    ],
+)
+def test_a_duration_means_what_sbatch_says(text: str, seconds: int) -> None:
+    assert parse_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "x", "4hx", "-5", "1:2:3:4", "1.5h", "٣", "1-", "infinite"])
+def test_what_is_no_duration_is_refused_with_the_accepted_forms(text: str) -> None:
+    with pytest.raises(ValueError, match="4h"):
+        parse_seconds(text)
+
+
+@given(st.integers(min_value=0, max_value=10**8))
+def test_a_duration_survives_being_rendered_for_slurm(seconds: int) -> None:
+    assert parse_seconds(slurm_time(seconds)) == seconds
+
+
+@given(st.text())
+def test_reading_a_duration_raises_nothing_but_value_error(text: str) -> None:
+    try:
+        assert parse_seconds(text) >= 0
+    except ValueError:
+        pass
+
+
+def test_a_bare_number_counts_the_unit_of_its_key() -> None:
+    assert Duration(60).parse(90) == 5400
+    assert Duration(1).parse(90) == 90
+
+
+def test_no_number_is_not_at_least_anything() -> None:
+    with pytest.raises(ValueError, match="at least 0"):
+        AtLeast(0).check(float("nan"))
