@@ -1,8 +1,19 @@
-"""What all tests share: golden files."""
+"""What all tests share: golden files, fabricated run directories."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
+
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
+
+RUN_ID = "cora-20260102-030405-00a1"
+CREATED = 1_000_000.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -12,3 +23,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
+
+
+Fabricate = Callable[..., RunDir]
+
+
+@pytest.fixture
+def fabricate(tmp_path: Path) -> Fabricate:
+    """Writes a run directory as a run would have: `fabricate(id, {"attempts/0/host.json": {...}, ...})`.
+
+    A table becomes JSON, a list JSON lines, text itself. run.json is added, unless it is among the files.
+    """
+
+    def write(run_id: str = RUN_ID, files: Mapping[str, Any] | None = None, created: float = CREATED) -> RunDir:
+        run = RunDir(tmp_path / "runs" / run_id)
+        resources = Resources(nodes=2, tasks_per_node=2, time=1200)
+        job = Job(name=run_id.rsplit("-", 3)[0], workload="reddit", resources=resources, train=RedditTrain())
+        cluster = Cluster(name="site", runs=str(run.path.parent))
+        record = {"schema_version": 1, "id": run_id, "created": created, "job": to_record(job), "cluster": to_record(cluster)}
+        for name, content in {"run.json": record, **(files or {})}.items():
+            path = run.path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, list):
+                content = "".join(json.dumps(line) + "\n" for line in content)
+            path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return run
+
+    return write

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from clusterctl.config import load_cluster, runs_folder
 from clusterctl.observe.find import find_run
-from clusterctl.runs.layout import RunDir
+
+if TYPE_CHECKING:
+    from clusterctl.runs.layout import RunDir
 
 cluster_option = click.option("--cluster", metavar="NAME", help="The cluster whose runs are meant.")
 

@@ -15,7 +15,6 @@ from clusterctl.display.table import note, stage_text
 from clusterctl.observe.evidence import numbers_of
 from clusterctl.observe.follow import REAL, World, watch
 from clusterctl.observe.lines import Growing, parse_record
-from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from clusterctl.observe.evidence import AttemptEvidence, Number
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
+    from clusterctl.runs.stages import Stage
     from clusterctl.spec import Cluster
 
 

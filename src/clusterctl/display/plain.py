@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
-# CSI and OSC sequences, other two-byte escapes; then every control character but the tab.
+# CSI and OSC sequences, other escapes (ECMA-48); then every control character but the tab.
 _ESCAPES = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b[@-_]|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
+    r"|\x1b[ -/]*[0-~]"
+    r"|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
 )
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
@@ -42,4 +45,4 @@ def share(done: float | None, total: float | None) -> str:
     """12/20, or 12 where nobody said how many there will be."""
     if done is None:
         return ""
-    return f"{done:g}" if total is None else f"{done:.0f}/{total:.0f}"
+    return f"{done:.0f}" if total is None else f"{done:.0f}/{total:.0f}"

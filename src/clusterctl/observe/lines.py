@@ -42,7 +42,7 @@ class Growing:
         return [rest] if rest else []
 
 
-def last_lines_offset(path: Path, count: int) -> int:
+def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -> int:
     """Where the last `count` lines of `path` begin, found from its end; 0 where it has fewer, or does not exist."""
     try:
         with path.open("rb") as file:
@@ -53,7 +53,7 @@ def last_lines_offset(path: Path, count: int) -> int:
             if wanted == 0:
                 return position
             while position:
-                start = max(0, position - _BLOCK_BYTES)
+                start = max(0, position - block_bytes)
                 file.seek(start)
                 block = file.read(position - start)
                 here = block.count(b"\n")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which logs: None takes all. `host` is the batch script's own, where slurmstepd and the container runtime write."""
+    """Which logs; None takes all. `host`: the batch script's too, where slurmstepd and the container runtime write."""
 
     attempt: int | None = None
     rank: int | None = None

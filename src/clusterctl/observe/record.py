@@ -24,6 +24,11 @@ class Record:
     cluster: Cluster
 
     @property
+    def controller(self) -> tuple[str, str | None]:
+        """Who knows the run's job: runs that share it are asked about with one question."""
+        return self.cluster.kind, self.cluster.slurm_conf
+
+    @property
     def tasks_per_node(self) -> int:
         return self.job.resources.tasks_per_node or 1
 

@@ -46,20 +46,18 @@ def report(
             found.append(read_evidence(read_record(run)))
         except ConfigError as error:
             problems.append(error)
-    # Runs in one folder may be on several clusters; these are the two that say whom to ask.
-    snapshots: dict[tuple[str, str | None], Snapshot | None] = {}
+    snapshots: dict[tuple[str, str | None], Snapshot | None] = {}  # runs in one folder may be on several clusters
     for index, evidence in enumerate(found):
         if settled(evidence):
             continue
-        cluster = evidence.record.cluster
-        key = (cluster.kind, cluster.slurm_conf)
-        if key not in snapshots:
+        controller = evidence.record.controller
+        if controller not in snapshots:
             try:
-                snapshots[key] = slurm_of(cluster).snapshot()
+                snapshots[controller] = slurm_of(evidence.record.cluster).snapshot()
             except SlurmError as error:
-                snapshots[key] = None
+                snapshots[controller] = None
                 problems.append(error)
-        snapshot = snapshots[key]
+        snapshot = snapshots[controller]
         if snapshot is not None:
             found[index] = answered(evidence, snapshot)
     now = clock()

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.config.places import state_folder
-from clusterctl.emulator.install import ensure_stand_ins
 from clusterctl.errors import SlurmError
 from clusterctl.slurm.environment import built_environment
 from clusterctl.slurm.queue import SQUEUE, Snapshot, parse_queue
@@ -57,7 +55,10 @@ class Slurm:
     def of(cls, cluster: Cluster) -> Slurm:
         """The commands on PATH, or the emulator's stand-ins for them."""
         environment = built_environment(os.environ, cluster.slurm_conf)
-        if cluster.kind == "emulator":
+        if cluster.kind == "emulator":  # on a cluster none of this is there to be imported
+            from clusterctl.config.places import state_folder
+            from clusterctl.emulator.install import ensure_stand_ins
+
             stand_ins = ensure_stand_ins(state_folder(), cluster.emulator)
             return cls(lambda command: str(stand_ins / command), environment)
         return cls(shutil.which, environment)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Variables of these names beat `#SBATCH` lines, or filter what squeue and scancel see, or containerise the batch script.
+# These beat `#SBATCH` lines, filter what squeue and scancel see, or containerise the batch script.
 _REMOVED = ("SBATCH_", "SRUN_", "SALLOC_", "SLURM_", "SQUEUE_", "SCANCEL_", "PYXIS_", "ENROOT_")
 
 

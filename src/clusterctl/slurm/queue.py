@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 SEPARATOR = "\x1f"
 FIELDS = (
-    "JobID", "State", "Reason", "NodeList", "SubmitTime", "StartTime", "EndTime", "RestartCnt", "exit_code", "TimeLimit",
-    "NumNodes", "Name", "WorkDir",
+    "JobID", "State", "Reason", "NodeList", "SubmitTime", "StartTime", "EndTime", "RestartCnt", "exit_code",
+    "TimeLimit", "NumNodes", "Name", "WorkDir",
 )  # fmt: skip
 # Every field carries its own suffix: without one, squeue cuts it at 20 columns.
 FORMAT = ",".join(f"{field}:{SEPARATOR}" for field in FIELDS)

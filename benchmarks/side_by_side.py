@@ -1,0 +1,37 @@
+"""Times two programs in turn, A B A B ..., and prints the ratio pair by pair: a drift of the machine hits both."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+
+Timed = Callable[[], float]
+"""Does the work once; returns the seconds to report."""
+
+
+def timed(work: Callable[[], object]) -> Timed:
+    """The wall time of `work`."""
+
+    def once() -> float:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+
+    return once
+
+
+def compare(title: str, ours: tuple[str, Timed], rival: tuple[str, Timed], *, bound: float, runs: int = 15) -> None:
+    """Print both times and their ratio: median and spread of `runs` pairs after one warm-up. `bound` is the aim."""
+    pairs = [(ours[1](), rival[1]()) for _ in range(runs + 1)][1:]
+    ratios = [a / b for a, b in pairs]
+    print(f"{title}   ({platform.processor() or platform.machine()}, {os.cpu_count()} cores, {runs} pairs)")
+    for name, column in ((ours[0], 0), (rival[0], 1)):
+        times = [pair[column] for pair in pairs]
+        low, middle, high = min(times), statistics.median(times), max(times)
+        print(f"  {name:<46} {middle * 1000:9.1f} ms   ({low * 1000:.1f} .. {high * 1000:.1f})")
+    low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
+    verdict = "reached" if middle <= bound else "NOT reached"
+    print(f"  ratio{'':<41} {middle:9.2f}      ({low:.2f} .. {high:.2f})   aim: at most {bound:g}, {verdict}\n")

@@ -1,0 +1,99 @@
+"""Writes what must not drift from the code: the reference pages, and the pictures of the terminal from real runs.
+
+python docs/generate.py             both
+python docs/generate.py reference   the pages alone (tests/test_docs.py checks that they are current)
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
+WIDTH, HEIGHT = 100, 24
+
+
+def reference() -> dict[Path, str]:
+    """Page -> its text."""
+    from clusterctl.cli import COMMANDS
+
+    subcommands = [["config", name] for name in ("show", "keys", "list")]
+    commands = [_page(words) for words in ([], *([name] for name in COMMANDS), *subcommands)]
+    return {
+        DOCS / "reference" / "commands.md": "\n".join(["# Commands\n\nGenerated from `--help`.\n", *commands]),
+        DOCS / "reference" / "keys.md": "# Keys of job and cluster files\n\n" + _fenced(_output("config", "keys")),
+    }
+
+
+def _page(words: list[str]) -> str:
+    return f"## {' '.join(['clusterctl', *words])}\n\n{_fenced(_output(*words, '--help'))}"
+
+
+def _fenced(text: str) -> str:
+    return f"```\n{text}```\n"
+
+
+def _output(*words: str) -> str:
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    return subprocess.run(
+        [CLUSTERCTL, *words], env=environment, capture_output=True, text=True, check=True
+    ).stdout.lstrip()
+
+
+def picture(name: str, title: str, command: str, until: str) -> None:
+    """Run `command` in a real terminal until it shows `until`, and keep the screen as an SVG."""
+    with tempfile.TemporaryDirectory() as folder:
+        tmux = ["tmux", "-S", f"{folder}/tmux"]
+        environment = {**os.environ, "CLUSTERCTL_RUNS": f"{folder}/runs", "XDG_STATE_HOME": f"{folder}/state"}
+        environment |= {
+            "TERM": "xterm-256color",
+            "PS1": "$ ",
+            "PATH": f"{Path(CLUSTERCTL).parent}:{os.environ['PATH']}",
+        }
+        shell = ["new-session", "-d", "-x", str(WIDTH), "-y", str(HEIGHT), "bash --norc --noprofile"]
+        subprocess.run([*tmux, *shell], env=environment, cwd=DOCS.parent, check=True)
+        try:
+            subprocess.run([*tmux, "send-keys", command, "Enter"], check=True)
+            screen = ""
+            deadline = time.monotonic() + 180
+            while until not in screen.partition(command)[2]:
+                if time.monotonic() > deadline:
+                    raise SystemExit(f"{command} never showed {until!r}:\n{screen}")
+                time.sleep(0.5)
+                screen = _captured(tmux)
+            _draw(DOCS / "pictures" / f"{name}.svg", title, _captured(tmux, "-e"))
+        finally:
+            subprocess.run([*tmux, "kill-server"], check=False)
+
+
+def _captured(tmux: list[str], *flags: str) -> str:
+    words = [*tmux, "capture-pane", "-p", *flags]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def _draw(path: Path, title: str, screen: str) -> None:
+    import io
+
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
+    console.print(Text.from_ansi(screen.rstrip()))
+    path.write_text(console.export_svg(title=title, unique_id=path.stem))
+
+
+def main() -> None:
+    for page, text in reference().items():
+        page.parent.mkdir(exist_ok=True)
+        page.write_text(text)
+    if "reference" not in sys.argv[1:]:
+        picture("run", "make run", "clusterctl submit cora --cluster local --follow", "next:")
+
+
+if __name__ == "__main__":
+    main()

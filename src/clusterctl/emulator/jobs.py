@@ -1,0 +1,190 @@
+"""The jobs of the virtual cluster: one folder each, which holds what was asked for and what became of it.
+
+    jobs/<id>/request.json      what sbatch was asked for, environment.json and script beside it
+    jobs/<id>/record.json       state, nodes, times; written by the job's supervisor alone
+    jobs/<id>/control           the pipe that the supervisor listens on, until the job has ended
+    jobs/<id>/steps/<n>         the pipe of each srun
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterctl.emulator import fifo, processes
+from clusterctl.emulator.request import Request
+from clusterctl.errors import SlurmError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.emulator.machine import Machine
+
+KEPT_SECONDS = 86400
+_ANSWER_SECONDS = 10.0
+UNKNOWN_JOB = "Invalid job id specified"
+JOB_MARK = "CLUSTERCTL_EMULATOR_JOB"  # in the environment of every process of a job: its folder
+
+
+class State(StrEnum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETING = "COMPLETING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    TIMEOUT = "TIMEOUT"
+    CANCELLED = "CANCELLED"
+    NODE_FAIL = "NODE_FAIL"
+
+    @property
+    def ended(self) -> bool:
+        return self not in (State.PENDING, State.RUNNING, State.COMPLETING)
+
+
+class Record(NamedTuple):
+    """What became of a job so far. Times are seconds since the epoch; `status` is a raw wait status."""
+
+    state: State
+    reason: str
+    submitted: float
+    started: float | None = None
+    ended: float | None = None
+    restarts: int = 0
+    status: int = 0
+    nodes: Sequence[int] = ()
+    gpus: Sequence[Sequence[int]] = ()  # of each node
+
+    @property
+    def in_line(self) -> bool:
+        """Whether the job stands in the queue, before every job with a higher id."""
+        return self.state is State.PENDING and self.reason in ("None", "Priority", "Resources")
+
+
+class Job:
+    """The folder of one job."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.id = int(folder.name)
+        self.control = folder / "control"
+        self.steps = folder / "steps"
+
+    @property
+    def request(self) -> Request:
+        return Request(**_read(self.folder / "request.json"))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment that sbatch was called in."""
+        environment: dict[str, str] = _read(self.folder / "environment.json")
+        return environment
+
+    @property
+    def record(self) -> Record:
+        values = _read(self.folder / "record.json")
+        return Record(**{**values, "state": State(values["state"])})
+
+    def write(self, record: Record) -> None:
+        write_aside(self.folder / "record.json", record._asdict())
+
+    @property
+    def is_supervised(self) -> bool:
+        return fifo.has_reader(self.control)
+
+    def ask(self, *words: str) -> str:
+        """Tell the supervisor, and wait until it has done so: its answer is empty, or Slurm's words for why not."""
+        mailbox = self.folder / f"answer-{os.getpid()}"
+        descriptor = fifo.create(mailbox)
+        try:
+            if not fifo.send(self.control, mailbox.name, *words):
+                return "Job/step already completing or completed"
+            deadline = time.monotonic() + _ANSWER_SECONDS
+            while time.monotonic() < deadline:
+                fifo.wait([descriptor], 0.1)
+                if answer := fifo.drain(descriptor):
+                    return answer.decode().strip()
+                if not self.is_supervised:
+                    return "Job/step already completing or completed"
+            return "Socket timed out on send/recv operation"
+        finally:
+            os.close(descriptor)
+            mailbox.unlink()
+
+
+def all_jobs(machine: Machine) -> list[Job]:
+    """Every job that is known, the oldest first."""
+    try:
+        ids = sorted(int(folder.name) for folder in machine.jobs.iterdir() if folder.name.isdigit())
+    except FileNotFoundError:
+        return []
+    return [Job(machine.jobs / str(number)) for number in ids]
+
+
+def find(machine: Machine, job_id: str) -> Job:
+    """Raises SlurmError for an id that is unknown."""
+    folder = machine.jobs / job_id
+    if not (job_id.isascii() and job_id.isdigit() and folder.is_dir()):
+        raise SlurmError(UNKNOWN_JOB)
+    return Job(folder)
+
+
+def publish(machine: Machine, request: Request, environment: dict[str, str], script: bytes, record: Record) -> Job:
+    """Make a new job, whole at once, under the next free id."""
+    machine.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    aside = machine.jobs / f".new-{os.getpid()}"
+    aside.mkdir(mode=0o700)
+    (aside / "steps").mkdir()
+    (aside / "script").write_bytes(script)
+    (aside / "script").chmod(0o700)
+    write_aside(aside / "request.json", request._asdict())
+    write_aside(aside / "environment.json", environment)
+    write_aside(aside / "record.json", record._asdict())
+    while True:
+        known = all_jobs(machine)
+        folder = machine.jobs / str(known[-1].id + 1 if known else 1)
+        try:
+            aside.rename(folder)
+        except OSError:  # taken meanwhile: a folder with content cannot be renamed over
+            continue
+        return Job(folder)
+
+
+def nudge(machine: Machine) -> None:
+    """Have all waiting jobs look for slots."""
+    for job in all_jobs(machine):
+        if job.is_supervised and job.record.state is State.PENDING:
+            fifo.send(job.control, "-", "nudge")
+
+
+def clean_up(machine: Machine) -> None:
+    """Bury jobs whose supervisor was killed, with whatever still runs of them, and forget those that ended long ago.
+
+    Every command does so first; no daemon would.
+    """
+    jobs = all_jobs(machine)
+    for job in jobs:
+        if not job.control.exists() and job is not jobs[-1]:  # the last one keeps ids from being given twice
+            ended = job.record.ended
+            if ended and time.time() - ended > KEPT_SECONDS:
+                shutil.rmtree(job.folder, ignore_errors=True)
+        elif job.control.exists() and not job.is_supervised and not job.record.state.ended:
+            processes.kill_marked(f"{JOB_MARK}={job.folder}")
+            job.write(job.record._replace(state=State.NODE_FAIL, reason="NodeDown", ended=time.time()))
+            job.control.unlink(missing_ok=True)
+            nudge(machine)
+
+
+def write_aside(path: Path, record: Any) -> None:
+    """As runs.files.write_json, whose package takes longer to import than a stand-in may run."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(json.dumps(record))
+    aside.replace(path)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text())

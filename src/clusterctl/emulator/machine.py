@@ -1,0 +1,61 @@
+"""The virtual cluster: how large it is, how its nodes are called, which of them are down."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class Machine(NamedTuple):
+    """Nodes are numbered from 1; node 3 is called node3."""
+
+    root: Path  # everything of the emulator: jobs/, down/, bin-*/
+    bin: Path  # the stand-ins
+    nodes: int
+    cpus_per_node: int
+    gpus_per_node: int
+    kill_wait: float  # seconds between TERM and KILL
+
+    @classmethod
+    def load(cls, folder: Path) -> Machine:
+        """The virtual cluster whose stand-ins lie in `folder`."""
+        settings = json.loads((folder / "settings.json").read_text())
+        return cls(**{**settings, "root": Path(settings["root"]), "bin": folder})
+
+    @property
+    def jobs(self) -> Path:
+        return self.root / "jobs"
+
+    def down_marker(self, node: int) -> Path:
+        """A file that exists, and holds the reason, while the node is down."""
+        return self.root / "down" / node_name(node)
+
+    def gpu_indices(self, node: int) -> range:
+        """The GPUs that belong to a node: those of this machine, dealt out in order, so that no two nodes share one."""
+        return range((node - 1) * self.gpus_per_node, node * self.gpus_per_node)
+
+
+def node_name(node: int) -> str:
+    return f"node{node}"
+
+
+def node_list(nodes: Sequence[int]) -> str:
+    """As Slurm writes a set of nodes: node3, node[1-2], node[1,3-4]."""
+    if len(nodes) == 1:
+        return node_name(nodes[0])
+    ranges = []
+    for _, group in groupby(enumerate(sorted(nodes)), key=lambda pair: pair[1] - pair[0]):
+        run = [node for _, node in group]
+        ranges.append(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]))
+    return f"node[{','.join(ranges)}]" if ranges else ""
+
+
+def per_node(counts: Iterable[int]) -> str:
+    """As Slurm writes one count a node: 2(x3),1."""
+    lengths = [(count, len(list(group))) for count, group in groupby(counts)]
+    return ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in lengths)

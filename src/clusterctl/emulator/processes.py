@@ -1,0 +1,106 @@
+"""Starting processes, hearing of their ends and signals, ending whole trees of them. Linux alone has what this takes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def spawn(argv: list[str], environment: Mapping[str, str], folder: str, out: int, err: int) -> int:
+    """Start a process in a session of its own, so that one signal reaches its tree; returns its pid.
+
+    As under Slurm, a folder that cannot be entered is replaced by /tmp, and a program that cannot be started makes a
+    process that ends with the error's number.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and an exec would keep that
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            _complain(f"couldn't chdir to `{folder}': {error.strerror}: going to /tmp instead")
+            os.chdir("/tmp")
+        os.execvpe(argv[0], argv, {**environment, "SLURM_TASK_PID": str(os.getpid())})
+    except OSError as error:
+        _complain(f"execve(): {argv[0]}: {error.strerror}")
+        os._exit(error.errno)
+    finally:
+        os._exit(1)
+
+
+def signal_bytes(*numbers: signal.Signals) -> int:
+    """A descriptor that turns readable, and yields the number, whenever one of these signals arrives."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+    return reader
+
+
+def send_signal(group: int, number: int) -> None:
+    """Send to a process group, if it is still there."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        pass
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends: none can get away by daemonising itself."""
+    import ctypes
+
+    set_child_subreaper = 36  # prctl(2)
+    ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
+
+
+def descendants(ancestor: int) -> list[int]:
+    """Every process below `ancestor`, zombies apart."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            except OSError:
+                continue
+            if state != b"Z":
+                children.setdefault(int(parent), []).append(int(entry.name))
+    found, unseen = [], [ancestor]
+    while unseen:
+        below = children.get(unseen.pop(), [])
+        found += below
+        unseen += below
+    return found
+
+
+def kill_marked(mark: str) -> None:
+    """KILL every process that was started with `mark` ("NAME=value") in its environment."""
+    wanted = os.fsencode(mark)
+    found = True
+    while found:
+        found = False
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                        os.kill(int(entry.name), signal.SIGKILL)
+                        found = True
+                except OSError:  # gone, or another user's
+                    continue
+
+
+def _complain(message: str) -> None:
+    print(f"slurmstepd: error: {message}", file=sys.stderr, flush=True)

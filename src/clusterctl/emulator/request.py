@@ -1,0 +1,178 @@
+"""What sbatch is asked for: its options, from the command line and the script's #SBATCH lines, made sense of."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.emulator.options import Options
+from clusterctl.errors import SlurmError
+
+if TYPE_CHECKING:
+    from clusterctl.emulator.machine import Machine
+
+_EFFECTIVE = """
+    job-name=/J nodes=/N ntasks=/n ntasks-per-node= cpus-per-task=/c gpus-per-node= gres= exclusive? time=/t signal=
+    chdir=/D output=/o error=/e open-mode= requeue no-requeue hold/H parsable test-only partition=/p comment=
+"""
+_WITHOUT_EFFECT = """
+    account=/A qos=/q constraint=/C mem= mem-per-cpu= mem-per-gpu= cpus-per-gpu= licenses=/L switches= nice? wckey=
+    mail-type= mail-user= export= quiet/Q input=/i
+"""
+_NOT_DONE = """
+    array=/a dependency=/d begin=/b deadline= reservation= nodelist=/w exclude=/x gpus-per-task= gpus=/G gpu-bind= wrap=
+"""
+SBATCH = Options(_EFFECTIVE + _WITHOUT_EFFECT + _NOT_DONE)
+_REFUSED = Options(_NOT_DONE).names
+DEFAULT_PARTITION = "main"
+
+
+class Request(NamedTuple):
+    """A job as it was asked for, with every default filled in."""
+
+    name: str
+    nodes: int
+    tasks: int
+    tasks_per_node: int | None
+    cpus_per_task: int | None
+    gpus_per_node: int
+    exclusive: bool
+    time_limit: int | None  # seconds; kept exactly, where Slurm rounds up to the next minute
+    warning_signal: int  # 0: none
+    warning_lead: int  # seconds before the time limit
+    warn_batch_only: bool
+    folder: str
+    submit_folder: str
+    output: str
+    error: str
+    append: bool
+    requeue: bool
+    partition: str
+    comment: str
+    arguments: list[str]
+
+    @property
+    def tasks_on_nodes(self) -> list[int]:
+        return spread(self.tasks, self.nodes)
+
+    @property
+    def cpus_on_each(self) -> int:
+        return max(self.tasks_on_nodes) * (self.cpus_per_task or 1)
+
+
+def spread(tasks: int, nodes: int) -> list[int]:
+    """How many tasks each node gets, as evenly as they go, the first nodes one more."""
+    return [tasks // nodes + (node < tasks % nodes) for node in range(nodes)]
+
+
+def script_options(script: str) -> dict[str, str]:
+    """The options in the #SBATCH lines, which end at the first command. Raises SlurmError."""
+    values: dict[str, str] = {}
+    for line in script.splitlines():
+        if line.startswith("#SBATCH"):
+            try:
+                words = shlex.split(line.removeprefix("#SBATCH"), comments=True)
+            except ValueError as error:
+                raise SlurmError(f"Invalid directive found in batch script: {error}") from None
+            values.update(SBATCH.parse(words)[0])
+        elif line.strip() and not line.lstrip().startswith("#"):
+            break
+    return values
+
+
+def make_request(options: dict[str, str], arguments: list[str], name: str, folder: str) -> Request:
+    """Make sense of `options`. `name` is the default job name, `folder` where sbatch was called. Raises SlurmError."""
+    if undone := sorted(set(options) & _REFUSED):
+        raise SlurmError(f"the emulator does not do --{undone[0]}")
+    per_node = _count(options, "ntasks-per-node")
+    nodes = _count(options, "nodes") or 1
+    output = options.get("output", "slurm-%j.out")
+    number, lead, batch_only = _signal(options.get("signal", ""))
+    return Request(
+        name=options.get("job-name", name),
+        nodes=nodes,
+        tasks=_count(options, "ntasks") or nodes * (per_node or 1),
+        tasks_per_node=per_node,
+        cpus_per_task=_count(options, "cpus-per-task"),
+        gpus_per_node=_gpus(options),
+        exclusive="exclusive" in options,
+        time_limit=parse_time(options["time"]) if "time" in options else None,
+        warning_signal=number,
+        warning_lead=lead,
+        warn_batch_only=batch_only,
+        folder=str(Path(folder, options.get("chdir", ""))),
+        submit_folder=folder,
+        output=output,
+        error=options.get("error", output),
+        append=options.get("open-mode", "truncate").startswith("a"),
+        requeue="no-requeue" not in options,
+        partition=options.get("partition", DEFAULT_PARTITION),
+        comment=options.get("comment", ""),
+        arguments=arguments,
+    )
+
+
+def refuse_impossible(request: Request, machine: Machine) -> None:
+    """Raise SlurmError for what the virtual nodes can never give."""
+    if (
+        request.nodes > min(machine.nodes, request.tasks)
+        or request.cpus_on_each > machine.cpus_per_node
+        or request.gpus_per_node > machine.gpus_per_node
+    ):
+        raise SlurmError("Batch job submission failed: Requested node configuration is not available")
+
+
+def parse_time(text: str) -> int | None:
+    """Seconds in M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; None for no limit. Raises SlurmError."""
+    if text.upper() in ("UNLIMITED", "INFINITE", "-1", "0"):
+        return None
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text, re.ASCII)
+    if not match:
+        raise SlurmError(f"Invalid --time specification: {text}")
+    numbers = [int(part) for part in match.groups()[1:] if part]
+    units = [3600, 60, 1] if match[1] or len(numbers) == 3 else [60, 1]
+    return int(match[1] or 0) * 86400 + sum(number * unit for number, unit in zip(numbers, units, strict=False))
+
+
+def parse_signal(text: str) -> int:
+    """A signal's number, from "USR1", "SIGUSR1" or "10". Raises SlurmError."""
+    name = text.upper()
+    try:
+        return signal.Signals(int(name)) if name.isdigit() else signal.Signals[f"SIG{name.removeprefix('SIG')}"]
+    except (KeyError, ValueError):
+        raise SlurmError(f"Unknown job signal: {text}") from None
+
+
+def _signal(text: str) -> tuple[int, int, bool]:
+    """[B:]SIGNAL[@SECONDS]; Slurm's own default is a minute."""
+    if not text:
+        return 0, 0, False
+    scope, _, rest = text.rpartition(":")
+    name, _, lead = rest.partition("@")
+    if scope.upper() not in ("", "B") or not (lead or "0").isdigit():
+        raise SlurmError(f"Invalid signal specification: {text}")
+    return int(parse_signal(name)), int(lead or 60), scope.upper() == "B"
+
+
+def _gpus(options: dict[str, str]) -> int:
+    """From --gpus-per-node=[type:]N, else --gres=gpu[:type][:N]."""
+    if "gpus-per-node" in options:
+        number = options["gpus-per-node"].rpartition(":")[2]
+    else:
+        words = [word.split(":") for word in options.get("gres", "").split(",")]
+        number = next((parts[-1] if len(parts) > 1 else "1" for parts in words if parts[0] == "gpu"), "0")
+    if not (number.isascii() and number.isdigit()):
+        raise SlurmError(f"Invalid GPU specification: {number}")
+    return int(number)
+
+
+def _count(options: dict[str, str], name: str) -> int | None:
+    if name not in options:
+        return None
+    text = options[name]
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise SlurmError(f"Invalid numeric value \"{text}\" for --{name}.")
+    return int(text)

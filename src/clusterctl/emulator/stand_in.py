@@ -1,0 +1,31 @@
+"""Where every stand-in begins: load the settings beside it, run its command, show a refusal as Slurm does."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+from clusterctl.emulator.machine import Machine
+from clusterctl.errors import SlurmError
+
+VERSION = "slurm 22.05.0"  # the release whose behaviour is imitated
+
+
+def main(start: str, command: str, arguments: list[str]) -> int:
+    """Run `command` ("sbatch", ... or "supervisor") of the virtual cluster whose stand-ins lie beside `start`."""
+    if arguments in (["--version"], ["-V"]):
+        print(VERSION)
+        return 0
+    machine = Machine.load(Path(start).parent)
+    try:
+        code: int = importlib.import_module(f"clusterctl.emulator.{command}").main(machine, arguments)
+        sys.stdout.flush()
+    except SlurmError as refusal:
+        print(f"{command}: error: {refusal.message}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains when it flushes at its end
+        return 1
+    return code

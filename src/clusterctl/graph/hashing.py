@@ -1,0 +1,64 @@
+"""Randomness that depends on what is drawn, not on who draws it: a hash of (purpose, seed, epoch, step, ..., node).
+
+The same neighbours and the same dropout come out whatever the number of ranks or threads, on CPU and GPU, and after a
+resume. The hash is the output function of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014) in the wrapping int64 arithmetic that torch offers on every device.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+
+def _signed(bits: int) -> int:
+    return bits - (1 << 64) if bits >> 63 else bits
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_FIRST = _signed(0xBF58476D1CE4E5B9)
+_SECOND = _signed(0x94D049BB133111EB)
+
+
+class Purpose(IntEnum):
+    """Keeps streams apart that share their other numbers."""
+
+    EPOCH_PLAN = 1
+    SAMPLING = 2
+    DROPOUT = 3
+
+
+def stream(purpose: Purpose, *numbers: int) -> int:
+    """The key of a stream: a hash of all the numbers, order included."""
+    key = torch.tensor([int(purpose)])
+    for number in numbers:
+        key = mix(key + number)
+    return int(mix(key).item())
+
+
+def draws(key: int, counters: Tensor) -> Tensor:
+    """64 random bits for each int64 counter, as int64 of the same shape."""
+    return mix(counters * _GOLDEN + key)
+
+
+def mix(values: Tensor) -> Tensor:
+    """SplitMix64 of each value, in a new tensor."""
+    mixed = values + _GOLDEN
+    for shift, factor in ((30, _FIRST), (27, _SECOND)):
+        mixed.bitwise_xor_(_shift_right(mixed, shift)).mul_(factor)
+    return mixed.bitwise_xor_(_shift_right(mixed, 31))
+
+
+def below(bits: Tensor, bounds: Tensor) -> Tensor:
+    """A whole number in [0, bound) from the upper 32 of each 64 random bits; bounds are at most 2**31.
+
+    Integers alone: a product of floats can round up to the bound itself. The bias is below bound / 2**32.
+    """
+    return (_shift_right(bits, 32) * bounds) >> 32
+
+
+def _shift_right(values: Tensor, shift: int) -> Tensor:
+    """The logical shift; torch's own copies the sign bit."""
+    return (values >> shift).bitwise_and_((1 << (64 - shift)) - 1)

@@ -1,0 +1,45 @@
+"""Convolutions in a row, with a ReLU and dropout between two of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
+
+from torch import Tensor, nn
+
+from clusterctl.graph.dropout import keyed_dropout
+from clusterctl.graph.hashing import Purpose, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clusterctl.graph.blocks import Block
+    from clusterctl.graph.layers import Convolution
+
+
+class Network(nn.Module):
+    """One layer of kind `convolution` between each two neighbouring `widths`."""
+
+    def __init__(self, convolution: Callable[[int, int], nn.Module], widths: Sequence[int], dropout: float) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(convolution(before, after) for before, after in pairwise(widths))
+        self.dropout = dropout
+
+    @property
+    def convolutions(self) -> list[Convolution]:
+        return cast("list[Convolution]", list(self.layers))
+
+    def forward(self, blocks: list[Block], x: Tensor, randomness: tuple[int, ...]) -> Tensor:
+        """The outputs of the last block's nodes; `x` holds the features of the whole graph.
+
+        `randomness` are the numbers that dropout is keyed by: seed, epoch and step.
+        """
+        first, *others = self.convolutions
+        rows = first(blocks[0], x, x[blocks[0].nodes])
+        for depth, (layer, block) in enumerate(zip(others, blocks[1:], strict=True)):
+            rows = rows.relu()
+            if self.training:
+                key = stream(Purpose.DROPOUT, *randomness, depth)
+                rows = keyed_dropout(rows, blocks[depth].nodes, self.dropout, key)
+            rows = layer.receive(block, layer.send(rows), rows[: block.nodes.numel()])
+        return rows

@@ -1,0 +1,89 @@
+"""Neighbour sampling in plain torch: uniform, without replacement, on any device.
+
+What is sampled for a node depends on (seed, epoch, step, hop, node) alone. Every node of a frontier is sampled at every
+hop, the seeds too (as DGL does; PyG samples only nodes that are new to the hop, which makes a node's neighbours depend
+on the rest of its batch).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from clusterctl.graph.blocks import Block
+from clusterctl.graph.hashing import Purpose, below, draws, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.graph.storage import Graph
+
+
+class NeighborSampler:
+    """Samples `fan_out` neighbours a node and hop, the seeds' hop first; -1 takes all."""
+
+    def __init__(self, graph: Graph, fan_out: Sequence[int], seed: int) -> None:
+        self._graph, self._fan_out, self._seed = graph, fan_out, seed
+
+    def sample(self, seeds: Tensor, epoch: int, step: int) -> list[Block]:
+        """The blocks in the order of the layers: the outermost first, the last one's nodes are `seeds`."""
+        blocks, nodes = [], seeds
+        for hop, count in enumerate(self._fan_out):
+            key = stream(Purpose.SAMPLING, self._seed, epoch, step, hop)
+            offsets, neighbors = sample_neighbors(self._graph, nodes, count, key)
+            if hop == len(self._fan_out) - 1:
+                blocks.append(Block(self._graph, nodes, offsets, neighbors, columns=neighbors))
+            else:
+                sources, columns = renumbered(nodes, neighbors)
+                blocks.append(Block(self._graph, nodes, offsets, neighbors, columns))
+                nodes = sources
+        return blocks[::-1]
+
+
+def sample_neighbors(graph: Graph, nodes: Tensor, count: int, key: int) -> tuple[Tensor, Tensor]:
+    """At most `count` neighbours of each node (-1: all), as int32 offsets [nodes + 1] and int32 node ids."""
+    start = graph.indptr[nodes]
+    degree = graph.indptr[nodes + 1] - start
+    taken = degree if count < 0 else degree.clamp(max=count)
+    offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int64, device=nodes.device)
+    torch.cumsum(taken, 0, out=offsets[1:])
+    positions = torch.arange(int(offsets[-1]), device=nodes.device)
+    positions += (start - offsets[:-1]).repeat_interleave(taken, output_size=positions.numel())
+    if count > 0:
+        crowded = (degree > count).nonzero().squeeze(1)
+        places = offsets[crowded, None] + torch.arange(count, device=nodes.device)
+        chosen = choose(degree[crowded], count, draws(key, nodes[crowded]))
+        positions[places.flatten()] = (start[crowded, None] + chosen).flatten()
+    return offsets.to(torch.int32), graph.indices[positions]
+
+
+def choose(degree: Tensor, count: int, keys: Tensor) -> Tensor:
+    """`count` different numbers below each `degree`, which must exceed it: every set is equally likely.
+
+    Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), all rows at once: the j-th pick is
+    uniform up to `degree - count + j`, and that bound itself where the pick was taken before. int64 [rows, count].
+    """
+    counters = torch.arange(count, device=degree.device)
+    highest = degree[:, None] - count + counters
+    picks = below(draws(0, keys[:, None] + counters), highest + 1)
+    for j in range(1, count):
+        taken = (picks[:, :j] == picks[:, j : j + 1]).any(1)
+        picks[:, j] = torch.where(taken, highest[:, j], picks[:, j])
+    return picks
+
+
+def renumbered(nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
+    """The source nodes of a block, `nodes` first and then the new ones, and the neighbours' rows among them (int32).
+
+    A node that stands in `nodes` more than once is found at its first place, on every device.
+    """
+    unique, inverse = torch.unique(torch.cat([nodes, neighbors.to(torch.int64)]), return_inverse=True)
+    targets = nodes.numel()
+    absent = inverse.numel()
+    row = torch.full_like(unique, absent)
+    row.scatter_reduce_(0, inverse[:targets], torch.arange(targets, device=nodes.device), "amin")
+    new = unique[row == absent]
+    row[row == absent] = torch.arange(targets, targets + new.numel(), device=nodes.device)
+    return torch.cat([nodes, new]), row[inverse[targets:]].to(torch.int32)

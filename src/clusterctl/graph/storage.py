@@ -1,0 +1,97 @@
+"""A graph that all ranks of a node share: one file, memory-mapped, so a node holds one copy however many ranks it runs.
+
+Ranks import torch alone. What reads the data set's own format runs once, in the preparation (see `task.once`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from clusterctl.task.task import Task
+
+FORMAT = 1  # of the prepared file; part of its name
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A node-labelled graph by incoming edges (CSC): the neighbours of `v` are `indices[indptr[v]:indptr[v + 1]]`."""
+
+    indptr: Tensor  # int64 [nodes + 1]
+    indices: Tensor  # int32 [edges], sources; ascending for each target
+    x: Tensor  # float [nodes, features]
+    y: Tensor  # int64 [nodes]
+    train: Tensor  # int64, ascending, as `val` and `test`
+    val: Tensor
+    test: Tensor
+    num_classes: int
+
+    @property
+    def num_nodes(self) -> int:
+        return self.indptr.numel() - 1
+
+    @property
+    def num_features(self) -> int:
+        return self.x.size(1)
+
+    @cached_property
+    def degree(self) -> Tensor:
+        """int64 [nodes]: incoming edges."""
+        return self.indptr.diff()
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Graph:
+        """The graph on `device`, features as `dtype`; on the CPU in float32 nothing is copied."""
+        tensors = {name: value for name, value in _record(self).items() if isinstance(value, Tensor)}
+        moved = {name: value.to(device, dtype if name == "x" else value.dtype) for name, value in tensors.items()}
+        return replace(self, **moved)
+
+
+def compressed(edges: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """`indptr` and `indices` of edges given as int64 [2, edges], sources above targets."""
+    sources, targets = edges
+    ordered = (targets * num_nodes + sources).sort().values
+    indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
+    torch.cumsum(targets.bincount(minlength=num_nodes), 0, out=indptr[1:])
+    return indptr, (ordered % num_nodes).to(torch.int32)
+
+
+def shared_graph(task: Task, name: str, identity: dict[str, Any], build: Callable[[Path], Graph]) -> Graph:
+    """The graph that `build` makes of the data with this `identity`, made once and shared.
+
+    `build` gets a scratch folder. The identity holds what the graph depends on: change it, and it is prepared anew.
+    """
+    key = hashlib.sha256(json.dumps([FORMAT, identity], sort_keys=True).encode()).hexdigest()[:16]
+
+    def prepare(folder: Path) -> None:
+        scratch = folder / "scratch"
+        scratch.mkdir()
+        save(build(scratch), folder / "graph.pt")
+        for path in sorted(scratch.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        scratch.rmdir()
+
+    return load(task.prepared(f"{name}-{key}", prepare) / "graph.pt")
+
+
+def save(graph: Graph, path: Path) -> None:
+    torch.save(_record(graph), path)
+
+
+def load(path: Path) -> Graph:
+    """The graph in `path`, mapped: pages are read when touched, and shared with whoever mapped them before."""
+    return Graph(**torch.load(path, mmap=True, weights_only=True))
+
+
+def _record(graph: Graph) -> dict[str, Any]:
+    return {field.name: getattr(graph, field.name) for field in fields(graph)}

@@ -1,0 +1,55 @@
+"""Which device a rank uses. Decisions are pure; only `visible_gpus` and `gpu_identity` look at the machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from clusterctl.errors import TaskError
+
+if TYPE_CHECKING:
+    from clusterctl.task.groups import Member
+
+
+def choose_device(wanted: str, gpus_asked: int, visible: int, local_rank: int) -> torch.device:
+    """The device of a rank that wants "auto", "cpu" or "cuda" and sees `visible` GPUs.
+
+    `cuda:local_rank` when the task sees all GPUs of its node, `cuda:0` when Slurm narrowed it to one; the CPU when the
+    job asks for no GPU. Raises TaskError when a GPU is wanted and there is none for this rank.
+    """
+    if wanted == "cpu" or (wanted == "auto" and gpus_asked == 0):
+        return torch.device("cpu")
+    if visible == 0:
+        raise TaskError(
+            f"local rank {local_rank} sees no GPU, and the job wants {gpus_asked or 'them'}",
+            "check `nvidia-smi` and `torch.cuda.is_available()` there, or run with train.device=cpu",
+        )
+    if visible == 1:
+        return torch.device("cuda", 0)
+    if local_rank >= visible:
+        raise TaskError(
+            f"local rank {local_rank} has no GPU of its own: {visible} visible",
+            "set tasks_per_node to at most gpus_per_node",
+        )
+    return torch.device("cuda", local_rank)
+
+
+def check_exclusive(members: list[Member]) -> None:
+    """Raise TaskError when two ranks would share a GPU."""
+    taken: dict[tuple[int, str], int] = {}
+    for rank, member in enumerate(members):
+        if member.gpu and (other := taken.setdefault((member.node_rank, member.gpu), rank)) != rank:
+            raise TaskError(
+                f"ranks {other} and {rank} would share one GPU of node {member.node_rank}: {member.gpu}",
+                "set tasks_per_node to at most gpus_per_node",
+            )
+
+
+def visible_gpus() -> int:
+    return torch.cuda.device_count()
+
+
+def gpu_identity(device: torch.device) -> str:
+    """The UUID of a GPU, nothing for the CPU."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""

@@ -1,0 +1,90 @@
+"""Where the ranks of an attempt meet: an address of this host, and the file that tells the others.
+
+Nobody guesses a port: rank 0 takes a free one, keeps it, and publishes it in the attempt's folder. Standard library
+alone: a user's own program meets the same way.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import time
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import TaskError
+from clusterctl.runs.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from clusterctl.runs.layout import Attempt
+    from clusterctl.runs.place import Place
+
+TIMEOUT_SECONDS = 300.0  # the slowest rank may still be unpacking its image or importing torch
+_LOOPBACK = "127.0.0.1"
+_SIOCGIFADDR = 0x8915  # netdevice(7)
+
+
+def own_address(place: Place, interface: str | None = None) -> str:
+    """The IPv4 address at which the other ranks reach this host.
+
+    That of the cluster's `interface` (default: CLUSTERCTL_INTERFACE), else of the host name; the loopback where all
+    ranks share one node or the name does not resolve. Raises TaskError for an interface that has none.
+    """
+    if interface := interface or os.environ.get("CLUSTERCTL_INTERFACE"):
+        return _interface_address(interface)
+    if place.nodes == 1:
+        return _LOOPBACK
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return _LOOPBACK
+
+
+def reserve_port(address: str) -> socket.socket:
+    """A socket bound to a free port of `address`, not listening.
+
+    Linux lets another socket with SO_REUSEADDR listen there while this one stays bound, so the port can be announced
+    and kept for a program that opens it later.
+    """
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind((address, 0))
+    return holder
+
+
+def publish(attempt: Attempt, host: str, port: int) -> None:
+    """Tell the other ranks where rank 0 is."""
+    write_json(attempt.rendezvous, {"host": host, "port": port})
+
+
+def find(attempt: Attempt, timeout: float = TIMEOUT_SECONDS) -> tuple[str, int]:
+    """Where rank 0 is: host and port, as soon as they are published.
+
+    Waits by listing the folder: NFS remembers for a while that a name did not exist, but shows new entries of a
+    folder that changed. Raises TaskError after `timeout` seconds.
+    """
+    deadline, pause = time.monotonic() + timeout, 0.02
+    while attempt.rendezvous.name not in os.listdir(attempt.path):
+        if time.monotonic() > deadline:
+            raise TaskError(
+                f"rank 0 published no address within {timeout:.0f} s: {attempt.rendezvous}",
+                f"clusterctl logs {attempt.path.parent.parent.name} --rank 0",
+            )
+        time.sleep(pause)
+        pause = min(1.0, pause * 1.2)
+    record = read_json(attempt.rendezvous)
+    return record["host"], record["port"]
+
+
+def _interface_address(interface: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        except OSError as error:
+            names = ", ".join(name for _, name in socket.if_nameindex())
+            raise TaskError(
+                f"{socket.gethostname()} has no IPv4 address on interface {interface}: {error.strerror}",
+                f"set `interface` in the cluster file to one of: {names}",
+            ) from None
+    return socket.inet_ntoa(answer[20:24])

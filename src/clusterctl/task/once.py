@@ -1,0 +1,108 @@
+"""Prepare a folder once for everybody on a shared file system, however many nodes and runs want it at the same time.
+
+The lease only saves work: it is a folder (mkdir is atomic on NFS and Lustre, locks are not), and what is prepared in it
+appears under its name in one rename. Should two processes ever hold a lease, the first rename wins.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+import uuid
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+BEAT_SECONDS = 2.0
+STALE_SECONDS = 30.0  # without a beat; a holder that was killed cannot give its lease back
+
+
+def prepared_once(folder: Path, prepare: Callable[[Path], None], stale_seconds: float = STALE_SECONDS) -> Path:
+    """`folder`, filled by `prepare` here or elsewhere. What `prepare` raises comes through, and others may try again.
+
+    `prepare` is given a fresh folder on the same file system.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lease = folder.with_name(f".{folder.name}.lease")
+    watch = _Watch(lease, stale_seconds)
+    while folder.name not in os.listdir(folder.parent):  # not exists(): NFS remembers a name's absence
+        try:
+            lease.mkdir(mode=0o700)
+        except FileExistsError:
+            if watch.is_stale():
+                _take_away(lease)
+            time.sleep(0.1)
+            continue
+        building = lease / uuid.uuid4().hex  # unlike the name that a second holder of the lease would use
+        try:
+            if not folder.exists():
+                _prepare(folder, building, prepare)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+            with suppress(OSError):  # taken away, or in another's hands
+                lease.rmdir()
+    return folder
+
+
+def _prepare(folder: Path, building: Path, prepare: Callable[[Path], None]) -> None:
+    building.mkdir()
+    with _beating(building.parent):
+        prepare(building)
+    try:
+        building.rename(folder)
+    except OSError:
+        if building.exists() and not folder.exists():  # else the lease was taken away, or somebody was faster
+            raise
+
+
+class _Watch:
+    """Tells a stale lease by this process's own clock: clocks of file servers differ."""
+
+    def __init__(self, lease: Path, stale_seconds: float) -> None:
+        self._lease, self._stale_seconds = lease, stale_seconds
+        self._beat, self._since = -1, time.monotonic()
+
+    def is_stale(self) -> bool:
+        """Whether the lease has not been touched for `stale_seconds`, as far as this process saw."""
+        try:
+            beat = self._lease.stat().st_mtime_ns
+        except FileNotFoundError:
+            return False
+        if beat != self._beat:
+            self._beat, self._since = beat, time.monotonic()
+        return time.monotonic() - self._since > self._stale_seconds
+
+
+def _take_away(lease: Path) -> None:
+    """Remove a stale lease with what its holder left in it; of several that try, one succeeds."""
+    aside = lease.with_name(f"{lease.name}.{uuid.uuid4().hex}")
+    try:
+        lease.rename(aside)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def _beating(lease: Path) -> Iterator[None]:
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(BEAT_SECONDS):
+            try:
+                os.utime(lease)
+            except FileNotFoundError:
+                return
+
+    thread = threading.Thread(target=beat, name="lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -1,0 +1,49 @@
+"""A model's parameters as one vector, and their gradients as another.
+
+One collective then averages everything, in the order of the parameters. DistributedDataParallel orders its buckets
+anew after a process's first backward, so from 3 ranks on a resumed run adds up differently; and it weighs ranks, not
+seeds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class FlatModel:
+    """Moves the parameters of `model` into one vector, in place: they and their gradients become views."""
+
+    def __init__(self, model: nn.Module) -> None:
+        parameters = list(model.parameters())
+        self.values = torch.cat([parameter.detach().flatten() for parameter in parameters])
+        self._reduced = self.values.new_zeros(self.values.numel() + 3)  # gradients, loss, warned, terminated
+        self.gradients = self._reduced[:-3]
+        start = 0
+        for parameter in parameters:
+            part = slice(start, start := start + parameter.numel())
+            parameter.data = self.values[part].view_as(parameter)
+            parameter.grad = self.gradients[part].view_as(parameter)
+
+    def broadcast(self) -> None:
+        """Begin with the parameters of rank 0 everywhere."""
+        dist.broadcast(self.values, 0)
+
+    def backward(self, loss: Tensor, warned: bool = False, terminated: bool = False) -> tuple[float, bool, bool]:
+        """Differentiate this rank's part of the loss and add up those of all ranks, in one collective.
+
+        Returns the whole loss, and whether any rank was warned or terminated: all ranks learn it at the same step.
+        """
+        self._reduced.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._reduced[-3] = loss.detach()
+        self._reduced[-2], self._reduced[-1] = warned, terminated
+        dist.all_reduce(self._reduced)
+        whole, any_warned, any_terminated = self._reduced[-3:].tolist()
+        return whole, any_warned > 0, any_terminated > 0

@@ -1,0 +1,62 @@
+"""The objective of node classification with sampled neighbourhoods: cross-entropy, exact accuracy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.nn import functional as F
+
+from clusterctl.graph.inference import infer
+from clusterctl.graph.layers import GcnConv, SageConv
+from clusterctl.graph.network import Network
+from clusterctl.graph.sampling import NeighborSampler
+from clusterctl.training.loop import Accuracy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.graph.storage import Graph
+    from clusterctl.spec import NodeTrain
+    from clusterctl.task.task import Task
+    from clusterctl.training.epoch_plan import Batch
+
+
+class NodeClassification:
+    """Trains a network to name the class of a node from its sampled neighbourhood."""
+
+    def __init__(self, graph: Graph, train: NodeTrain, task: Task) -> None:
+        dtype = {"float32": torch.float32, "float64": torch.float64}[train.precision]
+        torch.manual_seed(train.seed)
+        widths = [graph.num_features, *[train.hidden_channels] * (len(train.fan_out) - 1), graph.num_classes]
+        kind = {"sage": SageConv, "gcn": GcnConv}[train.model]
+        self.model = Network(kind, widths, train.dropout).to(task.device, dtype)
+        self._graph = graph.to(task.device, dtype)
+        self._sampler = NeighborSampler(self._graph, train.fan_out, train.seed)
+        self._seed = train.seed
+
+    @property
+    def seeds(self) -> Tensor:
+        return self._graph.train
+
+    def loss(self, batch: Batch) -> Tensor:
+        """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
+        blocks = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+        outputs = self.model(blocks, self._graph.x, (self._seed, batch.epoch, batch.step))
+        losses = F.cross_entropy(outputs, self._graph.y[batch.seeds], reduction="none")
+        return (losses * batch.weights).sum() / batch.total
+
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
+        """The accuracy on each split from exact full-graph inference: every node is counted once, by one rank."""
+        own, outputs = infer(self.model, self._graph)
+        predicted = outputs.argmax(1)
+        counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=predicted.device)
+        for split, count in zip(splits, counts, strict=True):
+            nodes = getattr(self._graph, split)
+            nodes = nodes[(nodes >= own.start) & (nodes < own.stop)]
+            count[0] = (predicted[nodes - own.start] == self._graph.y[nodes]).sum()
+            count[1] = nodes.numel()
+        dist.all_reduce(counts)
+        return {split: Accuracy(*count) for split, count in zip(splits, counts.tolist(), strict=True)}

@@ -1,0 +1,99 @@
+"""Following one run, on a terminal and in a file."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from clusterctl.display.follow import show
+from clusterctl.observe.follow import World
+from clusterctl.runs.files import Lines, write_json
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+from clusterctl.slurm import Slurm
+from clusterctl.spec import Cluster
+
+Consoles = Callable[..., tuple[Console, StringIO]]
+SITE = Cluster(name="site")
+
+
+@pytest.fixture
+def run(fabricate: Callable[..., RunDir]) -> RunDir:
+    host = {"job_id": "12", "start": 100}
+    return fabricate(files={"submission.json": {"job_id": "12"}, "attempts/0/host.json": host})
+
+
+def playing(*scenes: Callable[[], Any]) -> World:
+    """A world in which a scene passes at each look; Slurm says that the job runs."""
+    rest = iter(scenes)
+    line = "\x1f".join(["12", "RUNNING", *["0"] * 11, ""])
+    slurm = Slurm(str, {}, lambda argv, environment: subprocess.CompletedProcess(argv, 0, line, ""))
+    return World(lambda _: slurm, lambda: 0.0, lambda _: next(rest)())
+
+
+def training(run: RunDir, *, from_epoch: int, to_epoch: int) -> None:
+    metrics = Lines(run.attempt(0).metrics)
+    for epoch in range(from_epoch, to_epoch + 1):
+        step = {"step": epoch * 10, "steps": 30, "epoch": epoch, "epochs": 3}
+        metrics.append({**step, "loss": 1 / epoch})
+        metrics.append({"epoch": epoch, "val_accuracy": epoch / 4})
+
+
+def finish(run: RunDir) -> None:
+    Lines(run.attempt(0).metrics).append({"test_accuracy": 0.875, "test_nodes": 8})
+    write_json(run.finished_json, {"attempt": 0, "time": 130})
+
+
+def test_in_a_file_every_stage_and_every_epoch_has_its_line(run: RunDir, console: Consoles) -> None:
+    events = Lines(run.attempt(0).events(0))
+    world = playing(
+        lambda: events.append({"event": "stage", "stage": "training"}),
+        lambda: training(run, from_epoch=1, to_epoch=2),  # two epochs between two looks
+        lambda: events.append({"event": "stage", "stage": "evaluating"}),
+        lambda: events.append({"event": "stage", "stage": "training"}),
+        lambda: training(run, from_epoch=3, to_epoch=3),
+        lambda: finish(run),
+    )
+    out, file = console()
+    assert show(run, SITE, out, world) is Stage.FINISHED
+    lines = file.getvalue().splitlines()
+    assert lines[:6] == [
+        "starting",
+        "training",
+        "epoch 1/3  loss 1.0000  val 0.2500",
+        "evaluating",
+        "epoch 2/3  loss 0.5000  val 0.5000",
+        "epoch 3/3  loss 0.3333  val 0.7500",
+    ]
+    assert lines[6] == "finished test accuracy 0.8750 on 8 nodes, loss 0.3333, in 30s"
+    assert lines[7].startswith("next: clusterctl status ")
+
+
+def test_on_a_terminal_a_bar_shows_stage_epoch_loss_and_accuracy(run: RunDir, console: Consoles) -> None:
+    world = playing(lambda: training(run, from_epoch=1, to_epoch=2), lambda: finish(run))
+    out, file = console(width=100, force_terminal=True, no_color=True)
+    assert show(run, SITE, out, world) is Stage.FINISHED
+    shown = file.getvalue()
+    assert "starting" in shown
+    assert "epoch 2/3  loss 0.5000  val 0.5000" in shown
+    assert shown.splitlines()[-3].startswith("finished ") or "finished test accuracy 0.8750" in shown
+
+
+def test_an_interrupt_detaches_and_leaves_the_run_alone(run: RunDir, console: Consoles) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    out, file = console()
+    with pytest.raises(KeyboardInterrupt):
+        show(run, SITE, out, playing(interrupt))
+    assert file.getvalue().splitlines()[-3:] == [
+        "detached; the run goes on",
+        f"next: clusterctl logs -f {run.id}",
+        f"      clusterctl status {run.id}",
+    ]
+    assert not run.cancel_json.exists()

@@ -1,0 +1,33 @@
+"""How a run ended, in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import StringIO
+
+from rich.console import Console
+
+from clusterctl.display.summary import show_end
+from clusterctl.observe.stage import Status
+
+Consoles = Callable[..., tuple[Console, StringIO]]
+
+
+def test_a_finished_run_shows_its_exact_accuracy_the_nodes_it_counts_and_two_commands(
+    statuses: list[Status], console: Consoles
+) -> None:
+    out, file = console()
+    show_end(out, statuses[2])
+    assert file.getvalue().splitlines() == [
+        "finished test accuracy 0.8851 on 1000 nodes, loss 0.0123, in 1d00h",
+        "next: clusterctl status cora-20260101-030405-00a1",
+        "      clusterctl logs cora-20260101-030405-00a1",
+    ]
+
+
+def test_a_failed_run_shows_its_exit_code_and_where_to_look(statuses: list[Status], console: Consoles) -> None:
+    out, file = console()
+    show_end(out, statuses[3])
+    first, command, *_ = file.getvalue().splitlines()
+    assert first == "failed exit code 137, in 8m55s"
+    assert command == "next: clusterctl logs a-rather-long-name-20260101-030405-00a1 --tail 40"

@@ -1,0 +1,40 @@
+"""Each scenario runs on every back end that this machine has."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scenario import Stage
+
+
+@pytest.fixture(params=["emulator"])
+def back_end(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def stage(back_end: str, tmp_path: Path) -> Iterator[Stage]:
+    project = tmp_path / "project"
+    project.mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("CLUSTERCTL_", "SLURM_"))}
+    environment |= {
+        "CLUSTERCTL_RUNS": str(tmp_path / "runs"),
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "NO_COLOR": "1",
+    }
+    stage = Stage("local", project, environment)
+    try:
+        yield stage
+    finally:
+        for process in stage.begun:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+        left = [path.name for path in stage.runs.glob("[!.]*")] if stage.runs.is_dir() else []
+        if left:
+            stage.call("cancel", "--yes", "--cluster", stage.cluster, *left)

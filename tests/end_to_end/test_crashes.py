@@ -1,0 +1,68 @@
+"""clusterctl killed at every point of `submit`: no job is lost, none is submitted twice."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from scenario import Stage
+
+from clusterctl.runs.layout import RunDir
+
+JOB = 'workload = "command"\nargv = ["python", "-c", "print(\'ran\')"]\n'
+
+# Kills its own process when `submit` reaches the named function: before its work, or after it.
+KILLED = """
+import os, signal, sys
+import clusterctl.launch.submit as module
+name, when = sys.argv[1:3]
+work = getattr(module, name)
+def killed(*args, **kwargs):
+    if when == "after":
+        work(*args, **kwargs)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(module, name, killed)
+from clusterctl.cli import run
+run(["submit", *sys.argv[3:]])
+"""
+BEFORE_SBATCH = ["take_snapshot", "make_plan", "_write_pickle", "git_state", "write_json"]
+
+
+def killed_at(stage: Stage, name: str, when: str) -> list[RunDir]:
+    words = [sys.executable, "-c", KILLED, name, when, stage.write_job("crash", JOB), "--cluster", stage.cluster]
+    done = subprocess.run(words, cwd=stage.folder, env=stage.environment, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return [RunDir(path) for path in stage.runs.glob("crash-*")]
+
+
+@pytest.mark.parametrize("name", BEFORE_SBATCH)
+def test_killed_before_sbatch_no_job_exists_and_the_next_submit_is_the_only_one(stage: Stage, name: str) -> None:
+    killed_at(stage, name, "before")
+    assert stage.call("status", "--cluster", stage.cluster).returncode == 0
+    run = stage.submit("./crash.toml", "--wait")
+    shown = stage.call("status", "--cluster", stage.cluster, "-a", "-o", "json")
+    ran = [r["id"] for r in json.loads(shown.stdout)["runs"] if r["stage"] == "finished"]
+    assert ran == [run.id]
+
+
+@pytest.mark.parametrize(("name", "when"), [("call_sbatch", "after"), ("adopt", "before")])
+def test_killed_after_sbatch_the_job_runs_and_the_next_command_adopts_it(stage: Stage, name: str, when: str) -> None:
+    (run,) = killed_at(stage, name, when)
+    assert not run.submission_json.exists()
+    status = stage.wait_for_stage(run, "finished")
+    assert status["job_id"]
+    assert stage.log(run, 0).splitlines()[-1] == "ran"
+    assert len(run.attempts()) == 1
+
+
+def test_killed_after_sbatch_a_waiting_job_is_adopted_and_can_be_cancelled(stage: Stage) -> None:
+    words = [sys.executable, "-c", KILLED, "adopt", "before", stage.write_job("crash", JOB), "--hold"]
+    subprocess.run([*words, "--cluster", stage.cluster], cwd=stage.folder, env=stage.environment, check=False)
+    (run,) = [RunDir(path) for path in stage.runs.glob("crash-*")]
+    assert stage.status(run)["stage"] == "queued"
+    assert run.submission_json.exists()
+    assert stage.call("cancel", run.id, "--cluster", stage.cluster).returncode == 0
+    stage.wait_for_stage(run, "cancelled", seconds=20)

@@ -1,0 +1,128 @@
+"""Watching one run: when it ends, when Slurm is asked."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from clusterctl.errors import WaitTimedOut
+from clusterctl.observe.follow import LOOK_SECONDS, World, wait, watch
+from clusterctl.runs.files import Lines, write_json
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+from clusterctl.slurm import Slurm
+from clusterctl.spec import Cluster
+
+Fabricate = Callable[..., RunDir]
+SITE = Cluster(name="site", polling_floor=10)
+SUBMITTED = {"submission.json": {"job_id": "12"}}
+HOST = {"job_id": "12", "start": 100}
+
+
+class Play:
+    """A world whose time passes only while the watcher sleeps; at given seconds something happens."""
+
+    def __init__(self, state: str | None, **happens: Callable[[], Any]) -> None:
+        self.now = 0.0
+        self.state = state  # of job 12 in the queue; None: Slurm does not answer; "": it knows no such job
+        self.asked_at: list[float] = []
+        self._happens = {float(second.strip("_")): action for second, action in happens.items()}
+        self.world = World(lambda _: Slurm(str, {}, self._squeue), lambda: self.now, self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        assert self.now < 3600, "the watcher never ends"
+        for second in [second for second in self._happens if second <= self.now]:
+            self._happens.pop(second)()
+
+    def _squeue(self, argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        self.asked_at.append(self.now)
+        if self.state is None:
+            raise subprocess.TimeoutExpired("squeue", 10)
+        line = "\x1f".join(["12", self.state, *["0"] * 11, ""]) if self.state else ""
+        return subprocess.CompletedProcess(argv, 0, line, "")
+
+
+def stages(run: RunDir, play: Play) -> list[Stage]:
+    """The stages seen, each once in a row."""
+    seen = [status.stage for status in watch(run, SITE, play.world)]
+    return [stage for stage, before in zip(seen, [None, *seen], strict=False) if stage is not before]
+
+
+def test_a_run_is_watched_from_the_queue_to_its_end(fabricate: Fabricate) -> None:
+    run = fabricate(files=SUBMITTED)
+    events = run.attempt(0)
+
+    def begin() -> None:
+        events.path.mkdir(parents=True)
+        write_json(events.host_json, HOST)
+
+    play = Play(
+        "PENDING",
+        _2=begin,
+        _3=lambda: Lines(events.events(0)).append({"event": "stage", "stage": "training"}),
+        _4=lambda: write_json(run.finished_json, {"attempt": 0, "time": 4}),
+    )
+    assert stages(run, play) == [Stage.QUEUED, Stage.STARTING, Stage.TRAINING, Stage.FINISHED]
+    assert play.asked_at == [0.0], "the files were news enough"
+
+
+def test_a_waiting_run_is_asked_about_at_the_clusters_floor(fabricate: Fabricate) -> None:
+    run = fabricate(files=SUBMITTED)
+    play = Play("PENDING", _35=lambda: write_json(run.finished_json, {}))
+    stages(run, play)
+    assert play.asked_at == [0.0, 10.0, 20.0, 30.0]
+
+
+def test_while_files_change_slurm_is_left_alone(fabricate: Fabricate) -> None:
+    run = fabricate(files=SUBMITTED | {"attempts/0/host.json": HOST})
+    metrics = Lines(run.attempt(0).metrics)
+    actions = {f"_{second}": lambda s=second: metrics.append({"step": s}) for second in range(1, 60, 5)}
+    play = Play("RUNNING", **actions, _61=lambda: write_json(run.finished_json, {}))
+    stages(run, play)
+    assert play.asked_at == [0.0]
+
+
+def test_a_run_whose_node_is_gone_ends_by_slurms_word(fabricate: Fabricate) -> None:
+    run = fabricate(files=SUBMITTED | {"attempts/0/host.json": HOST})
+    play = Play("RUNNING")
+    play._happens[5.0] = lambda: setattr(play, "state", "NODE_FAIL")
+    assert stages(run, play) == [Stage.STARTING, Stage.FAILED]
+    assert play.now == 10.0
+
+
+def test_a_slurm_that_does_not_answer_is_asked_ever_less_and_ends_nothing(fabricate: Fabricate) -> None:
+    run = fabricate(files=SUBMITTED)
+    play = Play(None, _200=lambda: write_json(run.finished_json, {}))
+    assert stages(run, play) == [Stage.QUEUED, Stage.FINISHED]
+    assert play.asked_at == [0.0, 10.0, 30.0, 70.0, 130.0, 190.0]
+
+
+def test_a_cancelled_run_ends_when_its_job_is_gone(fabricate: Fabricate) -> None:
+    run = fabricate(files=SUBMITTED | {"cancel.json": {"time": 1}})
+    play = Play("PENDING")
+    play._happens[3.0] = lambda: setattr(play, "state", "CANCELLED")
+    assert stages(run, play) == [Stage.QUEUED, Stage.CANCELLED]
+
+
+def test_waiting_returns_the_stage_of_the_end(fabricate: Fabricate) -> None:
+    run = fabricate(files={"attempts/0/host.json": HOST | {"end": 120, "exit_code": 3, "signal": ""}})
+    assert wait(run, SITE, None, Play("").world) is Stage.FAILED
+
+
+def test_waiting_gives_up_after_its_timeout_and_leaves_the_run_alone(fabricate: Fabricate) -> None:
+    run = fabricate(files=SUBMITTED)
+    play = Play("PENDING")
+    with pytest.raises(WaitTimedOut, match="still queued after 5 s") as caught:
+        wait(run, SITE, 5.0, play.world)
+    assert caught.value.exit_code == 124
+    assert play.now <= 5.0 + LOOK_SECONDS
+    assert not run.cancel_json.exists()
+
+
+def test_a_run_that_has_ended_is_not_timed_out(fabricate: Fabricate) -> None:
+    run = fabricate(files={"finished.json": {}})
+    assert wait(run, SITE, 0.0, Play("").world) is Stage.FINISHED

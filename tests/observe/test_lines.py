@@ -1,0 +1,64 @@
+"""Files that grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.observe.lines import Growing, last_lines_offset, last_records
+
+
+def test_a_growing_file_gives_each_whole_line_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    growing = Growing(path)
+    assert growing.read() == []
+    path.write_bytes(b"one\ntw")
+    assert growing.read() == [b"one"]
+    with path.open("ab") as file:
+        file.write(b"o\nthree")
+    assert growing.read() == [b"two"]
+    assert growing.rest() == [b"three"]
+    assert growing.rest() == []
+
+
+def test_a_line_without_end_is_not_kept_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * (2**20 + 1))
+    assert Growing(path).read() == [b"x" * (2**20 + 1)]
+
+
+@given(st.lists(st.sampled_from([b"", b"a", b"bb", b"ccc"]), max_size=8), st.booleans(), st.integers(0, 10), st.integers(1, 7))
+def test_the_last_lines_are_found_from_the_end(
+    tmp_path_factory: pytest.TempPathFactory, content: list[bytes], ended: bool, count: int, block: int
+) -> None:
+    """As taking the last of all lines, whatever the size of the blocks that are read."""
+    path = tmp_path_factory.getbasetemp() / "tail"
+    text = b"\n".join(content) + (b"\n" if ended and content else b"")
+    path.write_bytes(text)
+    offset = last_lines_offset(path, count, block)
+    whole = text.split(b"\n")
+    if whole[-1] == b"":
+        whole.pop()
+    expected = whole[len(whole) - count :] if count < len(whole) else whole
+    found = text[offset:].split(b"\n")
+    if found[-1] == b"":
+        found.pop()
+    assert found == expected
+
+
+def test_the_last_records_drop_torn_and_foreign_lines(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\nnonsense\n[1]\n{"step": 2}\n{"step": 3')
+    assert last_records(path) == [{"step": 1}, {"step": 2}]
+    assert last_records(tmp_path / "none") == []
+
+
+def test_of_a_large_file_only_the_end_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {step}}}\n' for step in range(20_000)))
+    records = last_records(path)
+    assert records[-1] == {"step": 19_999}
+    assert 0 < len(records) < 10_000

@@ -1,0 +1,91 @@
+"""Reading the logs of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from clusterctl.errors import NotFoundError
+from clusterctl.observe.logs import Logs, Selection, check_selection, sources
+from clusterctl.runs.layout import RunDir
+
+Fabricate = Callable[..., RunDir]
+BEGAN = [{"event": "began"}]
+
+
+@pytest.fixture
+def run(fabricate: Fabricate) -> RunDir:
+    """Two attempts of two ranks; each line says whose it is."""
+    files: dict[str, object] = {}
+    for attempt in (0, 1):
+        files[f"attempts/{attempt}/host.log"] = f"{attempt} host\n"
+        for rank in (0, 1):
+            files[f"attempts/{attempt}/events/rank_{rank:05}.jsonl"] = BEGAN
+            for stream in ("out", "err"):
+                files[f"attempts/{attempt}/logs/rank_{rank:05}.{stream}"] = f"{attempt} {rank} {stream}\n"
+    return fabricate(files=files)
+
+
+def read(run: RunDir, selection: Selection, tail: int | None = None) -> list[str]:
+    return [line.content.decode() for line in Logs(run, selection, tail).read(ended=True)]
+
+
+def test_everything_comes_in_the_order_of_attempts_ranks_and_streams(run: RunDir) -> None:
+    ranks = [f"{attempt} {rank} {stream}" for attempt in (0, 1) for rank in (0, 1) for stream in ("out", "err")]
+    assert read(run, Selection()) == ranks
+
+
+def test_attempt_rank_and_stream_narrow_it(run: RunDir) -> None:
+    assert read(run, Selection(attempt=1, rank=0, streams=("err",))) == ["1 0 err"]
+
+
+def test_the_batch_scripts_log_comes_when_asked_for(run: RunDir) -> None:
+    assert read(run, Selection(attempt=0, rank=1, streams=("out",), host=True)) == ["0 host", "0 1 out"]
+
+
+def test_the_batch_scripts_log_comes_unasked_where_no_rank_ever_started(fabricate: Fabricate) -> None:
+    run = fabricate(files={"attempts/0/host.log": "srun: error: pyxis: failed to import image\n"})
+    assert read(run, Selection()) == ["srun: error: pyxis: failed to import image"]
+
+
+def test_the_tail_bounds_each_file(fabricate: Fabricate) -> None:
+    logs = {f"attempts/0/logs/rank_0000{rank}.out": "".join(f"{rank} {n}\n" for n in range(5)) for rank in (0, 1)}
+    run = fabricate(files=logs | {"attempts/0/events/rank_00000.jsonl": BEGAN})
+    assert read(run, Selection(), tail=2) == ["0 3", "0 4", "1 3", "1 4"]
+    assert read(run, Selection(), tail=0) == []
+
+
+def test_growing_logs_are_read_on_across_attempts(fabricate: Fabricate) -> None:
+    run = fabricate(files={"attempts/0/logs/rank_00000.out": "old\none\ntor"})
+    logs = Logs(run, Selection(), tail=1)
+
+    def added(*, ended: bool = False) -> list[bytes]:
+        return [line.content for line in logs.read(ended=ended)]
+
+    assert added() == []  # the last line is torn: it is not over
+    with run.attempt(0).log(0).open("a") as file:
+        file.write("n\ntwo\n")
+    assert added() == [b"torn", b"two"]
+    later = run.attempt(1).log(0)
+    later.parent.mkdir(parents=True)
+    later.write_text("again\nand again")
+    assert added() == [b"again"]
+    assert added(ended=True) == [b"and again"]
+
+
+def test_bytes_that_are_no_text_come_as_they_are(fabricate: Fabricate) -> None:
+    run = fabricate(files={"attempts/0/logs/rank_00000.out": ""})
+    run.attempt(0).log(0).write_bytes(b"\xff\x1b[2J\n")
+    (line,) = Logs(run, Selection()).read(ended=True)
+    assert line.content == b"\xff\x1b[2J"
+    assert line.source == sources(run, Selection())[0]
+
+
+def test_a_rank_or_attempt_that_is_not_there_is_said(run: RunDir) -> None:
+    with pytest.raises(NotFoundError, match="no attempt 7") as caught:
+        check_selection(run, Selection(attempt=7))
+    assert caught.value.hint == "it has 0, 1"
+    with pytest.raises(NotFoundError, match="no rank 9"):
+        check_selection(run, Selection(rank=9))
+    check_selection(run, Selection(attempt=1, rank=1))

@@ -1,0 +1,134 @@
+"""The rules that judge the stage of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.observe.evidence import Answer, AttemptEvidence, Evidence
+from clusterctl.observe.record import Record
+from clusterctl.observe.stage import SUBMIT_SECONDS, judge, settled
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+from clusterctl.slurm import JobState, QueuedJob
+from clusterctl.spec import Cluster, Job, RedditTrain, Resources
+
+NOW = 10_000.0
+LIMIT = 1200
+RECORD = Record(
+    RunDir(Path("/runs/cora-20260102-030405-00a1")),
+    NOW - 3600,
+    Job(name="cora", workload="reddit", resources=Resources(time=LIMIT), train=RedditTrain()),
+    Cluster(name="site"),
+)
+SUBMITTED = Evidence(RECORD, "12", None, None, ())
+RUNNING = AttemptEvidence(number=0, job_id="12", start=5000.0, stage=Stage.TRAINING)
+FAILED = replace(RUNNING, end=5100.0, exit_code=1)
+TERMINATED = replace(RUNNING, end=5100.0, exit_code=143, terminated=True)
+AT_LIMIT = replace(TERMINATED, end=5000.0 + LIMIT + 3)
+GONE = Answer(None)
+
+
+def job(state: JobState, reason: str = "", restart_count: int = 0) -> Answer:
+    return Answer(QueuedJob("12", state, reason, "", None, None, 5200, restart_count, None, LIMIT, 1, "cora", "/runs"))
+
+
+def evidence(*attempts: AttemptEvidence, answer: Answer | None = None, **changes: object) -> Evidence:
+    return replace(SUBMITTED, attempts=attempts, answer=answer, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("known", "stage"),
+    [
+        (evidence(FAILED, finished_at=5.0), Stage.FINISHED),
+        (evidence(FAILED), Stage.FAILED),
+        (evidence(replace(FAILED, exit_code=0)), Stage.FINISHED),
+        (evidence(TERMINATED, cancelled_at=5090.0), Stage.CANCELLED),
+        (evidence(AT_LIMIT), Stage.TIMED_OUT),
+        (evidence(FAILED, replace(FAILED, number=1, exit_code=2)), Stage.FAILED),
+    ],
+)
+def test_files_alone_settle_these_ends(known: Evidence, stage: Stage) -> None:
+    assert settled(known)
+    status = judge(known, NOW)
+    assert (status.stage, status.sure) == (stage, True)
+
+
+@pytest.mark.parametrize(
+    "open_", [evidence(), evidence(RUNNING), evidence(TERMINATED), evidence(cancelled_at=1.0), evidence(FAILED, RUNNING)]
+)
+def test_slurm_is_needed_for_these(open_: Evidence) -> None:
+    assert not settled(open_)
+    assert not judge(open_, NOW).sure
+
+
+@pytest.mark.parametrize(
+    ("known", "stage"),
+    [
+        (evidence(answer=job(JobState.PENDING)), Stage.QUEUED),
+        (evidence(TERMINATED, answer=job(JobState.PENDING)), Stage.QUEUED),
+        (evidence(answer=job(JobState.RUNNING)), Stage.STARTING),
+        (evidence(answer=job(JobState.CONFIGURING)), Stage.STARTING),
+        (evidence(RUNNING, answer=job(JobState.RUNNING)), Stage.TRAINING),
+        (evidence(replace(RUNNING, stage=None), answer=job(JobState.RUNNING)), Stage.STARTING),
+        (evidence(FAILED, answer=job(JobState.RUNNING, restart_count=1)), Stage.STARTING),
+        (evidence(TERMINATED, answer=job(JobState.COMPLETING)), Stage.TRAINING),
+        (evidence(FAILED, answer=job(JobState.COMPLETING)), Stage.FAILED),
+        (evidence(TERMINATED, answer=job(JobState.TIMEOUT)), Stage.TIMED_OUT),
+        (evidence(TERMINATED, answer=job(JobState.CANCELLED)), Stage.CANCELLED),
+        (evidence(TERMINATED, answer=job(JobState.PREEMPTED)), Stage.PREEMPTED),
+        (evidence(TERMINATED, answer=GONE), Stage.PREEMPTED),
+        (evidence(RUNNING, answer=job(JobState.NODE_FAIL)), Stage.FAILED),
+        (evidence(RUNNING, answer=job(JobState.OUT_OF_MEMORY)), Stage.FAILED),
+        (evidence(RUNNING, answer=job(JobState.COMPLETED)), Stage.FINISHED),
+        (evidence(RUNNING, answer=GONE), Stage.LOST),
+        (evidence(answer=GONE), Stage.LOST),
+        (evidence(answer=GONE, cancelled_at=1.0), Stage.CANCELLED),
+        (evidence(RUNNING, answer=GONE, cancelled_at=1.0), Stage.CANCELLED),
+        (evidence(RUNNING, answer=job(JobState.RUNNING), cancelled_at=1.0), Stage.TRAINING),
+    ],
+)
+def test_slurm_and_files_together_say(known: Evidence, stage: Stage) -> None:
+    status = judge(known, NOW)
+    assert (status.stage, status.sure) == (stage, True)
+
+
+def test_a_submit_under_way_is_queued_and_one_that_never_arrived_is_lost() -> None:
+    for age, stage in ((SUBMIT_SECONDS - 1, Stage.QUEUED), (SUBMIT_SECONDS + 1, Stage.LOST)):
+        young = evidence(answer=GONE, job_id=None, record=replace(RECORD, created=NOW - age))
+        assert judge(young, NOW).stage is stage
+
+
+@pytest.mark.parametrize(
+    ("known", "stage"),
+    [(evidence(), Stage.QUEUED), (evidence(RUNNING), Stage.TRAINING), (evidence(TERMINATED), Stage.TRAINING)],
+)
+def test_without_an_answer_the_files_say_how_far_it_got_and_nothing_is_sure(known: Evidence, stage: Stage) -> None:
+    status = judge(known, NOW)
+    assert (status.stage, status.sure, status.stage.ended) == (stage, False, False)
+
+
+def test_a_short_time_limit_does_not_turn_every_termination_into_a_time_out() -> None:
+    short = replace(RECORD, job=replace(RECORD.job, resources=Resources(time=60)))
+    early, late = (replace(TERMINATED, end=5000.0 + seconds) for seconds in (30, 50))
+    assert not settled(evidence(early, record=short))
+    assert judge(evidence(late, record=short), NOW).stage is Stage.TIMED_OUT
+
+
+def test_a_waiting_run_says_why_and_a_cancelled_one_that_it_is_going() -> None:
+    waiting = judge(evidence(answer=job(JobState.PENDING, "Resources"), cancelled_at=1.0), NOW)
+    assert (waiting.reason, waiting.cancelling) == ("Resources", True)
+    assert not judge(evidence(TERMINATED, cancelled_at=1.0), NOW).cancelling
+
+
+def test_times_and_exit_code_are_those_of_the_attempts() -> None:
+    status = judge(evidence(TERMINATED, replace(FAILED, number=1, start=6000.0, end=6100.0)), NOW)
+    assert (status.started, status.ended, status.exit_code, status.attempts) == (5000.0, 6100.0, 1, 2)
+    alive = judge(evidence(RUNNING, answer=job(JobState.RUNNING)), NOW)
+    assert (alive.started, alive.ended, alive.exit_code) == (5000.0, None, None)
+
+
+def test_the_end_that_no_file_tells_is_the_one_that_slurm_tells() -> None:
+    assert judge(evidence(RUNNING, answer=job(JobState.NODE_FAIL)), NOW).ended == 5200

@@ -1,0 +1,93 @@
+"""The stage of a scenario: the real command line, in folders of its own, against one back end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clusterctl.runs.layout import RunDir
+
+CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60, what: str = "the condition") -> Any:
+    """Wait for `condition` to hold, and return what it returned."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"waited {seconds} s for {what}")
+
+
+@dataclass
+class Stage:
+    """One back end and a folder: everything that a scenario touches."""
+
+    cluster: str
+    folder: Path
+    environment: dict[str, str]
+    begun: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def runs(self) -> Path:
+        return Path(self.environment["CLUSTERCTL_RUNS"])
+
+    def write_job(self, name: str, text: str) -> str:
+        """A job file in the project's folder; the path to type."""
+        (self.folder / f"{name}.toml").write_text(text, encoding="utf-8")
+        return f"./{name}.toml"
+
+    def call(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [CLUSTERCTL, *words],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        """Start a command that goes on; it is ended with the scenario."""
+        process = subprocess.Popen(
+            [CLUSTERCTL, *words],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.begun.append(process)
+        return process
+
+    def submit(self, job: str, *words: str) -> RunDir:
+        done = self.call("submit", job, "--cluster", self.cluster, *words)
+        assert done.returncode == 0, done.stderr
+        return RunDir(self.runs / done.stdout.strip())
+
+    def status(self, run: RunDir) -> dict[str, Any]:
+        done = self.call("status", run.id, "--cluster", self.cluster, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        (record,) = json.loads(done.stdout)["runs"]
+        return dict(record)
+
+    def wait_for_stage(self, run: RunDir, *stages: str, seconds: float = 90) -> dict[str, Any]:
+        return dict(
+            wait_until(
+                lambda: status if (status := self.status(run))["stage"] in stages else None,
+                seconds,
+                f"{run.id} to be {' or '.join(stages)}; it is {self.status(run)['stage']}",
+            )
+        )
+
+    def log(self, run: RunDir, rank: int, stream: str = "out", attempt: int = 0) -> str:
+        return run.attempt(attempt).log(rank, stream).read_text()

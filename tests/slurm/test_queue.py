@@ -1,0 +1,77 @@
+"""squeue's answer, parsed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.slurm.queue import FIELDS, JobState, parse_queue
+
+RUNNING = "12\x1fRUNNING\x1fNone\x1fnode[1-2]\x1f100\x1f105\x1f1305\x1f1\x1f0\x1f20:00\x1f2\x1fcora\x1f/runs/a b\x1f"
+FAILED = "13\x1fFAILED\x1fNonZeroExitCode\x1fnode1\x1f100\x1f105\x1f110\x1f0\x1f256\x1f1-00:00:00\x1f1\x1fx\x1f/runs/x\x1f"
+
+
+def test_a_running_job_is_read_field_by_field() -> None:
+    job = parse_queue(RUNNING, 200.0).jobs["12"]
+    assert (job.state, job.reason, job.nodes, job.node_count) == (JobState.RUNNING, "", "node[1-2]", 2)
+    assert (job.submit_time, job.start_time, job.end_time) == (100, 105, 1305)
+    assert (job.restart_count, job.time_limit, job.name, job.work_dir) == (1, 1200, "cora", "/runs/a b")
+
+
+def test_the_wait_status_reads_as_a_shell_says_it() -> None:
+    assert parse_queue(FAILED, 0.0).jobs["13"].exit_code == 1
+    assert parse_queue(FAILED.replace("\x1f256\x1f", "\x1f15\x1f"), 0.0).jobs["13"].exit_code == 128 + 15
+
+
+def test_times_that_are_none_and_unlimited_limits_read_as_none() -> None:
+    job = parse_queue(RUNNING.replace("105", "N/A").replace("20:00", "UNLIMITED"), 0.0).jobs["12"]
+    assert job.start_time is None
+    assert job.time_limit is None
+
+
+def test_a_state_of_a_later_slurm_reads_as_unknown_and_alive() -> None:
+    state = parse_queue(RUNNING.replace("RUNNING", "LEVITATING"), 0.0).jobs["12"].state
+    assert state is JobState.UNKNOWN
+    assert not state.ended
+    assert not state.waiting
+
+
+def test_short_and_foreign_lines_are_skipped_and_counted() -> None:
+    snapshot = parse_queue(f"slurm_load_jobs: warning\n{RUNNING}\n12\x1fRUN\n\n{FAILED}\n", 5.0)
+    assert sorted(snapshot.jobs) == ["12", "13"]
+    assert (snapshot.skipped, snapshot.taken_at) == (2, 5.0)
+
+
+def test_a_separator_in_a_foreign_jobs_folder_does_not_shift_its_state() -> None:
+    job = parse_queue(RUNNING.replace("/runs/a b", "/runs/a\x1fb"), 0.0).jobs["12"]
+    assert (job.state, job.work_dir) == (JobState.RUNNING, "/runs/a\x1fb")
+
+
+def test_a_run_without_a_number_is_found_by_its_folder() -> None:
+    snapshot = parse_queue(f"{RUNNING}\n{FAILED}", 0.0)
+    found = snapshot.in_folder(Path("/runs/a b"))
+    assert found is not None
+    assert found.job_id == "12"
+    assert snapshot.in_folder(Path("/runs")) is None
+
+
+def test_waiting_and_ended_part_the_states() -> None:
+    assert {state for state in JobState if state.waiting and state.ended} == set()
+    alive = {state for state in JobState if not state.waiting and not state.ended}
+    assert {JobState.RUNNING, JobState.COMPLETING, JobState.SUSPENDED, JobState.CONFIGURING} <= alive
+    assert JobState.PENDING.waiting
+    assert JobState.TIMEOUT.ended
+
+
+@given(st.text())
+def test_nonsense_never_raises(text: str) -> None:
+    parse_queue(text, 0.0)
+
+
+@given(st.lists(st.text(alphabet=st.characters(exclude_characters="\n"), max_size=30), min_size=12, max_size=14))
+def test_nonsense_in_every_field_never_raises_and_is_read_or_counted(values: list[str]) -> None:
+    snapshot = parse_queue("\x1f".join(["7", *values, ""]), 0.0)
+    assert len(snapshot.jobs) + snapshot.skipped == 1
+    assert bool(snapshot.jobs) == (sum(value.count("\x1f") + 1 for value in values) + 1 >= len(FIELDS))

@@ -1,0 +1,44 @@
+"""The docs say what the code does."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_reference_is_what_the_commands_say() -> None:
+    pages = runpy.run_path(str(ROOT / "docs" / "generate.py"))["reference"]()
+    stale = [str(page) for page, text in pages.items() if page.read_text() != text]
+    assert not stale, "write them again with: make docs"
+
+
+def test_the_readmes_submit_commands_are_accepted(tmp_path: Path) -> None:
+    """Each as it is printed, in an empty project, with --dry-run."""
+    readme = (ROOT / "README.md").read_text()
+    (tmp_path / "cluster").mkdir()
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    commands = [line.strip() for line in readme.splitlines() if re.match(r"    (printf|clusterctl submit)", line)]
+    assert len(commands) >= 4
+    for command in commands:
+        dry = re.sub(r"--dry-run=slurm|--follow", "", command) + " --dry-run" * command.startswith("clusterctl")
+        done = subprocess.run(
+            ["bash", "-c", dry], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{dry}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")], ids=lambda path: path.name)
+def test_links_and_paths_of_a_page_exist(page: Path) -> None:
+    text = page.read_text()
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (page.parent / target).exists(), target
+    for path in re.findall(r"`((?:src|docs|tests|jobs|cluster|benchmarks)/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), path
