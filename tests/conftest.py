@@ -40,7 +40,13 @@ def fabricate(tmp_path: Path) -> Fabricate:
         resources = Resources(nodes=2, tasks_per_node=2, time=1200)
         job = Job(name=run_id.rsplit("-", 3)[0], workload="reddit", resources=resources, train=RedditTrain())
         cluster = Cluster(name="site", runs=str(run.path.parent))
-        record = {"schema_version": 1, "id": run_id, "created": created, "job": to_record(job), "cluster": to_record(cluster)}
+        record = {
+            "schema_version": 1,
+            "id": run_id,
+            "created": created,
+            "job": to_record(job),
+            "cluster": to_record(cluster),
+        }
         for name, content in {"run.json": record, **(files or {})}.items():
             path = run.path / name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,9 @@ from clusterctl.spec import Cluster, Job, RedditTrain, Resources
 NOW = 1_000_000.0
 
 
-def status(run: str, stage: Stage, *, sure: bool = True, reason: str = "", age: float = 600.0, **attempt: object) -> Status:
+def status(
+    run: str, stage: Stage, *, sure: bool = True, reason: str = "", age: float = 600.0, **attempt: object
+) -> Status:
     job = Job(name="cora", workload="reddit", resources=Resources(nodes=2, tasks_per_node=4), train=RedditTrain())
     last = AttemptEvidence(number=0, start=NOW - age + 5, **attempt) if attempt else None  # type: ignore[arg-type]
     return Status(

@@ -10,7 +10,19 @@ from clusterctl.display.plain import as_shown, duration, number, plain, share
 
 
 @pytest.mark.parametrize(
-    "hostile", ["\x1b[2J", "\x1b[31;1m", "\x1b]0;title\x07", "\x1b]8;;http://x\x1b\\", "\x9b2J", "\x1bc", "\x1b(B", "\x07", "\r", "\x00"]
+    "hostile",
+    [
+        "\x1b[2J",
+        "\x1b[31;1m",
+        "\x1b]0;title\x07",
+        "\x1b]8;;http://x\x1b\\",
+        "\x9b2J",
+        "\x1bc",
+        "\x1b(B",
+        "\x07",
+        "\r",
+        "\x00",
+    ],
 )
 def test_escape_sequences_and_control_characters_vanish(hostile: str) -> None:
     assert plain(f"a{hostile}b") == "ab"

@@ -18,7 +18,9 @@ OLD, NEW, BIG = "cora-20260101-000000-aaaa", "cora-20260102-000000-bbbb", "cora-
 
 @pytest.fixture
 def folder(fabricate: Fabricate) -> Path:
-    return [fabricate(run) for run in (OLD, BIG, NEW)][0].path.parent
+    for run in (OLD, BIG, NEW):
+        path = fabricate(run).path
+    return path.parent
 
 
 def ids(folder: Path) -> list[str]:

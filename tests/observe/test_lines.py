@@ -30,7 +30,12 @@ def test_a_line_without_end_is_not_kept_for_ever(tmp_path: Path) -> None:
     assert Growing(path).read() == [b"x" * (2**20 + 1)]
 
 
-@given(st.lists(st.sampled_from([b"", b"a", b"bb", b"ccc"]), max_size=8), st.booleans(), st.integers(0, 10), st.integers(1, 7))
+@given(
+    st.lists(st.sampled_from([b"", b"a", b"bb", b"ccc"]), max_size=8),
+    st.booleans(),
+    st.integers(0, 10),
+    st.integers(1, 7),
+)
 def test_the_last_lines_are_found_from_the_end(
     tmp_path_factory: pytest.TempPathFactory, content: list[bytes], ended: bool, count: int, block: int
 ) -> None:

@@ -57,7 +57,8 @@ def test_files_alone_settle_these_ends(known: Evidence, stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    "open_", [evidence(), evidence(RUNNING), evidence(TERMINATED), evidence(cancelled_at=1.0), evidence(FAILED, RUNNING)]
+    "open_",
+    [evidence(), evidence(RUNNING), evidence(TERMINATED), evidence(cancelled_at=1.0), evidence(FAILED, RUNNING)],
 )
 def test_slurm_is_needed_for_these(open_: Evidence) -> None:
     assert not settled(open_)

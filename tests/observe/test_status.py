@@ -149,7 +149,8 @@ def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabrica
                 "val_accuracy": None,
                 "test_accuracy": 0.875,
                 "metrics": {
-                    "step": 4, "steps": 4, "epoch": 2, "epochs": 2, "loss": None, "test_accuracy": 0.875, "test_nodes": 16
+                    "step": 4, "steps": 4, "epoch": 2, "epochs": 2, "loss": None, "test_accuracy": 0.875,
+                    "test_nodes": 16,
                 },
                 "nodes": 2,
                 "tasks_per_node": 2,

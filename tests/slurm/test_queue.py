@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from clusterctl.slurm.queue import FIELDS, JobState, parse_queue
 
 RUNNING = "12\x1fRUNNING\x1fNone\x1fnode[1-2]\x1f100\x1f105\x1f1305\x1f1\x1f0\x1f20:00\x1f2\x1fcora\x1f/runs/a b\x1f"
-FAILED = "13\x1fFAILED\x1fNonZeroExitCode\x1fnode1\x1f100\x1f105\x1f110\x1f0\x1f256\x1f1-00:00:00\x1f1\x1fx\x1f/runs/x\x1f"
+FAILED = (
+    "13\x1fFAILED\x1fNonZeroExitCode\x1fnode1\x1f100\x1f105\x1f110\x1f0\x1f256\x1f1-00:00:00\x1f1\x1fx\x1f/runs/x\x1f"
+)
 
 
 def test_a_running_job_is_read_field_by_field() -> None:

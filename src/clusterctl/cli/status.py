@@ -33,6 +33,8 @@ def status(names: tuple[str, ...], count: int, everything: bool, output: str, cl
         newest = newest_first(runs_folder(load_cluster(cluster)))
         runs = list(newest if everything else itertools.islice(newest, count))
     found = report(runs)
+    if names and not found.statuses:
+        raise found.problems[0]
     if output == "json":
         click.echo(json.dumps(to_json(found), indent=1))
     elif found.statuses:
@@ -43,5 +45,3 @@ def status(names: tuple[str, ...], count: int, everything: bool, output: str, cl
         click.echo("no runs yet; try: clusterctl submit cora --follow", err=True)
     for problem in found.problems:
         warn(problem.message, problem.hint)
-    if names and not found.statuses:
-        raise found.problems[0]

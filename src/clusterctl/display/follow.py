@@ -11,7 +11,7 @@ from rich.text import Text
 from clusterctl.display import terminal
 from clusterctl.display.plain import number, share
 from clusterctl.display.summary import show_end, show_next
-from clusterctl.display.table import note, stage_text
+from clusterctl.display.table import note
 from clusterctl.observe.evidence import numbers_of
 from clusterctl.observe.follow import REAL, World, watch
 from clusterctl.observe.lines import Growing, parse_record
@@ -81,7 +81,7 @@ class _Bar:
             self._task,
             completed=metrics.get("step", 0),
             total=metrics.get("steps"),
-            stage=stage_text(status),
+            stage=status.stage.value,
             facts="  ".join([*_facts(metrics), *reason]),
             refresh=True,
         )
@@ -107,7 +107,7 @@ class _PlainLines:
         if status.stage.ended:
             self._tell_epoch()
         else:
-            self._tell(f"{stage_text(status)} {note(status)}".strip())
+            self._tell(f"{status.stage} {note(status)}".strip())
 
     def _tell(self, stage: str) -> None:
         if stage not in self._told:

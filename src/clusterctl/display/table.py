@@ -30,7 +30,7 @@ class Column(NamedTuple):
 
 _COLUMNS = (
     Column("RUN", lambda status, _: status.record.run.id, 0),
-    Column("STAGE", lambda status, _: stage_text(status), 0),
+    Column("STAGE", lambda status, _: _stage_text(status), 0),
     Column("EPOCH", lambda status, _: share(status.metrics.get("epoch"), status.metrics.get("epochs")), 1, True),
     Column("STEP", lambda status, _: share(status.metrics.get("step"), status.metrics.get("steps")), 7, True),
     Column("LOSS", lambda status, _: number(status.metrics.get("loss")), 1, True),
@@ -58,18 +58,13 @@ def show_runs(console: Console, statuses: Sequence[Status], now: float) -> None:
     console.print(table)
 
 
-def stage_text(status: Status) -> str:
-    """The stage, with a question mark where Slurm would have to say and has not."""
-    return status.stage.value if status.sure else f"{status.stage}?"
-
-
 def note(status: Status) -> str:
-    """What else there is to say: that it is being cancelled, why it waits, how it ended."""
+    """What else there is to say: that it is being cancelled, why it waits, how it failed."""
     if status.cancelling:
         return "being cancelled"
     if status.reason:
         return plain(status.reason)
-    return f"exit code {status.exit_code}" if status.exit_code else ""
+    return f"exit code {status.exit_code}" if status.stage is Stage.FAILED and status.exit_code else ""
 
 
 def _fitting(statuses: Sequence[Status], now: float, width: int) -> list[Column]:
@@ -86,3 +81,8 @@ def _ran(status: Status, now: float) -> str:
     if status.started is None:
         return ""
     return duration((status.ended if status.stage.ended and status.ended else now) - status.started)
+
+
+def _stage_text(status: Status) -> str:
+    """The stage, with a question mark where Slurm would have to say and has not."""
+    return status.stage.value if status.sure else f"{status.stage}?"

@@ -1,9 +1,9 @@
 """The jobs of the virtual cluster: one folder each, which holds what was asked for and what became of it.
 
-    jobs/<id>/request.json      what sbatch was asked for, environment.json and script beside it
-    jobs/<id>/record.json       state, nodes, times; written by the job's supervisor alone
-    jobs/<id>/control           the pipe that the supervisor listens on, until the job has ended
-    jobs/<id>/steps/<n>         the pipe of each srun
+jobs/<id>/request.json      what sbatch was asked for, environment.json and script beside it
+jobs/<id>/record.json       state, nodes, times; written by the job's supervisor alone
+jobs/<id>/control           the pipe that the supervisor listens on, until the job has ended
+jobs/<id>/steps/<n>         the pipe of each srun
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import shutil
 import time
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.emulator import fifo, processes
@@ -22,11 +21,13 @@ from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from clusterctl.emulator.machine import Machine
 
 KEPT_SECONDS = 86400
 _ANSWER_SECONDS = 10.0
+HELD = "JobHeldUser"
 UNKNOWN_JOB = "Invalid job id specified"
 JOB_MARK = "CLUSTERCTL_EMULATOR_JOB"  # in the environment of every process of a job: its folder
 
@@ -56,8 +57,8 @@ class Record(NamedTuple):
     ended: float | None = None
     restarts: int = 0
     status: int = 0
-    nodes: Sequence[int] = ()
-    gpus: Sequence[Sequence[int]] = ()  # of each node
+    nodes: Sequence[int] = ()  # that it holds, or held when it ended
+    gpus: Sequence[Sequence[int]] = ()  # of each of them
 
     @property
     def in_line(self) -> bool:

@@ -6,7 +6,7 @@ from clusterctl.errors import SlurmError
 
 
 class Options:
-    """The options of one command, from words like "nodes=/N": `=` takes a value, `?` may take one, `/N` is the letter."""
+    """One command's options, from words like "nodes=/N": `=` takes a value, `?` may take one, `/N` is the letter."""
 
     def __init__(self, known: str) -> None:
         self._kinds: dict[str, str] = {}
@@ -66,5 +66,7 @@ class Options:
     def _complete(self, name: str) -> str:
         matches = [name] if name in self._kinds else [known for known in self._kinds if known.startswith(name)]
         if len(matches) != 1:
-            raise SlurmError(f"{'option' if matches else 'unrecognized option'} '--{name}'" + " is ambiguous" * bool(matches))
+            raise SlurmError(
+                f"{'option' if matches else 'unrecognized option'} '--{name}'" + " is ambiguous" * bool(matches)
+            )
         return matches[0]

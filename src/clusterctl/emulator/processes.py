@@ -1,10 +1,11 @@
-"""Starting processes, hearing of their ends and signals, ending whole trees of them. Linux alone has what this takes."""
+"""Starting processes, hearing of their ends, ending whole trees of them. Linux alone has what this takes."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ def spawn(argv: list[str], environment: Mapping[str, str], folder: str, out: int
         os.execvpe(argv[0], argv, {**environment, "SLURM_TASK_PID": str(os.getpid())})
     except OSError as error:
         _complain(f"execve(): {argv[0]}: {error.strerror}")
-        os._exit(error.errno)
+        os._exit(error.errno or 1)
     finally:
         os._exit(1)
 
@@ -53,10 +54,8 @@ def signal_bytes(*numbers: signal.Signals) -> int:
 
 def send_signal(group: int, number: int) -> None:
     """Send to a process group, if it is still there."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        pass
 
 
 def adopt_orphans() -> None:

@@ -89,12 +89,13 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
         raise SlurmError(f"the emulator does not do --{undone[0]}")
     per_node = _count(options, "ntasks-per-node")
     nodes = _count(options, "nodes") or 1
+    tasks = _count(options, "ntasks") or nodes * (per_node or 1)
     output = options.get("output", "slurm-%j.out")
     number, lead, batch_only = _signal(options.get("signal", ""))
     return Request(
         name=options.get("job-name", name),
-        nodes=nodes,
-        tasks=_count(options, "ntasks") or nodes * (per_node or 1),
+        nodes=min(nodes, tasks),
+        tasks=tasks,
         tasks_per_node=per_node,
         cpus_per_task=_count(options, "cpus-per-task"),
         gpus_per_node=_gpus(options),
@@ -118,7 +119,7 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
 def refuse_impossible(request: Request, machine: Machine) -> None:
     """Raise SlurmError for what the virtual nodes can never give."""
     if (
-        request.nodes > min(machine.nodes, request.tasks)
+        request.nodes > machine.nodes
         or request.cpus_on_each > machine.cpus_per_node
         or request.gpus_per_node > machine.gpus_per_node
     ):
@@ -174,5 +175,5 @@ def _count(options: dict[str, str], name: str) -> int | None:
         return None
     text = options[name]
     if not (text.isascii() and text.isdigit() and int(text)):
-        raise SlurmError(f"Invalid numeric value \"{text}\" for --{name}.")
+        raise SlurmError(f'Invalid numeric value "{text}" for --{name}.')
     return int(text)

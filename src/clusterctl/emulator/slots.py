@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.emulator.jobs import State, all_jobs
+from clusterctl.emulator.jobs import all_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -51,36 +51,46 @@ def lease(machine: Machine) -> Iterator[None]:
         yield
 
 
-def place(machine: Machine, job: Job, request: Request) -> Placement | str:
-    """The slots for `job`, or Slurm's word for why it has to wait."""
-    others = [other for other in reversed(all_jobs(machine)) if other.id != job.id]
-    if any(other.is_supervised and other.record.in_line for other in others if other.id < job.id):
-        return "Priority"
-    whole = [node for node in free_slots(machine, []) if not machine.down_marker(node.node).exists()]
-    if choose(request, whole) is None:
-        return "ReqNodeNotAvail"  # it would not fit if all were free: the jobs behind it need not wait
-    running = ((other.request, other.record) for other in others if other.is_supervised)
-    taken = [(req, rec) for req, rec in running if rec.state in (State.RUNNING, State.COMPLETING)]
-    free = [node for node in free_slots(machine, taken) if not machine.down_marker(node.node).exists()]
-    return choose(request, free) or "Resources"
+def is_behind(machine: Machine, job: Job) -> bool:
+    """Whether a job with a lower id stands in line. Looks from the nearest one down: most jobs wait for it."""
+    ahead = (other for other in reversed(all_jobs(machine)) if other.id < job.id)
+    return any(other.is_supervised and other.record.in_line for other in ahead)
 
 
-def free_slots(machine: Machine, taken: Iterable[tuple[Request, Record]]) -> list[Free]:
-    """What the jobs in `taken` leave of each node."""
-    cpus = {node: machine.cpus_per_node for node in range(1, machine.nodes + 1)}
+def place(machine: Machine, job: Job) -> Placement | None:
+    """The slots for `job`, if there is room now. To be called, and acted on, under the lease."""
+    others = (
+        (other.request, other.record) for other in all_jobs(machine) if other.id != job.id and other.is_supervised
+    )
+    return choose(machine, job.request, free_slots(machine, others))
+
+
+def could_be_placed(machine: Machine, request: Request) -> bool:
+    """Whether the nodes that are up would do if they were empty."""
+    return choose(machine, request, free_slots(machine, [])) is not None
+
+
+def free_slots(machine: Machine, jobs: Iterable[tuple[Request, Record]]) -> list[Free]:
+    """What `jobs` leave of each node that is up."""
+    cpus = dict.fromkeys(range(1, machine.nodes + 1), machine.cpus_per_node)
     gpus = {node: set(machine.gpu_indices(node)) for node in cpus}
-    for request, record in taken:
+    for request, record in jobs:
         for node, used in zip(record.nodes, record.gpus, strict=True):
-            if node in cpus:  # a job of a larger virtual cluster in the same state folder
-                cpus[node] = 0 if request.exclusive else cpus[node] - request.cpus_on_each
+            if node in cpus:  # the state folder may hold jobs of a larger virtual cluster
+                cpus[node] -= _cpus_of(machine, request)
                 gpus[node] -= set(used)
-    return [Free(node, cpus[node], sorted(gpus[node])) for node in cpus]
+    return [Free(node, cpus[node], sorted(gpus[node])) for node in cpus if not machine.down_marker(node).exists()]
 
 
-def choose(request: Request, free: list[Free]) -> Placement | None:
-    """The first nodes with room, and their first GPUs. Pure."""
-    fitting = [node for node in free if node.cpus >= request.cpus_on_each and len(node.gpus) >= request.gpus_per_node]
-    chosen = fitting[: request.nodes]
+def choose(machine: Machine, request: Request, free: list[Free]) -> Placement | None:
+    """The first nodes with room, and their first GPUs."""
+    cpus, gpus = _cpus_of(machine, request), request.gpus_per_node
+    chosen = [node for node in free if node.cpus >= cpus and len(node.gpus) >= gpus][: request.nodes]
     if len(chosen) < request.nodes:
         return None
-    return Placement([node.node for node in chosen], [node.gpus[: request.gpus_per_node] for node in chosen])
+    return Placement([node.node for node in chosen], [node.gpus[:gpus] for node in chosen])
+
+
+def _cpus_of(machine: Machine, request: Request) -> int:
+    """The CPUs that a job takes of each of its nodes."""
+    return machine.cpus_per_node if request.exclusive else request.cpus_on_each

@@ -29,7 +29,7 @@ def keyed_dropout(values: Tensor, nodes: Tensor, share: float, key: int) -> Tens
     lanes = torch.arange(words, device=values.device)
     rows = _ROWS if values.device.type == "cpu" else max(1, nodes.numel())
     keep = torch.empty_like(values)
-    for part, mask in zip(keys.split(rows), keep.split(rows), strict=True):
+    for part, mask in zip(torch.split(keys, rows), torch.split(keep, rows), strict=True):
         bits = draws(0, part[:, None] + lanes).view(torch.int16)[:, : values.size(1)]
         torch.ge(bits, dropped - _LEVELS // 2, out=mask)
     return values * keep.mul_(_LEVELS / (_LEVELS - dropped))

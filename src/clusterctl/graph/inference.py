@@ -54,5 +54,5 @@ def _gathered(rows: Tensor, size: int) -> Tensor:
     padded = torch.zeros(size, rows.size(1), dtype=rows.dtype, device=rows.device)
     padded[: len(rows)] = rows
     table = torch.empty(size * dist.get_world_size(), rows.size(1), dtype=rows.dtype, device=rows.device)
-    dist.all_gather(list(table.split(size)), padded)
+    dist.all_gather(list(torch.split(table, size)), padded)
     return table

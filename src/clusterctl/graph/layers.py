@@ -58,9 +58,9 @@ class SageConv(nn.Module):
 class GcnConv(nn.Module):
     """A graph convolution (Kipf and Welling, "Semi-supervised classification with graph convolutional networks").
 
-    `W (sum h_u / sqrt(d_u d_v) + h_v / d_v) + b`, where `d` counts the neighbours in the whole graph and the node itself:
-    with the degrees of a sample, training and full-graph inference would weigh differently. Of `n` neighbours, `k`
-    sampled ones count `n / k` times. As PyG's GCNConv on all neighbours of a graph without self loops.
+    `W (sum h_u / sqrt(d_u d_v) + h_v / d_v) + b`, as PyG's GCNConv on all neighbours of a graph without self loops.
+    `d` counts the neighbours in the whole graph and the node itself: with a sample's degrees, training and full-graph
+    inference would weigh differently. For the same reason `k` sampled ones of `n` neighbours count `n / k` times.
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:

@@ -62,7 +62,7 @@ def sample_neighbors(graph: Graph, nodes: Tensor, count: int, key: int) -> tuple
 def choose(degree: Tensor, count: int, keys: Tensor) -> Tensor:
     """`count` different numbers below each `degree`, which must exceed it: every set is equally likely.
 
-    Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), all rows at once: the j-th pick is
+    Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), all rows at once: pick j is
     uniform up to `degree - count + j`, and that bound itself where the pick was taken before. int64 [rows, count].
     """
     counters = torch.arange(count, device=degree.device)

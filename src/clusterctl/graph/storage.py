@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -52,9 +52,9 @@ class Graph:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Graph:
         """The graph on `device`, features as `dtype`; on the CPU in float32 nothing is copied."""
-        tensors = {name: value for name, value in _record(self).items() if isinstance(value, Tensor)}
-        moved = {name: value.to(device, dtype if name == "x" else value.dtype) for name, value in tensors.items()}
-        return replace(self, **moved)
+        moved = {name: value.to(device) for name, value in _record(self).items() if isinstance(value, Tensor)}
+        moved["x"] = moved["x"].to(dtype)
+        return Graph(**moved, num_classes=self.num_classes)
 
 
 def compressed(edges: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:

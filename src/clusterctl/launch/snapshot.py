@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LARGEST_BYTES = 500 * 2**20
-_LEFT_OUT = {"__pycache__", "node_modules", ".git", ".venv", "venv", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+_LEFT_OUT = {"__pycache__", "node_modules", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
 
 def take_snapshot(runs: Path, project: Path | None) -> Path:
@@ -82,6 +82,9 @@ def _inside_git(project: Path) -> bool:
 
 def _walk(folder: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(folder):
+        if "pyvenv.cfg" in names and parent != str(folder):  # a virtual environment, whatever its name
+            folders.clear()
+            continue
         folders[:] = sorted(set(folders) - _LEFT_OUT)
         for name in sorted(names):
             path = Path(parent, name)

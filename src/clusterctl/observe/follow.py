@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.25
 _LONGEST_PAUSE_SECONDS = 60.0  # between two questions to a Slurm that does not answer
-_EMULATOR_FLOOR_SECONDS = 1.0  # nobody shares it: only the start of a process is saved
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class _Asking:
 
     @property
     def _floor(self) -> float:
-        return _EMULATOR_FLOOR_SECONDS if self.cluster.kind == "emulator" else float(self.cluster.polling_floor)
+        return float(self.cluster.polling_floor)
 
     def _ask(self, now: float) -> None:
         try:

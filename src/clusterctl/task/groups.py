@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from torch import distributed as dist
 
 if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store  # torch.distributed shows it to programs, not to type checkers
+
     from clusterctl.runs.place import Place
 
 _PATIENCE = timedelta(hours=6)  # a node's ranks wait in their group while one of them prepares a large data set
@@ -23,7 +25,7 @@ class Member:
     gpu: str = ""
 
 
-def call_roll(store: dist.Store, place: Place, gpu: str = "") -> list[Member]:
+def call_roll(store: Store, place: Place, gpu: str = "") -> list[Member]:
     """The members by rank. Goes through the store, since wrong devices must be found before NCCL sees them."""
     store.set(f"roll/{place.rank}", json.dumps(asdict(Member(place.node_rank, gpu))))
     answers = store.multi_get([f"roll/{rank}" for rank in range(place.world_size)])
@@ -42,5 +44,8 @@ def node_group(members: list[Member], rank: int) -> dist.ProcessGroup:
     Every rank builds the groups of all nodes in the same order, as torch.distributed.new_group demands. They speak
     gloo: what a node shares lies in its memory, not on its GPUs.
     """
-    groups = [(ranks, dist.new_group(ranks, _PATIENCE, backend="gloo")) for ranks in ranks_by_node(members)]
-    return next(group for ranks, group in groups if rank in ranks)
+    for ranks in ranks_by_node(members):
+        group: dist.ProcessGroup = dist.new_group(ranks, _PATIENCE, backend="gloo")
+        if rank in ranks:
+            own = group
+    return own

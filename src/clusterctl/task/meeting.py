@@ -65,7 +65,7 @@ def find(attempt: Attempt, timeout: float = TIMEOUT_SECONDS) -> tuple[str, int]:
     folder that changed. Raises TaskError after `timeout` seconds.
     """
     deadline, pause = time.monotonic() + timeout, 0.02
-    while attempt.rendezvous.name not in os.listdir(attempt.path):
+    while attempt.rendezvous not in attempt.path.iterdir():
         if time.monotonic() > deadline:
             raise TaskError(
                 f"rank 0 published no address within {timeout:.0f} s: {attempt.rendezvous}",

@@ -30,7 +30,7 @@ def prepared_once(folder: Path, prepare: Callable[[Path], None], stale_seconds: 
     folder.parent.mkdir(parents=True, exist_ok=True)
     lease = folder.with_name(f".{folder.name}.lease")
     watch = _Watch(lease, stale_seconds)
-    while folder.name not in os.listdir(folder.parent):  # not exists(): NFS remembers a name's absence
+    while folder not in folder.parent.iterdir():  # not exists(): NFS remembers a name's absence
         try:
             lease.mkdir(mode=0o700)
         except FileExistsError:

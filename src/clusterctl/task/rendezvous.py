@@ -7,23 +7,24 @@ import socket
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from torch import distributed as dist
+from torch.distributed import DistError, HashStore, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from clusterctl.errors import TaskError
 from clusterctl.task import meeting
 
 if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store  # torch.distributed shows it to programs, not to type checkers
+
     from clusterctl.runs.layout import Attempt
     from clusterctl.runs.place import Place
 
 
-def meet(place: Place, attempt: Attempt | None) -> dist.Store:
+def meet(place: Place, attempt: Attempt | None) -> Store:
     """The store of this run's ranks: torchrun's own under torchrun, else one that rank 0 serves and publishes."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        store: dist.Store = next(dist.rendezvous("env://", place.rank, place.world_size))[0]
-        return store
+        return next(rendezvous("env://", place.rank, place.world_size))[0]
     if place.world_size == 1:
-        return dist.HashStore()
+        return HashStore()
     if attempt is None:
         raise TaskError(
             f"{place.world_size} ranks cannot meet outside a run",
@@ -33,11 +34,11 @@ def meet(place: Place, attempt: Attempt | None) -> dist.Store:
     return _serve(place, attempt) if place.rank == 0 else _connect(place, attempt)
 
 
-def _serve(place: Place, attempt: Attempt) -> dist.Store:
+def _serve(place: Place, attempt: Attempt) -> Store:
     host = meeting.own_address(place)
     listener = socket.create_server((host, 0), backlog=min(4096, 2 * place.world_size))
     port = listener.getsockname()[1]
-    store = dist.TCPStore(
+    store = TCPStore(
         host,
         port,
         place.world_size,
@@ -50,10 +51,10 @@ def _serve(place: Place, attempt: Attempt) -> dist.Store:
     return store
 
 
-def _connect(place: Place, attempt: Attempt) -> dist.Store:
+def _connect(place: Place, attempt: Attempt) -> Store:
     host, port = meeting.find(attempt)
     try:
-        return dist.TCPStore(
+        return TCPStore(
             host,
             port,
             place.world_size,
@@ -61,7 +62,7 @@ def _connect(place: Place, attempt: Attempt) -> dist.Store:
             timeout=timedelta(seconds=meeting.TIMEOUT_SECONDS),
             wait_for_workers=False,
         )
-    except dist.DistError as error:
+    except DistError as error:
         raise TaskError(
             f"{socket.gethostname()} cannot reach rank 0 at {host}:{port}: {str(error).splitlines()[0]}",
             "name the network that joins the nodes as `interface` in the cluster file",

@@ -1,5 +1,5 @@
 """The training loop: `loop.fit` reads top to bottom; the rest is what it calls.
 
-`epoch_plan` says who trains on which seeds, `flat` keeps parameters and gradients as two vectors, `adam` moves one along
-the other, `node_classification` is the objective of the workloads on one graph.
+`epoch_plan` says who trains on which seeds, `flat` keeps parameters and gradients as two vectors, `adam` moves one
+along the other, `objective` is the contract with what is trained, `node_classification` the one on a single graph.
 """

@@ -7,7 +7,7 @@ seeds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,15 @@ from torch import distributed as dist
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from clusterctl.runs.signals import StopRequest
+
+
+class Stops(NamedTuple):
+    """Whether any rank was asked to stop, as all ranks know it."""
+
+    warned: bool
+    terminated: bool
 
 
 class FlatModel:
@@ -35,15 +44,15 @@ class FlatModel:
         """Begin with the parameters of rank 0 everywhere."""
         dist.broadcast(self.values, 0)
 
-    def backward(self, loss: Tensor, warned: bool = False, terminated: bool = False) -> tuple[float, bool, bool]:
+    def backward(self, loss: Tensor, stop: StopRequest) -> tuple[float, Stops]:
         """Differentiate this rank's part of the loss and add up those of all ranks, in one collective.
 
-        Returns the whole loss, and whether any rank was warned or terminated: all ranks learn it at the same step.
+        Returns the whole loss, and whether any rank was asked to stop: all ranks learn it at the same step.
         """
         self._reduced.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         self._reduced[-3] = loss.detach()
-        self._reduced[-2], self._reduced[-1] = warned, terminated
+        self._reduced[-2], self._reduced[-1] = stop.warned, stop.terminated
         dist.all_reduce(self._reduced)
-        whole, any_warned, any_terminated = self._reduced[-3:].tolist()
-        return whole, any_warned > 0, any_terminated > 0
+        whole, warned, terminated = self._reduced[-3:].tolist()
+        return whole, Stops(warned > 0, terminated > 0)

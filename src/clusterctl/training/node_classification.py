@@ -13,7 +13,7 @@ from clusterctl.graph.inference import infer
 from clusterctl.graph.layers import GcnConv, SageConv
 from clusterctl.graph.network import Network
 from clusterctl.graph.sampling import NeighborSampler
-from clusterctl.training.loop import Accuracy
+from clusterctl.training.objective import Accuracy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

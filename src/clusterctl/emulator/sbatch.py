@@ -1,0 +1,64 @@
+"""sbatch: write the job down and start its supervisor."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.emulator import fifo, jobs
+from clusterctl.emulator.jobs import HELD, Record, State
+from clusterctl.emulator.request import SBATCH, make_request, refuse_impossible, script_options
+from clusterctl.errors import SlurmError
+
+if TYPE_CHECKING:
+    from clusterctl.emulator.machine import Machine
+
+
+def main(machine: Machine, arguments: list[str]) -> int:
+    options, words = SBATCH.parse(arguments)
+    if not words:
+        raise SlurmError("no batch script given")
+    path = Path(words[0])
+    try:
+        script = path.read_bytes()
+    except OSError as error:
+        raise SlurmError(f"Unable to open file {path}: {error.strerror}") from None
+    if not script.startswith(b"#!"):
+        raise SlurmError("This does not look like a batch script: its first line must start with #!")
+    options = script_options(script.decode(errors="surrogateescape")) | options  # the command line wins
+    request = make_request(options, words[1:], path.name, str(Path.cwd()))
+    refuse_impossible(request, machine)
+    if "test-only" in options:
+        start = time.strftime("%Y-%m-%dT%H:%M:%S")
+        print(
+            f"sbatch: Job to start at {start} on {request.nodes} nodes in partition {request.partition}",
+            file=sys.stderr,
+        )
+        return 0
+    jobs.clean_up(machine)
+    record = Record(State.PENDING, HELD if "hold" in options else "None", time.time())
+    job = jobs.publish(machine, request, dict(os.environ), script, record)
+    _start_supervisor(machine, job)
+    print(job.id if "parsable" in options else f"Submitted batch job {job.id}")
+    return 0
+
+
+def _start_supervisor(machine: Machine, job: jobs.Job) -> None:
+    """A process of its own that outlives this command. Its standard input is the control pipe, open all the way."""
+    control = fifo.create(job.control)
+    log = os.fspath(job.folder / "supervisor.log")
+    python = [sys.executable, "-X", "utf8", "-I", "-S"]
+    os.posix_spawn(
+        sys.executable,
+        [*python, os.fspath(machine.bin / "start.py"), "supervisor", str(job.id)],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, control, 0),
+            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )

@@ -1,0 +1,40 @@
+"""scancel: end jobs, or send them a signal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from clusterctl.emulator import jobs
+from clusterctl.emulator.options import Options
+from clusterctl.emulator.request import parse_signal
+from clusterctl.errors import SlurmError
+
+if TYPE_CHECKING:
+    from clusterctl.emulator.machine import Machine
+
+_SCANCEL = Options("signal=/s batch/b full/f quiet/Q verbose/v")
+
+
+def main(machine: Machine, arguments: list[str]) -> int:
+    """A signal goes to the steps alone, with --batch to the batch script alone, with --full to both."""
+    options, job_ids = _SCANCEL.parse(arguments, permute=True)
+    if not job_ids:
+        raise SlurmError("No job identification provided")
+    jobs.clean_up(machine)
+    request = ["cancel"]
+    if "signal" in options:
+        scope = "full" if "full" in options else "batch" if "batch" in options else "steps"
+        request = ["signal", str(int(parse_signal(options["signal"]))), scope]
+    code = 0
+    for job_id in job_ids:
+        try:
+            job = jobs.find(machine, job_id)
+            # A job that has ended is what was wanted: not an error to Slurm either.
+            answer = "" if job.record.state.ended else job.ask(*request)
+        except SlurmError as error:
+            answer = error.message
+        if answer:
+            print(f"scancel: error: Kill job error on job id {job_id}: {answer}", file=sys.stderr)
+            code = 1
+    return code

@@ -1,0 +1,113 @@
+"""scontrol: requeue, hold and release jobs, show jobs and nodes, take nodes down and back."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from clusterctl.emulator import jobs
+from clusterctl.emulator.machine import node_list, node_name
+from clusterctl.emulator.stand_in import VERSION
+from clusterctl.errors import SlurmError
+
+if TYPE_CHECKING:
+    from clusterctl.emulator.machine import Machine
+
+
+def main(machine: Machine, arguments: list[str]) -> int:
+    jobs.clean_up(machine)
+    match [word if "=" in word else word.lower() for word in arguments[:1]] + arguments[1:]:
+        case ["ping"]:
+            print(f"Slurmctld(primary) at {socket.gethostname()} is UP")
+        case ["version"]:
+            print(VERSION)
+        case ["requeue" | "hold" | "release" as verb, *job_ids] if job_ids:
+            return _ask(machine, verb, ",".join(job_ids).split(","))
+        case ["show", "hostnames" | "hostname", names]:
+            print("\n".join(_expand(names)))
+        case ["show", "job" | "jobs", job_id]:
+            _show_job(machine, job_id)
+        case ["show", "node" | "nodes", *names]:
+            for node in [_number(machine, name) for name in names] or range(1, machine.nodes + 1):
+                _show_node(machine, node)
+        case ["update", *words] if all("=" in word for word in words):
+            _update_node(machine, {word.partition("=")[0].lower(): word.partition("=")[2] for word in words})
+        case _:
+            raise SlurmError(f"invalid keyword: {' '.join(arguments)}")
+    return 0
+
+
+def _ask(machine: Machine, verb: str, job_ids: list[str]) -> int:
+    code = 0
+    for job_id in job_ids:
+        try:
+            answer = jobs.find(machine, job_id).ask(verb)
+        except SlurmError as error:
+            answer = error.message
+        if answer:
+            print(f"{answer} for job {job_id}", file=sys.stderr)
+            code = 1
+    return code
+
+
+def _update_node(machine: Machine, values: dict[str, str]) -> None:
+    state = values.get("state", "").lower()
+    if state not in ("down", "resume", "idle") or "nodename" not in values:
+        raise SlurmError("the emulator updates nothing but a node's state, to down, resume or idle")
+    for name in _expand(values["nodename"]):
+        node = _number(machine, name)
+        marker = machine.down_marker(node)
+        if state == "down":
+            marker.parent.mkdir(exist_ok=True)
+            marker.write_text(values.get("reason", ""))
+            for job in jobs.all_jobs(machine):
+                if job.is_supervised:
+                    job.ask("node-down", str(node))
+        else:
+            marker.unlink(missing_ok=True)
+            jobs.nudge(machine)
+
+
+def _show_job(machine: Machine, job_id: str) -> None:
+    job = jobs.find(machine, job_id)
+    request, record = job.request, job.record
+    start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.started)) if record.started else "Unknown"
+    print(f"JobId={job_id} JobName={request.name}")
+    print(
+        f"   JobState={record.state} Reason={record.reason} Restarts={record.restarts} Requeue={int(request.requeue)}"
+    )
+    print(f"   ExitCode={record.status >> 8}:{record.status & 127} StartTime={start}")
+    print(f"   Partition={request.partition} NodeList={node_list(record.nodes) or '(null)'}")
+    print(f"   NumNodes={request.nodes} NumTasks={request.tasks} CPUs/Task={request.cpus_per_task or 1}")
+    print(f"   Command={job.folder / 'script'}\n   WorkDir={request.folder}\n")
+
+
+def _show_node(machine: Machine, node: int) -> None:
+    marker = machine.down_marker(node)
+    state = "DOWN" if marker.exists() else "IDLE"
+    if any(job.is_supervised and node in job.record.nodes for job in jobs.all_jobs(machine)):
+        state = "ALLOCATED"
+    print(f"NodeName={node_name(node)} CPUTot={machine.cpus_per_node} Gres=gpu:{machine.gpus_per_node} State={state}")
+    if marker.exists():
+        print(f"   Reason={marker.read_text()}")
+    print()
+
+
+def _number(machine: Machine, name: str) -> int:
+    found = re.fullmatch(r"node([1-9]\d*)", name, re.ASCII)
+    if not found or int(found[1]) > machine.nodes:
+        raise SlurmError(f"Invalid node name specified: {name}")
+    return int(found[1])
+
+
+def _expand(names: str) -> list[str]:
+    """node1,node[3-5,7] -> each of them."""
+    found = []
+    for prefix, ranges, plain in re.findall(r"([^,\[\]]+)\[([\d,-]+)\]|([^,\[\]]+)", names):
+        for first, last in re.findall(r"(\d+)(?:-(\d+))?", ranges):
+            found += [f"{prefix}{number}" for number in range(int(first), int(last or first) + 1)]
+        found += [plain] * bool(plain)
+    return found

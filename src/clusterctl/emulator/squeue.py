@@ -1,0 +1,173 @@
+"""squeue: the jobs that wait, run, or have ended a short while ago, in the caller's own format."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.emulator import jobs
+from clusterctl.emulator.environment import user_name
+from clusterctl.emulator.jobs import State
+from clusterctl.emulator.machine import node_list
+from clusterctl.emulator.options import Options
+from clusterctl.errors import SlurmError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.emulator.jobs import Record
+    from clusterctl.emulator.machine import Machine
+    from clusterctl.emulator.request import Request
+
+_SQUEUE = Options("me user=/u noheader/h states=/t jobs=/j Format=/O format=/o all/a long/l")
+_SHOWN_SECONDS = 300  # after their end, as MinJobAge
+_CODES = {
+    State.PENDING: "PD",
+    State.RUNNING: "R",
+    State.COMPLETING: "CG",
+    State.COMPLETED: "CD",
+    State.FAILED: "F",
+    State.TIMEOUT: "TO",
+    State.CANCELLED: "CA",
+    State.NODE_FAIL: "NF",
+}
+_DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+
+
+class Row(NamedTuple):
+    id: int
+    request: Request
+    record: Record
+
+
+def main(machine: Machine, arguments: list[str]) -> int:
+    options, _ = _SQUEUE.parse(arguments, permute=True)
+    jobs.clean_up(machine)
+    header, columns = (
+        _long_format(options["Format"]) if "Format" in options else _format(options.get("format", _DEFAULT))
+    )
+    if "noheader" not in options:
+        print(header)
+    for row in _rows(machine, options):
+        print(columns(row))
+    return 0
+
+
+def _rows(machine: Machine, options: dict[str, str]) -> list[Row]:
+    wanted = [jobs.find(machine, job_id) for job_id in options["jobs"].split(",")] if "jobs" in options else None
+    rows = [Row(job.id, job.request, job.record) for job in wanted or jobs.all_jobs(machine)]
+    states = _states(options.get("states", "PENDING,RUNNING,COMPLETING"))
+    fresh = time.time() - _SHOWN_SECONDS
+    mine = options.get("user", user_name()) == user_name()
+    return [row for row in rows if mine and row.record.state in states and (row.record.ended or fresh) >= fresh]
+
+
+def _states(text: str) -> set[State]:
+    if text.lower() == "all":
+        return set(State)
+    by_name = {name: state for state, code in _CODES.items() for name in (state.value, code)}
+    try:
+        return {by_name[word.upper()] for word in text.split(",")}
+    except KeyError as error:
+        raise SlurmError(f"Invalid job state specified: {error.args[0]}") from None
+
+
+def _long_format(text: str) -> tuple[str, Callable[[Row], str]]:
+    """`-O Field:[[.]width][suffix],...`: without a width and a suffix a column is cut at 20."""
+    pieces: list[tuple[str, bool, int, str]] = []
+    for word in text.split(","):
+        name, colon, rest = word.partition(":")
+        right, width, suffix = re.fullmatch(r"(\.?)(\d*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+        if name.lower() not in _FIELDS:
+            raise SlurmError(f"Invalid job format specification: {name}")
+        pieces.append((name.lower(), bool(right), int(width or (0 if colon else 20)), suffix))
+
+    def show(row: Row) -> str:
+        return "".join(_cell(_FIELDS[name](row), width, right) + suffix for name, right, width, suffix in pieces)
+
+    header = "".join(_cell(name.upper(), width, right) + suffix for name, right, width, suffix in pieces)
+    return header, show
+
+
+def _format(text: str) -> tuple[str, Callable[[Row], str]]:
+    """`-o "%.18i %T"`: one letter a column, `.` to align right, a width to cut at."""
+    unknown = [letter for _, _, letter in _PERCENT.findall(text) if letter not in _LETTERS]
+    if unknown:
+        raise SlurmError(f"Invalid job format specification: {unknown[0]}")
+
+    def fill(value: Callable[[str], str]) -> str:
+        return _PERCENT.sub(lambda found: _cell(value(_LETTERS[found[3]]), int(found[2] or 0), bool(found[1])), text)
+
+    return fill(str.upper), lambda row: fill(lambda name: _FIELDS[name](row))
+
+
+def _cell(value: str, width: int, right: bool) -> str:
+    if not width:
+        return value
+    return value[:width].rjust(width) if right else value[:width].ljust(width)
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "N/A"
+    return time.strftime(os.environ.get("SLURM_TIME_FORMAT", "%Y-%m-%dT%H:%M:%S"), time.localtime(seconds))
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "UNLIMITED"
+    days, rest = divmod(int(seconds), 86400)
+    hours, minutes, seconds = rest // 3600, rest % 3600 // 60, rest % 60
+    if days:
+        return f"{days}-{hours:02}:{minutes:02}:{seconds:02}"
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _end(row: Row) -> float | None:
+    """When the job ended, or will at the latest."""
+    started, limit = row.record.started, row.request.time_limit
+    return row.record.ended or (started + limit if started and limit else None)
+
+
+def _used(row: Row) -> float:
+    return (row.record.ended or time.time()) - row.record.started if row.record.started else 0.0
+
+
+def _reason_or_nodes(row: Row) -> str:
+    return f"({row.record.reason})" if row.record.state is State.PENDING else node_list(row.record.nodes)
+
+
+_FIELDS: dict[str, Callable[[Row], str]] = {
+    "account": lambda row: "(null)",  # noqa: ARG005
+    "comment": lambda row: row.request.comment or "(null)",
+    "endtime": lambda row: _time(_end(row)),
+    "exit_code": lambda row: str(row.record.status),
+    "jobid": lambda row: str(row.id),
+    "name": lambda row: row.request.name,
+    "nodelist": lambda row: node_list(row.record.nodes),
+    "numnodes": lambda row: str(row.request.nodes),
+    "numtasks": lambda row: str(row.request.tasks),
+    "partition": lambda row: row.request.partition,
+    "reason": lambda row: row.record.reason,
+    "reasonlist": _reason_or_nodes,
+    "restartcnt": lambda row: str(row.record.restarts),
+    "starttime": lambda row: _time(row.record.started),
+    "state": lambda row: row.record.state.value,
+    "statecompact": lambda row: _CODES[row.record.state],
+    "submittime": lambda row: _time(row.record.submitted),
+    "timelimit": lambda row: _duration(row.request.time_limit),
+    "timeused": lambda row: _duration(_used(row)),
+    "username": lambda row: user_name(),  # noqa: ARG005
+    "workdir": lambda row: row.request.folder,
+}
+_PERCENT = re.compile(r"%(\.?)(\d*)(\w)")
+_LETTERS = {
+    **dict.fromkeys("iA", "jobid"),
+    **dict(
+        zip("PjukaDN", ("partition", "name", "username", "comment", "account", "numnodes", "nodelist"), strict=True)
+    ),
+    **dict(zip("tTrRMl", ("statecompact", "state", "reason", "reasonlist", "timeused", "timelimit"), strict=True)),
+    **dict(zip("VSeZ", ("submittime", "starttime", "endtime", "workdir"), strict=True)),
+}

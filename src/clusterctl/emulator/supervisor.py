@@ -1,0 +1,251 @@
+"""The process behind each job: it waits for slots, runs the batch script, and takes the job to its end."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.emulator import fifo, jobs, processes, slots
+from clusterctl.emulator.environment import batch_environment, user_name
+from clusterctl.emulator.filenames import expand
+from clusterctl.emulator.jobs import HELD, State
+from clusterctl.emulator.machine import node_name
+
+if TYPE_CHECKING:
+    from clusterctl.emulator.jobs import Job
+    from clusterctl.emulator.machine import Machine
+
+_CONTROL = 0  # standard input is the job's pipe
+_LOOK_AGAIN_SECONDS = 1.0  # a supervisor that was killed frees its slots without telling
+_REASONS = {State.FAILED: "NonZeroExitCode", State.TIMEOUT: "TimeLimit", State.NODE_FAIL: "NodeDown"}
+
+
+def main(machine: Machine, arguments: list[str]) -> int:
+    os.closerange(3, 1 << 16)  # what sbatch's caller left open would stay open as long as the job
+    os.chdir("/")
+    processes.adopt_orphans()
+    Supervisor(machine, jobs.find(machine, arguments[0])).supervise()
+    return 0
+
+
+class Supervisor:
+    """One job from the queue to its end. The only writer of its record."""
+
+    def __init__(self, machine: Machine, job: Job) -> None:
+        self.machine = machine
+        self.job = job
+        self.request = job.request
+        self.record = job.record
+        self.signals = processes.signal_bytes(signal.SIGCHLD)
+        self.becomes: State | None = None  # when all processes are gone; PENDING: it is requeued
+        self.batch = 0  # pid of the batch script
+        self.status: int | None = None  # its wait status, once it has ended
+        self.warn_at = self.limit_at = self.kill_at = math.inf  # on the monotonic clock
+
+    def supervise(self) -> None:
+        while self._wait_for_slots():
+            state = self._run()
+            if state is not State.PENDING:
+                self._note(state=state, reason=_REASONS.get(state, "None"), ended=time.time(), status=self.status or 0)
+                break
+            self._note(state=state, reason="None", started=None, nodes=(), gpus=(), restarts=self.record.restarts + 1)
+            jobs.nudge(self.machine)
+        self.job.control.unlink()
+        jobs.nudge(self.machine)
+
+    # In the queue
+
+    def _wait_for_slots(self) -> bool:
+        """True when the job has its nodes, False when it was cancelled before."""
+        self.becomes = None
+        while True:
+            if self.record.reason != HELD:
+                if self._place():
+                    return True
+                jobs.clean_up(self.machine)
+            self._wait(time.monotonic() + _LOOK_AGAIN_SECONDS)
+            if self.record.state is State.CANCELLED:
+                return False
+
+    def _place(self) -> bool:
+        reason = "Priority"
+        if not slots.is_behind(self.machine, self.job):
+            with slots.lease(self.machine):
+                if placed := slots.place(self.machine, self.job):
+                    nodes, gpus = placed
+                    self._note(state=State.RUNNING, reason="None", started=time.time(), nodes=nodes, gpus=gpus)
+                    return True
+            # With a node down it may never fit: then the jobs behind it need not wait.
+            possible = slots.could_be_placed(self.machine, self.request)
+            reason = "Resources" if possible else "ReqNodeNotAvail"
+        if reason != self.record.reason:
+            self._note(reason=reason)
+            jobs.nudge(self.machine)
+        return False
+
+    # On its nodes
+
+    def _run(self) -> State:
+        """Run the batch script; returns what the job becomes."""
+        self._start()
+        while self.becomes is None or self.status is None or self._steps_run():
+            self._wait(min(self.warn_at, self.limit_at, self.kill_at))
+            self._watch_the_clock()
+            if self.status is not None and self.becomes is None:
+                self._end(State.COMPLETED if self.status == 0 else State.FAILED)
+        while remaining := processes.descendants(os.getpid()):
+            self._kill(remaining)
+            fifo.wait([self.signals], 0.1)
+            self._reap()
+        os.close(self.log)
+        return self.becomes
+
+    def _start(self) -> None:
+        for old in self.job.steps.iterdir():
+            old.unlink()
+        self.status = None
+        request, now = self.request, time.monotonic()
+        self.kill_at = math.inf
+        self.limit_at = now + request.time_limit if request.time_limit else math.inf
+        self.warn_at = max(now, self.limit_at - request.warning_lead) if request.warning_signal else math.inf
+        self.log = self._open(request.output)
+        error = os.dup(self.log) if request.error == request.output else self._open(request.error)
+        environment = batch_environment(self.machine, self.job, request, self.record)
+        script = [os.fspath(self.job.folder / "script"), *request.arguments]
+        self.batch = processes.spawn(script, environment, request.folder, self.log, error)
+        os.close(error)
+
+    def _open(self, pattern: str) -> int:
+        """Open a log of the batch script; Slurm too goes on without one that cannot be opened."""
+        name = node_name(self.record.nodes[0])
+        values = {"j": str(self.job.id), "J": str(self.job.id), "A": str(self.job.id), "N": name, "n": "0", "t": "0"}
+        path = Path(self.request.folder, expand(pattern, {**values, "x": self.request.name, "u": user_name()}))
+        mode = os.O_APPEND if self.request.append else os.O_APPEND | os.O_TRUNC
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o666)
+        except OSError as error:
+            print(f"Could not open {path}: {error.strerror}", flush=True)
+            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+    def _watch_the_clock(self) -> None:
+        now = time.monotonic()
+        if now >= self.warn_at:
+            batch_only = self.request.warn_batch_only
+            told = self._signal(self.request.warning_signal, steps=not batch_only, batch=batch_only)
+            self.warn_at = math.inf if told else now + _LOOK_AGAIN_SECONDS  # no step runs yet
+        if now >= self.limit_at:
+            self.limit_at = math.inf
+            self._say("DUE TO TIME LIMIT")
+            self._end(State.TIMEOUT)
+        if now >= self.kill_at:
+            self.kill_at = math.inf
+            self._kill(processes.descendants(os.getpid()))
+
+    def _end(self, becomes: State) -> None:
+        """Ask all processes to leave, and KILL those that have not by KillWait."""
+        if self.record.state is State.PENDING:
+            self._note(state=becomes, ended=time.time())
+            return
+        if self.becomes in (None, State.PENDING):  # a job that is being requeued can still be cancelled
+            self.becomes = becomes
+        if self.record.state is State.RUNNING:
+            self._note(state=State.COMPLETING)
+            self.warn_at = self.limit_at = math.inf
+            self.kill_at = time.monotonic() + self.machine.kill_wait
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                self._signal(number, steps=True, batch=True)
+
+    def _lose_node(self, node: int) -> None:
+        """As in a power-off: nothing there can leave in order. srun and the batch script live on the first node."""
+        if node == self.record.nodes[0]:
+            self._kill(processes.descendants(os.getpid()))
+        else:
+            self._signal(signal.SIGKILL, steps=True, batch=False, node=str(node))
+        self._say("DUE TO NODE FAILURE")
+        self._end(State.PENDING if self.request.requeue else State.NODE_FAIL)
+
+    def _signal(self, number: int, *, steps: bool, batch: bool, node: str = "all") -> bool:
+        """Tell the steps, the batch script, or both; False if none was there.
+
+        Of the batch script the shell alone is told, as with proctrack/cgroup: its helpers (date, mkdir) finish.
+        """
+        told = 0
+        if steps:
+            told += sum(fifo.send(step, str(int(number)), node) for step in self.job.steps.iterdir())
+        if batch and self.status is None:
+            os.kill(self.batch, number)
+            told += 1
+        return told > 0
+
+    def _steps_run(self) -> bool:
+        return any(fifo.has_reader(step) for step in self.job.steps.iterdir())
+
+    # What it hears
+
+    def _wait(self, until: float) -> None:
+        """Wait for a command, the end of a process, or the time `until`, and deal with it."""
+        fifo.wait([_CONTROL, self.signals], max(0.0, until - time.monotonic()) if until < math.inf else None)
+        self._reap()
+        for line in fifo.drain(_CONTROL).decode().splitlines():
+            mailbox, *words = line.split()
+            answer = self._answer(words)
+            fifo.send(self.job.folder / mailbox, answer)
+
+    def _answer(self, words: list[str]) -> str:
+        """Do what a command asks; the answer is empty, or Slurm's words for why not."""
+        pending = self.record.state is State.PENDING
+        match words:
+            case ["cancel"]:
+                self._end(State.CANCELLED)
+            case ["requeue" | "signal", *_] if pending:
+                return "Job is pending execution"
+            case ["requeue"] if not self.request.requeue:
+                return "Requested operation is presently disabled"
+            case ["requeue"]:
+                self._end(State.PENDING)
+            case ["signal", number, scope]:
+                self._signal(int(number), steps=scope != "batch", batch=scope != "steps")
+            case ["hold"] if not pending:
+                return "Job is no longer pending execution"
+            case ["hold"]:
+                self._note(reason=HELD)
+                jobs.nudge(self.machine)
+            case ["release"] if self.record.reason == HELD:
+                self._note(reason="None")
+            case ["node-down", node] if int(node) in self.record.nodes:
+                self._lose_node(int(node))
+        return ""
+
+    def _reap(self) -> None:
+        fifo.drain(self.signals)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.batch:
+                self.status = status
+
+    def _kill(self, pids: list[int]) -> None:
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+    def _say(self, why: str) -> None:
+        """What slurmstepd writes into the batch script's log when it ends a job."""
+        when, node = time.strftime("%Y-%m-%dT%H:%M:%S"), node_name(self.record.nodes[0])
+        os.write(
+            self.log, f"slurmstepd: error: *** JOB {self.job.id} ON {node} CANCELLED AT {when} {why} ***\n".encode()
+        )
+
+    def _note(self, **changes: object) -> None:
+        self.record = self.record._replace(**changes)  # type: ignore[arg-type]
+        self.job.write(self.record)

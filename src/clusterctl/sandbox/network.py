@@ -1,0 +1,148 @@
+"""The network of a sandbox: a switch in a namespace of its own, a cable to this host and one to each node.
+
+The switch is not this host's: a firewall here would filter what passes it. A cable ends with either end's namespace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import os
+import socket
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import SlurmError
+from clusterctl.sandbox import processes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.sandbox.record import Sandbox
+
+NAMESPACES = ("--net", "--uts", "--mount", "--ipc", "--pid")
+
+
+def namespaces_allowed() -> bool:
+    """Whether this user may make namespaces and bridges here."""
+    probe = ["unshare", *NAMESPACES, "--fork", "--mount-proc", "ip", "link", "add", "probe", "type", "bridge"]
+    try:
+        _run(probe)
+    except (OSError, SlurmError):
+        return False
+    return os.geteuid() == 0  # as root of a user namespace one may, but this host could not be plugged in
+
+
+def free_network(folder: Path) -> str:
+    """A network of 254 addresses in 10.0.0.0/8 that no route of this host leads to, as its first three numbers.
+
+    The search begins at a number of the folder's own, so that two sandboxes hardly ever want the same.
+    """
+    routes = json.loads(_ip("-json", "-4", "route", "show", "table", "all") or "[]")
+    texts = {route["dst"] for route in routes} - {"default"}
+    taken = [ipaddress.ip_network(text, strict=False) for text in texts]
+    for candidate in _candidates(int(_digest(folder), 16)):
+        if not any(candidate.overlaps(network) for network in taken):
+            return str(candidate).rpartition(".")[0]
+    raise SlurmError("no free network for the nodes: this host's routes cover all of 10.0.0.0/8")
+
+
+def free_ports(count: int, address: str) -> tuple[int, ...]:
+    """Ports of `address` that nobody listens on."""
+    sockets = [socket.create_server((address, 0)) for _ in range(count)]
+    ports = tuple(int(listener.getsockname()[1]) for listener in sockets)
+    for listener in sockets:
+        listener.close()
+    return ports
+
+
+def lay_network(sandbox: Sandbox) -> None:
+    """Start the switch and plug this host into it."""
+    switch = processes.start(sandbox.path, "switch", ["unshare", "--net", "sleep", "infinity"], sandbox.log("switch"))
+    processes.wait_until(lambda: _has_own_network(switch.pid), 5, "the switch", sandbox.log("switch"))
+    cable = _cable(sandbox.path)
+    _ip_inside(switch.pid, ["link add switch type bridge", "link set switch up"])
+    _ip("link", "add", cable, "type", "veth", "peer", "host", "netns", str(switch.pid))
+    _ip_inside(switch.pid, ["link set host master switch up"])
+    _ip("addr", "add", f"{sandbox.address}/24", "dev", cable)
+    _ip("link", "set", cable, "up")
+
+
+def remove_network(folder: Path) -> None:
+    """Pull this host's cable, if there is one: the kernel would do it too, but some time later."""
+    cable = _cable(folder)
+    if cable in dict(socket.if_nameindex()).values():
+        _ip("link", "del", cable)
+
+
+def plug(sandbox: Sandbox, node: str, pid: int) -> None:
+    """Join the network namespace of process `pid` to the switch, as `node`."""
+    processes.wait_until(lambda: _has_own_network(pid), 5, f"{node} to start", sandbox.log(node))
+    switch = _switch(sandbox)
+    _ip("link", "add", "eth0", "netns", str(pid), "type", "veth", "peer", node, "netns", str(switch))
+    _ip_inside(switch, [f"link set {node} master switch up"])
+    _ip_inside(pid, ["link set lo up", f"addr add {sandbox.address_of(node)}/24 dev eth0", "link set eth0 up"])
+
+
+def unplug(sandbox: Sandbox, node: str) -> None:
+    """Take the cable of a node that is off out of the switch, which has it as long as the kernel likes."""
+    switch = _switch(sandbox)
+    if f" {node}@" in _run(_inside(switch, "link", "show")):
+        _run(_inside(switch, "link", "del", node))
+
+
+def set_cable(sandbox: Sandbox, node: str, *, joined: bool) -> None:
+    """Cut a running node off, or join it again."""
+    _ip_inside(_switch(sandbox), [f"link set {node} {'up' if joined else 'down'}"])
+
+
+def _switch(sandbox: Sandbox) -> int:
+    for process in processes.find(sandbox.path):
+        if process.part == "switch":
+            return process.pid
+    raise SlurmError("the sandbox's network is gone", "clusterctl sandbox up")
+
+
+def _cable(folder: Path) -> str:
+    """The name of this host's end; the same one each time, so that it is found without a record."""
+    return f"cc-{_digest(folder)}"
+
+
+def _digest(folder: Path) -> str:
+    return hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
+
+
+def _candidates(begin: int) -> Iterator[ipaddress.IPv4Network]:
+    for number in range(1 << 16):
+        high, low = divmod((begin + number) % (1 << 16), 256)
+        yield ipaddress.IPv4Network(f"10.{high}.{low}.0/24")
+
+
+def _has_own_network(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
+    except FileNotFoundError:
+        return False
+
+
+def _ip(*words: str) -> str:
+    return _run(["ip", *words])
+
+
+def _ip_inside(pid: int, lines: list[str]) -> None:
+    """Run `ip` once for all `lines` in the network namespace of process `pid`."""
+    _run(_inside(pid, "-batch", "-"), "\n".join(lines))
+
+
+def _inside(pid: int, *words: str) -> list[str]:
+    return ["nsenter", f"--net=/proc/{pid}/ns/net", "ip", *words]
+
+
+def _run(argv: list[str], lines: str = "") -> str:
+    environment = {**os.environ, "PATH": processes.PATH}
+    done = subprocess.run(argv, input=lines, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        raise SlurmError(f"{' '.join(argv)}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout

@@ -1,0 +1,62 @@
+"""A node of a sandbox: on, off, cut off from the network, joined again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import NotFoundError, UsageError
+from clusterctl.sandbox import network, processes
+
+if TYPE_CHECKING:
+    from clusterctl.sandbox.record import Sandbox
+
+
+def switch_on(sandbox: Sandbox, node: str) -> None:
+    """Start `node`, unless its slurmd runs."""
+    of_node = _processes(sandbox, node)
+    if any(process.command == "slurmd" for process in of_node):
+        return
+    processes.end(of_node)
+    if not sandbox.namespaces:
+        processes.start(sandbox.path, node, ["slurmd", "-D", "-N", node], sandbox.log(node))
+        return
+    network.unplug(sandbox, node)
+    init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py"))]
+    argv = ["unshare", *network.NAMESPACES, "--fork", "--kill-child", "--mount-proc", *init]
+    process = processes.start(
+        sandbox.path, node, [*argv, node, sandbox.address_of(node), sandbox.folder], sandbox.log(node)
+    )
+    network.plug(sandbox, node, process.pid)
+
+
+def switch_off(sandbox: Sandbox, node: str) -> None:
+    """Take the power from `node`: everything on it dies at once, and Slurm hears nothing of it."""
+    processes.end(_processes(sandbox, node))
+    if sandbox.namespaces:
+        network.unplug(sandbox, node)
+
+
+def cut(sandbox: Sandbox, node: str) -> None:
+    """Take `node` off the network; its tasks go on."""
+    _set_cable(sandbox, node, joined=False)
+
+
+def join(sandbox: Sandbox, node: str) -> None:
+    """Put `node` back on the network."""
+    _set_cable(sandbox, node, joined=True)
+
+
+def _set_cable(sandbox: Sandbox, node: str, *, joined: bool) -> None:
+    if not sandbox.namespaces:
+        raise UsageError("all nodes of this sandbox are this host: none can be cut off", "start it as root")
+    if not _processes(sandbox, node):
+        raise UsageError(f"{node} is off", f"clusterctl sandbox node on {node}")
+    network.set_cable(sandbox, node, joined=joined)
+
+
+def _processes(sandbox: Sandbox, node: str) -> list[processes.Process]:
+    if node not in sandbox.names:
+        raise NotFoundError(f"no node of the sandbox: {node}", f"its nodes: {', '.join(sandbox.names)}")
+    return [process for process in processes.find(sandbox.path) if process.part == node]

@@ -1,0 +1,122 @@
+"""The processes of a sandbox: started with a mark in their environment, found by it in /proc, ended by number.
+
+No list of process numbers is kept: it would miss what was started just before a crash and be wrong after a reboot.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from clusterctl.errors import SlurmError
+
+MARK = "CLUSTERCTL_SANDBOX"  # =<folder>
+PART = "CLUSTERCTL_SANDBOX_PART"
+PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+
+
+class Process(NamedTuple):
+    """A live process; its number and the time of its start, in ticks since boot, together name no other one."""
+
+    pid: int
+    started: int
+    part: str
+    command: str
+
+    def alive(self) -> bool:
+        stat = _stat(self.pid)
+        return stat is not None and stat[1] == self.started
+
+
+def start(folder: Path, part: str, argv: list[str], log: Path) -> Process:
+    """Start `argv` detached and marked, its output in `log`."""
+    program = shutil.which(argv[0], path=PATH)
+    if program is None:
+        raise SlurmError(f"no {argv[0]} on PATH")
+    to_log = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, log, to_log, 0o600),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    pid = os.posix_spawn(program, argv, environment(folder, part), file_actions=actions, setsid=True)
+    _, started = _stat(pid) or ("", 0)
+    return Process(pid, started, part, argv[0])
+
+
+def environment(folder: Path, part: str) -> dict[str, str]:
+    """What a daemon sees: the mark, and nothing of the caller's that could steer Slurm."""
+    kept = {name: os.environ[name] for name in ("HOME", "LANG", "LC_ALL", "TMPDIR") if name in os.environ}
+    ours = {"PATH": PATH, "SLURM_CONF": str(folder / "etc" / "slurm.conf"), MARK: str(folder), PART: part}
+    return kept | ours
+
+
+def find(folder: Path) -> list[Process]:
+    """Every live process of the sandbox in `folder`: those with its mark, and the tasks of its jobs."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (part := _part(entry, folder)) and (stat := _stat(int(entry.name))):
+            found.append(Process(int(entry.name), stat[1], part, stat[0]))
+    return found
+
+
+def end(processes: Iterable[Process]) -> None:
+    """Kill `processes` and wait until they are gone. Nothing here needs to say goodbye: the files go too."""
+    processes = [process for process in processes if process.alive()]
+    for process in processes:
+        try:
+            os.kill(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    # The first process of a node goes when all of its node have gone.
+    wait_until(lambda: not any(process.alive() for process in processes), 10, "the sandbox's processes to end")
+    for process in processes:
+        try:
+            os.waitpid(process.pid, os.WNOHANG)
+        except ChildProcessError:
+            continue  # another clusterctl started it
+
+
+def wait_until(condition: Callable[[], object], seconds: float, what: str, log: Path | None = None) -> None:
+    """Poll `condition`. Raises SlurmError with the last line of `log` when it does not hold in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise SlurmError(f"waited {seconds:.0f} s for {what}{_last_words(log)}", f"see {log}" if log else "")
+        time.sleep(0.01)
+
+
+def _part(entry: Path, folder: Path) -> str | None:
+    try:
+        variables = dict(pair.partition(b"=")[::2] for pair in (entry / "environ").read_bytes().split(b"\0"))
+    except OSError:  # another user's, or it has just ended
+        return None
+    if variables.get(MARK.encode()) == os.fsencode(folder):
+        return variables.get(PART.encode(), b"").decode(errors="replace")
+    if variables.get(b"SLURM_CONF") == os.fsencode(folder / "etc" / "slurm.conf"):
+        return variables.get(b"SLURMD_NODENAME", b"").decode(errors="replace")  # set in tasks alone
+    return None
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """The name and the time of start of a process that lives: a zombie does not (see proc(5))."""
+    try:
+        content = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    name, _, rest = content.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return None if fields[0] in "ZX" else (name, int(fields[19]))
+
+
+def _last_words(log: Path | None) -> str:
+    try:
+        lines = log.read_text(errors="replace").split("\n") if log else []
+    except OSError:
+        lines = []
+    return next((f": {line.strip()}" for line in reversed(lines) if line.strip()), "")

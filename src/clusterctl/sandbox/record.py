@@ -1,0 +1,100 @@
+"""What a sandbox is: what was asked for, where its files lie, and how its parts reach one another."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clusterctl.config.places import state_folder
+from clusterctl.errors import SlurmError, UsageError
+from clusterctl.runs.files import read_json, write_json
+from clusterctl.spec import from_record, to_record
+
+LONGEST_FOLDER = 70  # a Unix socket's path ends at 107 bytes, and slurmstepd's have long names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was typed after `clusterctl sandbox up`."""
+
+    nodes: int = 4
+    gpus_per_node: int = 0
+    accounting: bool = False
+    cgroups: bool = False
+    kill_wait: int = 30  # seconds between TERM and KILL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sandbox:
+    """One sandbox. Its nodes are called node1, node2 ..."""
+
+    folder: str
+    boot_id: str  # of the kernel that it runs under: after a reboot it is gone
+    request: Request = field(default_factory=Request)
+    namespaces: bool = True  # every node in its own; else all are this host, on ports of their own
+    network: str = "127.0.0"  # the first three numbers of every address
+    ports: tuple[int, ...] = ()  # slurmctld's, slurmdbd's, and those of the nodes
+
+    @property
+    def path(self) -> Path:
+        return Path(self.folder)
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.path / "etc" / "slurm.conf"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.path / "run" / "munge.socket"
+
+    @property
+    def names(self) -> list[str]:
+        return [f"node{number}" for number in range(1, self.request.nodes + 1)]
+
+    @property
+    def address(self) -> str:
+        """Of this host, as the nodes see it."""
+        return f"{self.network}.254" if self.namespaces else "127.0.0.1"
+
+    def address_of(self, node: str) -> str:
+        return f"{self.network}.{self.names.index(node) + 1}" if self.namespaces else "127.0.0.1"
+
+    def port_of(self, part: str) -> int:
+        return self.ports[["slurmctld", "slurmdbd", *self.names].index(part)]
+
+    def log(self, part: str) -> Path:
+        return self.path / "log" / f"{part}.log"
+
+    def save(self) -> None:
+        write_json(self.path / "sandbox.json", to_record(self))
+
+
+def sandbox_folder() -> Path:
+    """Where this user's sandbox lives. Raises UsageError for a path that slurm.conf or a socket cannot carry."""
+    folder = state_folder() / "sandbox"
+    hint = "set XDG_STATE_HOME to another folder on this machine's own disk"
+    if len(str(folder)) > LONGEST_FOLDER:
+        raise UsageError(f"the state folder's path is too long for Slurm's sockets: {folder}", hint)
+    if not re.fullmatch(r"[A-Za-z0-9/._+@-]+", str(folder)):
+        raise UsageError(f"slurm.conf cannot carry the state folder's path: {folder}", hint)
+    return folder
+
+
+def current(folder: Path) -> Sandbox | None:
+    """The sandbox that was set up in `folder` since this machine started, whatever of it still lives."""
+    record = read_json(folder / "sandbox.json")
+    sandbox = from_record(Sandbox, record) if record else None
+    return sandbox if sandbox and sandbox.boot_id == boot_id() else None
+
+
+def commands() -> Path:
+    """The SLURM_CONF with which the Slurm commands on PATH ask the sandbox. Raises SlurmError when none is up."""
+    sandbox = current(sandbox_folder())
+    if sandbox is None:
+        raise SlurmError("no sandbox is up", "clusterctl sandbox up")
+    return sandbox.slurm_conf
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

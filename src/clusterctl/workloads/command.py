@@ -1,0 +1,121 @@
+"""Command: the user's own program, with the variables that torch.distributed and its kin read.
+
+    clusterctl submit command --set 'argv=["python", "train.py"]' --follow
+
+The program finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT; its output is
+the rank's log, its exit code the task's. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import TaskError
+from clusterctl.runs.signals import WARNING_SIGNAL
+from clusterctl.runs.stages import Stage
+from clusterctl.task import meeting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from clusterctl.runs.events import Events
+    from clusterctl.runs.layout import Attempt
+    from clusterctl.runs.place import Place
+    from clusterctl.runs.signals import StopRequest
+    from clusterctl.spec import Job
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: StopRequest) -> None:
+    """Run the program and leave with its exit code, 128 + n after signal n."""
+    if not job.argv:
+        raise TaskError("workload command needs a program", 'set argv, as argv = ["python", "train.py"]')
+    program = sys.executable if job.argv[0] == "python" else job.argv[0]
+    events.stage(Stage.RENDEZVOUS)
+    with ExitStack() as stack:
+        variables = _variables(place, attempt, stack)
+        events.stage(Stage.TRAINING)
+        child = _start([program, *job.argv[1:]], {**os.environ, **variables})
+        code = _wait(child, stop)
+    if code != 0:
+        if not stop.terminated:
+            events.exception(TaskError(f"{textwrap.shorten(' '.join(job.argv), 60)} {_ending(code)}"))
+        raise SystemExit(code if code > 0 else 128 - code)
+
+
+def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) -> int:
+    """The number of ranks on this node, from Slurm's list of tasks per node: "2(x3),1" is 2, 2, 2, 1."""
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
+        counts += [int(count)] * int(times or 1)
+    return counts[place.node_rank] if place.node_rank < len(counts) else place.world_size // place.nodes
+
+
+def _variables(place: Place, attempt: Attempt | None, stack: ExitStack) -> dict[str, str]:
+    """torchrun's names for this rank's place, and where rank 0 will be: a port that stays reserved within `stack`."""
+    if attempt is None or place.rank == 0:
+        holder = stack.enter_context(meeting.reserve_port(meeting.own_address(place)))
+        host, port = holder.getsockname()
+        if attempt is not None:
+            meeting.publish(attempt, host, port)
+    else:
+        host, port = meeting.find(attempt)
+    return {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.world_size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(local_world_size(place)),
+        "NODE_RANK": str(place.node_rank),
+        "GROUP_RANK": str(place.node_rank),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+    }
+
+
+def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    prctl = ctypes.CDLL(None).prctl  # looked up before the fork
+    parent = os.getpid()
+
+    def die_with_parent() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before the line above
+            os._exit(128 + signal.SIGTERM)
+
+    try:
+        return subprocess.Popen(argv, env=environment, preexec_fn=die_with_parent)
+    except OSError as error:
+        raise TaskError(
+            f"cannot run {argv[0]}: {error.strerror}",
+            "argv[0] is a program on the nodes' PATH, or a path seen from the job's code folder",
+        ) from None
+
+
+def _wait(child: subprocess.Popen[bytes], stop: StopRequest) -> int:
+    """Wait for the program, and pass on the warning signal, TERM and the terminal's INT, each once."""
+    asked: dict[signal.Signals, Callable[[], bool]] = {
+        WARNING_SIGNAL: lambda: stop.warned,
+        signal.SIGTERM: lambda: stop.terminated,
+    }
+    while True:
+        try:
+            return child.wait(timeout=0.1)
+        except subprocess.TimeoutExpired:
+            pass
+        except KeyboardInterrupt:
+            child.send_signal(signal.SIGINT)
+        for number in [number for number, happened in asked.items() if happened()]:
+            child.send_signal(number)
+            del asked[number]
+
+
+def _ending(code: int) -> str:
+    return f"exited with {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"

@@ -1,0 +1,78 @@
+"""A workload by itself, under torchrun or as one process, without Slurm and without a run directory.
+
+torchrun --standalone --nproc-per-node 4 -m clusterctl.workloads.NAME [JOB.toml] [KEY=VALUE ...]
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError, UsageError
+from clusterctl.runs.events import Events
+from clusterctl.runs.layout import Attempt
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import StopRequest
+from clusterctl.spec import Job, from_record
+
+Main = Callable[[Job, Place, Attempt | None, Events, StopRequest], None]
+
+
+def run_alone(workload: str, main: Main) -> None:
+    """Run `main` with the job that the command line describes; errors of the user's become a message and exit code."""
+    try:
+        job = job_from_words(workload, sys.argv[1:])
+        place = Place.from_environment()
+        main(job, place, None, Events(None, place.rank), StopRequest())
+    except ClusterctlError as error:
+        print("error:", error.message, file=sys.stderr)
+        if error.hint:
+            print("hint:", error.hint, file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+
+
+def job_from_words(workload: str, words: Sequence[str]) -> Job:
+    """The job of a file, if the first word is one, and of `key=value` words, whose values are TOML or plain text."""
+    words = list(words)
+    record: dict[str, Any] = {"name": workload, "workload": workload}
+    if words and "=" not in words[0]:
+        record |= _read_file(Path(words.pop(0)))
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals:
+            raise UsageError(f"not an override: {word}", "write KEY=VALUE, as train.epochs=5")
+        _put(record, key.split("."), _value(text))
+    if record["workload"] != workload:
+        raise ConfigError(f"the job's workload is {record['workload']}, and this program runs {workload}")
+    return from_record(Job, record, parse=True)
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        record = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotFoundError(f"cannot read job file {path}: {error.strerror}") from None
+    except ValueError as error:  # of TOML or UTF-8
+        raise ConfigError(f"{path}: {error}") from None
+    data = record.get("data")
+    if isinstance(data, dict) and isinstance(data.get("root"), str):
+        data["root"] = str(path.parent.resolve() / data["root"])
+    return {"name": path.stem, **record}
+
+
+def _put(record: dict[str, Any], path: list[str], value: Any) -> None:
+    for name in path[:-1]:
+        record = record.setdefault(name, {})
+        if not isinstance(record, dict):
+            raise ConfigError(f"{'.'.join(path)}: {name} is no table")
+    record[path[-1]] = value
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

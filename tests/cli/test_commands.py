@@ -1,0 +1,174 @@
+"""status, logs, cancel, release: from the words that are typed to what is printed and what Slurm is told."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterctl import cli
+from clusterctl.runs.files import read_json
+from clusterctl.runs.layout import RunDir
+
+Fabricate = Callable[..., RunDir]
+Typed = Callable[..., tuple[int, str, str]]
+A, B = "cora-20260101-000000-aaaa", "cora-20260102-000000-bbbb"
+SUBMITTED = {"submission.json": {"job_id": "12"}}
+FINISHED = {"finished.json": {"attempt": 0, "time": 5}}
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A login node: Slurm's commands on PATH note what they are asked; `site/queue` is what squeue prints."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "queue").write_text("")
+    for command in ("sbatch", "squeue", "scancel", "scontrol"):
+        path = folder / command
+        answer = f'cat "{folder}/queue"' if command == "squeue" else ""
+        path.write_text(f'#!/bin/sh\necho "{command} $*" >> "{folder}/asked"\n{answer}\n')
+        path.chmod(0o700)
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "site.toml").write_text(f'name = "site"\nruns = "{tmp_path}/runs"\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CLUSTERCTL_CLUSTER", "site")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def asked(site: Path) -> list[str]:
+    path = site / "asked"
+    return [line for line in path.read_text().splitlines() if not line.startswith("squeue")] if path.exists() else []
+
+
+def queue(site: Path, *jobs: tuple[str, str]) -> None:
+    lines = ["\x1f".join([number, state, *["0"] * 11, ""]) for number, state in jobs]
+    (site / "queue").write_text("\n".join(lines))
+
+
+@pytest.fixture
+def typed(site: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Typed:
+    def run(*words: str) -> tuple[int, str, str]:
+        code = cli.run(words)
+        out, err = capfdbinary.readouterr()
+        return code, out.decode(), err.decode()
+
+    return run
+
+
+def test_status_of_no_runs_says_what_to_type(typed: Typed) -> None:
+    assert typed("status") == (0, "", "no runs yet; try: clusterctl submit cora --follow\n")
+
+
+def test_status_shows_the_newest_runs_first(typed: Typed, fabricate: Fabricate) -> None:
+    for run in (A, B):
+        fabricate(run, FINISHED)
+    _, out, _ = typed("status")
+    assert [line.split()[0] for line in out.splitlines()] == ["RUN", B, A]
+    _, out, _ = typed("status", "-n", "1")
+    assert [line.split()[0] for line in out.splitlines()] == ["RUN", B]
+    _, out, _ = typed("status", A)
+    assert [line.split()[0] for line in out.splitlines()] == ["RUN", A]
+
+
+def test_status_as_json_has_a_version_and_the_names_of_the_stages(typed: Typed, fabricate: Fabricate) -> None:
+    fabricate(A, FINISHED)
+    code, out, err = typed("status", "@last", "-o", "json")
+    content = json.loads(out)
+    assert (code, err, content["schema_version"]) == (0, "", 1)
+    assert [(run["id"], run["stage"]) for run in content["runs"]] == [(A, "finished")]
+
+
+def test_status_of_a_slurm_that_fails_shows_what_the_files_say_and_warns(
+    typed: Typed, site: Path, fabricate: Fabricate
+) -> None:
+    fabricate(A, SUBMITTED)
+    (site / "squeue").write_text("#!/bin/sh\necho 'squeue: error: Unable to contact slurm controller' >&2\nexit 1\n")
+    code, out, err = typed("status")
+    assert code == 0
+    assert "queued?" in out
+    assert err.startswith("warning: squeue: Unable to contact slurm controller\nhint: ")
+
+
+def test_status_of_a_damaged_run_is_an_error_without_a_traceback(typed: Typed, fabricate: Fabricate) -> None:
+    fabricate(A, {"run.json": "{"})
+    code, out, err = typed("status", A)
+    assert (code, out) == (3, "")
+    assert err.startswith("error: cannot read ")
+    fabricate(B, FINISHED)
+    code, out, err = typed("status")
+    assert code == 0
+    assert B in out
+    assert err.startswith("warning: cannot read ")
+
+
+def test_an_unknown_run_is_not_found(typed: Typed, fabricate: Fabricate) -> None:
+    fabricate(A, FINISHED)
+    for command in ("status", "logs", "cancel", "release"):
+        assert typed(command, "crao") == (5, "", "error: no run named: crao\nhint: did you mean cora?\n")
+
+
+def test_logs_mark_each_line_with_its_rank_and_keep_its_bytes(typed: Typed, fabricate: Fabricate) -> None:
+    logs = {f"attempts/0/logs/rank_0000{rank}.out": f"hello \x1b[1m{rank}\n" for rank in (0, 1)}
+    fabricate(A, FINISHED | logs | {"attempts/0/events/rank_00000.jsonl": "{}\n"})
+    assert typed("logs", "cora") == (0, "r00 hello \x1b[1m0\nr01 hello \x1b[1m1\n", "")
+    assert typed("logs", "cora", "--rank", "1") == (0, "hello \x1b[1m1\n", "")
+    assert typed("logs", "cora", "--stderr") == (0, "", "")
+
+
+def test_logs_of_a_missing_rank_are_not_found(typed: Typed, fabricate: Fabricate) -> None:
+    fabricate(A, FINISHED | {"attempts/0/logs/rank_00000.out": "x\n"})
+    assert typed("logs", A, "--rank", "4") == (5, "", f"error: no rank 4 in {A}\nhint: it has 0\n")
+
+
+def test_logs_that_are_followed_end_with_the_run(typed: Typed, fabricate: Fabricate) -> None:
+    fabricate(
+        A, FINISHED | {"attempts/0/logs/rank_00000.out": "one\ntwo", "attempts/0/events/rank_00000.jsonl": "{}\n"}
+    )
+    assert typed("logs", "-f", A) == (0, "r00 one\nr00 two\n", f"{A}: finished\n")
+
+
+def test_cancel_writes_who_asked_and_tells_slurm_once_for_all(typed: Typed, site: Path, fabricate: Fabricate) -> None:
+    runs = [fabricate(run, {"submission.json": {"job_id": number}}) for run, number in ((A, "12"), (B, "13"))]
+    queue(site, ("12", "RUNNING"), ("13", "PENDING"))
+    code, out, err = typed("cancel", A, B, "--yes")
+    assert (code, out, err) == (0, "", f"cancelled {A}\ncancelled {B}\n")
+    assert asked(site) == ["scancel 12 13"]
+    assert all("@" in read_json(run.cancel_json)["by"] for run in runs)
+
+
+def test_a_run_that_has_ended_is_not_cancelled_again(typed: Typed, site: Path, fabricate: Fabricate) -> None:
+    run = fabricate(A, FINISHED)
+    assert typed("cancel", A) == (0, "", f"{A} has ended already: finished\n")
+    assert asked(site) == []
+    assert not run.cancel_json.exists()
+
+
+def test_the_mark_is_there_before_slurm_is_told(typed: Typed, site: Path, fabricate: Fabricate) -> None:
+    """A rank that gets TERM looks for it; the command may die in between."""
+    run = fabricate(A, SUBMITTED)
+    queue(site, ("12", "RUNNING"))
+    (site / "scancel").write_text(f'#!/bin/sh\n[ -e "{run.cancel_json}" ] || exit 9\n')
+    assert typed("cancel", A)[0] == 0
+
+
+def test_a_cancel_that_slurm_refuses_is_slurms_error(typed: Typed, site: Path, fabricate: Fabricate) -> None:
+    fabricate(A, SUBMITTED)
+    queue(site, ("12", "RUNNING"))
+    (site / "scancel").write_text("#!/bin/sh\necho 'scancel: error: Access/permission denied' >&2\nexit 1\n")
+    assert typed("cancel", A) == (4, "", "error: scancel: Access/permission denied\n")
+
+
+def test_a_held_run_is_released(typed: Typed, site: Path, fabricate: Fabricate) -> None:
+    fabricate(A, SUBMITTED)
+    queue(site, ("12", "PENDING"))
+    assert typed("release", A) == (0, "", f"released {A}\n")
+    assert asked(site) == ["scontrol release 12"]
+
+
+def test_a_run_that_does_not_wait_cannot_be_released(typed: Typed, fabricate: Fabricate) -> None:
+    fabricate(A, FINISHED)
+    assert typed("release", A)[0] == 2

@@ -1,0 +1,108 @@
+"""The wall and the layers: imports run downwards inside a half, from both halves to the shared, never across."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import clusterctl
+
+SOURCE = Path(clusterctl.__file__).parent
+SHARED = ("runs", "spec", "errors")
+LOGIN = (
+    "__main__", "cli", "display", "insight", "observe", "launch", "slurm", "containers", "emulator", "sandbox", "config"
+)  # fmt: skip
+TASK = ("workloads", "training", "graph", "task")
+# Who may import what else; the standard library is everybody's.
+OUTSIDE = {
+    "click": {"cli"},
+    "rich": {"display"},
+    "textual": {"display"},
+    "submitit": {"launch"},
+    "pydantic": {"config"},
+    "platformdirs": {"config"},
+    "torch": set(TASK),
+    "torch_geometric": set(TASK),
+    "numpy": set(TASK),
+    "scipy": set(TASK),
+}
+
+
+def below(package: str) -> set[str]:
+    """The packages that `package` may import, itself among them."""
+    for stack in (LOGIN, TASK):
+        if package in stack:
+            return {*stack[stack.index(package) :], *SHARED, ""}
+    return {*SHARED[SHARED.index(package) :], ""} if package in SHARED else {""}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that the file imports: at its top, inside functions, for type checking alone."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            yield node.module or ""
+            if node.module == "clusterctl":
+                yield from (f"clusterctl.{alias.name}" for alias in node.names if (SOURCE / alias.name).is_dir())
+
+
+def package_of(module: str) -> str:
+    """The part of clusterctl that `module` belongs to; nothing for the package itself."""
+    return module.partition("clusterctl")[2].strip(".").partition(".")[0]
+
+
+def arrows() -> Iterator[tuple[str, str, str]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+        for module in imports(path):
+            yield name, package_of(name), module
+
+
+def test_every_arrow_between_packages_points_downwards() -> None:
+    wrong = [
+        f"{name} imports {module}"
+        for name, package, module in arrows()
+        if module.partition(".")[0] == "clusterctl" and package_of(module) not in below(package)
+    ]
+    assert wrong == []
+
+
+def test_every_other_import_is_the_standard_librarys_or_has_its_one_place() -> None:
+    wrong = [
+        f"{name} imports {module}"
+        for name, package, module in arrows()
+        if (top := module.partition(".")[0]) not in {"clusterctl", *sys.stdlib_module_names}
+        and package not in OUTSIDE.get(top, set())
+    ]
+    assert wrong == []
+
+
+def test_every_package_has_its_layer() -> None:
+    known = {*SHARED, *LOGIN, *TASK, "shipped"}
+    found = {path.stem for path in SOURCE.iterdir() if path.name not in {"__init__.py", "__pycache__", "py.typed"}}
+    assert found <= known
+
+
+@pytest.mark.parametrize(
+    ("package", "other", "allowed"),
+    [
+        ("cli", "config", True),
+        ("config", "cli", False),
+        ("slurm", "observe", False),
+        ("observe", "task", False),
+        ("training", "graph", True),
+        ("graph", "training", False),
+        ("task", "slurm", False),
+        ("runs", "spec", True),
+        ("spec", "runs", False),
+        ("errors", "spec", False),
+    ],
+)
+def test_the_rule_itself_tells_up_from_down(package: str, other: str, allowed: bool) -> None:
+    assert (other in below(package)) == allowed

@@ -1,0 +1,53 @@
+"""What each command imports: a login node starts it often, from a slow file system."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN_AND_LIST = """
+import json, sys
+from clusterctl.cli import run
+code = run(sys.argv[1:])
+print(json.dumps([code, sorted(sys.modules)]), file=sys.stderr)
+"""
+HEAVY = {"torch", "torch_geometric", "numpy", "scipy", "submitit", "textual", "pydantic"}
+
+
+def loaded(tmp_path: Path, *words: str) -> set[str]:
+    """The modules that `clusterctl WORDS` has imported at its end."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "CLUSTERCTL_RUNS": str(tmp_path / "runs"),
+        "CLUSTERCTL_CLUSTER": "local",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_AND_LIST, *words], env=environment, capture_output=True, text=True, check=True
+    )
+    code, modules = json.loads(done.stderr.splitlines()[-1])
+    assert code == 0, done.stderr
+    return set(modules)
+
+
+def test_help_imports_click_and_no_command(tmp_path: Path) -> None:
+    modules = loaded(tmp_path, "--help")
+    ours = {name for name in modules if name.startswith("clusterctl")}
+    assert ours == {"clusterctl", "clusterctl.cli", "clusterctl.errors"}
+    assert not modules & (HEAVY | {"rich", "subprocess", "dataclasses"})
+
+
+@pytest.mark.parametrize(
+    "words", [("status",), ("status", "-o", "json"), ("submit", "cora", "--dry-run")], ids=lambda words: " ".join(words)
+)
+def test_asking_and_planning_import_no_torch_numpy_or_submitit(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert not loaded(tmp_path, *words) & HEAVY
+
+
+def test_only_a_table_needs_rich(tmp_path: Path) -> None:
+    assert "rich" not in loaded(tmp_path, "status", "-o", "json")
