@@ -74,6 +74,23 @@ def test_in_a_file_every_stage_and_every_epoch_has_its_line(run: RunDir, console
     assert lines[7].startswith("next: clusterctl status ")
 
 
+def test_the_stages_of_a_second_attempt_are_told_again_but_no_stage_twice(
+    fabricate: Callable[..., RunDir], console: Consoles
+) -> None:
+    run = fabricate(files={"submission.json": {"job_id": "12"}})
+    world = playing(
+        lambda: run.attempt(0).path.mkdir(parents=True),
+        lambda: write_json(run.attempt(0).host_json, {"job_id": "12", "start": 100}),
+        lambda: Lines(run.attempt(0).events(0)).append({"event": "stage", "stage": "training"}),
+        lambda: run.attempt(1).path.mkdir(),
+        lambda: Lines(run.attempt(1).events(0)).append({"event": "stage", "stage": "training"}),
+        lambda: write_json(run.finished_json, {"attempt": 1, "time": 130}),
+    )
+    out, file = console()
+    show(run, SITE, out, world)
+    assert file.getvalue().splitlines()[:4] == ["starting", "training", "starting", "training"]
+
+
 def test_on_a_terminal_a_bar_shows_stage_epoch_loss_and_accuracy(run: RunDir, console: Consoles) -> None:
     world = playing(lambda: training(run, from_epoch=1, to_epoch=2), lambda: finish(run))
     out, file = console(width=100, force_terminal=True, no_color=True)

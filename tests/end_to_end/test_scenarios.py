@@ -65,7 +65,7 @@ def test_reddit_trains_on_real_data_and_its_accuracy_is_in_the_json(stage: Stage
 
 def test_synthetic_needs_no_data(stage: Stage) -> None:
     job = (
-        f'workload = "synthetic"\n{SHAPE}[train]\nepochs = 1\navg_num_nodes = 2000\nmodel = "sage"\nfan_out = [5, 5]\n'
+        f'workload = "synthetic"\n{SHAPE}[train]\nepochs = 8\navg_num_nodes = 4000\nmodel = "sage"\n'
     )
     run = stage.submit(stage.write_job("synthetic", job), "--wait")
     assert stage.status(run)["test_accuracy"] > 0.3

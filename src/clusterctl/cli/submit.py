@@ -85,7 +85,7 @@ def submit(
     if dry_run:
         _show_plan(resolved, ask_slurm=dry_run == "slurm")
         return
-    run = _submitted(resolved, hold, output)
+    run = _submitted(resolved, hold, output, told_next=follow or wait)
     if follow:
         from clusterctl.display.follow import show
 
@@ -109,7 +109,7 @@ def _show_plan(resolved: Resolved, *, ask_slurm: bool) -> None:
         click.echo(test_only(plan, slurm.path_of("sbatch"), slurm.environment), err=True)
 
 
-def _submitted(resolved: Resolved, hold: bool, output: str) -> RunDir:
+def _submitted(resolved: Resolved, hold: bool, output: str, told_next: bool) -> RunDir:
     from clusterctl.launch.submit import submit as send
     from clusterctl.runs.files import read_json
 
@@ -118,8 +118,7 @@ def _submitted(resolved: Resolved, hold: bool, output: str) -> RunDir:
     job_id = read_json(run.submission_json)["job_id"]
     record = {"schema_version": 1, "id": run.id, "job_id": job_id, "directory": str(run.path)}
     click.echo(json.dumps(record) if output == "json" else run.id)
-    # Whoever reads stdout only should not be told twice; a person at a terminal is told what to type next.
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and not told_next:  # a person is told what to type next; a program reads stdout
         first = f"clusterctl release {run.id}" if hold else f"clusterctl logs -f {run.id}"
         click.echo(f"job {job_id} on {resolved.cluster.name}\nnext: {first}\n      clusterctl status", err=True)
     return run

@@ -63,7 +63,7 @@ def _view(console: Console) -> Iterator[_View]:
         TextColumn("{task.fields[facts]}", markup=False),
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
     ]
-    with Progress(*columns, console=console, auto_refresh=False, expand=True, transient=True) as progress:
+    with Progress(*columns, console=console, auto_refresh=False, expand=True) as progress:
         yield _Bar(progress, progress.add_task("", total=None, stage="", facts=""))
 
 
@@ -124,8 +124,9 @@ class _PlainLines:
             return []
         path = run.attempt(attempt.number).metrics
         if self._metrics is None or self._metrics.path != path:
+            if self._metrics:  # a new attempt goes through its stages again
+                self._told.clear()
             self._metrics = Growing(path)
-            self._told.clear()
         records = map(parse_record, self._metrics.read())
         return [numbers_of(record) for record in records if record]
 

@@ -38,7 +38,6 @@ def batch_environment(machine: Machine, job: Job, request: Request, record: Reco
         "SLURM_JOBID": job.id,
         "SLURM_JOB_CPUS_PER_NODE": per_node([request.cpus_on_each] * request.nodes),
         "SLURM_JOB_GID": os.getgid(),
-        "SLURM_JOB_GPUS": _indices(record.gpus[0]) or None,
         "SLURM_JOB_ID": job.id,
         "SLURM_JOB_NAME": request.name,
         "SLURM_JOB_NODELIST": names,
@@ -93,7 +92,9 @@ def task_environment(step: int, nodes: Sequence[int], counts: Sequence[int], nod
 
 def gpu_environment(gpus: Sequence[int]) -> dict[str, str]:
     """All of a job's GPUs on a node are visible to each of its tasks there; ranks pick theirs by local rank."""
-    return {"CUDA_VISIBLE_DEVICES": _indices(gpus), "GPU_DEVICE_ORDINAL": _indices(gpus)} if gpus else {}
+    indices = ",".join(str(index) for index in gpus)
+    names = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "SLURM_JOB_GPUS")
+    return dict.fromkeys(names, indices) if gpus else {}
 
 
 def user_name() -> str:
@@ -101,7 +102,3 @@ def user_name() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container may run under a number without a name
         return str(os.getuid())
-
-
-def _indices(gpus: Sequence[int]) -> str:
-    return ",".join(str(index) for index in gpus)

@@ -134,8 +134,10 @@ def find(machine: Machine, job_id: str) -> Job:
     return Job(folder)
 
 
-def publish(machine: Machine, request: Request, environment: dict[str, str], script: bytes, record: Record) -> Job:
-    """Make a new job, whole at once, under the next free id."""
+def publish(
+    machine: Machine, request: Request, environment: dict[str, str], script: bytes, record: Record
+) -> tuple[Job, int]:
+    """Make a new job, whole at once, under the next free id; returns it with its pipe, held open."""
     machine.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = machine.jobs / f".new-{os.getpid()}"
     aside.mkdir(mode=0o700)
@@ -145,6 +147,7 @@ def publish(machine: Machine, request: Request, environment: dict[str, str], scr
     write_aside(aside / "request.json", request._asdict())
     write_aside(aside / "environment.json", environment)
     write_aside(aside / "record.json", record._asdict())
+    control = fifo.create(aside / "control")
     while True:
         known = all_jobs(machine)
         folder = machine.jobs / str(known[-1].id + 1 if known else 1)
@@ -152,7 +155,7 @@ def publish(machine: Machine, request: Request, environment: dict[str, str], scr
             aside.rename(folder)
         except OSError:  # taken meanwhile: a folder with content cannot be renamed over
             continue
-        return Job(folder)
+        return Job(folder), control
 
 
 def nudge(machine: Machine) -> None:
@@ -162,22 +165,27 @@ def nudge(machine: Machine) -> None:
             fifo.send(job.control, "-", "nudge")
 
 
-def clean_up(machine: Machine) -> None:
-    """Bury jobs whose supervisor was killed, with whatever still runs of them, and forget those that ended long ago.
+def bury_lost(machine: Machine) -> None:
+    """Record the end of jobs whose supervisor was killed, and end what still runs of them.
 
-    Every command does so first; no daemon would.
+    Every command does so first, for want of a daemon. A supervisor that ends in order writes the record before it
+    removes the pipe, so a job without an end and without a reader of its pipe is lost.
     """
-    jobs = all_jobs(machine)
-    for job in jobs:
-        if not job.control.exists() and job is not jobs[-1]:  # the last one keeps ids from being given twice
-            ended = job.record.ended
-            if ended and time.time() - ended > KEPT_SECONDS:
-                shutil.rmtree(job.folder, ignore_errors=True)
-        elif job.control.exists() and not job.is_supervised and not job.record.state.ended:
+    for job in all_jobs(machine):
+        if job.control.exists() and not job.is_supervised and not job.record.state.ended:
             processes.kill_marked(f"{JOB_MARK}={job.folder}")
             job.write(job.record._replace(state=State.NODE_FAIL, reason="NodeDown", ended=time.time()))
             job.control.unlink(missing_ok=True)
             nudge(machine)
+
+
+def forget_old(machine: Machine) -> None:
+    """Remove what ended long ago, but for the newest job: its id must not be given twice."""
+    for job in all_jobs(machine)[:-1]:
+        if not job.control.exists():
+            if time.time() - (job.record.ended or 0) < KEPT_SECONDS:
+                return
+            shutil.rmtree(job.folder, ignore_errors=True)
 
 
 def write_aside(path: Path, record: Any) -> None:

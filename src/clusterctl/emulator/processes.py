@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 def spawn(argv: list[str], environment: Mapping[str, str], folder: str, out: int, err: int) -> int:
@@ -66,8 +66,8 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
 
 
-def descendants(ancestor: int) -> list[int]:
-    """Every process below `ancestor`, zombies apart."""
+def descendants(ancestor: int, apart_from: Callable[[int], bool]) -> list[int]:
+    """Every process below `ancestor`, but for zombies and for whole trees below and with an exception."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -79,7 +79,7 @@ def descendants(ancestor: int) -> list[int]:
                 children.setdefault(int(parent), []).append(int(entry.name))
     found, unseen = [], [ancestor]
     while unseen:
-        below = children.get(unseen.pop(), [])
+        below = [pid for pid in children.get(unseen.pop(), []) if not apart_from(pid)]
         found += below
         unseen += below
     return found

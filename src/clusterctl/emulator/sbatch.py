@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.emulator import fifo, jobs
-from clusterctl.emulator.jobs import HELD, Record, State
+from clusterctl.emulator import jobs
+from clusterctl.emulator.jobs import HELD, JOB_MARK, Record, State
 from clusterctl.emulator.request import SBATCH, make_request, refuse_impossible, script_options
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
+    from clusterctl.emulator.jobs import Job
     from clusterctl.emulator.machine import Machine
 
 
@@ -38,23 +39,23 @@ def main(machine: Machine, arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 0
-    jobs.clean_up(machine)
+    jobs.bury_lost(machine)
+    jobs.forget_old(machine)
     record = Record(State.PENDING, HELD if "hold" in options else "None", time.time())
-    job = jobs.publish(machine, request, dict(os.environ), script, record)
-    _start_supervisor(machine, job)
+    job, control = jobs.publish(machine, request, dict(os.environ), script, record)
+    _start_supervisor(machine, job, control)
     print(job.id if "parsable" in options else f"Submitted batch job {job.id}")
     return 0
 
 
-def _start_supervisor(machine: Machine, job: jobs.Job) -> None:
-    """A process of its own that outlives this command. Its standard input is the control pipe, open all the way."""
-    control = fifo.create(job.control)
+def _start_supervisor(machine: Machine, job: Job, control: int) -> None:
+    """A process of its own that outlives this command. Its standard input is the job's pipe, open all the way."""
     log = os.fspath(job.folder / "supervisor.log")
     python = [sys.executable, "-X", "utf8", "-I", "-S"]
     os.posix_spawn(
         sys.executable,
         [*python, os.fspath(machine.bin / "start.py"), "supervisor", str(job.id)],
-        os.environ,
+        {name: value for name, value in os.environ.items() if name != JOB_MARK},  # sbatch may run inside a job
         file_actions=[
             (os.POSIX_SPAWN_DUP2, control, 0),
             (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),

@@ -21,7 +21,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
     options, job_ids = _SCANCEL.parse(arguments, permute=True)
     if not job_ids:
         raise SlurmError("No job identification provided")
-    jobs.clean_up(machine)
+    jobs.bury_lost(machine)
     request = ["cancel"]
     if "signal" in options:
         scope = "full" if "full" in options else "batch" if "batch" in options else "steps"

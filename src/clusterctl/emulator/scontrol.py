@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def main(machine: Machine, arguments: list[str]) -> int:
-    jobs.clean_up(machine)
+    jobs.bury_lost(machine)
     match [word if "=" in word else word.lower() for word in arguments[:1]] + arguments[1:]:
         case ["ping"]:
             print(f"Slurmctld(primary) at {socket.gethostname()} is UP")

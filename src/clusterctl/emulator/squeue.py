@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 def main(machine: Machine, arguments: list[str]) -> int:
     options, _ = _SQUEUE.parse(arguments, permute=True)
-    jobs.clean_up(machine)
+    jobs.bury_lost(machine)
     header, columns = (
         _long_format(options["Format"]) if "Format" in options else _format(options.get("format", _DEFAULT))
     )
@@ -140,7 +140,6 @@ def _reason_or_nodes(row: Row) -> str:
 
 
 _FIELDS: dict[str, Callable[[Row], str]] = {
-    "account": lambda row: "(null)",  # noqa: ARG005
     "comment": lambda row: row.request.comment or "(null)",
     "endtime": lambda row: _time(_end(row)),
     "exit_code": lambda row: str(row.record.status),
@@ -165,9 +164,7 @@ _FIELDS: dict[str, Callable[[Row], str]] = {
 _PERCENT = re.compile(r"%(\.?)(\d*)(\w)")
 _LETTERS = {
     **dict.fromkeys("iA", "jobid"),
-    **dict(
-        zip("PjukaDN", ("partition", "name", "username", "comment", "account", "numnodes", "nodelist"), strict=True)
-    ),
+    **dict(zip("PjukDN", ("partition", "name", "username", "comment", "numnodes", "nodelist"), strict=True)),
     **dict(zip("tTrRMl", ("statecompact", "state", "reason", "reasonlist", "timeused", "timelimit"), strict=True)),
     **dict(zip("VSeZ", ("submittime", "starttime", "endtime", "workdir"), strict=True)),
 }

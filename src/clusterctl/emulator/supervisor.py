@@ -63,10 +63,8 @@ class Supervisor:
         """True when the job has its nodes, False when it was cancelled before."""
         self.becomes = None
         while True:
-            if self.record.reason != HELD:
-                if self._place():
-                    return True
-                jobs.clean_up(self.machine)
+            if self.record.reason != HELD and self._place():
+                return True
             self._wait(time.monotonic() + _LOOK_AGAIN_SECONDS)
             if self.record.state is State.CANCELLED:
                 return False
@@ -79,6 +77,7 @@ class Supervisor:
                     nodes, gpus = placed
                     self._note(state=State.RUNNING, reason="None", started=time.time(), nodes=nodes, gpus=gpus)
                     return True
+            jobs.bury_lost(self.machine)
             # With a node down it may never fit: then the jobs behind it need not wait.
             possible = slots.could_be_placed(self.machine, self.request)
             reason = "Resources" if possible else "ReqNodeNotAvail"
@@ -97,7 +96,7 @@ class Supervisor:
             self._watch_the_clock()
             if self.status is not None and self.becomes is None:
                 self._end(State.COMPLETED if self.status == 0 else State.FAILED)
-        while remaining := processes.descendants(os.getpid()):
+        while remaining := self._processes():
             self._kill(remaining)
             fifo.wait([self.signals], 0.1)
             self._reap()
@@ -143,7 +142,7 @@ class Supervisor:
             self._end(State.TIMEOUT)
         if now >= self.kill_at:
             self.kill_at = math.inf
-            self._kill(processes.descendants(os.getpid()))
+            self._kill(self._processes())
 
     def _end(self, becomes: State) -> None:
         """Ask all processes to leave, and KILL those that have not by KillWait."""
@@ -162,7 +161,7 @@ class Supervisor:
     def _lose_node(self, node: int) -> None:
         """As in a power-off: nothing there can leave in order. srun and the batch script live on the first node."""
         if node == self.record.nodes[0]:
-            self._kill(processes.descendants(os.getpid()))
+            self._kill(self._processes())
         else:
             self._signal(signal.SIGKILL, steps=True, batch=False, node=str(node))
         self._say("DUE TO NODE FAILURE")
@@ -231,6 +230,16 @@ class Supervisor:
                 return
             if pid == self.batch:
                 self.status = status
+
+    def _processes(self) -> list[int]:
+        """All of the job. Jobs that it submitted are below this process too, and go on."""
+        return processes.descendants(os.getpid(), apart_from=self._is_supervisor)
+
+    def _is_supervisor(self, pid: int) -> bool:
+        try:
+            return Path(f"/proc/{pid}/fd/{_CONTROL}").readlink().is_relative_to(self.machine.jobs)
+        except OSError:
+            return False
 
     def _kill(self, pids: list[int]) -> None:
         for pid in pids:

@@ -122,7 +122,11 @@ def _exports(resolved: Resolved, library: Path, project: Path) -> list[tuple[str
     """What every task finds in its environment besides what it inherits; the job's own values come last and win."""
     job, cluster = resolved.job, resolved.cluster
     python_path = f"{library}:{project}" if job.code else str(library)
-    exports = {"OMP_NUM_THREADS": str(job.resources.cpus_per_task), "PYTHONPATH": python_path}
+    exports = {
+        "OMP_NUM_THREADS": str(job.resources.cpus_per_task),
+        "PYTHONPATH": python_path,
+        "SUBMITIT_LOG_LEVEL": "WARNING",  # its greetings would open and close every rank's log
+    }
     if cluster.interface:
         exports["CLUSTERCTL_INTERFACE"] = cluster.interface
     if job.container.image:

@@ -49,9 +49,9 @@ def free_network(folder: Path) -> str:
     raise SlurmError("no free network for the nodes: this host's routes cover all of 10.0.0.0/8")
 
 
-def free_ports(count: int, address: str) -> tuple[int, ...]:
-    """Ports of `address` that nobody listens on."""
-    sockets = [socket.create_server((address, 0)) for _ in range(count)]
+def free_ports(count: int) -> tuple[int, ...]:
+    """Ports that nobody on this host listens on, at any address."""
+    sockets = [socket.create_server(("", 0)) for _ in range(count)]
     ports = tuple(int(listener.getsockname()[1]) for listener in sockets)
     for listener in sockets:
         listener.close()

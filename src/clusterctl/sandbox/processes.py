@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,8 +33,8 @@ class Process(NamedTuple):
         return stat is not None and stat[1] == self.started
 
 
-def start(folder: Path, part: str, argv: list[str], log: Path) -> Process:
-    """Start `argv` detached and marked, its output in `log`."""
+def start(folder: Path, part: str, argv: list[str], log: Path, variables: Mapping[str, str] | None = None) -> Process:
+    """Start `argv` detached and marked, its output in `log`, with further environment `variables`."""
     program = shutil.which(argv[0], path=PATH)
     if program is None:
         raise SlurmError(f"no {argv[0]} on PATH")
@@ -44,7 +44,7 @@ def start(folder: Path, part: str, argv: list[str], log: Path) -> Process:
         (os.POSIX_SPAWN_OPEN, 1, log, to_log, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
-    pid = os.posix_spawn(program, argv, environment(folder, part), file_actions=actions, setsid=True)
+    pid = os.posix_spawn(program, argv, environment(folder, part) | dict(variables or {}), file_actions=actions, setsid=True)
     _, started = _stat(pid) or ("", 0)
     return Process(pid, started, part, argv[0])
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def meet(place: Place, attempt: Attempt | None) -> Store:
     """The store of this run's ranks: torchrun's own under torchrun, else one that rank 0 serves and publishes."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        return next(rendezvous("env://", place.rank, place.world_size))[0]
+        store: Store = next(rendezvous("env://", place.rank, place.world_size))[0]
+        return store
     if place.world_size == 1:
         return HashStore()
     if attempt is None:

@@ -27,7 +27,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """All ranks shuffle alike, and of step `s` rank `r` takes `batch_size` seeds from `(s * world + r) * batch_size` on.
+    """All ranks shuffle alike; of step `s`, rank `r` takes `batch_size` seeds from `(s * world + r) * batch_size` on.
 
     The last step is padded with seeds of weight zero, so every rank makes the same steps, also where there are fewer
     seeds than ranks.

@@ -52,6 +52,7 @@ record ""
 export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slurm
 export OMP_NUM_THREADS=14
 export PYTHONPATH=/runs/.code/0123/lib:/runs/.code/0123/project
+export SUBMITIT_LOG_LEVEL=WARNING
 export CLUSTERCTL_INTERFACE=ib0
 export NVIDIA_VISIBLE_DEVICES=all
 export NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -78,7 +79,7 @@ srun \
   --no-container-mount-home \
   --no-container-remap-root \
   --no-container-entrypoint \
-  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_INTERFACE,CLUSTERCTL_RUN_DIR,NCCL_DEBUG,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,TRICKY \
+  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_INTERFACE,CLUSTERCTL_RUN_DIR,NCCL_DEBUG,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,SUBMITIT_LOG_LEVEL,TRICKY \
   --chdir=/runs/.code/0123/project \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   /opt/venv/bin/python -u -m submitit.core._submit "$run/submitit"

@@ -1,0 +1,42 @@
+"""slurmdbd and its MariaDB: Slurm's memory of jobs that have ended."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import SlurmError
+from clusterctl.sandbox import processes
+
+if TYPE_CHECKING:
+    from clusterctl.sandbox.record import Sandbox
+
+
+def start_accounting(sandbox: Sandbox) -> None:
+    """Make an empty database and start slurmdbd on it. slurmctld wants to find it, and its cluster in it."""
+    defaults = f"--defaults-file={sandbox.path}/etc/my.cnf"
+    (sandbox.path / "mysql").mkdir(mode=0o700)
+    _run(sandbox, "mariadb-install-db", defaults, "--auth-root-authentication-method=socket", "--skip-test-db")
+    processes.start(sandbox.path, "mariadbd", ["mariadbd", defaults], sandbox.log("mariadbd"))
+    database = sandbox.path / "run" / "mysql.socket"
+    processes.wait_until(lambda: answers(str(database)), 20, "mariadbd", sandbox.log("mariadbd"))
+    environment = {"MYSQL_UNIX_PORT": str(database)}  # slurmdbd.conf has no word for it
+    processes.start(sandbox.path, "slurmdbd", ["slurmdbd", "-D"], sandbox.log("slurmdbd"), environment)
+    address = (sandbox.address, sandbox.port_of("slurmdbd"))
+    processes.wait_until(lambda: answers(address), 20, "slurmdbd", sandbox.log("slurmdbd"))
+    _run(sandbox, "sacctmgr", "--immediate", "--quiet", "add", "cluster", "sandbox")
+
+
+def answers(address: str | tuple[str, int]) -> bool:
+    """Whether somebody listens on a Unix socket's path, or on an address and port."""
+    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+    with socket.socket(family) as probe:
+        return probe.connect_ex(address) == 0
+
+
+def _run(sandbox: Sandbox, *argv: str) -> None:
+    environment = processes.environment(sandbox.path, argv[0])
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise SlurmError(f"{argv[0]}: {(done.stderr or done.stdout).strip()}")

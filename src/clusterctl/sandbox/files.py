@@ -1,0 +1,119 @@
+"""The files that the sandbox's daemons read, filled in from the templates in `cluster/sandbox/`."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import secrets
+import socket
+import stat
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING
+
+from clusterctl.config.places import shipped_folder
+from clusterctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.sandbox.record import Sandbox
+
+CPUS_PER_NODE = 16  # claimed, not had: Slurm may overcommit this machine
+MEGABYTES_PER_NODE = 64_000
+_GPU_MAJOR = 240  # a device number that Linux leaves to local use: nothing ever answers on these nodes
+
+
+def write_files(sandbox: Sandbox) -> None:
+    """Write everything into the sandbox's folder, its device nodes and munge's key included."""
+    for name in ("etc", "run", "log", "spool", "state", "dev"):
+        (sandbox.path / name).mkdir(mode=0o700)
+    etc = sandbox.path / "etc"
+    values = _values(sandbox)
+    for name in ("slurm.conf", "slurmdbd.conf", "my.cnf", "cgroup.conf"):
+        template = Template((shipped_folder() / "cluster" / "sandbox" / name).read_text(encoding="utf-8"))
+        _write(etc / name, template.substitute(values))
+    _write(etc / "gres.conf", "\n".join(["AutoDetect=off", *_gres_lines(sandbox), ""]))
+    _write(etc / "plugstack.conf", "")
+    _write(etc / "hosts", "".join(f"{address} {name}\n" for address, name in _hosts(sandbox)))
+    _write(etc / "nsswitch.conf", _files_alone(Path("/etc/nsswitch.conf")))
+    _write(etc / "munge.key", secrets.token_hex(64))
+
+
+def _values(sandbox: Sandbox) -> dict[str, str | int]:
+    host, contained = socket.gethostname().partition(".")[0], sandbox.request.cgroups
+    return {
+        "folder": sandbox.folder,
+        "user": getpass.getuser(),
+        "controller": f"{host}({sandbox.address})" if sandbox.namespaces else "localhost",
+        "address": sandbox.address,
+        "slurmctld_port": sandbox.port_of("slurmctld"),
+        "slurmdbd_port": sandbox.port_of("slurmdbd"),
+        "kill_wait": sandbox.request.kill_wait,
+        "proctrack": "cgroup" if contained else "linuxproc",
+        "task": "cgroup" if contained else "none",
+        "gather": "cgroup" if contained else "linux",
+        "accounting": "\n".join(_accounting_lines(sandbox)),
+        "node_lines": "\n".join(_node_lines(sandbox)),
+    }
+
+
+def _accounting_lines(sandbox: Sandbox) -> Iterator[str]:
+    if sandbox.request.accounting:
+        yield "AccountingStorageType=accounting_storage/slurmdbd"
+        yield f"AccountingStorageHost={sandbox.address}"
+        yield f"AccountingStoragePort={sandbox.port_of('slurmdbd')}"
+        yield f"AccountingStoragePass={sandbox.munge_socket}"  # or slurmctld asks the munge of this host
+        yield "AccountingStorageTRES=gres/gpu"
+        yield "AccountingStoreFlags=job_comment,job_script,job_env"
+
+
+def _node_lines(sandbox: Sandbox) -> Iterator[str]:
+    gpus = f" Gres=gpu:{sandbox.request.gpus_per_node}" if sandbox.request.gpus_per_node else ""
+    for node in sandbox.names:
+        host = "" if sandbox.namespaces else " NodeHostname=localhost"
+        yield (
+            f"NodeName={node}{host} NodeAddr={sandbox.address_of(node)} Port={sandbox.port_of(node)}"
+            f" CPUs={CPUS_PER_NODE} RealMemory={MEGABYTES_PER_NODE}{gpus}"
+        )
+
+
+def _gres_lines(sandbox: Sandbox) -> Iterator[str]:
+    """This machine's GPUs shared out, each to one node; device nodes of our own making where they do not suffice."""
+    count = sandbox.request.gpus_per_node
+    real = sorted(Path("/dev").glob("nvidia[0-9]*"), key=lambda path: int(path.name[6:]))
+    if len(real) < count * sandbox.request.nodes:
+        real = []
+    for position, node in enumerate(sandbox.names):
+        devices = real[position * count : (position + 1) * count] or [_make_gpu(sandbox, n) for n in range(count)]
+        for device in devices:
+            yield f"NodeName={node} Name=gpu File={device}"
+
+
+def _make_gpu(sandbox: Sandbox, number: int) -> Path:
+    device = sandbox.path / "dev" / f"gpu{number}"
+    try:
+        if not device.exists():
+            os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(_GPU_MAJOR, number))
+    except PermissionError as error:
+        raise UsageError("device nodes for GPUs can be made by root alone", "leave out --gpus-per-node") from error
+    return device
+
+
+def _hosts(sandbox: Sandbox) -> Iterator[tuple[str, str]]:
+    yield "127.0.0.1", "localhost"
+    yield sandbox.address, socket.gethostname()
+    for node in sandbox.names:
+        yield sandbox.address_of(node), node
+
+
+def _files_alone(nsswitch: Path) -> str:
+    """This host's name service switch, but for host names: a node can reach no name server."""
+    text = nsswitch.read_text(encoding="utf-8") if nsswitch.exists() else ""
+    return re.sub(r"(?m)^hosts:.*\n?", "", text) + "hosts: files\n"
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o600)  # munged and slurmdbd insist

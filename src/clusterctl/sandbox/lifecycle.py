@@ -1,0 +1,163 @@
+"""Up, down, and what is there in between."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import SlurmError
+from clusterctl.runs.files import make_private
+from clusterctl.sandbox import network, node, processes
+from clusterctl.sandbox.accounting import answers, start_accounting
+from clusterctl.sandbox.files import write_files
+from clusterctl.sandbox.packages import check_packages
+from clusterctl.sandbox.record import Request, Sandbox, boot_id, current
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+READY_SECONDS = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """What of a sandbox lives. `nodes` has Slurm's word for the state of each, nothing when Slurm does not answer."""
+
+    sandbox: Sandbox | None
+    missing: tuple[str, ...] = ()  # daemons that should run and do not
+    nodes: dict[str, str]
+
+
+def up(folder: Path, request: Request, *, namespaces: bool | None = None) -> tuple[Sandbox, bool]:
+    """The sandbox in `folder`, and whether it was started just now; nodes that are off in one that is up are started.
+
+    One that is half dead is cleaned away first. `namespaces` says whether each node gets its own; default: where this
+    user may make them. Raises SlurmError when a package is missing or a daemon does not start.
+    """
+    check_packages(request)
+    with _alone(folder):
+        found = current(folder)
+        if found and not _missing(found):
+            return found, False
+        _remove(folder)
+        make_private(folder)
+        sandbox = _designed(folder, request, namespaces)
+        sandbox.save()
+        try:
+            write_files(sandbox)
+            _start(sandbox)
+        except BaseException:
+            _stop(folder)  # the logs stay, for whoever reads the error
+            (folder / "sandbox.json").unlink()
+            raise
+        return sandbox, True
+
+
+def down(folder: Path) -> bool:
+    """End everything that the sandbox in `folder` started, remove its files, and say whether there was anything."""
+    with _alone(folder):
+        return _remove(folder)
+
+
+def status(folder: Path) -> Status:
+    sandbox = current(folder)
+    if sandbox is None:
+        return Status(sandbox=None, nodes={})
+    return Status(sandbox=sandbox, missing=tuple(_missing(sandbox)), nodes=node_states(sandbox))
+
+
+def node_states(sandbox: Sandbox) -> dict[str, str]:
+    """Node -> its state in sinfo's words ("idle", "mix", "down*"); nothing when the controller is silent."""
+    if not answers((sandbox.address, sandbox.port_of("slurmctld"))):
+        return {}  # sinfo would try for nine seconds
+    argv = ["sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %t"]
+    environment = processes.environment(sandbox.path, "")
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    return dict(line.split() for line in done.stdout.splitlines())
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One `up` or `down` at a time. The lock ends with the process that holds it."""
+    make_private(folder.parent)
+    with folder.with_name("sandbox.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _designed(folder: Path, request: Request, namespaces: bool | None) -> Sandbox:
+    if namespaces is None:
+        namespaces = network.namespaces_allowed()
+    return Sandbox(
+        folder=str(folder),
+        boot_id=boot_id(),
+        request=request,
+        namespaces=namespaces,
+        network=network.free_network(folder) if namespaces else "127.0.0",
+        ports=network.free_ports(2 + request.nodes),
+    )
+
+
+def _start(sandbox: Sandbox) -> None:
+    if sandbox.namespaces:
+        network.lay_network(sandbox)
+    _start_munged(sandbox)
+    if sandbox.request.accounting:
+        start_accounting(sandbox)
+    processes.start(sandbox.path, "slurmctld", ["slurmctld", "-D"], sandbox.log("slurmctld"))
+    address = (sandbox.address, sandbox.port_of("slurmctld"))
+    processes.wait_until(lambda: answers(address), READY_SECONDS, "slurmctld", sandbox.log("slurmctld"))
+    for name in sandbox.names:
+        node.switch_on(sandbox, name)
+    processes.wait_until(
+        lambda: list(node_states(sandbox).values()) == ["idle"] * sandbox.request.nodes,
+        READY_SECONDS,
+        "all nodes to be idle",
+        sandbox.log("slurmctld"),
+    )
+
+
+def _start_munged(sandbox: Sandbox) -> None:
+    """Slurm's proof of who asks, with a key of the sandbox's own."""
+    paths = {
+        "key-file": sandbox.path / "etc" / "munge.key",
+        "socket": sandbox.munge_socket,
+        "pid-file": sandbox.path / "run" / "munged.pid",
+        "log-file": sandbox.path / "log" / "munged.log",
+        "seed-file": sandbox.path / "run" / "munged.seed",
+    }
+    argv = ["munged", "--foreground", "--num-threads=10"]
+    argv += ["--force"]  # it would rather that every user could reach its socket
+    argv += [f"--{name}={path}" for name, path in paths.items()]
+    processes.start(sandbox.path, "munged", argv, sandbox.log("munged"))
+    processes.wait_until(lambda: answers(str(sandbox.munge_socket)), 10, "munged", sandbox.log("munged"))
+
+
+def _missing(sandbox: Sandbox) -> list[str]:
+    """The daemons without which the sandbox is no cluster, and do not run. A node may be off."""
+    expected = ["munged", "slurmctld"]
+    expected += ["switch"] if sandbox.namespaces else []
+    expected += ["mariadbd", "slurmdbd"] if sandbox.request.accounting else []
+    alive = {process.part for process in processes.find(sandbox.path)}
+    return [part for part in expected if part not in alive]
+
+
+def _remove(folder: Path) -> bool:
+    found = _stop(folder) or folder.exists()
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def _stop(folder: Path) -> bool:
+    """End what lives, and what that started meanwhile."""
+    found = False
+    while alive := processes.find(folder):
+        found = True
+        processes.end(alive)
+    network.remove_network(folder)
+    return found

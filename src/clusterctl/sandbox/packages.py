@@ -1,0 +1,31 @@
+"""Which of Debian's and Ubuntu's packages a sandbox needs that are not installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from clusterctl.errors import SlurmError
+from clusterctl.sandbox.processes import PATH
+from clusterctl.sandbox.record import Request
+
+# Command -> the package that brings it.
+_ALWAYS = {
+    "munged": "munge",
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sbatch": "slurm-client",
+}
+_ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb": "mariadb-client"}
+_NAMESPACES = {"ip": "iproute2", "unshare": "util-linux"}
+
+
+def check_packages(request: Request, path: str = PATH) -> None:
+    """Raise one SlurmError that names all that is missing."""
+    needed = _ALWAYS | (_ACCOUNTING if request.accounting else {}) | (_NAMESPACES if os.geteuid() == 0 else {})
+    missing = {command: package for command, package in needed.items() if shutil.which(command, path=path) is None}
+    if missing:
+        raise SlurmError(
+            f"not installed here: {', '.join(missing)}",
+            f"apt-get install -y --no-install-recommends {' '.join(dict.fromkeys(missing.values()))}",
+        )

@@ -1,0 +1,47 @@
+"""The stand-ins appear at first use, whole, and start fast."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from clusterctl.emulator.install import COMMANDS, ensure_stand_ins
+from clusterctl.spec import Emulator
+
+
+def test_a_second_call_finds_what_the_first_wrote(tmp_path):
+    folder = ensure_stand_ins(tmp_path, Emulator())
+    written = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert set(COMMANDS) < set(written)
+    assert ensure_stand_ins(tmp_path, Emulator()) == folder
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == written
+    assert not list(folder.parent.glob(".*"))
+
+
+def test_other_settings_have_other_stand_ins_and_the_same_jobs(make_cluster):
+    small, large = make_cluster(nodes=1), make_cluster(nodes=3)
+    assert small.bin != large.bin
+    assert small.submit("true") == "1"
+    assert large.submit("true") == "2"
+
+
+def test_a_stand_in_loads_nothing_that_is_slow(cluster):
+    slow = {"argparse", "dataclasses", "inspect", "subprocess", "socket", "ctypes", "click", "site"}
+    start = cluster.bin / "start.py"
+    for command in ("sbatch", "squeue"):
+        code = f"""
+import runpy, sys
+sys.argv = ["start.py", {command!r}, "--no-such-option"]
+try:
+    runpy.run_path({str(start)!r})
+except SystemExit:
+    print(*sys.modules)
+"""
+        words = [sys.executable, "-X", "utf8", "-I", "-S", "-c", code]
+        loaded = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+        assert f"clusterctl.emulator.{command}" in loaded
+        assert not slow & set(loaded)
+
+
+def test_every_command_tells_a_version(cluster):
+    assert {cluster.call(command, "--version") for command in COMMANDS} == {"slurm 22.05.0\n"}

@@ -1,0 +1,33 @@
+"""Sets of nodes are written as Slurm writes them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.emulator.machine import Machine, node_list, per_node
+from clusterctl.emulator.scontrol import _expand
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text"),
+    [([], ""), ([3], "node3"), ([1, 2], "node[1-2]"), ([1, 3, 4, 9], "node[1,3-4,9]"), ([9, 10, 11], "node[9-11]")],
+)
+def test_a_set_of_nodes_is_written_in_ranges(nodes, text):
+    assert node_list(nodes) == text
+
+
+@given(st.sets(st.integers(1, 200), min_size=1))
+def test_a_set_of_nodes_can_be_expanded_again(nodes):
+    assert _expand(node_list(sorted(nodes))) == [f"node{node}" for node in sorted(nodes)]
+
+
+@pytest.mark.parametrize(("counts", "text"), [([2, 2], "2(x2)"), ([3], "3"), ([2, 2, 1], "2(x2),1")])
+def test_counts_a_node_are_written_with_their_repetitions(counts, text):
+    assert per_node(counts) == text
+
+
+def test_no_two_nodes_share_a_gpu(tmp_path):
+    machine = Machine(tmp_path, tmp_path, nodes=3, cpus_per_node=1, gpus_per_node=2, kill_wait=1)
+    assert [list(machine.gpu_indices(node)) for node in (1, 2, 3)] == [[0, 1], [2, 3], [4, 5]]

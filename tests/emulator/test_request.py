@@ -1,0 +1,125 @@
+"""What sbatch is asked for."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.emulator.request import make_request, parse_time, script_options, spread
+from clusterctl.errors import SlurmError
+from clusterctl.spec.values import slurm_time
+
+
+def request(**options):
+    return make_request({name.replace("_", "-"): value for name, value in options.items()}, [], "job.sh", "/home/me")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 5400), ("0:05", 5), ("1:30", 90), ("02:00:03", 7203), ("1-2", 93600), ("1-02:03", 93780), ("0", None)],
+)
+def test_times_are_read_in_every_form_of_sbatch(text, seconds):
+    assert parse_time(text) == seconds
+
+
+@given(st.integers(1, 10**8))
+def test_times_as_clusterctl_writes_them_are_kept_to_the_second(seconds):
+    assert parse_time(slurm_time(seconds)) == seconds
+
+
+@given(st.text())
+def test_a_time_is_read_or_refused(text):
+    try:
+        assert parse_time(text) is None or parse_time(text) >= 0
+    except SlurmError as refusal:
+        assert "--time" in refusal.message
+
+
+def test_directives_are_read_up_to_the_first_command():
+    script = """#!/bin/bash
+#SBATCH --job-name='a # b' --nodes=2 # a comment
+
+# another comment
+#SBATCH --chdir="/runs/it's $HOME"
+echo start
+#SBATCH --nodes=3
+"""
+    assert script_options(script) == {"job-name": "a # b", "nodes": "2", "chdir": "/runs/it's $HOME"}
+
+
+def test_an_unbalanced_quote_is_refused():
+    with pytest.raises(SlurmError, match="Invalid directive"):
+        script_options("#!/bin/sh\n#SBATCH --job-name='a\n")
+
+
+def test_defaults_are_those_of_slurm():
+    made = request()
+    assert (made.name, made.nodes, made.tasks, made.output, made.folder) == (
+        "job.sh",
+        1,
+        1,
+        "slurm-%j.out",
+        "/home/me",
+    )
+    assert made.requeue
+    assert not made.append
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        ("USR2@90", (signal.SIGUSR2, 90, False)),
+        ("B:SIGTERM@5", (signal.SIGTERM, 5, True)),
+        ("10", (signal.SIGUSR1, 60, False)),
+    ],
+)
+def test_the_warning_signal_is_read(text, warning):
+    made = request(signal=text)
+    assert (made.warning_signal, made.warning_lead, made.warn_batch_only) == warning
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus"),
+    [
+        ({"gpus_per_node": "2"}, 2),
+        ({"gpus_per_node": "a100:3"}, 3),
+        ({"gres": "gpu:2"}, 2),
+        ({"gres": "license:9,gpu:a100:4"}, 4),
+        ({"gres": "gpu"}, 1),
+        ({"gres": "disk:7"}, 0),
+    ],
+)
+def test_gpus_are_asked_for_in_two_ways(options, gpus):
+    assert request(**options).gpus_per_node == gpus
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nodes": "two"},
+        {"nodes": "0"},
+        {"time": "soon"},
+        {"signal": "X:USR1"},
+        {"signal": "NOPE"},
+        {"gpus_per_node": "all"},
+    ],
+)
+def test_nonsense_is_refused(options):
+    with pytest.raises(SlurmError):
+        request(**options)
+
+
+def test_what_would_change_the_job_but_is_not_done_is_refused():
+    with pytest.raises(SlurmError, match="does not do --dependency"):
+        request(dependency="afterok:1")
+
+
+@given(st.integers(1, 100), st.integers(1, 100))
+def test_tasks_are_spread_evenly(tasks, nodes):
+    counts = spread(tasks, nodes)
+    assert sum(counts) == tasks
+    assert len(counts) == nodes
+    assert max(counts) - min(counts) <= 1

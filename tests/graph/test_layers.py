@@ -1,0 +1,115 @@
+"""Our layers against PyG's on the same sampled edges, in float64: outputs and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric.nn import GCNConv, SAGEConv
+
+from clusterctl.graph.blocks import Block
+from clusterctl.graph.layers import GcnConv, SageConv
+from clusterctl.graph.network import Network
+from clusterctl.graph.sampling import NeighborSampler
+from clusterctl.graph.storage import Graph
+
+MakeGraph = Callable[..., Graph]
+WIDTHS = [(7, 5), (7, 7), (7, 11)]
+
+
+def edges_of(block: Block) -> Tensor:
+    """The block's edges as PyG wants them: rows of the source table above rows of the targets."""
+    targets = torch.arange(block.nodes.numel()).repeat_interleave(block.offsets.diff())
+    return torch.stack([block.columns.to(torch.int64), targets])
+
+
+def pyg_sage(layer: SageConv) -> SAGEConv:
+    theirs = SAGEConv(layer.neighbor.in_features, layer.neighbor.out_features).double()
+    theirs.load_state_dict(
+        {"lin_l.weight": layer.neighbor.weight, "lin_l.bias": layer.neighbor.bias, "lin_r.weight": layer.root.weight}
+    )
+    return theirs
+
+
+def assert_close(ours: Tensor | None, theirs: Tensor | None) -> None:
+    assert ours is not None
+    assert theirs is not None
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), WIDTHS)
+def test_sage_equals_pygs_on_plain_and_on_projected_rows(random_graph: MakeGraph, inputs: int, outputs: int) -> None:
+    graph = random_graph(features=inputs)
+    outer, _ = NeighborSampler(graph, [4, 3], seed=0).sample(torch.arange(20), epoch=0, step=0)
+    assert 0 in outer.offsets.diff().tolist()  # an isolated node is among the targets
+    ours = SageConv(inputs, outputs).double()
+    theirs = pyg_sage(ours)
+    expected = theirs((graph.x, graph.x[outer.nodes]), edges_of(outer))
+    expected.square().sum().backward()
+    for compute in (
+        lambda: ours(outer, graph.x, graph.x[outer.nodes]),
+        lambda: ours.receive(outer, ours.send(graph.x), graph.x[outer.nodes]),
+    ):
+        ours.zero_grad()
+        got = compute()
+        got.square().sum().backward()
+        assert_close(got, expected)
+        assert_close(ours.neighbor.weight.grad, theirs.lin_l.weight.grad)
+        assert_close(ours.neighbor.bias.grad, theirs.lin_l.bias.grad)
+        assert_close(ours.root.weight.grad, theirs.lin_r.weight.grad)
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), WIDTHS)
+def test_gcn_on_all_neighbours_equals_pygs_on_the_whole_graph(
+    random_graph: MakeGraph, inputs: int, outputs: int
+) -> None:
+    graph = random_graph(features=inputs)
+    nodes = torch.arange(20)
+    (block,) = NeighborSampler(graph, [-1], seed=0).sample(nodes, epoch=0, step=0)
+    targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
+    ours = GcnConv(inputs, outputs).double()
+    torch.nn.init.normal_(ours.bias)
+    theirs = GCNConv(inputs, outputs).double()
+    theirs.load_state_dict({"lin.weight": ours.weight, "bias": ours.bias})
+    expected = theirs(graph.x, torch.stack([graph.indices.to(torch.int64), targets]))[nodes]
+    expected.square().sum().backward()
+    for compute in (
+        lambda: ours(block, graph.x, graph.x[nodes]),
+        lambda: ours.receive(block, ours.send(graph.x), graph.x[nodes]),
+    ):
+        ours.zero_grad()
+        got = compute()
+        got.square().sum().backward()
+        assert_close(got, expected)
+        assert_close(ours.weight.grad, theirs.lin.weight.grad)
+        assert_close(ours.bias.grad, theirs.bias.grad)
+
+
+def test_a_sampled_gcn_estimates_the_whole_neighbourhood(random_graph: MakeGraph) -> None:
+    graph = random_graph(nodes=40, edges=1200)
+    nodes = torch.arange(20)
+    layer = GcnConv(7, 5).double()
+    whole = NeighborSampler(graph, [-1], seed=0).sample(nodes, 0, 0)[0]
+    draws = 500
+    with torch.no_grad():
+        expected = layer(whole, graph.x, graph.x[nodes])
+        sampler = NeighborSampler(graph, [10], seed=0)
+        outputs = torch.stack([layer(sampler.sample(nodes, 0, s)[0], graph.x, graph.x[nodes]) for s in range(draws)])
+    error = (outputs.mean(0) - expected).abs()
+    assert (error < 5 * outputs.std(0) / draws**0.5 + 1e-12).all()
+    assert outputs.std() > 0
+
+
+def test_a_two_layer_network_equals_pygs_layers_with_gradients_through_both(random_graph: MakeGraph) -> None:
+    graph = random_graph()
+    outer, inner = NeighborSampler(graph, [4, 3], seed=0).sample(torch.arange(20), epoch=0, step=0)
+    network = Network(SageConv, [7, 9, 3], dropout=0.0).double()
+    network([outer, inner], graph.x, (0,)).square().sum().backward()
+    first, second = (pyg_sage(layer) for layer in network.layers)  # type: ignore[arg-type]
+    hidden = first((graph.x, graph.x[outer.nodes]), edges_of(outer)).relu()
+    second((hidden, hidden[: inner.nodes.numel()]), edges_of(inner)).square().sum().backward()
+    for ours, theirs in zip(network.layers, (first, second), strict=True):
+        assert_close(ours.neighbor.weight.grad, theirs.lin_l.weight.grad)  # type: ignore[union-attr]
+        assert_close(ours.root.weight.grad, theirs.lin_r.weight.grad)  # type: ignore[union-attr]

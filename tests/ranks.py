@@ -1,0 +1,81 @@
+"""Several ranks on this machine, as a batch script would start them: for tests of what ranks do together."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from clusterctl.runs.files import read_lines, write_json
+from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.spec import Job, to_record
+
+_REPOSITORY = Path(__file__).resolve().parents[1]
+CORA = _REPOSITORY / "data" / "cora"
+_ENTRY = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
+
+
+def environments(attempt: Attempt, tasks_per_node: Sequence[int]) -> list[dict[str, str]]:
+    """The environment of each rank as Slurm sets it, for nodes with the given numbers of tasks."""
+    attempt.path.mkdir(parents=True, exist_ok=True)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "TORCHELASTIC_"))}
+    places = [(node, local) for node, count in enumerate(tasks_per_node) for local in range(count)]
+    return [
+        kept
+        | {
+            "SLURM_PROCID": str(rank),
+            "SLURM_LOCALID": str(local),
+            "SLURM_NODEID": str(node),
+            "SLURM_NTASKS": str(len(places)),
+            "SLURM_STEP_NUM_NODES": str(len(tasks_per_node)),
+            "SLURM_STEP_TASKS_PER_NODE": ",".join(map(str, tasks_per_node)),
+            "CLUSTERCTL_RUN_DIR": str(attempt.path.parents[1]),
+            "CLUSTERCTL_ATTEMPT": attempt.path.name,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONWARNINGS": "error,ignore:`torch.jit.script` is deprecated:DeprecationWarning",  # of PyG
+        }
+        for rank, (node, local) in enumerate(places)
+    ]
+
+
+def run_program(program: str, attempt: Attempt, tasks_per_node: Sequence[int], timeout: float = 120) -> list[str]:
+    """Run Python text as every rank; what each printed. Fails with the first failing rank's error."""
+    done = _run([sys.executable, "-c", program], environments(attempt, tasks_per_node), timeout)
+    for rank, (code, _, errors) in enumerate(done):
+        assert code == 0, f"rank {rank} left with {code}:\n{errors}"
+    return [output for _, output, _ in done]
+
+
+def run_job(job: Job, run: RunDir, tasks_per_node: Sequence[int], timeout: float = 300) -> list[tuple[int, str, str]]:
+    """Run `job` as attempt 0 of `run`, each rank through the entry; exit code, output and errors of each rank."""
+    environment = environments(run.attempt(0), tasks_per_node)
+    write_json(run.run_json, {"job": to_record(job)})
+    return _run([sys.executable, "-c", _ENTRY, str(run.path)], environment, timeout)
+
+
+def metrics_of(run: RunDir) -> list[dict[str, float]]:
+    return list(read_lines(run.attempt(0).metrics))
+
+
+def losses_of(run: RunDir) -> list[float]:
+    """The loss of every step."""
+    return [record["loss"] for record in metrics_of(run) if "loss" in record]
+
+
+def _run(argv: list[str], environment: list[dict[str, str]], timeout: float) -> list[tuple[int, str, str]]:
+    processes = [
+        subprocess.Popen(argv, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for own in environment
+    ]
+    try:
+        return [
+            (process.returncode, output, errors)
+            for process in processes
+            for output, errors in [process.communicate(timeout=timeout)]
+        ]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from clusterctl.runs.signals import StopRequest
+from clusterctl.task.task import Task
+from clusterctl.training.flat import FlatModel
+
+
+def test_parameters_and_gradients_are_views_of_two_vectors(lone_task: Task) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    inputs = torch.randn(5, 3)
+    expected = torch.autograd.grad(model(inputs).square().sum(), list(model.parameters()))
+
+    flat = FlatModel(model)
+    assert all(torch.equal(new, old) for new, old in zip(model.parameters(), before, strict=True))
+    for _ in range(2):  # a second time does not add to the first
+        loss, _ = flat.backward(model(inputs).square().sum(), StopRequest())
+    assert loss == float(model(inputs).square().sum().detach())
+    torch.testing.assert_close(flat.gradients, torch.cat([gradient.flatten() for gradient in expected]))
+    flat.values.fill_(0.5)
+    assert all((parameter == 0.5).all() for parameter in model.parameters())
+
+
+def test_a_parameter_that_the_loss_does_not_touch_has_gradient_zero(lone_task: Task) -> None:
+    model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    flat = FlatModel(model)
+    flat.backward(model[0](torch.ones(1, 2)).sum(), StopRequest())
+    assert (flat.gradients[6:] == 0).all()
+    assert (flat.gradients[:6] != 0).all()
+
+
+def test_a_request_to_stop_comes_back_with_the_gradients(lone_task: Task) -> None:
+    model = nn.Linear(1, 1)
+    flat, stop = FlatModel(model), StopRequest()
+    assert flat.backward(model(torch.ones(1, 1)).sum(), stop)[1] == (False, False)
+    stop.warned = True
+    assert flat.backward(model(torch.ones(1, 1)).sum(), stop)[1] == (True, False)
+    stop.terminated = True
+    assert flat.backward(model(torch.ones(1, 1)).sum(), stop)[1] == (True, True)

@@ -1,0 +1,102 @@
+"""The loop on a toy objective, one rank. What several ranks do is in test_rank_counts.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clusterctl.errors import TaskError
+from clusterctl.runs.files import read_lines
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import LoopTrain
+from clusterctl.task.task import Task
+from clusterctl.training.epoch_plan import Batch
+from clusterctl.training.loop import fit
+from clusterctl.training.objective import Accuracy
+
+
+@dataclass
+class Doubling:
+    """Learns y = 2 x on the seeds' numbers, and notes how it is called."""
+
+    seeds: Tensor = field(default_factory=lambda: torch.arange(10))
+    model: nn.Module = field(default_factory=lambda: nn.Linear(1, 1, bias=False))
+    calls: list[tuple[str, bool]] = field(default_factory=list)
+
+    def loss(self, batch: Batch) -> Tensor:
+        self.calls.append(("loss", self.model.training))
+        x = batch.seeds[:, None] / 10
+        return ((self.model(x) - 2 * x).square().squeeze(1) * batch.weights).sum() / batch.total
+
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
+        self.calls.append(("+".join(splits), self.model.training))
+        return {split: Accuracy(3, 4) for split in splits}
+
+
+def written(folder: Path, what: str) -> list[dict[str, Any]]:
+    attempt = RunDir(folder / "run").attempt(0)
+    return list(read_lines(attempt.metrics if what == "metrics" else attempt.events(0)))
+
+
+def test_it_trains_in_training_mode_evaluates_in_evaluation_mode_and_tests_once(lone_task: Task) -> None:
+    objective = Doubling()
+    score = fit(objective, LoopTrain(epochs=3, batch_size=6, evaluate_every=1), lone_task)
+    epoch = [("loss", True), ("loss", True)]
+    assert objective.calls == [*epoch, ("val", False), *epoch, ("val", False), *epoch, ("val+test", False)]
+    assert score == (3, 4)
+
+
+def test_evaluations_can_be_rarer_but_the_last_stays(lone_task: Task) -> None:
+    for every, expected in ((2, ["val", "val+test"]), (0, ["val+test"])):
+        objective = Doubling()
+        fit(objective, LoopTrain(epochs=3, batch_size=10, evaluate_every=every), lone_task)
+        assert [name for name, _ in objective.calls if name != "loss"] == expected
+
+
+def test_every_step_and_every_score_is_in_the_metrics(lone_task: Task, tmp_path: Path) -> None:
+    fit(Doubling(), LoopTrain(epochs=2, batch_size=4), lone_task)
+    records = written(tmp_path, "metrics")
+    losses = [record for record in records if "loss" in record]
+    assert [(record["step"], record["epoch"]) for record in losses] == [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2), (6, 2)]
+    assert {(record["steps"], record["epochs"]) for record in records} == {(6, 2)}
+    assert losses[-1]["loss"] < losses[0]["loss"]
+    scores = [record for record in records if "loss" not in record]
+    assert [record["val_accuracy"] for record in scores] == [0.75, 0.75]
+    assert (scores[-1]["test_accuracy"], scores[-1]["test_nodes"]) == (0.75, 4)
+    assert "test_accuracy" not in scores[0]
+
+
+def test_it_learns_and_rank_0_tells_every_epoch(lone_task: Task, capsys: pytest.CaptureFixture[str]) -> None:
+    objective = Doubling()
+    fit(objective, LoopTrain(epochs=60, batch_size=4, lr=0.05), lone_task)
+    (weight,) = objective.model.parameters()
+    assert abs(float(weight) - 2) < 0.05
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 60
+    assert lines[0].startswith("epoch 1/60  loss ")
+    assert "val accuracy 0.7500  test accuracy 0.7500" in lines[-1]
+
+
+def test_a_terminated_rank_makes_all_leave_at_the_step_with_143(lone_task: Task, tmp_path: Path) -> None:
+    lone_task.stop.terminated = True
+    with pytest.raises(SystemExit) as leaving:
+        fit(Doubling(), LoopTrain(epochs=3, batch_size=4), lone_task)
+    assert leaving.value.code == 143
+    assert [record["step"] for record in written(tmp_path, "metrics")] == [1]
+
+
+def test_a_warning_is_noted_once_and_training_goes_on(lone_task: Task, tmp_path: Path) -> None:
+    lone_task.stop.warned = True
+    fit(Doubling(), LoopTrain(epochs=3, batch_size=4), lone_task)
+    assert [event.get("epoch") for event in written(tmp_path, "events") if event.get("warned")] == [1]
+
+
+def test_an_empty_training_split_is_the_users_error(lone_task: Task) -> None:
+    with pytest.raises(TaskError, match="training split is empty"):
+        fit(Doubling(seeds=torch.arange(0)), LoopTrain(), lone_task)

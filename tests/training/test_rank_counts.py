@@ -1,0 +1,108 @@
+"""The same training on 1, 2 and 4 ranks, on Cora: one start per number of ranks, all claims in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import CORA, run_program
+
+from clusterctl.runs.layout import RunDir
+
+GLOBAL_BATCH = 256
+PROGRAM = f"""
+import json, sys, torch
+from dataclasses import replace
+from pathlib import Path
+from clusterctl.graph.inference import infer
+from clusterctl.graph.storage import shared_graph
+from clusterctl.runs.events import Events
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import StopRequest
+from clusterctl.spec import Job, RedditTrain
+from clusterctl.task.task import joined
+from clusterctl.training.loop import fit
+from clusterctl.training.node_classification import NodeClassification
+from clusterctl.workloads.reddit import raw_identity, read_raw
+
+class Losses(list):
+    def write(self, loss=None, **others):
+        if loss is not None:
+            self.append(loss)
+
+place, root = Place.from_environment(), {str(CORA)!r}
+with joined(Job(name="t", workload="reddit"), "cpu", place, current_attempt(), Events(None, 0), StopRequest()) as task:
+    graph = shared_graph(task, "cora", raw_identity(root), lambda scratch: read_raw(Path(root), scratch))
+    size = {GLOBAL_BATCH} // place.world_size
+    both = dict(batch_size=size, evaluate_every=0)
+    exact = RedditTrain(**both, epochs=8, precision="float64", dropout=0.0, hidden_channels=32)
+    default = RedditTrain(**both, epochs=1)
+    result = {{}}
+    for name, train in (("exact", exact), ("default", default)):
+        objective, losses = NodeClassification(graph, train, task), Losses()
+        score = fit(objective, train, replace(task, metrics=losses))
+        result[name] = losses
+        result[name + "_accuracy"] = score
+        result[name + "_checksum"] = sum(float(p.double().sum()) for p in objective.model.parameters())
+    own, outputs = infer(objective.model, objective._graph)
+    result["own"] = [own.start, own.stop, len(outputs)]
+    result["nodes"], result["test"] = graph.num_nodes, graph.test.numel()
+    result["slow_imports"] = sorted({{"torch_geometric", "torch._dynamo", "numpy.testing"}} & set(sys.modules))
+print(json.dumps(result))
+"""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
+    """Number of ranks -> what each rank says."""
+    runs: Path = tmp_path_factory.mktemp("runs")
+    said = {}
+    for tasks_per_node in ([1], [1, 1], [1, 3]):  # nodes may be uneven
+        ranks = sum(tasks_per_node)
+        outputs = run_program(PROGRAM, RunDir(runs / f"on-{ranks}").attempt(0), tasks_per_node)
+        said[ranks] = [json.loads(output.splitlines()[-1]) for output in outputs]
+    return said
+
+
+def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: dict[int, list[dict[str, Any]]]) -> None:
+    alone = results[1][0]
+    assert len(alone["exact"]) >= 50
+    assert alone["exact"][49] < alone["exact"][0] / 2
+    for ranks in (2, 4):
+        for rank in results[ranks]:
+            assert rank["exact"] == pytest.approx(alone["exact"], rel=0, abs=1e-9)
+            assert rank["exact_accuracy"] == alone["exact_accuracy"]
+
+
+def test_in_float32_with_the_defaults_and_their_dropout_the_first_losses_agree(
+    results: dict[int, list[dict[str, Any]]],
+) -> None:
+    alone = results[1][0]["default"]
+    for ranks in (2, 4):
+        assert results[ranks][0]["default"][:5] == pytest.approx(alone[:5], rel=0, abs=1e-4)
+
+
+def test_all_ranks_hold_the_same_parameters_bit_for_bit(results: dict[int, list[dict[str, Any]]]) -> None:
+    for said in results.values():
+        for name in ("exact_checksum", "default_checksum"):
+            assert len({rank[name] for rank in said}) == 1
+
+
+def test_every_test_node_is_counted_once_and_every_node_inferred_once(results: dict[int, list[dict[str, Any]]]) -> None:
+    for said in results.values():
+        assert {rank["exact_accuracy"][1] for rank in said} == {said[0]["test"]}
+        assert said[0]["exact_accuracy"][0] / said[0]["test"] > 0.8
+        slices = [rank["own"] for rank in said]
+        assert [start for start, _, _ in slices] == [0, *(stop for _, stop, _ in slices[:-1])]
+        assert slices[-1][1] == said[0]["nodes"]
+        assert all(stop - start == outputs for start, stop, outputs in slices)
+
+
+def test_ranks_import_neither_pyg_nor_torchs_compiler_but_for_the_one_that_prepares(
+    results: dict[int, list[dict[str, Any]]],
+) -> None:
+    slow = {ranks: [rank["slow_imports"] for rank in said] for ranks, said in results.items()}
+    assert [rank for said in slow.values() for rank in said].count([]) == 6
