@@ -46,7 +46,7 @@ with joined(Job(name="t", workload="reddit"), "cpu", place, current_attempt(), E
         score = fit(objective, train, replace(task, metrics=losses))
         result[name] = losses
         result[name + "_accuracy"] = score
-        result[name + "_checksum"] = sum(float(p.double().sum()) for p in objective.model.parameters())
+        result[name + "_checksum"] = sum(float(p.detach().double().sum()) for p in objective.model.parameters())
     own, outputs = infer(objective.model, objective._graph)
     result["own"] = [own.start, own.stop, len(outputs)]
     result["nodes"], result["test"] = graph.num_nodes, graph.test.numel()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import socket
 from typing import TYPE_CHECKING
 
 from clusterctl.emulator.jobs import JOB_MARK
@@ -56,7 +55,7 @@ def batch_environment(machine: Machine, job: Job, request: Request, record: Reco
         "SLURM_PROCID": 0,
         "SLURM_RESTART_COUNT": record.restarts or None,
         "SLURM_SUBMIT_DIR": request.submit_folder,
-        "SLURM_SUBMIT_HOST": socket.gethostname(),
+        "SLURM_SUBMIT_HOST": os.uname().nodename,
         "SLURM_TASKS_PER_NODE": per_node(request.tasks_on_nodes),
         "SLURMD_NODENAME": node_name(record.nodes[0]),
         **gpu_environment(record.gpus[0]),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -184,7 +183,9 @@ def forget_old(machine: Machine) -> None:
     for job in all_jobs(machine)[:-1]:
         if not job.control.exists():
             if time.time() - (job.record.ended or 0) < KEPT_SECONDS:
-                return
+                return  # so did all behind it, or nearly all
+            import shutil  # slow to import, seldom needed
+
             shutil.rmtree(job.folder, ignore_errors=True)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-import socket
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
     jobs.bury_lost(machine)
     match [word if "=" in word else word.lower() for word in arguments[:1]] + arguments[1:]:
         case ["ping"]:
-            print(f"Slurmctld(primary) at {socket.gethostname()} is UP")
+            print(f"Slurmctld(primary) at {os.uname().nodename} is UP")
         case ["version"]:
             print(VERSION)
         case ["requeue" | "hold" | "release" as verb, *job_ids] if job_ids:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -20,19 +19,12 @@ def start_accounting(sandbox: Sandbox) -> None:
     _run(sandbox, "mariadb-install-db", defaults, "--auth-root-authentication-method=socket", "--skip-test-db")
     processes.start(sandbox.path, "mariadbd", ["mariadbd", defaults], sandbox.log("mariadbd"))
     database = sandbox.path / "run" / "mysql.socket"
-    processes.wait_until(lambda: answers(str(database)), 20, "mariadbd", sandbox.log("mariadbd"))
+    processes.wait_until(lambda: processes.answers(str(database)), 20, "mariadbd", sandbox.log("mariadbd"))
     environment = {"MYSQL_UNIX_PORT": str(database)}  # slurmdbd.conf has no word for it
     processes.start(sandbox.path, "slurmdbd", ["slurmdbd", "-D"], sandbox.log("slurmdbd"), environment)
     address = (sandbox.address, sandbox.port_of("slurmdbd"))
-    processes.wait_until(lambda: answers(address), 20, "slurmdbd", sandbox.log("slurmdbd"))
+    processes.wait_until(lambda: processes.answers(address), 20, "slurmdbd", sandbox.log("slurmdbd"))
     _run(sandbox, "sacctmgr", "--immediate", "--quiet", "add", "cluster", "sandbox")
-
-
-def answers(address: str | tuple[str, int]) -> bool:
-    """Whether somebody listens on a Unix socket's path, or on an address and port."""
-    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
-    with socket.socket(family) as probe:
-        return probe.connect_ex(address) == 0
 
 
 def _run(sandbox: Sandbox, *argv: str) -> None:

@@ -8,6 +8,7 @@ import re
 import secrets
 import socket
 import stat
+import time
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 CPUS_PER_NODE = 16  # claimed, not had: Slurm may overcommit this machine
 MEGABYTES_PER_NODE = 64_000
+_JOB_NUMBERS = 60_000_000  # Slurm's own end at 67 million
 _GPU_MAJOR = 240  # a device number that Linux leaves to local use: nothing ever answers on these nodes
 
 
@@ -48,6 +50,7 @@ def _values(sandbox: Sandbox) -> dict[str, str | int]:
         "user": getpass.getuser(),
         "controller": f"{host}({sandbox.address})" if sandbox.namespaces else "localhost",
         "address": sandbox.address,
+        "first_job": int(time.time()) % _JOB_NUMBERS + 1,
         "slurmctld_port": sandbox.port_of("slurmctld"),
         "slurmdbd_port": sandbox.port_of("slurmdbd"),
         "kill_wait": sandbox.request.kill_wait,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-import subprocess
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.errors import SlurmError
 from clusterctl.runs.files import make_private
 from clusterctl.sandbox import network, node, processes
-from clusterctl.sandbox.accounting import answers, start_accounting
+from clusterctl.sandbox.accounting import start_accounting
 from clusterctl.sandbox.files import write_files
 from clusterctl.sandbox.packages import check_packages
 from clusterctl.sandbox.record import Request, Sandbox, boot_id, current
@@ -20,8 +18,6 @@ from clusterctl.sandbox.record import Request, Sandbox, boot_id, current
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-READY_SECONDS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +39,7 @@ def up(folder: Path, request: Request, *, namespaces: bool | None = None) -> tup
     with _alone(folder):
         found = current(folder)
         if found and not _missing(found):
+            _switch_on_all(found)
             return found, False
         _remove(folder)
         make_private(folder)
@@ -53,7 +50,7 @@ def up(folder: Path, request: Request, *, namespaces: bool | None = None) -> tup
             _start(sandbox)
         except BaseException:
             _stop(folder)  # the logs stay, for whoever reads the error
-            (folder / "sandbox.json").unlink()
+            (folder / "sandbox.json").unlink(missing_ok=True)
             raise
         return sandbox, True
 
@@ -68,17 +65,7 @@ def status(folder: Path) -> Status:
     sandbox = current(folder)
     if sandbox is None:
         return Status(sandbox=None, nodes={})
-    return Status(sandbox=sandbox, missing=tuple(_missing(sandbox)), nodes=node_states(sandbox))
-
-
-def node_states(sandbox: Sandbox) -> dict[str, str]:
-    """Node -> its state in sinfo's words ("idle", "mix", "down*"); nothing when the controller is silent."""
-    if not answers((sandbox.address, sandbox.port_of("slurmctld"))):
-        return {}  # sinfo would try for nine seconds
-    argv = ["sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %t"]
-    environment = processes.environment(sandbox.path, "")
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=30, check=False)
-    return dict(line.split() for line in done.stdout.splitlines())
+    return Status(sandbox=sandbox, missing=tuple(_missing(sandbox)), nodes=node.states(sandbox))
 
 
 @contextmanager
@@ -111,15 +98,14 @@ def _start(sandbox: Sandbox) -> None:
         start_accounting(sandbox)
     processes.start(sandbox.path, "slurmctld", ["slurmctld", "-D"], sandbox.log("slurmctld"))
     address = (sandbox.address, sandbox.port_of("slurmctld"))
-    processes.wait_until(lambda: answers(address), READY_SECONDS, "slurmctld", sandbox.log("slurmctld"))
+    processes.wait_until(lambda: processes.answers(address), 20, "slurmctld", sandbox.log("slurmctld"))
+    _switch_on_all(sandbox)
+
+
+def _switch_on_all(sandbox: Sandbox) -> None:
     for name in sandbox.names:
         node.switch_on(sandbox, name)
-    processes.wait_until(
-        lambda: list(node_states(sandbox).values()) == ["idle"] * sandbox.request.nodes,
-        READY_SECONDS,
-        "all nodes to be idle",
-        sandbox.log("slurmctld"),
-    )
+    node.wait_for(sandbox, sandbox.names)
 
 
 def _start_munged(sandbox: Sandbox) -> None:
@@ -128,14 +114,13 @@ def _start_munged(sandbox: Sandbox) -> None:
         "key-file": sandbox.path / "etc" / "munge.key",
         "socket": sandbox.munge_socket,
         "pid-file": sandbox.path / "run" / "munged.pid",
-        "log-file": sandbox.path / "log" / "munged.log",
         "seed-file": sandbox.path / "run" / "munged.seed",
     }
     argv = ["munged", "--foreground", "--num-threads=10"]
     argv += ["--force"]  # it would rather that every user could reach its socket
     argv += [f"--{name}={path}" for name, path in paths.items()]
     processes.start(sandbox.path, "munged", argv, sandbox.log("munged"))
-    processes.wait_until(lambda: answers(str(sandbox.munge_socket)), 10, "munged", sandbox.log("munged"))
+    processes.wait_until(lambda: processes.answers(str(sandbox.munge_socket)), 10, "munged", sandbox.log("munged"))
 
 
 def _missing(sandbox: Sandbox) -> list[str]:

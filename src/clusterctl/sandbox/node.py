@@ -1,7 +1,8 @@
-"""A node of a sandbox: on, off, cut off from the network, joined again."""
+"""The nodes of a sandbox: on, off, cut off from the network, joined again, and what Slurm makes of them."""
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,9 @@ from clusterctl.sandbox import network, processes
 
 if TYPE_CHECKING:
     from clusterctl.sandbox.record import Sandbox
+
+READY_SECONDS = 30
+_USABLE = ("idle", "mix", "alloc", "comp")  # "idle*" would be one that has not answered for a while
 
 
 def switch_on(sandbox: Sandbox, node: str) -> None:
@@ -46,6 +50,26 @@ def cut(sandbox: Sandbox, node: str) -> None:
 def join(sandbox: Sandbox, node: str) -> None:
     """Put `node` back on the network."""
     _set_cable(sandbox, node, joined=True)
+
+
+def states(sandbox: Sandbox) -> dict[str, str]:
+    """Node -> its state in sinfo's words ("idle", "mix", "down*"); nothing when the controller is silent."""
+    if not processes.answers((sandbox.address, sandbox.port_of("slurmctld"))):
+        return {}  # sinfo would try for nine seconds
+    argv = ["sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %t"]
+    environment = processes.environment(sandbox.path, "")
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    return dict(line.split() for line in done.stdout.splitlines())
+
+
+def wait_for(sandbox: Sandbox, nodes: list[str]) -> None:
+    """Wait until Slurm can use `nodes`. Raises SlurmError when it cannot in time."""
+
+    def usable() -> bool:
+        found = states(sandbox)
+        return all(found.get(name, "unk").startswith(_USABLE) and found[name].isalpha() for name in nodes)
+
+    processes.wait_until(usable, READY_SECONDS, f"Slurm to see {', '.join(nodes)}", sandbox.log("slurmctld"))
 
 
 def _set_cable(sandbox: Sandbox, node: str, *, joined: bool) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
 from clusterctl.sandbox.processes import PATH
-from clusterctl.sandbox.record import Request
+
+if TYPE_CHECKING:
+    from clusterctl.sandbox.record import Request
 
 # Command -> the package that brings it.
 _ALWAYS = {

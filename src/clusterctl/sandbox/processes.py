@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import SlurmError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 MARK = "CLUSTERCTL_SANDBOX"  # =<folder>
 PART = "CLUSTERCTL_SANDBOX_PART"
@@ -44,7 +47,9 @@ def start(folder: Path, part: str, argv: list[str], log: Path, variables: Mappin
         (os.POSIX_SPAWN_OPEN, 1, log, to_log, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
-    pid = os.posix_spawn(program, argv, environment(folder, part) | dict(variables or {}), file_actions=actions, setsid=True)
+    pid = os.posix_spawn(
+        program, argv, environment(folder, part) | dict(variables or {}), file_actions=actions, setsid=True
+    )
     _, started = _stat(pid) or ("", 0)
     return Process(pid, started, part, argv[0])
 
@@ -58,11 +63,10 @@ def environment(folder: Path, part: str) -> dict[str, str]:
 
 def find(folder: Path) -> list[Process]:
     """Every live process of the sandbox in `folder`: those with its mark, and the tasks of its jobs."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and (part := _part(entry, folder)) and (stat := _stat(int(entry.name))):
-            found.append(Process(int(entry.name), stat[1], part, stat[0]))
-    return found
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [
+        Process(pid, stat[1], part, stat[0]) for pid in pids if (part := _part(pid, folder)) and (stat := _stat(pid))
+    ]
 
 
 def end(processes: Iterable[Process]) -> None:
@@ -91,9 +95,16 @@ def wait_until(condition: Callable[[], object], seconds: float, what: str, log: 
         time.sleep(0.01)
 
 
-def _part(entry: Path, folder: Path) -> str | None:
+def answers(address: str | tuple[str, int]) -> bool:
+    """Whether somebody listens on a Unix socket's path, or on an address and port."""
+    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+    with socket.socket(family) as probe:
+        return probe.connect_ex(address) == 0
+
+
+def _part(pid: int, folder: Path) -> str | None:
     try:
-        variables = dict(pair.partition(b"=")[::2] for pair in (entry / "environ").read_bytes().split(b"\0"))
+        variables = dict(pair.partition(b"=")[::2] for pair in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
     except OSError:  # another user's, or it has just ended
         return None
     if variables.get(MARK.encode()) == os.fsencode(folder):

@@ -10,6 +10,7 @@ from clusterctl.config.places import state_folder
 from clusterctl.errors import SlurmError, UsageError
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.spec import from_record, to_record
+from clusterctl.spec.record import InvalidRecord
 
 LONGEST_FOLDER = 70  # a Unix socket's path ends at 107 bytes, and slurmstepd's have long names
 
@@ -83,9 +84,11 @@ def sandbox_folder() -> Path:
 
 def current(folder: Path) -> Sandbox | None:
     """The sandbox that was set up in `folder` since this machine started, whatever of it still lives."""
-    record = read_json(folder / "sandbox.json")
-    sandbox = from_record(Sandbox, record) if record else None
-    return sandbox if sandbox and sandbox.boot_id == boot_id() else None
+    try:
+        sandbox = from_record(Sandbox, read_json(folder / "sandbox.json") or {})
+    except InvalidRecord:  # none, or another version's
+        return None
+    return sandbox if sandbox.boot_id == boot_id() else None
 
 
 def commands() -> Path:

@@ -53,7 +53,11 @@ class Slurm:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Slurm:
-        """The commands on PATH, or the emulator's stand-ins for them."""
+        """The commands on PATH - told where the sandbox's controller is - or the emulator's stand-ins for them."""
+        if cluster.kind == "sandbox":
+            from clusterctl.sandbox.record import commands
+
+            return cls(shutil.which, built_environment(os.environ, str(commands())))
         environment = built_environment(os.environ, cluster.slurm_conf)
         if cluster.kind == "emulator":  # on a cluster none of this is there to be imported
             from clusterctl.config.places import state_folder

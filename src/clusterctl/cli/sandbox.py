@@ -1,0 +1,144 @@
+"""`clusterctl sandbox`: a real Slurm on this machine."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from clusterctl.errors import SlurmError
+from clusterctl.sandbox import lifecycle
+from clusterctl.sandbox import node as power
+from clusterctl.sandbox.record import Request, current, sandbox_folder
+
+if TYPE_CHECKING:
+    from clusterctl.sandbox.lifecycle import Status
+    from clusterctl.sandbox.record import Sandbox
+
+NODE_COMMANDS = {"on": power.switch_on, "off": power.switch_off, "cut": power.cut, "join": power.join}
+MOST_NODES = 200  # addresses end in the node's number
+
+
+@click.group(short_help="Start a real Slurm on this machine")
+def sandbox() -> None:
+    """Start a real Slurm on this machine, from the installed packages, and end it again.
+
+    \b
+    Examples:
+      clusterctl sandbox up
+      clusterctl submit cora --cluster sandbox --follow
+      clusterctl sandbox down
+    """
+
+
+@sandbox.command(short_help="Start it")
+@click.option("--nodes", metavar="N", type=click.IntRange(1, MOST_NODES), default=4, help="Nodes; default: 4.")
+@click.option(
+    "--gpus-per-node", metavar="N", type=click.IntRange(0, 64), default=0, help="GPUs a node, made up if need be."
+)
+@click.option("--accounting/--no-accounting", help="Keep the record of past jobs (sacct), in a database.")
+@click.option("--cgroups/--no-cgroups", help="Confine tasks to their GPUs and memory.")
+@click.option(
+    "--kill-wait", metavar="SECONDS", type=click.IntRange(min=0), default=30, help="From TERM to KILL; default: 30."
+)
+def up(nodes: int, gpus_per_node: int, accounting: bool, cgroups: bool, kill_wait: int) -> None:
+    """Start a real Slurm with partitions main, preemptable and urgent.
+
+    As root every node gets a host name, network and process numbers of its own; else all share this host's.
+
+    \b
+    Examples:
+      clusterctl sandbox up
+      clusterctl sandbox up --nodes 2 --gpus-per-node 4 --accounting
+    """
+    began = time.monotonic()
+    request = Request(
+        nodes=nodes, gpus_per_node=gpus_per_node, accounting=accounting, cgroups=cgroups, kill_wait=kill_wait
+    )
+    found, started = lifecycle.up(sandbox_folder(), request)
+    if started:
+        click.echo(f"{_described(found)}, up in {time.monotonic() - began:.1f} s", err=True)
+    else:
+        click.echo(f"up already: {_described(found)}", err=True)
+    click.echo(
+        f"next: clusterctl submit cora --cluster sandbox --follow\n      export SLURM_CONF={found.slurm_conf}", err=True
+    )
+
+
+@sandbox.command(short_help="End it")
+def down() -> None:
+    """End the sandbox and everything on it, at once; nothing of it is kept but the runs.
+
+    \b
+    Example:
+      clusterctl sandbox down
+    """
+    click.echo("down" if lifecycle.down(sandbox_folder()) else "no sandbox was up", err=True)
+
+
+@sandbox.command(short_help="Show what of it runs")
+@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets.")
+def status(output: str) -> None:
+    """Show the nodes of the sandbox, and which of its daemons are missing.
+
+    \b
+    Example:
+      clusterctl sandbox status
+    """
+    found = lifecycle.status(sandbox_folder())
+    if output == "json":
+        click.echo(json.dumps(_record(found), indent=1))
+    elif found.sandbox is None:
+        click.echo("no sandbox is up; try: clusterctl sandbox up", err=True)
+    else:
+        click.echo(_described(found.sandbox))
+        for name in found.missing:
+            click.echo(f"not running: {name}; try: clusterctl sandbox up")
+        for name in found.sandbox.names:
+            click.echo(f"{name:<8} {found.nodes.get(name, 'unknown')}")
+
+
+@sandbox.command(short_help="Switch a node on or off, cut it off the network, join it again")
+@click.argument("action", type=click.Choice(list(NODE_COMMANDS)))
+@click.argument("name")
+def node(action: str, name: str) -> None:
+    """Switch node NAME on or off, cut it off the network, or join it again.
+
+    Off takes the power: everything on it dies at once, and Slurm notices within half a minute. Cut off, its tasks
+    go on.
+
+    \b
+    Examples:
+      clusterctl sandbox node off node2
+      clusterctl sandbox node on node2
+    """
+    found = current(sandbox_folder())
+    if found is None:
+        raise SlurmError("no sandbox is up", "clusterctl sandbox up")
+    NODE_COMMANDS[action](found, name)
+    if action == "on":
+        power.wait_for(found, [name])
+
+
+def _described(sandbox: Sandbox) -> str:
+    request = sandbox.request
+    parts = [f"{request.nodes} nodes", f"{request.gpus_per_node} GPUs a node" if request.gpus_per_node else ""]
+    parts += ["accounting" if request.accounting else "", "cgroups" if request.cgroups else ""]
+    parts += ["" if sandbox.namespaces else "all on this host's own network"]
+    return f"sandbox: {', '.join(filter(None, parts))}"
+
+
+def _record(found: Status) -> dict[str, object]:
+    record: dict[str, object] = {"schema_version": 1, "up": found.sandbox is not None and not found.missing}
+    if found.sandbox:
+        record |= {
+            "slurm_conf": str(found.sandbox.slurm_conf),
+            "namespaces": found.sandbox.namespaces,
+            "accounting": found.sandbox.request.accounting,
+            "gpus_per_node": found.sandbox.request.gpus_per_node,
+            "missing": list(found.missing),
+            "nodes": [{"name": name, "state": found.nodes.get(name)} for name in found.sandbox.names],
+        }
+    return record

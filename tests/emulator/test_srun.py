@@ -1,0 +1,136 @@
+"""Steps: tasks, their logs, their exit codes."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+FOUR = ["--nodes=2", "--ntasks-per-node=2"]
+
+
+def test_each_rank_writes_its_own_log(cluster):
+    text = 'srun --output="logs/%5t_%N_%n.out" --error=logs/%t.err bash -c "echo $SLURM_JOB_ID; echo bad >&2"; ls logs'
+    (cluster.work / "logs").mkdir()
+    state, log = cluster.finish(text, *FOUR)
+    assert state == "COMPLETED"
+    names = [f"0000{rank}_node{1 + rank // 2}_{rank // 2}.out" for rank in range(4)]
+    assert log.split() == sorted([*names, *(f"{rank}.err" for rank in range(4))])
+    assert (cluster.work / "logs" / names[3]).read_text() == "1\n"
+    assert (cluster.work / "logs" / "2.err").read_text() == "bad\n"
+
+
+def test_without_files_the_tasks_write_where_srun_does(cluster):
+    state, log = cluster.finish("srun bash -c 'echo $SLURM_PROCID' | sort", *FOUR)
+    assert (state, log) == ("COMPLETED", "0\n1\n2\n3\n")
+
+
+def test_tasks_may_share_a_file(cluster):
+    state, _ = cluster.finish("srun --output=all bash -c 'echo $SLURM_PROCID'", *FOUR)
+    assert state == "COMPLETED"
+    assert sorted((cluster.work / "all").read_text().split()) == ["0", "1", "2", "3"]
+
+
+def test_a_step_s_logs_are_added_to_when_the_job_s_are(cluster):
+    text = "for i in 1 2; do srun --output=log echo $i; done"
+    assert cluster.finish(text, "--open-mode=append")[0] == "COMPLETED"
+    assert (cluster.work / "log").read_text() == "1\n2\n"
+    assert cluster.finish(text)[0] == "COMPLETED"
+    assert (cluster.work / "log").read_text() == "2\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "message"),
+    [
+        ("bash -c 'exit $SLURM_PROCID'", 3, "node2: task 3: Exited with exit code 3"),
+        ("bash -c 'kill -9 $$'", 137, "node1: task 0: Killed"),
+        ("bash -c 'kill -SEGV $$'", 139, "node2: task 2: Segmentation fault"),
+        ("/no/such/program", 2, "node1: task 1: Exited with exit code 2"),
+        ("/etc/passwd", 13, "node1: task 1: Exited with exit code 13"),
+    ],
+)
+def test_the_exit_code_is_the_highest_of_the_tasks(cluster, command, code, message):
+    state, log = cluster.finish(f"srun {command}; echo code $?", *FOUR)
+    assert state == "COMPLETED"
+    assert f"code {code}\n" in log
+    assert f"srun: error: {message}\n" in log
+
+
+def test_without_kill_on_bad_exit_the_other_tasks_go_on(cluster):
+    _, log = cluster.finish("srun bash -c '[ $SLURM_PROCID = 0 ] && exit 5; sleep 0.3; echo went on'", "--ntasks=2")
+    assert "went on\n" in log
+
+
+def test_a_failing_rank_takes_the_others_with_it_at_once(make_cluster):
+    cluster = make_cluster(kill_wait=30)
+    text = """started=$EPOCHREALTIME
+srun --kill-on-bad-exit=1 bash -c '[ $SLURM_PROCID = 2 ] && exit 7; exec sleep 60'; echo code $?"""
+    begun = time.monotonic()
+    state, log = cluster.finish(text, *FOUR)
+    assert time.monotonic() - begun < 5
+    assert state == "COMPLETED"
+    assert "node2: task 2: Exited with exit code 7\n" in log
+    assert "node1: task 0: Terminated\n" in log
+    assert "code 143\n" in log
+
+
+def test_a_rank_that_ignores_term_is_killed_after_kill_wait(cluster):
+    text = """srun -K bash -c '
+[ $SLURM_PROCID = 0 ] && { until [ -e ready ]; do sleep 0.02; done; exit 1; }
+trap "" TERM; touch ready; while :; do sleep 0.1; done'; echo code $?"""
+    begun = time.monotonic()
+    _, log = cluster.finish(text, "--ntasks=2")
+    assert 1 <= time.monotonic() - begun < 6
+    assert "task 1: Killed\n" in log
+    assert "code 137\n" in log
+
+
+def test_a_signal_reaches_what_a_rank_has_started(cluster):
+    text = (
+        "srun -K bash -c '[ $SLURM_PROCID = 1 ] && exit 1; sleep 61 & sleep 62; true'; pgrep -f '^sleep 6[12]$'; true"
+    )
+    state, log = cluster.finish(text, "--ntasks=2")
+    assert state == "COMPLETED"
+    assert not any(line.isdigit() for line in log.splitlines())
+
+
+def test_a_step_can_be_smaller_than_its_job(cluster):
+    text = """show='echo $SLURM_PROCID of $SLURM_NTASKS on $SLURMD_NODENAME'
+srun -N1 -n1 bash -c "$show"; srun --nodes=1 bash -c "$show" | sort; srun --ntasks-per-node=1 bash -c "$show" | sort"""
+    _, log = cluster.finish(text, *FOUR)
+    assert log.splitlines() == [
+        "0 of 1 on node1",
+        "0 of 2 on node1",
+        "1 of 2 on node1",
+        "0 of 2 on node1",
+        "1 of 2 on node2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--nodes=3 true", "More processors requested than permitted"),
+        ("--ntasks=9 true", "More processors requested than permitted"),
+        ("--container-image=x true", "does not run container images yet"),
+        ("--output=no/such/folder/x true", "Could not open"),
+        ("--no-such true", "unrecognized option"),
+        ("", "No command"),
+    ],
+)
+def test_a_step_that_cannot_be_is_refused(cluster, words, message):
+    state, log = cluster.finish(f"srun {words}; echo code $?", *FOUR)
+    assert state == "COMPLETED"
+    assert log.startswith("srun: error: ")
+    assert message in log
+    assert log.endswith("code 1\n")
+
+
+def test_a_step_needs_a_job(cluster):
+    assert "inside a batch script" in cluster.run("srun", "true").stderr
+
+
+def test_a_missing_folder_is_replaced_by_tmp(cluster):
+    _, log = cluster.finish("srun --chdir=/no/such/folder pwd")
+    assert "couldn't chdir to `/no/such/folder'" in log
+    assert log.endswith("/tmp\n")

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ranks import run_program
+
+from clusterctl.runs.layout import RunDir
+
+PROGRAM = """
+import json, torch
+from torch_geometric.nn import GCNConv, SAGEConv
+from clusterctl.graph import inference
+from clusterctl.graph.layers import GcnConv, SageConv
+from clusterctl.graph.network import Network
+from clusterctl.graph.storage import Graph, compressed
+from clusterctl.runs.events import Events
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import StopRequest
+from clusterctl.spec import Job
+from clusterctl.task.task import joined
+
+inference._NODES_AT_ONCE = 4  # so that slices have several parts
+
+def difference(layers, theirs, names, nodes, widths):
+    generator = torch.Generator().manual_seed(nodes)
+    pairs = torch.randint(0, nodes, (2, 6 * nodes), generator=generator)
+    pairs = pairs[:, pairs[0] != pairs[1]].unique(dim=1)
+    x = torch.randn(nodes, widths[0], generator=generator, dtype=torch.float64)
+    empty = torch.arange(0)
+    graph = Graph(*compressed(pairs, nodes), x, empty, empty, empty, empty, widths[-1])
+    torch.manual_seed(1)
+    network = Network(layers, widths, dropout=0.5).double().eval()
+    expected = x
+    for depth, layer in enumerate(network.layers):
+        reference = theirs(*widths[depth : depth + 2]).double()
+        reference.load_state_dict({new: layer.state_dict()[old] for new, old in names.items()})
+        expected = reference(expected, pairs)
+        expected = expected.relu() if depth < len(network.layers) - 1 else expected
+    own, outputs = inference.infer(network, graph)
+    assert outputs.shape == (len(own), widths[-1]) and not outputs.requires_grad
+    return float((outputs - expected[own.start : own.stop]).detach().abs().max()) if len(own) else 0.0
+
+SAGE = {"lin_l.weight": "neighbor.weight", "lin_l.bias": "neighbor.bias", "lin_r.weight": "root.weight"}
+GCN = {"lin.weight": "weight", "bias": "bias"}
+with joined(Job(name="t", workload="reddit"), "cpu", Place.from_environment(), current_attempt(), Events(None, 0),
+            StopRequest()):
+    print(json.dumps([
+        difference(layers, theirs, names, nodes, widths)
+        for layers, theirs, names in ((SageConv, SAGEConv, SAGE), (GcnConv, GCNConv, GCN))
+        for nodes in (31, 4, 1)
+        for widths in ([5, 8, 3], [9, 4, 4, 6])
+    ]))
+"""
+
+
+def test_inference_over_uneven_slices_equals_pyg_on_the_whole_graph(tmp_path: Path) -> None:
+    # Three ranks: of 4 nodes the last rank has none, of 1 node only the first has any.
+    outputs = run_program(PROGRAM, RunDir(tmp_path).attempt(0), [2, 1])
+    differences = [json.loads(output.splitlines()[-1]) for output in outputs]
+    assert max(max(own) for own in differences) < 1e-12
+    assert len(differences[0]) == 12

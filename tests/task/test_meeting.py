@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from clusterctl.errors import TaskError
+from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.runs.place import Place
+from clusterctl.task import meeting
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    attempt = RunDir(tmp_path / "run").attempt(0)
+    attempt.path.mkdir(parents=True)
+    return attempt
+
+
+def test_a_published_address_is_found_also_by_those_who_came_first(attempt: Attempt) -> None:
+    found: list[tuple[str, int]] = []
+    early = threading.Thread(target=lambda: found.append(meeting.find(attempt, timeout=20)))
+    early.start()
+    meeting.publish(attempt, "10.0.0.1", 4242)
+    early.join()
+    assert found == [("10.0.0.1", 4242)] == [meeting.find(attempt)]
+
+
+def test_a_rank_0_that_never_publishes_is_an_error_with_its_log_as_hint(attempt: Attempt) -> None:
+    with pytest.raises(TaskError, match="rank 0 published no address within 0 s") as raised:
+        meeting.find(attempt, timeout=0.05)
+    assert raised.value.hint == "clusterctl logs run --rank 0"
+
+
+def test_one_node_meets_on_the_loopback() -> None:
+    assert meeting.own_address(Place(nodes=1)) == "127.0.0.1"
+
+
+def test_a_host_whose_name_does_not_resolve_meets_on_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
+    assert meeting.own_address(Place(nodes=2)) == "127.0.0.1"
+
+
+def test_a_named_interface_gives_its_address_and_an_unknown_one_an_error_that_lists_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CLUSTERCTL_INTERFACE", "lo")
+    assert meeting.own_address(Place(nodes=2)) == "127.0.0.1"
+    with pytest.raises(TaskError, match="no IPv4 address on interface ib7") as raised:
+        meeting.own_address(Place(nodes=2), "ib7")
+    assert "lo" in raised.value.hint
+
+
+def test_a_reserved_port_stays_reserved_and_a_program_can_listen_on_it() -> None:
+    with meeting.reserve_port("127.0.0.1") as holder:
+        port = holder.getsockname()[1]
+        with socket.socket() as careless, pytest.raises(OSError, match="in use"):
+            careless.bind(("127.0.0.1", port))
+        with socket.create_server(("", port)) as server, socket.create_connection(("127.0.0.1", port)):
+            server.accept()[0].close()

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterctl.task.once import prepared_once
+
+
+def writing(calls: list[Path]) -> Callable[[Path], None]:
+    def prepare(folder: Path) -> None:
+        calls.append(folder)
+        (folder / "data").write_text("whole")
+
+    return prepare
+
+
+def test_several_at_once_prepare_once_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    calls: list[Path] = []
+    target = tmp_path / "cache" / "cora-1"
+    threads = [threading.Thread(target=prepared_once, args=(target, writing(calls))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
+    assert (target / "data").read_text() == "whole"
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_what_is_there_is_not_prepared_again(tmp_path: Path) -> None:
+    calls: list[Path] = []
+    for _ in range(2):
+        assert prepared_once(tmp_path / "d", writing(calls)) == tmp_path / "d"
+    assert len(calls) == 1
+
+
+def test_a_failed_preparation_leaves_nothing_and_can_be_tried_again(tmp_path: Path) -> None:
+    def failing(folder: Path) -> None:
+        (folder / "data").write_text("half")
+        raise ValueError("broken file")
+
+    with pytest.raises(ValueError, match="broken file"):
+        prepared_once(tmp_path / "d", failing)
+    assert list(tmp_path.iterdir()) == []
+    prepared_once(tmp_path / "d", writing([]))
+    assert (tmp_path / "d" / "data").read_text() == "whole"
+
+
+def test_the_lease_of_a_killed_holder_is_taken_over_with_its_leftovers(tmp_path: Path) -> None:
+    leftovers = tmp_path / ".d.lease" / "half"
+    leftovers.mkdir(parents=True)
+    prepared_once(tmp_path / "d", writing([]), stale_seconds=0.2)
+    assert list(tmp_path.iterdir()) == [tmp_path / "d"]
+
+
+def test_a_lease_that_is_kept_alive_is_waited_for(tmp_path: Path) -> None:
+    lease = tmp_path / ".d.lease"
+    lease.mkdir()
+    waiting = threading.Thread(target=prepared_once, args=(tmp_path / "d", writing(calls := []), 1.0))
+    waiting.start()
+    for beat in range(8):  # for longer than the lease lasts without one
+        os.utime(lease, (beat, beat))
+        waiting.join(timeout=0.2)
+    assert calls == []
+    (lease / "made").mkdir()
+    (lease / "made").rename(tmp_path / "d")
+    waiting.join()
+    assert calls == []
+
+
+def test_of_two_that_both_hold_the_lease_the_first_wins(tmp_path: Path) -> None:
+    def overtaken(folder: Path) -> None:
+        (folder / "data").write_text("late")
+        (tmp_path / "d").mkdir()
+        (tmp_path / "d" / "data").write_text("first")
+
+    prepared_once(tmp_path / "d", overtaken)
+    assert (tmp_path / "d" / "data").read_text() == "first"
+    assert list(tmp_path.iterdir()) == [tmp_path / "d"]

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ranks import run_program
+
+from clusterctl.runs.files import read_json
+from clusterctl.runs.layout import RunDir
+
+PROGRAM = """
+import json, os, torch
+from torch import distributed as dist
+from clusterctl.runs.events import Events
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import StopRequest
+from clusterctl.spec import Job
+from clusterctl.task.task import joined
+
+def prepare(folder):
+    (folder / f"by-{os.getpid()}").touch()
+
+job, place = Job(name="t", workload="reddit"), Place.from_environment()
+with joined(job, "auto", place, current_attempt(), Events(None, 0), StopRequest()) as task:
+    world, node = torch.tensor([1.0 + place.rank]), torch.tensor([1.0 + place.rank])
+    dist.all_reduce(world)
+    dist.all_reduce(node, group=task.node)
+    prepared = task.prepared("thing-1", prepare)
+    print(json.dumps({
+        "world": world.item(), "node": node.item(), "ranks": dist.get_process_group_ranks(task.node),
+        "leads": task.leads_node, "device": str(task.device), "backend": dist.get_backend(),
+        "prepared": [path.name for path in prepared.iterdir()], "cache": str(task.cache),
+    }))
+assert not dist.is_initialized()
+"""
+
+
+def test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "runs" / "a run")
+    said = [json.loads(output) for output in run_program(PROGRAM, run.attempt(0), [2, 1])]
+    assert [rank["world"] for rank in said] == [6.0, 6.0, 6.0]
+    assert [rank["node"] for rank in said] == [3.0, 3.0, 3.0]  # 1 + 2 on the first node, 3 on the second
+    assert [rank["ranks"] for rank in said] == [[0, 1], [0, 1], [2]]
+    assert [rank["leads"] for rank in said] == [True, False, True]
+    assert {(rank["device"], rank["backend"]) for rank in said} == {("cpu", "gloo")}
+    assert len({tuple(rank["prepared"]) for rank in said}) == len(said[0]["prepared"]) == 1
+    assert {rank["cache"] for rank in said} == {str(run.data_cache)}
+    assert set(read_json(run.attempt(0).rendezvous)) == {"host", "port"}
