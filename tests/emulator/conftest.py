@@ -57,10 +57,9 @@ class VirtualCluster:
         self.until(lambda: self.field(job) == state if state else self.field(job) not in running, f"{job} {state}")
         return self.field(job)
 
-    def wait_for_file(self, name: str) -> str:
-        path = self.work / name
-        self.until(lambda: path.exists() and path.read_text() != "", name)
-        return path.read_text()
+    def wait_for_ready(self) -> None:
+        """Wait for the file that a script touches when it has begun."""
+        self.until((self.work / "ready").exists, "ready")
 
     def log(self, job: str) -> str:
         return (self.work / f"slurm-{job}.out").read_text()

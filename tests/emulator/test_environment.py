@@ -68,7 +68,7 @@ def test_each_node_and_each_job_has_gpus_of_its_own(make_cluster):
 srun bash -c 'echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES' | sort >>gpus
 touch ready; until [ -e leave ]; do sleep 0.02; done"""
     first = cluster.submit(text, "--nodes=2", "--ntasks-per-node=2", "--gpus-per-node=2")
-    cluster.until((cluster.work / "ready").exists, "the first job's GPUs")
+    cluster.wait_for_ready()
     assert (cluster.work / "gpus").read_text() == "batch 0,1\n0 0,1\n1 0,1\n2 4,5\n3 4,5\n"
     state, log = cluster.finish("echo $CUDA_VISIBLE_DEVICES $SLURM_JOB_GPUS", "--gres=gpu:2")
     assert (state, log) == ("COMPLETED", "2,3 2,3\n")

@@ -23,7 +23,7 @@ def render(plan: Plan) -> str:
             *_setup(plan),
             "# One log a rank; the container, if any, is unnamed and goes with the step.",
             _srun(plan),
-            _AFTER,
+            _after(plan),
         ]
     )
 
@@ -55,7 +55,7 @@ exec >>"$attempt/host.log" 2>&1
 
 signal=
 trap 'signal=TERM' TERM # of a time limit, scancel or preemption: note it, wait for srun, record the end
-start=$(date +%s)
+printf -v start '%(%s)T' -1 # a builtin: on a node that is being shut down no program may start any more
 record() { # further JSON fields
   printf '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}\n' \
     "$number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$start" "$1" >"$attempt/.host.json" &&
@@ -89,10 +89,18 @@ def _srun(plan: Plan) -> str:
     return " \\\n  ".join(lines)
 
 
-_AFTER = r"""code=$?
+def _after(plan: Plan) -> str:
+    return f"""code=$?
+printf -v end '%(%s)T' -1
 
-[ "$code" -eq 0 ] && printf '{"attempt": %d, "time": %d}\n' "$number" "$(date +%s)" >"$run/.finished.json" &&
+# When a node is lost srun ends with 0 all the same: the run is finished when every rank has said so.
+finished=$(cat "$attempt"/events/rank_*.jsonl | grep -c '"event": "exit", "code": 0}}')
+if [ "$code" -eq 0 ] && [ "$finished" -eq {plan.tasks} ]; then
+  printf '{{"attempt": %d, "time": %d}}\\n' "$number" "$end" >"$run/.finished.json"
   mv "$run/.finished.json" "$run/finished.json"
-record ", \"end\": $(date +%s), \"exit_code\": $code, \"signal\": \"$signal\""
+elif [ "$code" -eq 0 ]; then
+  code=1 signal=${{signal:-LOST}}
+fi
+record ", \\"end\\": $end, \\"exit_code\\": $code, \\"signal\\": \\"$signal\\""
 exit "$code"
 """

@@ -31,7 +31,7 @@ class AttemptEvidence:
     start: float | None = None
     end: float | None = None
     exit_code: int | None = None
-    terminated: bool = False  # the batch script itself got TERM: time limit, cancel or preemption
+    terminated: bool = False  # ended from outside: TERM of a time limit, cancel or preemption, or a lost node
     stage: Stage | None = None
     metrics: dict[str, Number] = field(default_factory=dict)
 
@@ -88,7 +88,7 @@ def _read_attempt(attempt: Attempt) -> AttemptEvidence:
         start=_number(host, "start"),
         end=_number(host, "end"),
         exit_code=None if exit_code is None else int(exit_code),
-        terminated=_text(host, "signal") == "TERM",
+        terminated=_text(host, "signal") != "",
     )
 
 

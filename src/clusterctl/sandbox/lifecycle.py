@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from clusterctl.runs.files import make_private
 from clusterctl.sandbox import network, node, processes
 from clusterctl.sandbox.accounting import start_accounting
+from clusterctl.sandbox.cgroups import check_cgroups, remove_cgroups
 from clusterctl.sandbox.files import write_files
 from clusterctl.sandbox.packages import check_packages
 from clusterctl.sandbox.record import Request, Sandbox, boot_id, current
@@ -36,6 +37,8 @@ def up(folder: Path, request: Request, *, namespaces: bool | None = None) -> tup
     user may make them. Raises SlurmError when a package is missing or a daemon does not start.
     """
     check_packages(request)
+    if request.cgroups:
+        check_cgroups()
     with _alone(folder):
         found = current(folder)
         if found and not _missing(found):
@@ -145,4 +148,7 @@ def _stop(folder: Path) -> bool:
         found = True
         processes.end(alive)
     network.remove_network(folder)
+    sandbox = current(folder)
+    if sandbox and sandbox.request.cgroups:
+        remove_cgroups(sandbox.names)
     return found

@@ -36,7 +36,7 @@ exec >>"$attempt/host.log" 2>&1
 
 signal=
 trap 'signal=TERM' TERM # of a time limit, scancel or preemption: note it, wait for srun, record the end
-start=$(date +%s)
+printf -v start '%(%s)T' -1 # a builtin: on a node that is being shut down no program may start any more
 record() { # further JSON fields
   printf '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}\n' \
     "$number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$start" "$1" >"$attempt/.host.json" &&
@@ -84,8 +84,15 @@ srun \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   /opt/venv/bin/python -u -m submitit.core._submit "$run/submitit"
 code=$?
+printf -v end '%(%s)T' -1
 
-[ "$code" -eq 0 ] && printf '{"attempt": %d, "time": %d}\n' "$number" "$(date +%s)" >"$run/.finished.json" &&
+# When a node is lost srun ends with 0 all the same: the run is finished when every rank has said so.
+finished=$(cat "$attempt"/events/rank_*.jsonl | grep -c '"event": "exit", "code": 0}')
+if [ "$code" -eq 0 ] && [ "$finished" -eq 32 ]; then
+  printf '{"attempt": %d, "time": %d}\n' "$number" "$end" >"$run/.finished.json"
   mv "$run/.finished.json" "$run/finished.json"
-record ", \"end\": $(date +%s), \"exit_code\": $code, \"signal\": \"$signal\""
+elif [ "$code" -eq 0 ]; then
+  code=1 signal=${signal:-LOST}
+fi
+record ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\""
 exit "$code"

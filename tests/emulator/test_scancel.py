@@ -1,0 +1,67 @@
+"""Ending jobs and sending them signals."""
+
+from __future__ import annotations
+
+import pytest
+
+LISTEN = """trap 'echo batch heard' USR1
+srun bash -c 'trap "echo task heard" USR1; touch ready; until [ -e leave ]; do sleep 0.05; done'
+until [ -e leave ]; do sleep 0.05; done"""
+
+
+def test_a_waiting_job_is_cancelled_at_once(cluster):
+    job = cluster.submit("true", "--hold")
+    cluster.call("scancel", job)
+    assert cluster.field(job) == "CANCELLED"
+
+
+def test_a_running_job_gets_term_and_may_leave_in_order(cluster):
+    text = "trap 'echo script' TERM\nsrun bash -c 'trap \"echo task; exit 4\" TERM; touch ready; while :; do sleep 0.05; done'"
+    job = cluster.submit(text + "\necho code $?")
+    cluster.wait_for_ready()
+    cluster.call("scancel", job)
+    assert cluster.wait(job) == "CANCELLED"
+    log = cluster.log(job)
+    assert "task\n" in log
+    assert "script\n" in log
+    assert log.endswith("code 4\n")
+
+
+def test_several_jobs_are_cancelled_by_one_command(cluster):
+    first, second = cluster.submit("true", "--hold"), cluster.submit("sleep 60")
+    cluster.call("scancel", first, second)
+    assert (cluster.wait(first), cluster.wait(second)) == ("CANCELLED", "CANCELLED")
+
+
+@pytest.mark.parametrize(("option", "heard"), [("", {"task"}), ("--batch", {"batch"}), ("--full", {"batch", "task"})])
+def test_a_signal_goes_to_the_steps_unless_told_otherwise(cluster, option, heard):
+    job = cluster.submit(LISTEN)
+    cluster.wait_for_ready()
+    cluster.call("scancel", *([option] if option else []), "--signal=USR1", job)
+    if "task" in heard:
+        cluster.until(lambda: "task heard" in cluster.log(job), "the task's answer")
+    (cluster.work / "leave").touch()
+    assert cluster.wait(job) == "COMPLETED"
+    assert {line.split()[0] for line in cluster.log(job).splitlines()} == heard
+
+
+def test_a_job_that_has_ended_needs_no_cancelling(cluster):
+    job = cluster.submit("true")
+    cluster.wait(job)
+    assert cluster.call("scancel", job) == ""
+    assert cluster.field(job) == "COMPLETED"
+
+
+def test_an_unknown_job_is_an_error_and_the_known_ones_are_still_cancelled(cluster):
+    job = cluster.submit("true", "--hold")
+    done = cluster.run("scancel", "99", "x", job)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "scancel: error: Kill job error on job id 99: Invalid job id specified",
+        "scancel: error: Kill job error on job id x: Invalid job id specified",
+    ]
+    assert cluster.field(job) == "CANCELLED"
+
+
+def test_no_job_is_an_error(cluster):
+    assert cluster.run("scancel").stderr == "scancel: error: No job identification provided\n"

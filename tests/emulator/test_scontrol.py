@@ -1,0 +1,67 @@
+"""The small rest: requeue, hold and release have their effect tested with the supervisor."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def test_a_job_is_shown(cluster):
+    job = cluster.submit("true", "--hold", "--job-name=co ra", "--nodes=2")
+    shown = cluster.call("scontrol", "show", "job", job)
+    assert f"JobId={job} JobName=co ra\n" in shown
+    assert "JobState=PENDING Reason=JobHeldUser Restarts=0" in shown
+    assert "NumNodes=2" in shown
+
+
+def test_nodes_are_shown_with_their_state(cluster):
+    cluster.call("scontrol", "update", "nodename=node2", "state=down", "reason=loud fan")
+    shown = cluster.call("scontrol", "show", "nodes")
+    assert "NodeName=node1 CPUTot=2 Gres=gpu:0 State=IDLE" in shown
+    assert "NodeName=node2 CPUTot=2 Gres=gpu:0 State=DOWN\n   Reason=loud fan" in shown
+    cluster.call("scontrol", "update", "nodename=node[1-2]", "state=resume")
+    assert "DOWN" not in cluster.call("scontrol", "show", "node", "node2")
+
+
+def test_host_names_are_listed(cluster):
+    assert cluster.call("scontrol", "show", "hostnames", "node[1-2,4],other").split() == [
+        "node1",
+        "node2",
+        "node4",
+        "other",
+    ]
+
+
+def test_the_controller_answers(cluster):
+    assert "is UP" in cluster.call("scontrol", "ping")
+
+
+def test_a_request_that_comes_at_the_wrong_time_is_refused_in_slurms_words(cluster):
+    waiting = cluster.submit("true", "--hold")
+    running = cluster.submit("touch ready; sleep 60", "--no-requeue")
+    cluster.wait_for_ready()
+    refusals = [
+        (("requeue", waiting), f"Job is pending execution for job {waiting}\n"),
+        (("requeue", running), f"Requested operation is presently disabled for job {running}\n"),
+        (("hold", running), f"Job is no longer pending execution for job {running}\n"),
+        (("release", "99"), "Invalid job id specified for job 99\n"),
+    ]
+    for words, message in refusals:
+        done = cluster.run("scontrol", *words)
+        assert (done.returncode, done.stderr) == (1, message)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["reboot"],
+        ["show", "node", "node9"],
+        ["show", "job", "9"],
+        ["update", "nodename=node1", "state=drain"],
+        ["update", "jobid=1", "timelimit=5"],
+    ],
+)
+def test_what_is_not_done_is_refused(cluster, words):
+    done = cluster.run("scontrol", *words)
+    assert done.returncode == 1
+    assert done.stderr.startswith("scontrol: error: ")

@@ -1,0 +1,182 @@
+"""A job from the queue to its end: slots, time limits, cancelling, requeueing, lost nodes and lost supervisors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+WAIT_FOR_LEAVE = "touch ready; until [ -e leave ]; do sleep 0.02; done"
+STEP = "srun bash -c 'touch ready; while :; do sleep 0.05; done'"
+
+
+def test_the_exit_code_of_the_script_decides(cluster):
+    assert cluster.finish("exit 0")[0] == "COMPLETED"
+    job = cluster.submit("exit 3")
+    assert cluster.wait(job) == "FAILED"
+    assert cluster.call("squeue", "-h", "-t", "F", "-O", "exit_code:,Reason:").split() == ["768NonZeroExitCode"]
+
+
+def test_two_jobs_run_at_once_where_there_is_room(cluster):
+    first = cluster.submit("touch one; until [ -e two ]; do sleep 0.02; done")
+    second = cluster.submit("touch two; until [ -e one ]; do sleep 0.02; done")
+    assert (cluster.wait(first), cluster.wait(second)) == ("COMPLETED", "COMPLETED")
+
+
+def test_jobs_wait_in_line_when_the_slots_are_taken(cluster):
+    first = cluster.submit(WAIT_FOR_LEAVE, "--nodes=2", "--ntasks-per-node=1")
+    cluster.wait_for_ready()
+    large = cluster.submit("echo large >>order", "--nodes=2", "--ntasks-per-node=2")
+    small = cluster.submit("echo small >>order")
+    cluster.until(lambda: cluster.field(large, "r") == "Resources", "the large job waits")
+    cluster.until(lambda: cluster.field(small, "r") == "Priority", "the small job waits behind it")
+    (cluster.work / "leave").touch()
+    assert {cluster.wait(job) for job in (first, large, small)} == {"COMPLETED"}
+    assert (cluster.work / "order").read_text() == "large\nsmall\n"
+
+
+def test_the_warning_signal_comes_before_the_time_limit_and_to_the_tasks_alone(cluster):
+    text = """trap 'echo batch warned' USR2
+srun bash -c 'trap "echo warned; exit 9" USR2; while :; do sleep 0.05; done'
+echo code $?"""
+    job = cluster.submit(text, "--time=0:03", "--signal=USR2@2")
+    assert cluster.wait(job) == "COMPLETED"
+    assert cluster.log(job).splitlines()[0] == "warned"
+    assert "batch warned" not in cluster.log(job)
+    assert cluster.log(job).endswith("code 9\n")
+
+
+def test_a_lead_longer_than_the_limit_warns_at_the_start(cluster):
+    text = "srun bash -c 'trap \"exit 9\" USR2; touch ready; while :; do sleep 0.05; done'; exit $?"
+    job = cluster.submit(text, "--time=1:00", "--signal=USR2@120")
+    assert cluster.wait(job) == "FAILED"
+
+
+def test_the_warning_can_go_to_the_script_alone(cluster):
+    text = """trap 'echo warned; exit 0' USR2
+srun bash -c 'trap "echo task warned" USR2; while :; do sleep 0.05; done' & wait"""
+    job = cluster.submit(text, "--time=0:03", "--signal=B:USR2@2")
+    assert cluster.wait(job) == "COMPLETED"
+    assert "warned\n" in cluster.log(job)
+    assert "task warned" not in cluster.log(job)
+
+
+def test_at_the_time_limit_the_script_can_still_record_the_end(cluster):
+    text = f"trap 'ended_by=TERM' TERM\n{STEP}\necho code $? by $ended_by"
+    begun = time.monotonic()
+    job = cluster.submit(text, "--time=0:01")
+    assert cluster.wait(job) == "TIMEOUT"
+    assert 1 <= time.monotonic() - begun < 4
+    log = cluster.log(job)
+    assert f"*** JOB {job} ON node1 CANCELLED AT " in log
+    assert "DUE TO TIME LIMIT" in log
+    assert log.endswith("code 143 by TERM\n")
+    assert cluster.field(job, "r") == "TimeLimit"
+
+
+def test_what_ignores_term_is_killed_after_kill_wait(cluster):
+    text = "trap '' TERM\nsrun bash -c 'trap \"\" TERM; touch ready; while :; do sleep 0.05; done'"
+    job = cluster.submit(text)
+    cluster.wait_for_ready()
+    begun = time.monotonic()
+    cluster.call("scancel", job)
+    assert cluster.field(job) == "COMPLETING"
+    assert cluster.wait(job) == "CANCELLED"
+    assert 0.9 <= time.monotonic() - begun < 4
+
+
+def test_nothing_of_a_job_outlives_it(cluster):
+    text = "setsid sleep 63 & srun bash -c 'setsid sleep 64 & env -i setsid sleep 65 & touch ready'"
+    assert cluster.finish(text)[0] == "COMPLETED"
+    assert not cluster.processes()
+
+
+def test_a_step_that_the_script_left_behind_ends_with_it(cluster):
+    state, log = cluster.finish(f"{STEP} & until [ -e ready ]; do sleep 0.02; done")
+    assert state == "COMPLETED"
+    assert "task 0: Terminated" in log
+
+
+def test_a_job_can_requeue_itself(cluster):
+    text = """echo start ${SLURM_RESTART_COUNT:-none} >>starts
+if [ -z "$SLURM_RESTART_COUNT" ]; then scontrol requeue $SLURM_JOB_ID; sleep 60; fi"""
+    job = cluster.submit(text)
+    assert cluster.wait(job) == "COMPLETED"
+    assert (cluster.work / "starts").read_text() == "start none\nstart 1\n"
+    assert cluster.call("squeue", "-h", "-t", "all", "-O", "RestartCnt:").strip() == "1"
+
+
+def test_a_job_that_is_being_requeued_can_be_cancelled(cluster):
+    job = cluster.submit(f"trap '' TERM\n{STEP}; sleep 60")
+    cluster.wait_for_ready()
+    cluster.call("scontrol", "requeue", job)
+    cluster.call("scancel", job)
+    assert cluster.wait(job) == "CANCELLED"
+
+
+def test_a_held_job_waits_for_its_release_and_lets_others_pass(cluster):
+    job = cluster.submit("echo held >>order", "--hold")
+    assert (cluster.field(job), cluster.field(job, "r")) == ("PENDING", "JobHeldUser")
+    assert cluster.finish("echo other >>order")[0] == "COMPLETED"
+    cluster.call("scontrol", "release", job)
+    assert cluster.wait(job) == "COMPLETED"
+    assert (cluster.work / "order").read_text() == "other\nheld\n"
+
+
+def test_a_waiting_job_can_be_held(cluster):
+    blocker = cluster.submit(WAIT_FOR_LEAVE, "--exclusive", "--nodes=2")
+    cluster.wait_for_ready()
+    job = cluster.submit("true")
+    cluster.call("scontrol", "hold", job)
+    assert cluster.field(job, "r") == "JobHeldUser"
+    (cluster.work / "leave").touch()
+    cluster.wait(blocker)
+    assert cluster.field(job) == "PENDING"
+
+
+def test_a_lost_node_requeues_its_job_on_the_others(make_cluster):
+    cluster = make_cluster(nodes=3)
+    text = f"""echo $SLURM_JOB_NODELIST >>nodes
+[ -n "$SLURM_RESTART_COUNT" ] || {STEP}"""
+    job = cluster.submit(text, "--nodes=2", "--ntasks-per-node=1")
+    cluster.wait_for_ready()
+    cluster.call("scontrol", "update", "nodename=node2", "state=down", "reason=power")
+    assert cluster.wait(job) == "COMPLETED"
+    assert (cluster.work / "nodes").read_text() == "node[1-2]\nnode[1,3]\n"
+    assert "DUE TO NODE FAILURE" in cluster.log(job) or cluster.log(job) == ""
+
+
+def test_a_lost_node_ends_a_job_that_must_not_be_requeued(cluster):
+    job = cluster.submit(f"trap 'echo left in order' TERM\n{STEP}", "--no-requeue", "--open-mode=append")
+    cluster.wait_for_ready()
+    cluster.call("scontrol", "update", "nodename=node1", "state=down", "reason=power")
+    assert cluster.wait(job) == "NODE_FAIL"
+    assert "in order" not in cluster.log(job)
+
+
+def test_a_job_that_no_node_can_take_waits_and_lets_others_pass(cluster):
+    cluster.call("scontrol", "update", "nodename=node2", "state=down", "reason=power")
+    job = cluster.submit("true", "--nodes=2")
+    cluster.until(lambda: cluster.field(job, "r") == "ReqNodeNotAvail", "the reason")
+    assert cluster.finish("true")[0] == "COMPLETED"
+    cluster.call("scontrol", "update", "nodename=node2", "state=resume")
+    assert cluster.wait(job) == "COMPLETED"
+
+
+def test_a_job_whose_supervisor_was_killed_has_failed_and_nothing_of_it_is_left(cluster):
+    job = cluster.submit(STEP, "--nodes=2", "--exclusive")
+    cluster.wait_for_ready()
+    waiting = cluster.submit("echo its turn")
+    os.kill(cluster.supervisor(job), signal.SIGKILL)
+    assert cluster.wait(waiting) == "COMPLETED"
+    assert cluster.field(job) == "NODE_FAIL"
+    cluster.until(lambda: not cluster.processes(), "the end of what was left")
+
+
+def test_a_job_whose_waiting_supervisor_was_killed_does_not_hold_up_the_line(cluster):
+    blocker = cluster.submit(WAIT_FOR_LEAVE, "--exclusive", "--nodes=2")
+    cluster.wait_for_ready()
+    dead, next_one = cluster.submit("true"), cluster.submit("true")
+    os.kill(cluster.supervisor(dead), signal.SIGKILL)
+    (cluster.work / "leave").touch()
+    assert [cluster.wait(job) for job in (blocker, next_one, dead)] == ["COMPLETED", "COMPLETED", "NODE_FAIL"]

@@ -1,0 +1,125 @@
+"""What the batch script does around srun, in a real bash with a stand-in srun."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import pytest
+
+from clusterctl.config import Resolved
+from clusterctl.launch.plan import make_plan
+from clusterctl.launch.script import render
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Cluster, CommandTrain, Job, Resources
+
+SAY_SO = (
+    'for r in 0 1; do echo \'{"time": 1, "event": "exit", "code": 0}\' >"$attempt/events/rank_0000$r.jsonl"; done\n'
+)
+
+
+class Host:
+    """A node: a run directory, and an srun that does what a test says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = RunDir(folder / "it's a run-20260102-030405-abcd")
+        for path in (self.run.attempts_folder, self.run.pickles):
+            path.mkdir(parents=True)
+        self.run.waiting_pickle.write_text("pickle")
+        job = Job(
+            name="x",
+            workload="command",
+            argv=("true",),
+            resources=Resources(tasks_per_node=2, gpus_per_node=0, warning=0),
+            train=CommandTrain(),
+        )
+        plan = make_plan(Resolved(job, Cluster(name="c"), {}, folder), self.run, folder / "code", "0", "python")
+        self.run.script.write_text(render(plan))
+        self.srun = folder / "bin" / "srun"
+        self.srun.parent.mkdir()
+
+    def start(self, srun: str) -> subprocess.Popen[bytes]:
+        prologue = f"#!/bin/bash\nattempt={quote(str(self.run.attempts_folder))}/$CLUSTERCTL_ATTEMPT\n"
+        self.srun.write_text(prologue + srun)
+        self.srun.chmod(0o755)
+        environment = {
+            "PATH": f"{self.srun.parent}:{os.environ['PATH']}",
+            "SLURM_JOB_ID": "12",
+            "SLURM_JOB_NODELIST": "n[1-2]",
+        }
+        return subprocess.Popen(["bash", self.run.script], env=environment, stderr=subprocess.PIPE)
+
+    def call(self, srun: str) -> int:
+        process = self.start(srun)
+        process.communicate()
+        return process.returncode
+
+    def host(self, attempt: int = 0) -> dict[str, Any]:
+        return dict(json.loads(self.run.attempt(attempt).host_json.read_text()))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_a_run_whose_ranks_all_say_so_is_finished(host: Host) -> None:
+    assert host.call(SAY_SO) == 0
+    assert json.loads(host.run.finished_json.read_text())["attempt"] == 0
+    record = host.host()
+    assert record["start"] <= record["end"]
+    assert (record["job_id"], record["nodes"], record["exit_code"], record["signal"]) == ("12", "n[1-2]", 0, "")
+
+
+def test_a_lost_node_is_no_success_though_srun_says_so(host: Host) -> None:
+    one_rank = SAY_SO.replace("0 1", "0")
+    assert host.call(one_rank) == 1
+    assert not host.run.finished_json.exists()
+    assert (host.host()["exit_code"], host.host()["signal"]) == (1, "LOST")
+
+
+def test_a_failure_passes_through_and_the_next_attempt_has_its_own_folder(host: Host) -> None:
+    assert host.call("echo first\nexit 3") == 3
+    assert host.call(f"echo second\n{SAY_SO}") == 0
+    assert [host.host(number)["exit_code"] for number in (0, 1)] == [3, 0]
+    assert [host.run.attempt(number).host_log.read_text() for number in (0, 1)] == ["first\n", "second\n"]
+
+
+def test_a_finished_run_is_not_run_again(host: Host) -> None:
+    assert host.call(SAY_SO) == 0
+    assert host.call("exit 9") == 0
+    assert len(host.run.attempts()) == 1
+
+
+def test_the_pickle_has_the_name_that_submitit_looks_for_even_if_the_submitter_died(host: Host) -> None:
+    host.call(SAY_SO)
+    assert (host.run.pickles / "12_submitted.pkl").read_text() == "pickle"
+
+
+def test_term_is_noted_and_srun_waited_for(host: Host) -> None:
+    process = host.start('touch "$attempt/up"; sleep 0.5; exit 143')
+    while not (host.run.attempt(0).path / "up").exists():
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == 143
+    assert (host.host()["exit_code"], host.host()["signal"]) == (143, "TERM")
+
+
+def test_what_the_attempt_writes_is_private(host: Host) -> None:
+    host.call(SAY_SO)
+    attempt = host.run.attempt(0)
+    assert [path.stat().st_mode & 0o077 for path in (attempt.path, attempt.host_json, attempt.host_log)] == [0, 0, 0]
+
+
+def test_a_run_folder_that_the_node_cannot_write_is_said_so(host: Host) -> None:
+    host.run.attempts_folder.rmdir()
+    process = host.start(SAY_SO)
+    _, errors = process.communicate()
+    assert process.returncode == 73
+    assert b"cannot write to" in errors

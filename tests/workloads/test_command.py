@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ranks import environments, run_job
+
+from clusterctl.errors import TaskError
+from clusterctl.runs.events import Events
+from clusterctl.runs.files import read_lines, write_json
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import StopRequest
+from clusterctl.spec import CommandTrain, Job, to_record
+from clusterctl.workloads.command import local_world_size, main
+
+NAMES = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR MASTER_PORT CLUSTERCTL_ATTEMPT".split()
+
+
+def command(*argv: str) -> Job:
+    return Job(name="own", workload="command", argv=argv, train=CommandTrain())
+
+
+def run_alone(*argv: str) -> None:
+    main(command(*argv), Place(), None, Events(None, 0), StopRequest())
+
+
+def test_every_rank_finds_its_place_and_the_same_free_address(tmp_path: Path) -> None:
+    program = f"import os, json; print(json.dumps([os.environ[name] for name in {NAMES}]))"
+    done = run_job(command("python", "-c", program), RunDir(tmp_path / "run"), [2, 1])
+    assert [code for code, _, _ in done] == [0, 0, 0], done
+    said = [json.loads(output) for _, output, _ in done]
+    assert [rank[:6] for rank in said] == [
+        ["0", "3", "0", "2", "0", "0"],
+        ["1", "3", "1", "2", "0", "0"],
+        ["2", "3", "0", "1", "1", "1"],
+    ]
+    assert len({(rank[6], rank[7]) for rank in said}) == 1
+    assert said[0][8] == "0"
+
+
+def test_torch_distributed_meets_through_these_variables(tmp_path: Path) -> None:
+    program = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.tensor([dist.get_rank() + 1])
+dist.all_reduce(total)
+print(int(total))
+dist.destroy_process_group()
+"""
+    done = run_job(command("python", "-c", program), RunDir(tmp_path / "run"), [1, 1])
+    assert [(code, output) for code, output, _ in done] == [(0, "3\n"), (0, "3\n")], done
+
+
+def test_a_failing_program_passes_on_its_code_and_its_name_is_in_the_events(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    ((code, _, errors),) = run_job(command("python", "-c", "import sys; sys.exit('no such layer')"), run, [1])
+    assert code == 1
+    assert errors == "no such layer\n"  # the program's own words, no traceback of ours
+    events = list(read_lines(run.attempt(0).events(0)))
+    assert events[-2]["message"].startswith("python -c")
+    assert events[-2]["message"].endswith("exited with 1")
+    assert events[-1]["code"] == 1
+
+
+def test_a_program_killed_by_a_signal_counts_as_128_and_the_signal() -> None:
+    with pytest.raises(SystemExit) as leaving:
+        run_alone("sh", "-c", "kill -KILL $$")
+    assert leaving.value.code == 128 + 9
+
+
+@pytest.mark.parametrize(("argv", "message"), [((), "needs a program"), (("no-such-program",), "cannot run no-such")])
+def test_a_program_that_is_not_there_is_an_error_with_a_hint(argv: tuple[str, ...], message: str) -> None:
+    with pytest.raises(TaskError, match=message) as raised:
+        run_alone(*argv)
+    assert "argv" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    ("tasks", "node_rank", "expected"), [("2(x3),1", 2, 2), ("2(x3),1", 3, 1), ("4", 0, 4), ("", 1, 4)]
+)
+def test_the_ranks_of_a_node_are_read_from_slurms_list(tasks: str, node_rank: int, expected: int) -> None:
+    place = Place(node_rank=node_rank, world_size=8, nodes=2)
+    assert local_world_size(place, {"SLURM_STEP_TASKS_PER_NODE": tasks}) == expected
+
+
+SIGNALLED = """
+import signal, sys, time
+def note(number, _):
+    print(signal.Signals(number).name, flush=True)
+    if number == signal.SIGTERM:
+        sys.exit(7)
+for number in (signal.SIGUSR2, signal.SIGTERM):
+    signal.signal(number, note)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_the_warning_and_term_reach_the_program_and_torch_is_never_imported(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    (environment,) = environments(run.attempt(0), [1])
+    write_json(run.run_json, {"job": to_record(command("python", "-c", SIGNALLED))})
+    entry = "import sys; from clusterctl.runs.entry import Entry\ntry: Entry(sys.argv[1])()\nfinally: print('torch' in sys.modules)"
+    argv = [sys.executable, "-u", "-c", entry, str(run.path)]
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "ready\n"
+        task.send_signal(signal.SIGUSR2)
+        assert task.stdout.readline() == "SIGUSR2\n"
+        task.send_signal(signal.SIGTERM)
+        assert task.stdout.readline() == "SIGTERM\n"
+        assert task.stdout.readline() == "False\n"
+        assert task.wait() == 7
+
+
+def test_a_program_that_knows_no_warning_outlives_it_and_dies_with_its_task(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    (environment,) = environments(run.attempt(0), [1])
+    sleeper = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    write_json(run.run_json, {"job": to_record(command("python", "-c", sleeper))})
+    argv = [
+        sys.executable,
+        "-c",
+        "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()",
+        str(run.path),
+    ]
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as task:
+        assert task.stdout is not None
+        child = int(task.stdout.readline())
+        os.kill(child, signal.SIGUSR2)
+        assert Path(f"/proc/{child}").exists()
+        task.kill()
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not Path(f"/proc/{child}").exists()

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ranks import CORA
+
+from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError, UsageError
+from clusterctl.spec import RedditTrain
+from clusterctl.workloads.standalone import job_from_words
+
+JOB = 'workload = "reddit"\n[data]\nroot = "../data"\n[train]\nepochs = 7\n'
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs" / "my.toml"
+    path.parent.mkdir()
+    path.write_text(JOB)
+    return path
+
+
+def test_without_words_the_workloads_defaults_hold() -> None:
+    job = job_from_words("reddit", [])
+    assert (job.name, job.train) == ("reddit", RedditTrain())
+
+
+def test_a_files_data_lies_relative_to_it_and_words_override_the_file(job_file: Path) -> None:
+    words = [str(job_file), "train.lr=3e-3", "train.fan_out=[5, 5]", "train.device=cpu", "resources.time=4h"]
+    job = job_from_words("reddit", words)
+    assert job.name == "my"
+    assert job.train == RedditTrain(epochs=7, lr=3e-3, fan_out=(5, 5), device="cpu")
+    assert job.resources.time == 4 * 3600
+    assert job.data.root is not None
+    assert Path(job.data.root).resolve() == job_file.parents[1] / "data"
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        (["missing.toml"], NotFoundError, "cannot read job file missing.toml: No such file"),
+        (["train.epochs=5", "fast"], UsageError, "not an override: fast"),
+        (["train.epoch=5"], ConfigError, "did you mean epochs?"),
+        (["train.epochs=many"], ConfigError, "train.epochs: expected a whole number"),
+        (["name.first=x"], ConfigError, "name is no table"),
+        (["workload=synthetic"], ConfigError, "this program runs reddit"),
+    ],
+)
+def test_what_was_typed_wrong_is_named(words: list[str], error: type[ClusterctlError], message: str) -> None:
+    with pytest.raises(error) as raised:
+        job_from_words("reddit", words)
+    assert message in raised.value.message
+
+
+def test_a_job_file_that_is_no_toml_is_an_error_with_its_name(job_file: Path) -> None:
+    job_file.write_text("workload = ")
+    with pytest.raises(ConfigError, match="my.toml"):
+        job_from_words("reddit", [str(job_file)])
+
+
+def test_missing_data_is_an_error_and_a_hint_and_no_traceback() -> None:
+    words = ["-m", "clusterctl.workloads.reddit", "data.root=/no/such"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "error: no data: /no/such/raw/reddit_data.npz: No such file or directory",
+        "hint: data.root names a folder with raw/reddit_data.npz and raw/reddit_graph.npz",
+    ]
+
+
+def test_torchrun_runs_the_same_program_without_slurm_or_a_run_directory(tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    words = ["-m", "clusterctl.workloads.reddit", f"data.root={CORA}", "train.epochs=2", "train.batch_size=256"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CLUSTERCTL_")}
+    environment["CLUSTERCTL_DATA_CACHE"] = str(tmp_path / "cache")
+    done = subprocess.run([*torchrun, *words], capture_output=True, text=True, check=False, env=environment, cwd="/")
+    assert done.returncode == 0, done.stderr
+    first, last = done.stdout.splitlines()
+    assert first.startswith("epoch 1/2  loss ")
+    assert "test accuracy 0.8" in last
+    assert [path.name.split("-")[0] for path in (tmp_path / "cache").iterdir()] == ["reddit"]

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from ranks import losses_of, metrics_of, run_job
+
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Job, SyntheticTrain
+from clusterctl.workloads.synthetic import generate
+
+
+def test_the_graph_and_its_splits_depend_on_the_seed_alone() -> None:
+    graphs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(torch.seed() % 2**31)
+        random.seed()
+        graphs.append(generate(300, seed))
+    first, again, other = graphs
+    assert first.num_nodes == again.num_nodes  # which Python's own random decides
+    assert torch.equal(first.indices, again.indices)
+    assert torch.equal(first.x, again.x)
+    assert torch.equal(first.test, again.test)
+    assert (first.num_nodes, first.indices.numel()) != (other.num_nodes, other.indices.numel())
+
+
+def test_the_splits_are_60_20_20_disjoint_and_cover_all_nodes() -> None:
+    graph = generate(1000, seed=0)
+    parts = [graph.train, graph.val, graph.test]
+    assert torch.cat(parts).sort().values.tolist() == list(range(graph.num_nodes))
+    assert [part.numel() / graph.num_nodes for part in parts] == pytest.approx([0.6, 0.2, 0.2], abs=0.002)
+
+
+def test_the_gcn_stays_at_chance_and_counts_every_test_node(tmp_path: Path) -> None:
+    train = SyntheticTrain(avg_num_nodes=2000, epochs=1)
+    run = RunDir(tmp_path / "runs" / "gcn")
+    done = run_job(Job(name="s", workload="synthetic", train=train), run, [1, 1])
+    assert [code for code, _, _ in done] == [0, 0], done
+    assert losses_of(run)[-1] == pytest.approx(math.log(10), abs=0.3)
+    assert metrics_of(run)[-1]["test_nodes"] == generate(2000, train.seed).test.numel()
+
+
+@pytest.mark.long
+def test_graphsage_learns_the_synthetic_labels(tmp_path: Path) -> None:
+    train = SyntheticTrain(model="sage", avg_num_nodes=100_000, epochs=1)
+    run = RunDir(tmp_path / "runs" / "sage")
+    done = run_job(Job(name="s", workload="synthetic", train=train), run, [1, 1])
+    assert [code for code, _, _ in done] == [0, 0], done
+    assert metrics_of(run)[-1]["test_accuracy"] > 0.93
