@@ -17,13 +17,16 @@ def start_accounting(sandbox: Sandbox) -> None:
     defaults = f"--defaults-file={sandbox.path}/etc/my.cnf"
     (sandbox.path / "mysql").mkdir(mode=0o700)
     _run(sandbox, "mariadb-install-db", defaults, "--auth-root-authentication-method=socket", "--skip-test-db")
-    processes.start(sandbox.path, "mariadbd", ["mariadbd", defaults], sandbox.log("mariadbd"))
-    database = sandbox.path / "run" / "mysql.socket"
-    processes.wait_until(lambda: processes.answers(str(database)), 20, "mariadbd", sandbox.log("mariadbd"))
-    environment = {"MYSQL_UNIX_PORT": str(database)}  # slurmdbd.conf has no word for it
-    processes.start(sandbox.path, "slurmdbd", ["slurmdbd", "-D"], sandbox.log("slurmdbd"), environment)
-    address = (sandbox.address, sandbox.port_of("slurmdbd"))
-    processes.wait_until(lambda: processes.answers(address), 20, "slurmdbd", sandbox.log("slurmdbd"))
+    database = str(sandbox.path / "run" / "mysql.socket")
+    processes.serve(sandbox.path, "mariadbd", ["mariadbd", defaults], sandbox.log("mariadbd"), database)
+    processes.serve(
+        sandbox.path,
+        "slurmdbd",
+        ["slurmdbd", "-D"],
+        sandbox.log("slurmdbd"),
+        (sandbox.address, sandbox.port_of("slurmdbd")),
+        {"MYSQL_UNIX_PORT": database},  # slurmdbd.conf has no word for it
+    )
     _run(sandbox, "sacctmgr", "--immediate", "--quiet", "add", "cluster", "sandbox")
 
 

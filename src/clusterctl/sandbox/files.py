@@ -33,7 +33,10 @@ def write_files(sandbox: Sandbox) -> None:
         (sandbox.path / name).mkdir(mode=0o700)
     etc = sandbox.path / "etc"
     values = _values(sandbox)
-    for name in ("slurm.conf", "slurmdbd.conf", "my.cnf", "cgroup.conf"):
+    names = ["slurm.conf"]
+    names += ["slurmdbd.conf", "my.cnf"] if sandbox.request.accounting else []
+    names += ["cgroup.conf"] if sandbox.request.cgroups else []
+    for name in names:
         template = Template((shipped_folder() / "cluster" / "sandbox" / name).read_text(encoding="utf-8"))
         _write(etc / name, template.substitute(values))
     _write(etc / "gres.conf", "\n".join(["AutoDetect=off", *_gres_lines(sandbox), ""]))

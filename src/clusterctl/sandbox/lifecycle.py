@@ -42,19 +42,18 @@ def up(folder: Path, request: Request, *, namespaces: bool | None = None) -> tup
     with _alone(folder):
         found = current(folder)
         if found and not _missing(found):
-            _switch_on_all(found)
+            _switch_on(found)
             return found, False
         _remove(folder)
         make_private(folder)
         sandbox = _designed(folder, request, namespaces)
-        sandbox.save()
         try:
             write_files(sandbox)
             _start(sandbox)
         except BaseException:
             _stop(folder)  # the logs stay, for whoever reads the error
-            (folder / "sandbox.json").unlink(missing_ok=True)
             raise
+        sandbox.save()
         return sandbox, True
 
 
@@ -99,16 +98,14 @@ def _start(sandbox: Sandbox) -> None:
     _start_munged(sandbox)
     if sandbox.request.accounting:
         start_accounting(sandbox)
-    processes.start(sandbox.path, "slurmctld", ["slurmctld", "-D"], sandbox.log("slurmctld"))
     address = (sandbox.address, sandbox.port_of("slurmctld"))
-    processes.wait_until(lambda: processes.answers(address), 20, "slurmctld", sandbox.log("slurmctld"))
-    _switch_on_all(sandbox)
+    processes.serve(sandbox.path, "slurmctld", ["slurmctld", "-D"], sandbox.log("slurmctld"), address)
+    _switch_on(sandbox)
 
 
-def _switch_on_all(sandbox: Sandbox) -> None:
-    for name in sandbox.names:
-        node.switch_on(sandbox, name)
-    node.wait_for(sandbox, sandbox.names)
+def _switch_on(sandbox: Sandbox) -> None:
+    """Start the nodes that are off, and wait for them alone: another one may be cut off."""
+    node.wait_for(sandbox, [name for name in sandbox.names if node.switch_on(sandbox, name)])
 
 
 def _start_munged(sandbox: Sandbox) -> None:
@@ -122,8 +119,7 @@ def _start_munged(sandbox: Sandbox) -> None:
     argv = ["munged", "--foreground", "--num-threads=10"]
     argv += ["--force"]  # it would rather that every user could reach its socket
     argv += [f"--{name}={path}" for name, path in paths.items()]
-    processes.start(sandbox.path, "munged", argv, sandbox.log("munged"))
-    processes.wait_until(lambda: processes.answers(str(sandbox.munge_socket)), 10, "munged", sandbox.log("munged"))
+    processes.serve(sandbox.path, "munged", argv, sandbox.log("munged"), str(sandbox.munge_socket))
 
 
 def _missing(sandbox: Sandbox) -> list[str]:
@@ -131,7 +127,8 @@ def _missing(sandbox: Sandbox) -> list[str]:
     expected = ["munged", "slurmctld"]
     expected += ["switch"] if sandbox.namespaces else []
     expected += ["mariadbd", "slurmdbd"] if sandbox.request.accounting else []
-    alive = {process.part for process in processes.find(sandbox.path)}
+    # A daemon's children carry its mark too; the switch is a process that sleeps.
+    alive = {process.part for process in processes.find(sandbox.path) if process.command in (process.part, "sleep")}
     return [part for part in expected if part not in alive]
 
 
@@ -148,7 +145,6 @@ def _stop(folder: Path) -> bool:
         found = True
         processes.end(alive)
     network.remove_network(folder)
-    sandbox = current(folder)
-    if sandbox and sandbox.request.cgroups:
-        remove_cgroups(sandbox.names)
+    if (folder / "etc" / "cgroup.conf").exists():
+        remove_cgroups(path.name for path in (folder / "spool").iterdir())
     return found

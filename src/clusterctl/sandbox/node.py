@@ -17,15 +17,15 @@ READY_SECONDS = 30
 _USABLE = ("idle", "mix", "alloc", "comp")  # "idle*" would be one that has not answered for a while
 
 
-def switch_on(sandbox: Sandbox, node: str) -> None:
-    """Start `node`, unless its slurmd runs."""
+def switch_on(sandbox: Sandbox, node: str) -> bool:
+    """Start `node`, and say so, unless its slurmd runs."""
     of_node = _processes(sandbox, node)
     if any(process.command == "slurmd" for process in of_node):
-        return
+        return False
     processes.end(of_node)
     if not sandbox.namespaces:
         processes.start(sandbox.path, node, ["slurmd", "-D", "-N", node], sandbox.log(node))
-        return
+        return True
     network.unplug(sandbox, node)
     init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py"))]
     argv = ["unshare", *network.NAMESPACES, "--fork", "--kill-child", "--mount-proc", *init]
@@ -33,6 +33,7 @@ def switch_on(sandbox: Sandbox, node: str) -> None:
         sandbox.path, node, [*argv, node, sandbox.address_of(node), sandbox.folder], sandbox.log(node)
     )
     network.plug(sandbox, node, process.pid)
+    return True
 
 
 def switch_off(sandbox: Sandbox, node: str) -> None:

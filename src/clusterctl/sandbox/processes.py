@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MARK = "CLUSTERCTL_SANDBOX"  # =<folder>
 PART = "CLUSTERCTL_SANDBOX_PART"
+START_SECONDS = 30
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 
@@ -52,6 +53,25 @@ def start(folder: Path, part: str, argv: list[str], log: Path, variables: Mappin
     )
     _, started = _stat(pid) or ("", 0)
     return Process(pid, started, part, argv[0])
+
+
+def serve(
+    folder: Path,
+    part: str,
+    argv: list[str],
+    log: Path,
+    address: str | tuple[str, int],
+    variables: Mapping[str, str] | None = None,
+) -> None:
+    """Start a daemon and wait until it listens at `address`. Raises SlurmError with its last words when it ends."""
+    daemon = start(folder, part, argv, log, variables)
+
+    def listens() -> bool:
+        if not daemon.alive():
+            raise SlurmError(f"{part} ended at once{_last_words(log)}", f"see {log}")
+        return answers(address)
+
+    wait_until(listens, START_SECONDS, f"{part} to listen", log)
 
 
 def environment(folder: Path, part: str) -> dict[str, str]:

@@ -60,8 +60,8 @@ code=$?
 printf -v end '%(%s)T' -1
 
 # When a node is lost srun ends with 0 all the same: the run is finished when every rank has said so.
-finished=$(cat "$attempt"/events/rank_*.jsonl | grep -c '"event": "exit", "code": 0}')
-if [ "$code" -eq 0 ] && [ "$finished" -eq 4 ]; then
+ended_well() { [ "$(cat "$attempt"/events/*.jsonl 2>/dev/null | grep -c '"event": "exit", "code": 0}')" -eq 4 ]; }
+if [ "$code" -eq 0 ] && ended_well; then
   printf '{"attempt": %d, "time": %d}\n' "$number" "$end" >"$run/.finished.json"
   mv "$run/.finished.json" "$run/finished.json"
 elif [ "$code" -eq 0 ]; then
