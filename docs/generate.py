@@ -45,30 +45,30 @@ def _output(*words: str) -> str:
     ).stdout.lstrip()
 
 
-def picture(name: str, title: str, command: str, until: str) -> None:
-    """Run `command` in a real terminal until it shows `until`, and keep the screen as an SVG."""
+def picture(name: str, title: str, commands: dict[str, str]) -> None:
+    """Type `commands` in a real terminal, each when the one before shows its text, and keep the screen as an SVG."""
     with tempfile.TemporaryDirectory() as folder:
         tmux = ["tmux", "-S", f"{folder}/tmux"]
         environment = {**os.environ, "CLUSTERCTL_RUNS": f"{folder}/runs", "XDG_STATE_HOME": f"{folder}/state"}
-        environment |= {
-            "TERM": "xterm-256color",
-            "PS1": "$ ",
-            "PATH": f"{Path(CLUSTERCTL).parent}:{os.environ['PATH']}",
-        }
-        shell = ["new-session", "-d", "-x", str(WIDTH), "-y", str(HEIGHT), "bash --norc --noprofile"]
+        environment |= {"TERM": "xterm-256color", "PATH": f"{Path(CLUSTERCTL).parent}:{os.environ['PATH']}"}
+        shell = ["new-session", "-d", "-x", str(WIDTH), "-y", str(HEIGHT), "env PS1='$ ' bash --norc --noprofile"]
         subprocess.run([*tmux, *shell], env=environment, cwd=DOCS.parent, check=True)
         try:
-            subprocess.run([*tmux, "send-keys", command, "Enter"], check=True)
-            screen = ""
-            deadline = time.monotonic() + 180
-            while until not in screen.partition(command)[2]:
-                if time.monotonic() > deadline:
-                    raise SystemExit(f"{command} never showed {until!r}:\n{screen}")
-                time.sleep(0.5)
-                screen = _captured(tmux)
+            for command, until in commands.items():
+                subprocess.run([*tmux, "send-keys", command, "Enter"], check=True)
+                _wait_for(until, tmux, command)
             _draw(DOCS / "pictures" / f"{name}.svg", title, _captured(tmux, "-e"))
         finally:
             subprocess.run([*tmux, "kill-server"], check=False)
+
+
+def _wait_for(text: str, tmux: list[str], command: str) -> None:
+    deadline = time.monotonic() + 180
+    while text not in (screen := _captured(tmux)).rpartition(command)[2]:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{command} never showed {text!r}:\n{screen}")
+        time.sleep(0.5)
+    time.sleep(0.5)  # what else it writes, and the prompt
 
 
 def _captured(tmux: list[str], *flags: str) -> str:
@@ -92,7 +92,8 @@ def main() -> None:
         page.parent.mkdir(exist_ok=True)
         page.write_text(text)
     if "reference" not in sys.argv[1:]:
-        picture("run", "make run", "clusterctl submit cora --cluster local --follow", "next:")
+        commands = {"clusterctl submit cora --cluster local --follow": "next:", "clusterctl status": "finished"}
+        picture("run", "clusterctl", commands)
 
 
 if __name__ == "__main__":

@@ -103,6 +103,12 @@ def test_a_job_can_submit_the_next_and_end_before_it(cluster):
     assert (cluster.work / "done").read_text() == "next\n"
 
 
+def test_a_log_that_cannot_be_opened_fails_the_job(cluster):
+    job = cluster.submit("touch ran", "--output=no/such/folder/log")
+    assert cluster.wait(job) == "FAILED"
+    assert not (cluster.work / "ran").exists()
+
+
 def test_a_program_that_cannot_be_started_fails_the_job(cluster):
     (cluster.work / "x.sh").write_text("#!/no/such/shell\n")
     job = cluster.call("sbatch", "--parsable", "x.sh").strip()

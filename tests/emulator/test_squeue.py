@@ -6,21 +6,8 @@ import time
 
 import pytest
 
-FIELDS = [
-    "JobID",
-    "State",
-    "Reason",
-    "NodeList",
-    "SubmitTime",
-    "StartTime",
-    "EndTime",
-    "RestartCnt",
-    "exit_code",
-    "TimeLimit",
-    "NumNodes",
-    "Name",
-    "WorkDir",
-]
+FIELDS = ["JobID", "State", "Reason", "NodeList", "SubmitTime", "StartTime", "EndTime", "RestartCnt", "exit_code"]
+FIELDS += ["TimeLimit", "NumNodes", "Name", "WorkDir"]
 FORMAT = ",".join(f"{field}:\x1f" for field in FIELDS)
 
 

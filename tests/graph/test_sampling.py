@@ -18,7 +18,7 @@ MakeGraph = Callable[..., Graph]
 @pytest.mark.parametrize(("degree", "count"), [(30, 10), (26, 25), (12, 10), (7, 1)])
 def test_every_neighbour_and_every_pair_of_neighbours_is_equally_likely(degree: int, count: int) -> None:
     trials = 20_000
-    picks = choose(torch.full((trials,), degree), count, draws(99, torch.arange(trials)))
+    picks = choose(torch.full((trials,), degree), count, draws(99, torch.arange(trials))).T
     inside = torch.zeros(trials, degree).scatter_(1, picks, 1.0)
     assert (inside.sum(1) == count).all()  # no duplicates, nothing out of bounds
     share = count / degree
@@ -31,7 +31,7 @@ def test_every_neighbour_and_every_pair_of_neighbours_is_equally_likely(degree: 
 @given(st.lists(st.integers(2, 50), min_size=1, max_size=20), st.integers(1, 49), st.integers(-(2**63), 2**63 - 1))
 def test_choices_are_different_and_below_the_degree(degrees: list[int], count: int, key: int) -> None:
     degree = torch.tensor(degrees).clamp(min=count + 1)
-    picks = choose(degree, count, draws(key, torch.arange(degree.numel())))
+    picks = choose(degree, count, draws(key, torch.arange(degree.numel()))).T
     assert ((picks >= 0) & (picks < degree[:, None])).all()
     assert all(len(set(row)) == count for row in picks.tolist())
 

@@ -20,7 +20,8 @@ from clusterctl.runs.signals import StopRequest
 from clusterctl.spec import CommandTrain, Job, to_record
 from clusterctl.workloads.command import local_world_size, main
 
-NAMES = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR MASTER_PORT CLUSTERCTL_ATTEMPT".split()
+NAMES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"]
+ADDRESS = ["MASTER_ADDR", "MASTER_PORT"]
 
 
 def command(*argv: str) -> Job:
@@ -32,7 +33,7 @@ def run_alone(*argv: str) -> None:
 
 
 def test_every_rank_finds_its_place_and_the_same_free_address(tmp_path: Path) -> None:
-    program = f"import os, json; print(json.dumps([os.environ[name] for name in {NAMES}]))"
+    program = f"import os, json; print(json.dumps([os.environ[name] for name in {NAMES + ADDRESS}]))"
     done = run_job(command("python", "-c", program), RunDir(tmp_path / "run"), [2, 1])
     assert [code for code, _, _ in done] == [0, 0, 0], done
     said = [json.loads(output) for _, output, _ in done]
@@ -42,7 +43,6 @@ def test_every_rank_finds_its_place_and_the_same_free_address(tmp_path: Path) ->
         ["2", "3", "0", "1", "1", "1"],
     ]
     assert len({(rank[6], rank[7]) for rank in said}) == 1
-    assert said[0][8] == "0"
 
 
 def test_torch_distributed_meets_through_these_variables(tmp_path: Path) -> None:
@@ -108,8 +108,9 @@ def test_the_warning_and_term_reach_the_program_and_torch_is_never_imported(tmp_
     run = RunDir(tmp_path / "run")
     (environment,) = environments(run.attempt(0), [1])
     write_json(run.run_json, {"job": to_record(command("python", "-c", SIGNALLED))})
-    entry = "import sys; from clusterctl.runs.entry import Entry\ntry: Entry(sys.argv[1])()\nfinally: print('torch' in sys.modules)"
-    argv = [sys.executable, "-u", "-c", entry, str(run.path)]
+    entry = "import sys; from clusterctl.runs.entry import Entry\ntry: Entry(sys.argv[1])()"
+    told = "\nfinally: print('torch' in sys.modules)"
+    argv = [sys.executable, "-u", "-c", entry + told, str(run.path)]
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as task:
         assert task.stdout is not None
         assert task.stdout.readline() == "ready\n"

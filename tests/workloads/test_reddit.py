@@ -17,7 +17,7 @@ from clusterctl.workloads.reddit import raw_identity
 
 
 def cora_job(root: Path = CORA, **train: object) -> Job:
-    settings = {"batch_size": 128, "epochs": 2, **train}
+    settings = {"batch_size": 128, **train}
     return Job(name="cora", workload="reddit", data=Data(root=str(root)), train=RedditTrain(**settings))  # type: ignore[arg-type]
 
 
@@ -26,7 +26,7 @@ def test_four_ranks_train_on_real_data_tell_their_stages_and_write_nothing_besid
     (root / "raw").chmod(0o555)
     root.chmod(0o555)
     run = RunDir(tmp_path / "runs" / "cora")
-    done = run_job(cora_job(root), run, [2, 2])
+    done = run_job(cora_job(root, epochs=2, lr=0.01), run, [2, 2])
     assert [code for code, _, _ in done] == [0, 0, 0, 0], done
     assert sorted(path.name for path in root.rglob("*")) == ["raw", "reddit_data.npz", "reddit_graph.npz"]
     assert [path.name for path in next(run.data_cache.iterdir()).iterdir()] == ["graph.pt"]

@@ -73,7 +73,8 @@ def test_missing_data_is_an_error_and_a_hint_and_no_traceback() -> None:
 
 def test_torchrun_runs_the_same_program_without_slurm_or_a_run_directory(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    words = ["-m", "clusterctl.workloads.reddit", f"data.root={CORA}", "train.epochs=2", "train.batch_size=256"]
+    words = ["-m", "clusterctl.workloads.reddit", f"data.root={CORA}", "train.epochs=2", "train.lr=0.01"]
+    words.append("train.batch_size=256")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CLUSTERCTL_")}
     environment["CLUSTERCTL_DATA_CACHE"] = str(tmp_path / "cache")
     done = subprocess.run([*torchrun, *words], capture_output=True, text=True, check=False, env=environment, cwd="/")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import torch
@@ -35,11 +36,11 @@ def test_the_splits_are_60_20_20_disjoint_and_cover_all_nodes() -> None:
 
 
 def test_the_gcn_stays_at_chance_and_counts_every_test_node(tmp_path: Path) -> None:
-    train = SyntheticTrain(avg_num_nodes=2000, epochs=1)
+    train = SyntheticTrain(avg_num_nodes=2000, epochs=4)
     run = RunDir(tmp_path / "runs" / "gcn")
     done = run_job(Job(name="s", workload="synthetic", train=train), run, [1, 1])
     assert [code for code, _, _ in done] == [0, 0], done
-    assert losses_of(run)[-1] == pytest.approx(math.log(10), abs=0.3)
+    assert mean(losses_of(run)[-5:]) == pytest.approx(math.log(10), abs=0.1)
     assert metrics_of(run)[-1]["test_nodes"] == generate(2000, train.seed).test.numel()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterctl.config import load_cluster, names, resolve, runs_folder, state_folder
+from clusterctl.config import chosen_runs_folder, load_cluster, names, resolve, state_folder
 from clusterctl.config.keys import as_toml, keys_of
 from clusterctl.spec import WORKLOADS, Cluster, Job, to_record
 
@@ -80,7 +80,7 @@ def list_() -> None:
     for kind in ("jobs", "cluster"):
         for name, path in sorted(names(kind, cwd).items()):
             click.echo(f"{kind.removesuffix('s'):<8} {name:<16} {path}")
-    click.echo(f"{'runs':<8} {'':<16} {runs_folder(Cluster(name='local'))}")
+    click.echo(f"{'runs':<8} {'':<16} {chosen_runs_folder(None)}")
     click.echo(f"{'state':<8} {'':<16} {state_folder()}")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.config import load_cluster, runs_folder
+from clusterctl.config import chosen_runs_folder
 from clusterctl.observe.find import find_run
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ cluster_option = click.option("--cluster", metavar="NAME", help="The cluster who
 
 def runs_named(names: tuple[str, ...], cluster: str | None) -> list[RunDir]:
     """The runs that were named, each once. Raises NotFoundError and UsageError."""
-    folder = runs_folder(load_cluster(cluster))
+    folder = chosen_runs_folder(cluster)
     return list(dict.fromkeys(find_run(folder, name) for name in names))
 
 

@@ -8,7 +8,7 @@ import json
 import click
 
 from clusterctl.cli.options import cluster_option, runs_named, warn
-from clusterctl.config import load_cluster, runs_folder
+from clusterctl.config import chosen_runs_folder
 from clusterctl.observe.find import newest_first
 from clusterctl.observe.status import report, to_json
 
@@ -30,7 +30,7 @@ def status(names: tuple[str, ...], count: int, everything: bool, output: str, cl
     if names:
         runs = runs_named(names, cluster)
     else:
-        newest = newest_first(runs_folder(load_cluster(cluster)))
+        newest = newest_first(chosen_runs_folder(cluster))
         runs = list(newest if everything else itertools.islice(newest, count))
     found = report(runs)
     if names and not found.statuses:

@@ -24,9 +24,9 @@ def state_folder() -> Path:
     return make_private(user_state_path("clusterctl"))
 
 
-def runs_folder(cluster: Cluster) -> Path:
+def runs_folder(cluster: Cluster | None) -> Path:
     """The folder of all runs: the cluster's, else CLUSTERCTL_RUNS, else the user's data folder."""
-    configured = cluster.runs or os.environ.get("CLUSTERCTL_RUNS")
+    configured = (cluster and cluster.runs) or os.environ.get("CLUSTERCTL_RUNS")
     if configured:
         return Path(configured).expanduser().absolute()
     from platformdirs import user_data_path

@@ -7,20 +7,20 @@ key and mounts appended. A value computed here says so in its origin.
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.config.overrides import read_overrides
-from clusterctl.config.places import find_file, user_config_folder
-from clusterctl.config.source import Values, read_toml, shown_path
-from clusterctl.errors import ConfigError, UsageError
-from clusterctl.spec import Cluster, Job, Resources, from_record, to_record
+from clusterctl.config.places import find_file
+from clusterctl.config.source import Values, explained, read_toml, shown_path
+from clusterctl.spec import Job, Resources, from_record, to_record
 from clusterctl.spec.record import InvalidRecord, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from clusterctl.spec import Cluster
 
 # Slurm lets these variables beat the script's own lines; here they are values like any other, with an origin.
 SBATCH_VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_PARTITION": "partition", "SBATCH_QOS": "qos"}
@@ -41,30 +41,6 @@ class Resolved:
     cluster: Cluster
     origins: dict[str, str]
     job_file: Path
-
-
-def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Cluster:
-    """The cluster called `name`, else the one of CLUSTERCTL_CLUSTER, else of the user's configuration, else `local`.
-
-    `local` needs no name only where there is no sbatch: on a login node nobody trains by accident (UsageError).
-    """
-    cwd = cwd or Path.cwd()
-    name = name or environment.get("CLUSTERCTL_CLUSTER") or _configured_cluster()
-    if not name:
-        if shutil.which("sbatch", path=environment.get("PATH")):
-            raise UsageError(
-                "which cluster? this machine has sbatch, so nothing runs here by default",
-                "--cluster NAME, or CLUSTERCTL_CLUSTER=NAME; `--cluster local` runs on this machine all the same",
-            )
-        name = "local"
-    path = find_file("cluster", name, cwd)
-    values = read_toml(path)
-    if values.get(("name",)) is None:
-        values.put(("name",), path.stem, "file name")
-    try:
-        return from_record(Cluster, values.tree, parse=True)
-    except InvalidRecord as error:
-        raise explained(error.problems, values, shown_path(path)) from error
 
 
 def resolve(
@@ -98,23 +74,6 @@ def resolve(
     if problems := list(_contradictions(resolved)):
         raise explained(problems, values, shown_path(path))
     return Resolved(resolved, cluster, {".".join(key): origin for key, origin in values.origins.items()}, path)
-
-
-def explained(problems: list[Problem], values: Values, file: str) -> ConfigError:
-    """One error that names every problem with its place, the first one first in the file."""
-    lines = [f"{values.origin(problem.path) or file}: {problem}" for problem in problems]
-    if len(lines) == 1:
-        return ConfigError(lines[0], "`clusterctl config keys` lists every key")
-    listed = "\n  ".join(lines)
-    return ConfigError(f"{len(lines)} problems in {file}\n  {listed}", "`clusterctl config keys` lists every key")
-
-
-def _configured_cluster() -> str | None:
-    path = user_config_folder() / "config.toml"
-    name = read_toml(path).get(("cluster",)) if path.is_file() else None
-    if name is not None and not isinstance(name, str):
-        raise ConfigError(f'{shown_path(path)}: cluster: expected a name such as "local"')
-    return name
 
 
 def _cluster_values(cluster: Cluster) -> Values:

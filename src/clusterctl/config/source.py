@@ -13,6 +13,8 @@ from clusterctl.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from clusterctl.spec.record import Problem
+
 Key = tuple[str, ...]
 
 
@@ -79,6 +81,15 @@ def read_toml(path: Path) -> Values:
         line = next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
         values.put(key, value, f"{shown}:{line}" if line else shown)
     return values
+
+
+def explained(problems: list[Problem], values: Values, file: str) -> ConfigError:
+    """One error that names every problem with its place, the first one first in the file."""
+    lines = [f"{values.origin(problem.path) or file}: {problem}" for problem in problems]
+    if len(lines) == 1:
+        return ConfigError(lines[0], "`clusterctl config keys` lists every key")
+    listed = "\n  ".join(lines)
+    return ConfigError(f"{len(lines)} problems in {file}\n  {listed}", "`clusterctl config keys` lists every key")
 
 
 def shown_path(path: Path) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pwd
 from typing import TYPE_CHECKING
 
 from clusterctl.emulator.jobs import JOB_MARK
 from clusterctl.emulator.machine import node_list, node_name, per_node
+from clusterctl.emulator.output import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,10 +94,3 @@ def gpu_environment(gpus: Sequence[int]) -> dict[str, str]:
     indices = ",".join(str(index) for index in gpus)
     names = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "SLURM_JOB_GPUS")
     return dict.fromkeys(names, indices) if gpus else {}
-
-
-def user_name() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container may run under a number without a name
-        return str(os.getuid())

@@ -98,7 +98,7 @@ class Job:
 
     def ask(self, *words: str) -> str:
         """Tell the supervisor, and wait until it has done so: its answer is empty, or Slurm's words for why not."""
-        mailbox = self.folder / f"answer-{os.getpid()}"
+        mailbox = self.folder / f"answer-{os.getpid()}-{time.time_ns()}"
         descriptor = fifo.create(mailbox)
         try:
             if not fifo.send(self.control, mailbox.name, *words):
@@ -138,7 +138,7 @@ def publish(
 ) -> tuple[Job, int]:
     """Make a new job, whole at once, under the next free id; returns it with its pipe, held open."""
     machine.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
-    aside = machine.jobs / f".new-{os.getpid()}"
+    aside = machine.jobs / f".new-{os.getpid()}-{time.time_ns()}"
     aside.mkdir(mode=0o700)
     (aside / "steps").mkdir()
     (aside / "script").write_bytes(script)
@@ -180,13 +180,13 @@ def bury_lost(machine: Machine) -> None:
 
 def forget_old(machine: Machine) -> None:
     """Remove what ended long ago, but for the newest job: its id must not be given twice."""
-    for job in all_jobs(machine)[:-1]:
-        if not job.control.exists():
-            if time.time() - (job.record.ended or 0) < KEPT_SECONDS:
-                return  # so did all behind it, or nearly all
-            import shutil  # slow to import, seldom needed
+    ended = (job.folder for job in all_jobs(machine)[:-1] if not job.control.exists())
+    horizon = time.time() - KEPT_SECONDS
+    if old := [folder for folder in ended if folder.stat().st_mtime < horizon]:
+        import shutil  # slow to import, seldom needed
 
-            shutil.rmtree(job.folder, ignore_errors=True)
+        for folder in old:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_aside(path: Path, record: Any) -> None:

@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 def spawn(argv: list[str], environment: Mapping[str, str], folder: str, out: int, err: int) -> int:
     """Start a process in a session of its own, so that one signal reaches its tree; returns its pid.
 
-    As under Slurm, a folder that cannot be entered is replaced by /tmp, and a program that cannot be started makes a
-    process that ends with the error's number.
+    It returns when the program runs, so that no signal comes too early. As under Slurm, a folder that cannot be entered
+    is replaced by /tmp, and a program that cannot be started makes a process that ends with the error's number.
     """
+    started, starting = os.pipe()  # closed by the child's exec, or by its end
     pid = os.fork()
     if pid:
+        os.close(starting)
+        os.read(started, 1)
+        os.close(started)
         return pid
     try:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and an exec would keep that

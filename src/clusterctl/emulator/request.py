@@ -87,9 +87,9 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
     """Make sense of `options`. `name` is the default job name, `folder` where sbatch was called. Raises SlurmError."""
     if undone := sorted(set(options) & _REFUSED):
         raise SlurmError(f"the emulator does not do --{undone[0]}")
-    per_node = _count(options, "ntasks-per-node")
-    nodes = _count(options, "nodes") or 1
-    tasks = _count(options, "ntasks") or nodes * (per_node or 1)
+    per_node = count(options, "ntasks-per-node")
+    nodes = count(options, "nodes") or 1
+    tasks = count(options, "ntasks") or nodes * (per_node or 1)
     output = options.get("output", "slurm-%j.out")
     number, lead, batch_only = _signal(options.get("signal", ""))
     return Request(
@@ -97,7 +97,7 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
         nodes=min(nodes, tasks),
         tasks=tasks,
         tasks_per_node=per_node,
-        cpus_per_task=_count(options, "cpus-per-task"),
+        cpus_per_task=count(options, "cpus-per-task"),
         gpus_per_node=_gpus(options),
         exclusive="exclusive" in options,
         time_limit=parse_time(options["time"]) if "time" in options else None,
@@ -147,6 +147,16 @@ def parse_signal(text: str) -> int:
         raise SlurmError(f"Unknown job signal: {text}") from None
 
 
+def count(options: dict[str, str], name: str) -> int | None:
+    """The positive whole number in an option, or None. Raises SlurmError."""
+    if name not in options:
+        return None
+    text = options[name]
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise SlurmError(f'Invalid numeric value "{text}" for --{name}.')
+    return int(text)
+
+
 def _signal(text: str) -> tuple[int, int, bool]:
     """[B:]SIGNAL[@SECONDS]; Slurm's own default is a minute."""
     if not text:
@@ -168,12 +178,3 @@ def _gpus(options: dict[str, str]) -> int:
     if not (number.isascii() and number.isdigit()):
         raise SlurmError(f"Invalid GPU specification: {number}")
     return int(number)
-
-
-def _count(options: dict[str, str], name: str) -> int | None:
-    if name not in options:
-        return None
-    text = options[name]
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise SlurmError(f'Invalid numeric value "{text}" for --{name}.')
-    return int(text)

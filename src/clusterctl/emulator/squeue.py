@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.emulator import jobs
-from clusterctl.emulator.environment import user_name
 from clusterctl.emulator.jobs import State
 from clusterctl.emulator.machine import node_list
 from clusterctl.emulator.options import Options
+from clusterctl.emulator.output import user_name
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.emulator.machine import Machine
     from clusterctl.emulator.request import Request
 
-_SQUEUE = Options("me user=/u noheader/h states=/t jobs=/j Format=/O format=/o all/a long/l")
+_SQUEUE = Options("me user=/u noheader/h states=/t jobs=/j Format=/O format=/o")
 _SHOWN_SECONDS = 300  # after their end, as MinJobAge
 _CODES = {
     State.PENDING: "PD",
@@ -68,10 +68,10 @@ def _states(text: str) -> set[State]:
     if text.lower() == "all":
         return set(State)
     by_name = {name: state for state, code in _CODES.items() for name in (state.value, code)}
-    try:
-        return {by_name[word.upper()] for word in text.split(",")}
-    except KeyError as error:
-        raise SlurmError(f"Invalid job state specified: {error.args[0]}") from None
+    words = text.split(",")
+    if unknown := [word for word in words if word.upper() not in by_name]:
+        raise SlurmError(f"Invalid job state specified: {unknown[0]}")
+    return {by_name[word.upper()] for word in words}
 
 
 def _long_format(text: str) -> tuple[str, Callable[[Row], str]]:

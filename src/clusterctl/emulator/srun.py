@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.emulator import fifo, processes
-from clusterctl.emulator.environment import gpu_environment, task_environment, user_name
-from clusterctl.emulator.filenames import expand
-from clusterctl.emulator.jobs import JOB_MARK, Job
+from clusterctl.emulator.environment import gpu_environment, task_environment
+from clusterctl.emulator.jobs import JOB_MARK, Job, State
 from clusterctl.emulator.machine import node_name
 from clusterctl.emulator.options import Options
-from clusterctl.emulator.request import spread
+from clusterctl.emulator.output import expand, open_output, symbols
+from clusterctl.emulator.request import count, spread
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
@@ -46,12 +48,17 @@ def main(machine: Machine, arguments: list[str]) -> int:
         raise SlurmError("the emulator runs steps inside a batch script alone")
     if _CONTAINER_OPTIONS & set(options):
         raise SlurmError("the emulator does not run container images yet")
-    return Step(machine, Job(Path(os.environ[JOB_MARK])), options, command).run()
+    job = Job(Path(os.environ[JOB_MARK]))
+    if job.record.state is not State.RUNNING:
+        raise SlurmError(f"Unable to create step for job {job.id}: Job/step already completing or completed")
+    return Step(machine, job, options, command).run()
 
 
 class Task(NamedTuple):
     rank: int
+    local: int
     node: int
+    position: int  # of the node within the step
 
 
 class Step:
@@ -63,13 +70,14 @@ class Step:
         self.request, self.record = job.request, job.record
         self.options = options
         self.command = command
+        self.nodes, self.counts = self._shape()
         self.id, self.control = self._register()
         self.signals = processes.signal_bytes(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+        self.files: dict[str, int] = {}
         self.running: dict[int, Task] = {}
         self.code = 0
-        self.kill_at = math.inf
-        bad_exit = options.get("kill-on-bad-exit", os.environ.get("SLURM_KILL_BAD_EXIT", "0"))
-        self.kill_on_bad_exit = bad_exit != "0"
+        self.aborted = False
+        self.kill_at = math.inf  # on the monotonic clock
 
     def run(self) -> int:
         """Start the tasks and wait for all; returns the highest exit code, 128 + N for a death by signal N."""
@@ -84,76 +92,64 @@ class Step:
                 self._abort()
             self._reap()
             if time.monotonic() >= self.kill_at:
+                self.kill_at = math.inf
                 self._signal(signal.SIGKILL)
         return self.code
 
-    def _register(self) -> tuple[int, int]:
-        """The step's number, the next that is free, and the pipe that it listens on."""
-        number = 0
-        while True:
-            try:
-                return number, fifo.create(self.job.steps / str(number))
-            except FileExistsError:
-                number += 1
-
-    def _start(self) -> None:
-        nodes, counts = self._shape()
-        step_wide = {"PATH": os.environ.get("PATH", os.defpath)}
-        if "cpus-per-task" in self.options:
-            step_wide["SLURM_CPUS_PER_TASK"] = self.options["cpus-per-task"]
-        if "ntasks-per-node" in self.options:
-            step_wide["SLURM_NTASKS_PER_NODE"] = self.options["ntasks-per-node"]
-        folder = self.options.get("chdir", str(Path.cwd()))
-        files: dict[str, int] = {}
-        rank = 0
-        for index, (node, count) in enumerate(zip(nodes, counts, strict=True)):
-            gpus = gpu_environment(self.record.gpus[self.record.nodes.index(node)])
-            for local in range(count):
-                place = task_environment(self.id, nodes, counts, index, local)
-                out = self._open(self.options.get("output"), rank, index, node, files, 1)
-                err = self._open(self.options.get("error", self.options.get("output")), rank, index, node, files, 2)
-                pid = processes.spawn(self.command, {**os.environ, **step_wide, **gpus, **place}, folder, out, err)
-                self.running[pid] = Task(rank, node)
-                rank += 1
-        for descriptor in files.values():
-            os.close(descriptor)
-
     def _shape(self) -> tuple[list[int], list[int]]:
         """The step's nodes and how many tasks each gets; what srun is not told it takes from the job."""
-        nodes = list(self.record.nodes)[: int(self.options.get("nodes", self.request.nodes))]
-        if "ntasks" in self.options:
-            tasks = int(self.options["ntasks"])
-        elif "ntasks-per-node" in self.options:
-            tasks = len(nodes) * int(self.options["ntasks-per-node"])
-        elif len(nodes) == self.request.nodes:
-            tasks = self.request.tasks
-        else:
-            tasks = len(nodes) * max(self.request.tasks_on_nodes)
-        nodes = nodes[:tasks]
-        counts = spread(tasks, len(nodes))
-        if int(self.options.get("nodes", 1)) > self.request.nodes or max(counts) > max(self.request.tasks_on_nodes):
-            job = self.job.id
-            raise SlurmError(f"Unable to create step for job {job}: More processors requested than permitted")
-        return nodes, counts
+        request = self.request
+        nodes = count(self.options, "nodes") or request.nodes
+        per_node = count(self.options, "ntasks-per-node") or max(request.tasks_on_nodes)
+        whole = nodes == request.nodes and "ntasks-per-node" not in self.options
+        tasks = count(self.options, "ntasks") or (request.tasks if whole else nodes * per_node)
+        counts = spread(tasks, min(nodes, tasks))
+        if nodes > request.nodes or max(counts) > max(request.tasks_on_nodes):
+            raise SlurmError(f"Unable to create step for job {self.job.id}: More processors requested than permitted")
+        return list(self.record.nodes)[: len(counts)], counts
 
-    def _open(
-        self, pattern: str | None, rank: int, index: int, node: int, files: dict[str, int], inherited: int
-    ) -> int:
+    def _register(self) -> tuple[int, int]:
+        """The step's number, the next that is free, and the pipe that it listens on."""
+        for number in itertools.count():
+            with suppress(FileExistsError):
+                return number, fifo.create(self.job.steps / str(number))
+        raise AssertionError("numbers do not end")
+
+    def _start(self) -> None:
+        rank = itertools.count()
+        for position, (node, tasks) in enumerate(zip(self.nodes, self.counts, strict=True)):
+            for local in range(tasks):
+                self._start_task(Task(next(rank), local, node, position))
+        for descriptor in self.files.values():
+            os.close(descriptor)
+
+    def _start_task(self, task: Task) -> None:
+        environment = {
+            **os.environ,
+            **gpu_environment(self.record.gpus[self.record.nodes.index(task.node)]),
+            **task_environment(self.id, self.nodes, self.counts, task.position, task.local),
+        }
+        if "cpus-per-task" in self.options:
+            environment["SLURM_CPUS_PER_TASK"] = self.options["cpus-per-task"]
+        out = self.options.get("output")
+        outputs = self._open(out, task, 1), self._open(self.options.get("error", out), task, 2)
+        folder = self.options.get("chdir", os.curdir)
+        self.running[processes.spawn(self.command, environment, folder, *outputs)] = task
+
+    def _open(self, pattern: str | None, task: Task, inherited: int) -> int:
         """The task's output: srun's own, or the file that the pattern names, which tasks may have in common."""
         if pattern is None:
             return inherited
-        job = str(self.job.id)
-        numbers = {"j": job, "A": job, "J": f"{job}.{self.id}", "s": str(self.id), "t": str(rank), "n": str(index)}
-        name = expand(pattern, {**numbers, "N": node_name(node), "x": self.request.name, "u": user_name()})
-        if name not in files:
-            append = self.options.get("open-mode", os.environ.get("SLURM_OPEN_MODE", "t")).startswith("a")
-            mode = os.O_APPEND if append else os.O_APPEND | os.O_TRUNC
+        step = {"J": f"{self.job.id}.{self.id}", "s": str(self.id), "t": str(task.rank), "n": str(task.position)}
+        name = expand(pattern, symbols(self.job.id, self.request.name, task.node) | step)
+        if name not in self.files:
+            mode = self.options.get("open-mode", os.environ.get("SLURM_OPEN_MODE", ""))
             try:
-                files[name] = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o666)
+                self.files[name] = open_output(name, append=mode.startswith("a"))
             except OSError as error:
                 self._signal(signal.SIGKILL)
-                raise SlurmError(f"Could not open stdout file {name}: {error.strerror}") from None
-        return files[name]
+                raise SlurmError(f"Could not open {name}: {error.strerror}") from None
+        return self.files[name]
 
     def _reap(self) -> None:
         while True:
@@ -172,12 +168,13 @@ class Step:
         self.code = max(self.code, code if code > 0 else 128 - code)
         how = f"Exited with exit code {code}" if code > 0 else signal.strsignal(-code)
         self._say(f"srun: error: {node_name(task.node)}: task {task.rank}: {how}")
-        if self.kill_on_bad_exit:
+        if self.options.get("kill-on-bad-exit", os.environ.get("SLURM_KILL_BAD_EXIT", "0")) != "0":
             self._abort()
 
     def _abort(self) -> None:
         """TERM to what still runs, KILL after KillWait: ranks that ignore TERM live until then."""
-        if self.kill_at == math.inf and self.running:
+        if self.running and not self.aborted:
+            self.aborted = True
             when, first = time.strftime("%Y-%m-%dT%H:%M:%S"), node_name(self.record.nodes[0])
             self._say(f"slurmstepd: error: *** STEP {self.job.id}.{self.id} ON {first} CANCELLED AT {when} ***")
             self.kill_at = time.monotonic() + self.machine.kill_wait

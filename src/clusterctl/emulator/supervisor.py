@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.emulator import fifo, jobs, processes, slots
-from clusterctl.emulator.environment import batch_environment, user_name
-from clusterctl.emulator.filenames import expand
+from clusterctl.emulator.environment import batch_environment
 from clusterctl.emulator.jobs import HELD, State
 from clusterctl.emulator.machine import node_name
+from clusterctl.emulator.output import expand, open_output, symbols
 
 if TYPE_CHECKING:
     from clusterctl.emulator.jobs import Job
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _CONTROL = 0  # standard input is the job's pipe
 _LOOK_AGAIN_SECONDS = 1.0  # a supervisor that was killed frees its slots without telling
+_NO_OUTPUT = 53  # the wait status that Slurm gives a job whose log cannot be opened
 _REASONS = {State.FAILED: "NonZeroExitCode", State.TIMEOUT: "TimeLimit", State.NODE_FAIL: "NodeDown"}
 
 
@@ -76,7 +77,9 @@ class Supervisor:
                 if placed := slots.place(self.machine, self.job):
                     nodes, gpus = placed
                     self._note(state=State.RUNNING, reason="None", started=time.time(), nodes=nodes, gpus=gpus)
-                    return True
+            if placed:
+                jobs.nudge(self.machine)  # another one is now the first in line
+                return True
             jobs.bury_lost(self.machine)
             # With a node down it may never fit: then the jobs behind it need not wait.
             possible = slots.could_be_placed(self.machine, self.request)
@@ -92,9 +95,10 @@ class Supervisor:
         """Run the batch script; returns what the job becomes."""
         self._start()
         while self.becomes is None or self.status is None or self._steps_run():
-            self._wait(min(self.warn_at, self.limit_at, self.kill_at))
-            self._watch_the_clock()
-            if self.status is not None and self.becomes is None:
+            if self.status is None or self.becomes is not None:
+                self._wait(min(self.warn_at, self.limit_at, self.kill_at))
+                self._watch_the_clock()
+            else:
                 self._end(State.COMPLETED if self.status == 0 else State.FAILED)
         while remaining := self._processes():
             self._kill(remaining)
@@ -111,24 +115,23 @@ class Supervisor:
         self.kill_at = math.inf
         self.limit_at = now + request.time_limit if request.time_limit else math.inf
         self.warn_at = max(now, self.limit_at - request.warning_lead) if request.warning_signal else math.inf
-        self.log = self._open(request.output)
-        error = os.dup(self.log) if request.error == request.output else self._open(request.error)
         environment = batch_environment(self.machine, self.job, request, self.record)
         script = [os.fspath(self.job.folder / "script"), *request.arguments]
+        try:
+            self.log = self._open(request.output)
+            error = os.dup(self.log) if request.error == request.output else self._open(request.error)
+        except OSError as refusal:
+            print(f"Could not open a log of job {self.job.id}: {refusal}", flush=True)
+            self.log = os.open(os.devnull, os.O_WRONLY)
+            self.status = _NO_OUTPUT
+            return
         self.batch = processes.spawn(script, environment, request.folder, self.log, error)
         os.close(error)
 
     def _open(self, pattern: str) -> int:
-        """Open a log of the batch script; Slurm too goes on without one that cannot be opened."""
-        name = node_name(self.record.nodes[0])
-        values = {"j": str(self.job.id), "J": str(self.job.id), "A": str(self.job.id), "N": name, "n": "0", "t": "0"}
-        path = Path(self.request.folder, expand(pattern, {**values, "x": self.request.name, "u": user_name()}))
-        mode = os.O_APPEND if self.request.append else os.O_APPEND | os.O_TRUNC
-        try:
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o666)
-        except OSError as error:
-            print(f"Could not open {path}: {error.strerror}", flush=True)
-            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        names = symbols(self.job.id, self.request.name, self.record.nodes[0])
+        path = Path(self.request.folder, expand(pattern, names))
+        return open_output(os.fspath(path), append=self.request.append)
 
     def _watch_the_clock(self) -> None:
         now = time.monotonic()
@@ -251,9 +254,8 @@ class Supervisor:
     def _say(self, why: str) -> None:
         """What slurmstepd writes into the batch script's log when it ends a job."""
         when, node = time.strftime("%Y-%m-%dT%H:%M:%S"), node_name(self.record.nodes[0])
-        os.write(
-            self.log, f"slurmstepd: error: *** JOB {self.job.id} ON {node} CANCELLED AT {when} {why} ***\n".encode()
-        )
+        message = f"slurmstepd: error: *** JOB {self.job.id} ON {node} CANCELLED AT {when} {why} ***\n"
+        os.write(self.log, message.encode())
 
     def _note(self, **changes: object) -> None:
         self.record = self.record._replace(**changes)  # type: ignore[arg-type]

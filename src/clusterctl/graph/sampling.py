@@ -53,24 +53,23 @@ def sample_neighbors(graph: Graph, nodes: Tensor, count: int, key: int) -> tuple
     positions += (start - offsets[:-1]).repeat_interleave(taken, output_size=positions.numel())
     if count > 0:
         crowded = (degree > count).nonzero().squeeze(1)
-        places = offsets[crowded, None] + torch.arange(count, device=nodes.device)
-        chosen = choose(degree[crowded], count, draws(key, nodes[crowded]))
-        positions[places.flatten()] = (start[crowded, None] + chosen).flatten()
+        places = offsets[crowded] + torch.arange(count, device=nodes.device)[:, None]
+        positions[places] = start[crowded] + choose(degree[crowded], count, draws(key, nodes[crowded]))
     return offsets.to(torch.int32), graph.indices[positions]
 
 
 def choose(degree: Tensor, count: int, keys: Tensor) -> Tensor:
     """`count` different numbers below each `degree`, which must exceed it: every set is equally likely.
 
-    Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), all rows at once: pick j is
-    uniform up to `degree - count + j`, and that bound itself where the pick was taken before. int64 [rows, count].
+    Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), all nodes at once: pick j is
+    uniform up to `degree - count + j`, and that bound itself where the pick was taken before. int64 [count, nodes].
     """
-    counters = torch.arange(count, device=degree.device)
-    highest = degree[:, None] - count + counters
-    picks = below(draws(0, keys[:, None] + counters), highest + 1)
+    counters = torch.arange(count, device=degree.device)[:, None]
+    highest = degree - count + counters
+    picks = below(draws(0, keys + counters), highest + 1)
     for j in range(1, count):
-        taken = (picks[:, :j] == picks[:, j : j + 1]).any(1)
-        picks[:, j] = torch.where(taken, highest[:, j], picks[:, j])
+        taken = (picks[:j] == picks[j]).any(0)
+        picks[j] = torch.where(taken, highest[j], picks[j])
     return picks
 
 

@@ -46,6 +46,10 @@ def write_files(sandbox: Sandbox) -> None:
     _write(etc / "munge.key", secrets.token_hex(64))
 
 
+def machine_gpus() -> list[Path]:
+    return sorted(Path("/dev").glob("nvidia[0-9]*"), key=lambda path: int(path.name[6:]))
+
+
 def _values(sandbox: Sandbox) -> dict[str, str | int]:
     host, contained = socket.gethostname().partition(".")[0], sandbox.request.cgroups
     return {
@@ -88,7 +92,7 @@ def _node_lines(sandbox: Sandbox) -> Iterator[str]:
 def _gres_lines(sandbox: Sandbox) -> Iterator[str]:
     """This machine's GPUs shared out, each to one node; device nodes of our own making where they do not suffice."""
     count = sandbox.request.gpus_per_node
-    real = sorted(Path("/dev").glob("nvidia[0-9]*"), key=lambda path: int(path.name[6:]))
+    real = machine_gpus()
     if len(real) < count * sandbox.request.nodes:
         real = []
     for position, node in enumerate(sandbox.names):

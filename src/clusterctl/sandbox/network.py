@@ -58,11 +58,16 @@ def free_ports(count: int) -> tuple[int, ...]:
     return ports
 
 
+def cable_name(folder: Path) -> str:
+    """The name of this host's end of its cable; the same one each time, so that it is found without a record."""
+    return f"cc-{_digest(folder)}"
+
+
 def lay_network(sandbox: Sandbox) -> None:
     """Start the switch and plug this host into it."""
     switch = processes.start(sandbox.path, "switch", ["unshare", "--net", "sleep", "infinity"], sandbox.log("switch"))
     processes.wait_until(lambda: _has_own_network(switch.pid), 5, "the switch", sandbox.log("switch"))
-    cable = _cable(sandbox.path)
+    cable = cable_name(sandbox.path)
     _ip_inside(switch.pid, ["link add switch type bridge", "link set switch up"])
     _ip("link", "add", cable, "type", "veth", "peer", "host", "netns", str(switch.pid))
     _ip_inside(switch.pid, ["link set host master switch up"])
@@ -72,7 +77,7 @@ def lay_network(sandbox: Sandbox) -> None:
 
 def remove_network(folder: Path) -> None:
     """Pull this host's cable, if there is one: the kernel would do it too, but some time later."""
-    cable = _cable(folder)
+    cable = cable_name(folder)
     if cable in dict(socket.if_nameindex()).values():
         _ip("link", "del", cable)
 
@@ -103,11 +108,6 @@ def _switch(sandbox: Sandbox) -> int:
         if process.part == "switch":
             return process.pid
     raise SlurmError("the sandbox's network is gone", "clusterctl sandbox up")
-
-
-def _cable(folder: Path) -> str:
-    """The name of this host's end; the same one each time, so that it is found without a record."""
-    return f"cc-{_digest(folder)}"
 
 
 def _digest(folder: Path) -> str:

@@ -13,13 +13,8 @@ if TYPE_CHECKING:
     from clusterctl.sandbox.record import Request
 
 # Command -> the package that brings it.
-_ALWAYS = {
-    "munged": "munge",
-    "slurmctld": "slurmctld",
-    "slurmd": "slurmd",
-    "sbatch": "slurm-client",
-}
-_ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb": "mariadb-client"}
+_ALWAYS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client"}
+_ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb-install-db": "mariadb-server"}
 _NAMESPACES = {"ip": "iproute2", "unshare": "util-linux"}
 
 

@@ -12,7 +12,7 @@ from clusterctl.runs.files import read_json, write_json
 from clusterctl.spec import from_record, to_record
 from clusterctl.spec.record import InvalidRecord
 
-LONGEST_FOLDER = 70  # a Unix socket's path ends at 107 bytes, and slurmstepd's have long names
+LONGEST_FOLDER = 64  # the path of a Unix socket ends at 107 bytes, and slurmstepd adds up to 42
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,9 @@ code=$?
 printf -v end '%(%s)T' -1
 
 # When a node is lost srun ends with 0 all the same: the run is finished when every rank has said so.
-ended_well() { [ "$(cat "$attempt"/events/*.jsonl 2>/dev/null | grep -c '"event": "exit", "code": 0}')" -eq 32 ]; }
+ended_well() {
+  [ "$(cat "$attempt"/events/*.jsonl 2>/dev/null | grep -c '"event": "exit", "code": 0}')" -eq 32 ]
+}
 if [ "$code" -eq 0 ] && ended_well; then
   printf '{"attempt": %d, "time": %d}\n' "$number" "$end" >"$run/.finished.json"
   mv "$run/.finished.json" "$run/finished.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.emulator.filenames import expand
+from clusterctl.emulator.output import expand
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,59 @@
+"""Which cluster is meant, and what its file says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.config.places import find_file, runs_folder, user_config_folder
+from clusterctl.config.source import explained, read_toml, shown_path
+from clusterctl.errors import ConfigError, UsageError
+from clusterctl.spec import Cluster, from_record
+from clusterctl.spec.record import InvalidRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Cluster:
+    """The cluster called `name`, else the one of CLUSTERCTL_CLUSTER, else of the user's configuration, else `local`.
+
+    `local` needs no name only where there is no sbatch: on a login node nobody trains by accident (UsageError).
+    """
+    cwd = cwd or Path.cwd()
+    name = _chosen(name, environment)
+    if not name:
+        if shutil.which("sbatch", path=environment.get("PATH")):
+            raise UsageError(
+                "which cluster? this machine has sbatch, so nothing runs here by default",
+                "--cluster NAME, or CLUSTERCTL_CLUSTER=NAME; `--cluster local` runs on this machine all the same",
+            )
+        name = "local"
+    path = find_file("cluster", name, cwd)
+    values = read_toml(path)
+    if values.get(("name",)) is None:
+        values.put(("name",), path.stem, "file name")
+    try:
+        return from_record(Cluster, values.tree, parse=True)
+    except InvalidRecord as error:
+        raise explained(error.problems, values, shown_path(path)) from error
+
+
+def chosen_runs_folder(name: str | None, environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the runs of a cluster are, or those of nowhere in particular where none is chosen: looking harms nobody."""
+    name = _chosen(name, environment)
+    return runs_folder(load_cluster(name, environment) if name else None)
+
+
+def _chosen(name: str | None, environment: Mapping[str, str]) -> str | None:
+    return name or environment.get("CLUSTERCTL_CLUSTER") or _configured_cluster()
+
+
+def _configured_cluster() -> str | None:
+    path = user_config_folder() / "config.toml"
+    name = read_toml(path).get(("cluster",)) if path.is_file() else None
+    if name is not None and not isinstance(name, str):
+        raise ConfigError(f'{shown_path(path)}: cluster: expected a name such as "local"')
+    return name

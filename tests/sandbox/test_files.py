@@ -1,0 +1,105 @@
+"""The files that the daemons read."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from clusterctl.errors import UsageError
+from clusterctl.sandbox import files
+from clusterctl.sandbox.record import Request, Sandbox
+
+
+def written(folder: Path, namespaces: bool = True, **request: int) -> Sandbox:
+    asked = Request(nodes=2, **request)
+    sandbox = Sandbox(
+        folder=str(folder),
+        boot_id="",
+        request=asked,
+        namespaces=namespaces,
+        network="10.1.2" if namespaces else "127.0.0",
+        ports=(7001, 7002, 7003, 7004),
+    )
+    files.write_files(sandbox)
+    return sandbox
+
+
+def conf(folder: Path, name: str = "slurm.conf") -> dict[str, str]:
+    lines = (folder / "etc" / name).read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+def test_slurm_conf_names_only_what_is_the_sandboxs_own(tmp_path: Path) -> None:
+    written(tmp_path, kill_wait=7)
+    found = conf(tmp_path)
+    assert found["SlurmctldHost"].endswith("(10.1.2.254)")
+    assert (found["SlurmctldPort"], found["KillWait"]) == ("7001", "7")
+    assert found["AuthInfo"] == f"socket={tmp_path}/run/munge.socket,cred_expire=5"
+    own = (
+        "StateSaveLocation",
+        "SlurmdSpoolDir",
+        "SlurmctldPidFile",
+        "SlurmdPidFile",
+        "SlurmdLogFile",
+        "PlugStackConfig",
+    )
+    assert all(found[key].startswith(f"{tmp_path}/") for key in own)
+    nodes = [line for line in (tmp_path / "etc/slurm.conf").read_text().splitlines() if line.startswith("NodeName")]
+    assert [line.split()[1:3] for line in nodes] == [
+        ["NodeAddr=10.1.2.1", "Port=7003"],
+        ["NodeAddr=10.1.2.2", "Port=7004"],
+    ]
+
+
+def test_without_namespaces_every_node_is_localhost_on_a_port_of_its_own(tmp_path: Path) -> None:
+    written(tmp_path, namespaces=False)
+    text = (tmp_path / "etc/slurm.conf").read_text()
+    assert "SlurmctldHost=localhost\n" in text
+    assert "NodeName=node2 NodeHostname=localhost NodeAddr=127.0.0.1 Port=7004" in text
+
+
+def test_only_what_was_asked_for_is_configured(tmp_path: Path) -> None:
+    plain, full = tmp_path / "plain", tmp_path / "full"
+    plain.mkdir()
+    full.mkdir()
+    written(plain)
+    written(full, accounting=True, cgroups=True)
+    assert "AccountingStorageType" not in conf(plain)
+    assert conf(full)["AccountingStoragePass"] == f"{full}/run/munge.socket"
+    assert conf(full)["ProctrackType"] == "proctrack/cgroup"
+    assert not {"slurmdbd.conf", "my.cnf", "cgroup.conf"} & {path.name for path in (plain / "etc").iterdir()}
+
+
+def test_secrets_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
+    written(tmp_path, accounting=True)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "etc").iterdir()} == {0o600}
+
+
+def test_a_machines_own_gpus_are_shared_out_where_they_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = Sandbox(folder=str(tmp_path), boot_id="", request=Request(nodes=2, gpus_per_node=2))
+    monkeypatch.setattr(files, "machine_gpus", lambda: [Path(f"/dev/nvidia{n}") for n in range(5)])
+    assert list(files._gres_lines(sandbox)) == [
+        "NodeName=node1 Name=gpu File=/dev/nvidia0",
+        "NodeName=node1 Name=gpu File=/dev/nvidia1",
+        "NodeName=node2 Name=gpu File=/dev/nvidia2",
+        "NodeName=node2 Name=gpu File=/dev/nvidia3",
+    ]
+
+
+def test_gpus_that_are_made_up_need_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(files.os, "mknod", refused)
+    monkeypatch.setattr(files, "machine_gpus", list)
+    with pytest.raises(UsageError, match="root alone"):
+        written(tmp_path, gpus_per_node=1)
+
+
+def test_nodes_ask_no_name_server(tmp_path: Path) -> None:
+    host = tmp_path / "nsswitch.conf"
+    host.write_text("passwd: files ldap\nhosts:  files dns\nservices: db\n")
+    assert files._files_alone(host) == "passwd: files ldap\nservices: db\nhosts: files\n"
+    assert files._files_alone(tmp_path / "missing") == "hosts: files\n"

@@ -1,0 +1,92 @@
+"""What jobs find on a sandbox: it is a real Slurm, so this is what they find on a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sandbox_fixture import RunningSandbox
+
+
+def test_a_batch_script_runs_two_tasks_on_each_of_two_nodes(sandbox: RunningSandbox, tmp_path: Path) -> None:
+    names = "SLURM_PROCID SLURM_NODEID SLURM_LOCALID SLURM_NTASKS SLURM_STEP_NUM_NODES"
+    script = tmp_path / "script.sh"
+    script.write_text(
+        f"#!/bin/bash\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n#SBATCH --output={tmp_path}/log\n"
+        f"srun bash -c 'echo $(hostname) $(for name in {names}; do echo ${{!name}}; done)'\n"
+    )
+    sandbox.call("sbatch", "--wait", str(script))
+    lines = sorted((tmp_path / "log").read_text().split("\n")[:-1], key=lambda line: line.split()[1])
+    hosts = [line.split()[0] for line in lines]
+    assert [line.split(" ", 1)[1] for line in lines] == ["0 0 0 4 2", "1 0 1 4 2", "2 1 0 4 2", "3 1 1 4 2"]
+    assert hosts[0] == hosts[1] != hosts[2] == hosts[3]
+
+
+def test_nodes_have_a_name_an_address_and_shared_memory_of_their_own(sandbox: RunningSandbox) -> None:
+    said = sandbox.call(
+        *("srun", "--nodes=2", "--ntasks-per-node=1", "bash", "-c"),
+        "getent hosts $(hostname); touch /dev/shm/$(hostname); sleep 0.2; ls /dev/shm; id -u",
+    ).split()
+    names = {word for word in said if word.startswith("node")}
+    addresses = {word for word in said if word.startswith("10.")}
+    assert len(names) == len(addresses) == 2
+    assert len(said) == 2 * 4  # each sees its own file in /dev/shm and no other
+
+
+def test_a_job_reaches_its_other_node_over_the_network(sandbox: RunningSandbox) -> None:
+    program = (
+        "import os, socket, time\n"
+        "rank = int(os.environ['SLURM_PROCID'])\n"
+        "first = os.environ['SLURM_STEP_NODELIST'].replace('[', '').split('-')[0].split(',')[0]\n"
+        "if rank == 0:\n"
+        "    print(socket.create_server(('', 31234)).accept()[0].recv(9))\n"
+        "else:\n"
+        "    for _ in range(100):\n"
+        "        try: socket.create_connection((first, 31234), 5).send(b'hello'); break\n"
+        "        except OSError: time.sleep(0.05)\n"
+    )
+    assert "b'hello'" in sandbox.call("srun", "--nodes=2", "--ntasks-per-node=1", "python3", "-c", program)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--gpus-per-node=2"], ["0,1", "0,1"]),
+        (["--gres=gpu:2"], ["0,1", "0,1"]),
+        (["--gpus-per-task=1"], ["0", "1"]),
+        (["--gpus-per-node=2", "--gpu-bind=map_gpu:1,0"], ["0", "1"]),
+        (["--gpus-per-node=2", "--gpu-bind=none"], ["unset", "unset"]),
+        ([], ["unset", "unset"]),
+    ],
+)
+def test_tasks_see_the_gpus_that_they_were_given(
+    sandbox: RunningSandbox, flags: list[str], expected: list[str]
+) -> None:
+    said = sandbox.call("srun", "--ntasks=2", "--nodes=1", *flags, "sh", "-c", "echo ${CUDA_VISIBLE_DEVICES-unset}")
+    assert sorted(said.split()) == expected
+
+
+def test_what_no_node_can_give_is_refused(sandbox: RunningSandbox) -> None:
+    done = sandbox.try_to("sbatch", "--test-only", "--gpus-per-node=5", "--wrap=true")
+    assert done.returncode == 1
+    assert "Requested node configuration is not available" in done.stderr
+
+
+def test_a_requeued_job_starts_again_within_seconds(sandbox: RunningSandbox, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = f'[ "$SLURM_RESTART_COUNT" ] || scontrol requeue $SLURM_JOB_ID; sleep 1; echo again >>{log}'
+    sandbox.call("sbatch", "--wait", "--requeue", "--output=/dev/null", f"--wrap={script}", timeout=30)
+    assert log.read_text() == "again\n"
+
+
+def test_the_number_of_a_job_was_never_one_of_an_earlier_sandbox(sandbox: RunningSandbox) -> None:
+    assert int(sandbox.call("sbatch", "--parsable", "--output=/dev/null", "--wrap=true")) > 1000
+
+
+@pytest.mark.long
+def test_an_urgent_job_takes_the_node_of_a_preemptable_one(sandbox: RunningSandbox) -> None:
+    words = ["--nodes=4", "--exclusive", "--output=/dev/null"]
+    low = sandbox.call("sbatch", "--parsable", "--partition=preemptable", "--requeue", *words, "--wrap=sleep 300")
+    sandbox.call("srun", "--partition=urgent", "--nodes=4", "true")
+    assert "Restarts=1" in sandbox.call("scontrol", "show", "job", low.strip())
+    sandbox.call("scancel", low.strip())

@@ -1,0 +1,208 @@
+"""Up and down, whatever happened in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sandbox_fixture import RunningSandbox
+from scenario import wait_until
+
+from clusterctl.errors import SlurmError, UsageError
+from clusterctl.runs.files import read_json, write_json
+from clusterctl.sandbox import lifecycle, network, processes
+from clusterctl.sandbox.cgroups import check_cgroups
+from clusterctl.sandbox.files import write_files
+from clusterctl.sandbox.record import Request, Sandbox, current
+
+TWO = Request(nodes=2)
+
+
+def leftovers(room: RunningSandbox) -> list[str]:
+    """Everything on this machine that belongs to the sandbox."""
+    mark = str(room.folder).encode()
+    found = [str(process) for process in processes.find(room.folder)]
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            content = (entry / "cmdline").read_bytes() + (entry / "mountinfo").read_bytes()
+        except OSError:
+            continue
+        found += [str(entry)] if mark in content else []
+    links = subprocess.run(["ip", "link"], capture_output=True, text=True, check=True).stdout
+    found += [line for line in links.splitlines() if network.cable_name(room.folder) in line]
+    found += [str(path) for path in Path("/run/netns").glob("*node*") if room.folder.name in path.name]
+    return found + [str(path) for path in room.folder.glob("*")]
+
+
+def kill(room: RunningSandbox, part: str, command: str) -> None:
+    victim = next(p for p in processes.find(room.folder) if p.part == part and p.command.startswith(command))
+    os.kill(victim.pid, signal.SIGKILL)
+    wait_until(lambda: not victim.alive(), 5)
+
+
+def test_four_nodes_are_up_in_five_seconds_and_gone_in_three(sandbox_home: RunningSandbox) -> None:
+    began = time.monotonic()
+    done = sandbox_home.clusterctl("sandbox", "up", "--nodes", "4")
+    up = time.monotonic()
+    assert done.returncode == 0, done.stderr
+    assert sandbox_home.call("sinfo", "--noheader", "--partition=main", "--format=%D %t") == "4 idle\n"
+    assert sandbox_home.call("srun", "--nodes=4", "hostname").split() != []
+    sandbox_home.call("sbatch", "--nodes=4", "--output=/dev/null", "--wrap=srun sleep 600")
+    asked = time.monotonic()
+    assert sandbox_home.clusterctl("sandbox", "down").returncode == 0
+    assert up - began < 5
+    assert time.monotonic() - asked < 3
+    assert leftovers(sandbox_home) == []
+
+
+@pytest.mark.long
+def test_ten_ups_and_downs_in_a_row_leave_nothing(sandbox_home: RunningSandbox) -> None:
+    for _ in range(10):
+        began = time.monotonic()
+        assert lifecycle.up(sandbox_home.folder, Request())[1]
+        up = time.monotonic()
+        lifecycle.down(sandbox_home.folder)
+        assert up - began < 5
+        assert time.monotonic() - up < 3
+        assert leftovers(sandbox_home) == []
+
+
+def test_up_leaves_a_sandbox_alone_that_is_up(sandbox_home: RunningSandbox) -> None:
+    lifecycle.up(sandbox_home.folder, TWO)
+    before = set(processes.find(sandbox_home.folder))
+    done = sandbox_home.clusterctl("sandbox", "up", "--nodes", "3")
+    assert (done.returncode, "up already: sandbox: 2 nodes" in done.stderr) == (0, True)
+    assert before <= set(processes.find(sandbox_home.folder))
+
+
+def test_down_says_when_there_is_nothing_to_end(sandbox_home: RunningSandbox) -> None:
+    done = sandbox_home.clusterctl("sandbox", "down")
+    assert (done.returncode, done.stderr) == (0, "no sandbox was up\n")
+
+
+@pytest.mark.parametrize(
+    ("part", "command"),
+    [
+        ("munged", "munged"),
+        ("slurmctld", "slurmctld"),
+        ("switch", "sleep"),
+        ("node1", "slurmd"),
+        ("node1", "unshare"),
+        ("node1", "python"),
+    ],
+)
+def test_a_killed_daemon_is_no_obstacle_to_down_nor_to_up(
+    sandbox_home: RunningSandbox, part: str, command: str
+) -> None:
+    lifecycle.up(sandbox_home.folder, TWO)
+    kill(sandbox_home, part, command)
+    lifecycle.up(sandbox_home.folder, TWO)
+    assert sandbox_home.call("srun", "--nodes=2", "hostname").split() != []
+    kill(sandbox_home, part, command)
+    lifecycle.down(sandbox_home.folder)
+    assert leftovers(sandbox_home) == []
+
+
+def test_status_names_the_daemon_that_is_missing(sandbox_home: RunningSandbox) -> None:
+    lifecycle.up(sandbox_home.folder, TWO)
+    assert lifecycle.status(sandbox_home.folder).nodes == {"node1": "idle", "node2": "idle"}
+    kill(sandbox_home, "slurmctld", "slurmctld")
+    status = lifecycle.status(sandbox_home.folder)
+    assert (status.missing, status.nodes) == (("slurmctld",), {})
+
+
+def test_an_up_that_was_killed_half_way_leaves_nothing_after_down(sandbox_home: RunningSandbox) -> None:
+    argv = [sys.executable, "-m", "clusterctl", "sandbox", "up"]
+    with subprocess.Popen(argv, env=sandbox_home.environment) as process:
+        wait_until(lambda: len(processes.find(sandbox_home.folder)) > 2, 20)
+        process.kill()
+    assert current(sandbox_home.folder) is None
+    assert lifecycle.down(sandbox_home.folder)
+    assert leftovers(sandbox_home) == []
+
+
+def test_down_finds_a_sandbox_whose_files_are_gone(sandbox_home: RunningSandbox) -> None:
+    lifecycle.up(sandbox_home.folder, TWO)
+    sandbox_home.folder.rename(sandbox_home.home / "elsewhere")
+    assert lifecycle.down(sandbox_home.folder)
+    assert leftovers(sandbox_home) == []
+
+
+def test_files_of_before_a_reboot_are_no_sandbox_and_no_obstacle(sandbox_home: RunningSandbox) -> None:
+    lifecycle.up(sandbox_home.folder, TWO)
+    record = sandbox_home.folder / "sandbox.json"
+    before = read_json(record)
+    processes.end(processes.find(sandbox_home.folder))
+    write_json(record, before | {"boot_id": "another"})
+    assert current(sandbox_home.folder) is None
+    done = sandbox_home.clusterctl("submit", "command", "--cluster", "sandbox")
+    assert (done.returncode, done.stderr) == (4, "error: no sandbox is up\nhint: clusterctl sandbox up\n")
+    assert lifecycle.up(sandbox_home.folder, TWO)[1]
+
+
+def test_a_daemon_that_does_not_start_is_named_with_its_last_words(
+    sandbox_home: RunningSandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_key(sandbox: Sandbox) -> None:
+        write_files(sandbox)
+        (sandbox.path / "etc" / "munge.key").unlink()
+
+    monkeypatch.setattr(lifecycle, "write_files", without_key)
+    with pytest.raises(SlurmError, match="munged ended at once: .*key"):
+        lifecycle.up(sandbox_home.folder, TWO)
+    assert current(sandbox_home.folder) is None
+    assert processes.find(sandbox_home.folder) == []
+
+
+def test_two_sandboxes_live_side_by_side(sandbox: RunningSandbox, sandbox_home: RunningSandbox) -> None:
+    lifecycle.up(sandbox_home.folder, TWO)
+    assert sandbox_home.call("sinfo", "--noheader", "--partition=main", "--format=%D") == "2\n"
+    assert sandbox.call("sinfo", "--noheader", "--partition=main", "--format=%D") == "4\n"
+    lifecycle.down(sandbox_home.folder)
+    assert sandbox.call("srun", "--nodes=4", "hostname").split() != []
+
+
+def test_without_namespaces_all_nodes_are_this_host(sandbox_home: RunningSandbox) -> None:
+    lifecycle.up(sandbox_home.folder, TWO, namespaces=False)
+    assert len(sandbox_home.call("srun", "--nodes=2", "--ntasks-per-node=2", "hostname").split()) == 4
+    sandbox_home.call("sbatch", "--nodes=2", "--output=/dev/null", "--wrap=srun sleep 600")
+    wait_until(lambda: [p for p in processes.find(sandbox_home.folder) if p.command == "sleep"], 20)
+    done = sandbox_home.clusterctl("sandbox", "node", "cut", "node1")
+    assert (done.returncode, "none can be cut off" in done.stderr) == (2, True)
+    assert sandbox_home.clusterctl("sandbox", "node", "off", "node1").returncode == 0
+    assert {p.part for p in processes.find(sandbox_home.folder) if p.command == "sleep"} == {"node2"}
+    lifecycle.down(sandbox_home.folder)
+    assert leftovers(sandbox_home) == []
+
+
+def test_accounting_remembers_jobs_and_their_scripts(sandbox_home: RunningSandbox) -> None:
+    lifecycle.up(sandbox_home.folder, Request(nodes=1, accounting=True))
+    job = sandbox_home.call("sbatch", "--wait", "--parsable", "--output=/dev/null", "--wrap=exit 3").strip()
+    asked = ["sacct", "--allocations", "--noheader", "--parsable2", "--jobs", job, "--format=State,ExitCode"]
+    wait_until(lambda: sandbox_home.call(*asked) == "FAILED|3:0\n", 20)
+    kill(sandbox_home, "mariadbd", "mariadbd")
+    lifecycle.down(sandbox_home.folder)
+    assert leftovers(sandbox_home) == []
+
+
+def test_control_groups_confine_tasks_to_their_gpus_and_go_with_the_sandbox(sandbox_home: RunningSandbox) -> None:
+    request = Request(nodes=1, gpus_per_node=2, cgroups=True)
+    try:
+        check_cgroups()
+    except UsageError:  # this kernel offers version 2 alone: then nothing is started
+        with pytest.raises(UsageError):
+            lifecycle.up(sandbox_home.folder, request)
+        return
+    lifecycle.up(sandbox_home.folder, request)
+    opened = f"cat {sandbox_home.folder}/dev/gpu0; cat {sandbox_home.folder}/dev/gpu1; echo $CUDA_VISIBLE_DEVICES"
+    done = sandbox_home.try_to("srun", "--gpus-per-node=1", "sh", "-c", opened)
+    assert "gpu0: No such device" in done.stderr  # it is allowed to ask a device that is none
+    assert "gpu1: Operation not permitted" in done.stderr
+    assert done.stdout == "0\n"
+    lifecycle.down(sandbox_home.folder)
+    assert list(Path("/sys/fs/cgroup").glob("*/slurm_node1")) == []

@@ -1,0 +1,96 @@
+"""Nodes that lose their power or their network, and get it back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sandbox_fixture import RunningSandbox
+from scenario import wait_until
+
+from clusterctl.sandbox import lifecycle, processes
+from clusterctl.sandbox.record import Request, Sandbox, current
+
+
+@pytest.fixture
+def own(sandbox_home: RunningSandbox) -> RunningSandbox:
+    """Two nodes of the test's own to ill-treat."""
+    lifecycle.up(sandbox_home.folder, Request(nodes=2))
+    return sandbox_home
+
+
+def sleepers(own: RunningSandbox) -> list[processes.Process]:
+    return [process for process in processes.find(own.folder) if process.command == "sleep" and process.part == "node1"]
+
+
+def reached(own: RunningSandbox, node: str) -> bool:
+    sandbox = current(own.folder)
+    assert isinstance(sandbox, Sandbox)
+    return (
+        own.try_to(
+            "bash", "-c", f"timeout 1 true </dev/tcp/{sandbox.address_of(node)}/{sandbox.port_of(node)}"
+        ).returncode
+        == 0
+    )
+
+
+def begin_sleeping(own: RunningSandbox) -> None:
+    own.call("sbatch", "--nodelist=node1", "--output=/dev/null", "--wrap=srun sleep 600")
+    wait_until(lambda: sleepers(own), 20, "the task to start")
+
+
+def test_off_ends_all_that_runs_on_the_node_and_on_brings_it_back(own: RunningSandbox) -> None:
+    begin_sleeping(own)
+    assert own.clusterctl("sandbox", "node", "off", "node1").returncode == 0
+    assert sleepers(own) == []
+    assert not reached(own, "node1")
+    assert reached(own, "node2")
+    done = own.clusterctl("sandbox", "node", "on", "node1")
+    assert done.returncode == 0, done.stderr
+    assert own.call("srun", "--nodelist=node1", "hostname") == "node1\n"
+
+
+def test_a_node_that_is_cut_off_goes_on_running_its_tasks(own: RunningSandbox) -> None:
+    begin_sleeping(own)
+    before = sleepers(own)
+    assert own.clusterctl("sandbox", "node", "cut", "node1").returncode == 0
+    assert not reached(own, "node1")
+    assert sleepers(own) == before
+    assert own.clusterctl("sandbox", "node", "join", "node1").returncode == 0
+    wait_until(lambda: reached(own, "node1"), 10)
+    assert sleepers(own) == before
+
+
+def test_up_leaves_a_node_cut_off_and_starts_one_that_is_off(own: RunningSandbox) -> None:
+    own.clusterctl("sandbox", "node", "cut", "node1")
+    own.clusterctl("sandbox", "node", "off", "node2")
+    assert own.clusterctl("sandbox", "up").returncode == 0
+    assert not reached(own, "node1")
+    assert reached(own, "node2")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "hint"),
+    [
+        (["off", "node9"], 5, "its nodes: node1, node2"),
+        (["cut", "node2"], 2, "clusterctl sandbox node on node2"),
+        (["burn", "node1"], 2, "clusterctl sandbox node --help"),
+    ],
+)
+def test_what_cannot_be_done_to_a_node_is_refused_with_a_hint(
+    own: RunningSandbox, words: list[str], code: int, hint: str
+) -> None:
+    own.clusterctl("sandbox", "node", "off", "node2")
+    done = own.clusterctl("sandbox", "node", *words)
+    assert (done.returncode, f"hint: {hint}" in done.stderr) == (code, True)
+
+
+@pytest.mark.long
+def test_slurm_requeues_the_job_of_a_node_that_lost_its_power(own: RunningSandbox, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = f'echo $SLURM_JOB_NODELIST >>{log}; [ -n "$SLURM_RESTART_COUNT" ] || sleep 600'
+    own.call("sbatch", "--requeue", "--output=/dev/null", f"--wrap={script}")
+    wait_until(log.exists, 20)
+    own.clusterctl("sandbox", "node", "off", log.read_text().strip())
+    wait_until(lambda: len(log.read_text().split()) == 2, 60, "the job to start again")
+    assert len(set(log.read_text().split())) == 2

@@ -1,0 +1,95 @@
+"""A real Slurm for tests: one sandbox for the whole session, and short-lived ones for tests that break theirs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from clusterctl.errors import SlurmError
+from clusterctl.sandbox import lifecycle
+from clusterctl.sandbox.packages import check_packages
+from clusterctl.sandbox.record import Request
+
+
+@dataclass(frozen=True)
+class RunningSandbox:
+    """A sandbox in a state folder of its own: `clusterctl` finds it with `environment`, Slurm's commands too."""
+
+    home: Path
+
+    @property
+    def cluster(self) -> str:
+        return "sandbox"
+
+    @property
+    def folder(self) -> Path:
+        return self.home / "clusterctl" / "sandbox"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        steering = ("CLUSTERCTL_", "SLURM_", "SBATCH_", "SRUN_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(steering)}
+        slurm_conf = str(self.folder / "etc" / "slurm.conf")
+        return kept | {"XDG_STATE_HOME": str(self.home), "SLURM_CONF": slurm_conf, "NO_COLOR": "1"}
+
+    def call(self, *argv: str, timeout: float = 60) -> str:
+        """Run a command of Slurm's there; what it prints."""
+        done = self.try_to(*argv, timeout=timeout)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def try_to(self, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            argv, env=self.environment, capture_output=True, text=True, timeout=timeout, check=False, cwd=self.home
+        )
+
+    def clusterctl(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.try_to(sys.executable, "-m", "clusterctl", *words)
+
+
+@pytest.fixture(scope="session")
+def sandbox() -> Iterator[RunningSandbox]:
+    """Four nodes with four GPUs each, up for the whole session. Skipped only where no Slurm can be had."""
+    with _home() as home:
+        running = RunningSandbox(home)
+        lifecycle.up(running.folder, Request(nodes=4, gpus_per_node=4))
+        try:
+            yield running
+        finally:
+            lifecycle.down(running.folder)
+
+
+@pytest.fixture
+def sandbox_home() -> Iterator[RunningSandbox]:
+    """Room for a sandbox of the test's own, which is not up; it is down afterwards."""
+    with _home() as home:
+        room = RunningSandbox(home)
+        try:
+            yield room
+        finally:
+            lifecycle.down(room.folder)
+
+
+@contextmanager
+def _home() -> Iterator[Path]:
+    """A state folder with a short path, as Slurm's sockets need it."""
+    try:
+        if os.geteuid() != 0:
+            raise SlurmError("only root can make nodes")
+        check_packages(Request(accounting=True))
+    except SlurmError as error:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no real Slurm: {error.message}")
+    home = Path(tempfile.mkdtemp(prefix="sandbox-", dir="/tmp"))
+    try:
+        yield home
+    finally:
+        shutil.rmtree(home)
