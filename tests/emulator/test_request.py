@@ -50,6 +50,10 @@ echo start
     assert script_options(script) == {"job-name": "a # b", "nodes": "2", "chdir": "/runs/it's $HOME"}
 
 
+def test_only_a_newline_ends_a_directive():
+    assert script_options("#!/bin/sh\n#SBATCH --job-name='a\u2028b\x85c'\n") == {"job-name": "a\u2028b\x85c"}
+
+
 def test_an_unbalanced_quote_is_refused():
     with pytest.raises(SlurmError, match="Invalid directive"):
         script_options("#!/bin/sh\n#SBATCH --job-name='a\n")

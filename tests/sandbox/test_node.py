@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from sandbox_fixture import RunningSandbox
 from scenario import wait_until
 
 from clusterctl.sandbox import lifecycle, processes
-from clusterctl.sandbox.record import Request, Sandbox, current
+from clusterctl.sandbox.record import Request, current
 
 
 @pytest.fixture
@@ -25,13 +26,12 @@ def sleepers(own: RunningSandbox) -> list[processes.Process]:
 
 def reached(own: RunningSandbox, node: str) -> bool:
     sandbox = current(own.folder)
-    assert isinstance(sandbox, Sandbox)
-    return (
-        own.try_to(
-            "bash", "-c", f"timeout 1 true </dev/tcp/{sandbox.address_of(node)}/{sandbox.port_of(node)}"
-        ).returncode
-        == 0
-    )
+    assert sandbox
+    try:
+        socket.create_connection((sandbox.address_of(node), sandbox.port_of(node)), timeout=0.5).close()
+    except OSError:
+        return False
+    return True
 
 
 def begin_sleeping(own: RunningSandbox) -> None:

@@ -46,7 +46,7 @@ def test_the_gcn_stays_at_chance_and_counts_every_test_node(tmp_path: Path) -> N
 
 @pytest.mark.long
 def test_graphsage_learns_the_synthetic_labels(tmp_path: Path) -> None:
-    train = SyntheticTrain(model="sage", avg_num_nodes=100_000, epochs=1)
+    train = SyntheticTrain(model="sage", avg_num_nodes=100_000, epochs=1, batch_size=64)
     run = RunDir(tmp_path / "runs" / "sage")
     done = run_job(Job(name="s", workload="synthetic", train=train), run, [1, 1])
     assert [code for code, _, _ in done] == [0, 0], done

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from clusterctl.config.places import find_file, runs_folder, user_config_folder
-from clusterctl.config.source import explained, read_toml, shown_path
-from clusterctl.errors import ConfigError, UsageError
+from clusterctl.config.source import Values, explained, read_toml, shown_path
+from clusterctl.errors import UsageError
 from clusterctl.spec import Cluster, from_record
 from clusterctl.spec.record import InvalidRecord
+from clusterctl.spec.values import Line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserConfiguration:
+    """`config.toml` in the user's configuration folder."""
+
+    cluster: Line | None = None  # where jobs go that name no cluster
 
 
 def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Cluster:
@@ -35,10 +46,7 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
     values = read_toml(path)
     if values.get(("name",)) is None:
         values.put(("name",), path.stem, "file name")
-    try:
-        return from_record(Cluster, values.tree, parse=True)
-    except InvalidRecord as error:
-        raise explained(error.problems, values, shown_path(path)) from error
+    return _read(Cluster, values, path)
 
 
 def chosen_runs_folder(name: str | None, environment: Mapping[str, str] = os.environ) -> Path:
@@ -53,7 +61,12 @@ def _chosen(name: str | None, environment: Mapping[str, str]) -> str | None:
 
 def _configured_cluster() -> str | None:
     path = user_config_folder() / "config.toml"
-    name = read_toml(path).get(("cluster",)) if path.is_file() else None
-    if name is not None and not isinstance(name, str):
-        raise ConfigError(f'{shown_path(path)}: cluster: expected a name such as "local"')
-    return name
+    return _read(UserConfiguration, read_toml(path), path).cluster if path.is_file() else None
+
+
+def _read(cls: type[T], values: Values, path: Path) -> T:
+    try:
+        return from_record(cls, values.tree, parse=True)
+    except InvalidRecord as error:
+        raise explained(error.problems, values, shown_path(path)) from error
+

@@ -28,7 +28,7 @@ def runs_folder(cluster: Cluster | None) -> Path:
     """The folder of all runs: the cluster's, else CLUSTERCTL_RUNS, else the user's data folder."""
     configured = (cluster and cluster.runs) or os.environ.get("CLUSTERCTL_RUNS")
     if configured:
-        return Path(configured).expanduser().absolute()
+        return expanded(configured).absolute()
     from platformdirs import user_data_path
 
     return user_data_path("clusterctl") / "runs"
@@ -54,13 +54,13 @@ def find_file(kind: str, name: str, cwd: Path) -> Path:
     """
     noun = "job" if kind == "jobs" else "cluster"
     if "/" in name or name.endswith(".toml"):
-        path = cwd / Path(name).expanduser()
-        if path.is_file():
+        path = cwd / expanded(name)
+        if _is_file(path):
             return path
         raise NotFoundError(f"no such {noun} file: {name}", _known_names(kind, name, cwd))
     for folder in _search_folders(kind, cwd):
         path = folder / f"{name}.toml"
-        if path.is_file():
+        if _is_file(path):
             return path
     raise NotFoundError(f"no {noun} named: {name}", _known_names(kind, Path(name).stem, cwd))
 
@@ -72,6 +72,21 @@ def names(kind: str, cwd: Path) -> dict[str, Path]:
         for path in sorted(folder.glob("*.toml")):
             found.setdefault(path.stem, path)
     return found
+
+
+def expanded(path: str) -> Path:
+    """`path` with its `~` filled in, or as it stands where nobody knows that home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long, a folder that may not be entered
+        return False
 
 
 def _search_folders(kind: str, cwd: Path) -> Iterator[Path]:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.config.contradictions import contradictions
 from clusterctl.config.overrides import read_overrides
-from clusterctl.config.places import find_file
+from clusterctl.config.places import expanded, find_file
 from clusterctl.config.source import Values, explained, read_toml, shown_path
-from clusterctl.spec import Job, Resources, from_record, to_record
-from clusterctl.spec.record import InvalidRecord, Problem
+from clusterctl.spec import Job, from_record, to_record
+from clusterctl.spec.record import InvalidRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,11 +27,6 @@ if TYPE_CHECKING:
 SBATCH_VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_PARTITION": "partition", "SBATCH_QOS": "qos"}
 CLUSTER_DEFAULTS = ("partition", "account", "qos", "gpus_per_node")
 DEFAULT_WARNING_SECONDS = 120
-# What a run is found, watched and ended by is not the user's to change through [resources] sbatch.
-RESERVED_OPTIONS = frozenset(
-    {"array", "chdir", "error", "export", "hold", "input", "job-name", "mem", "no-requeue", "ntasks", "ntasks-per-node"}
-    | {"open-mode", "output", "parsable", "signal", "test-only", "uid", "wait", "wrap"}
-)
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,7 @@ def resolve(
     except InvalidRecord as error:
         raise explained(error.problems, values, shown_path(path)) from error
     resolved = _completed(raw, values, path, cwd)
-    if problems := list(_contradictions(resolved)):
+    if problems := list(contradictions(resolved, cluster)):
         raise explained(problems, values, shown_path(path))
     return Resolved(resolved, cluster, {".".join(key): origin for key, origin in values.origins.items()}, path)
 
@@ -101,7 +97,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         if path is None:
             return None
         base = cwd if values.origin(key) == "--set" else file.resolve().parent
-        return str(Path(os.path.normpath(base / Path(path).expanduser())))
+        return str(Path(os.path.normpath(base / expanded(path))))
 
     resources = job.resources
     gpus = resources.gpus_per_node or 0
@@ -127,22 +123,3 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         container=replace(job.container, image=image),
         data=replace(job.data, root=absolute(("data", "root"), job.data.root)),
     )
-
-
-def _contradictions(job: Job) -> Iterable[Problem]:
-    """What no single value shows."""
-    resources: Resources = job.resources
-    if job.workload == "command" and not job.argv:
-        yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
-    if job.workload != "command" and job.argv:
-        yield Problem(("argv",), f'only workload "command" takes a program, not "{job.workload}"')
-    own = {name.replace("_", "-") for name in vars(resources)} | RESERVED_OPTIONS
-    for name in own & set(resources.sbatch):
-        yield Problem(("resources", "sbatch", name), "clusterctl sets this option; use the key of the job file for it")
-    if resources.warning and resources.warning >= resources.time:
-        yield Problem(("resources", "warning"), f"must be shorter than the time of {resources.time} s")
-    if getattr(job.train, "device", "auto") == "cuda" and not resources.gpus_per_node:
-        yield Problem(("train", "device"), '"cuda" needs resources.gpus_per_node')
-    fan_out = getattr(job.train, "fan_out", None)
-    if fan_out is not None and (not fan_out or 0 in fan_out):
-        yield Problem(("train", "fan_out"), "needs one number a layer, each above 0, or -1 for all neighbours")

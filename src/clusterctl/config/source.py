@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clusterctl.spec.record import Problem
 
 Key = tuple[str, ...]
+_LARGEST_BYTES = 2**20
 
 
 @dataclass
@@ -64,16 +65,19 @@ def read_toml(path: Path) -> Values:
     """The values of the file at `path`. Raises ConfigError for a file that cannot be read or is no TOML."""
     shown = shown_path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(_LARGEST_BYTES + 1)
+        if len(content) > _LARGEST_BYTES:
+            raise ConfigError(f"{shown}: larger than 1 MiB", "is it a job file or cluster file? they are short TOML")
+        text = content.decode()
         tree = tomllib.loads(text)
     except OSError as error:
-        raise ConfigError(f"cannot read {shown}: {error.strerror}") from error
+        raise ConfigError(f"cannot read {shown}: {error.strerror}", f"see: ls -l {shown}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{shown}: not UTF-8 text") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(
-            f"{shown}: not valid TOML: {error}", "strings need quotes; tables are written [name]"
-        ) from error
+        raise ConfigError(f"{shown}: not UTF-8 text", "save it as UTF-8") from error
+    except (ValueError, RecursionError) as error:  # also of numbers and nesting that Python itself refuses
+        hint = "strings need quotes; tables are written [name]"
+        raise ConfigError(f"{shown}: not valid TOML: {error}", hint) from error
     lines = _lines(text)
     values = Values()
     for key, value in _leaves(tree):

@@ -71,7 +71,7 @@ def spread(tasks: int, nodes: int) -> list[int]:
 def script_options(script: str) -> dict[str, str]:
     """The options in the #SBATCH lines, which end at the first command. Raises SlurmError."""
     values: dict[str, str] = {}
-    for line in script.splitlines():
+    for line in script.split("\n"):
         if line.startswith("#SBATCH"):
             try:
                 words = shlex.split(line.removeprefix("#SBATCH"), comments=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import stat
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,16 +18,17 @@ from clusterctl.errors import ConfigError
 from clusterctl.runs.files import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 LARGEST_BYTES = 500 * 2**20
+MOST_FILES = 20_000
 _LEFT_OUT = {"__pycache__", "node_modules", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
 
 def take_snapshot(runs: Path, project: Path | None) -> Path:
     """The snapshot of this package and of `project`, made if its content is new. Safe against concurrent calls.
 
-    Raises ConfigError if the project is no folder or larger than 500 MiB.
+    Raises ConfigError if the project is no folder, or holds more than 500 MiB or 20,000 files.
     """
     package = Path(clusterctl.__file__).resolve().parent
     files = {Path("lib/clusterctl", name): package / name for name in _walk(package) if name.parts[0] != "shipped"}
@@ -36,48 +36,59 @@ def take_snapshot(runs: Path, project: Path | None) -> Path:
         files |= {Path("project", name): project / name for name in _project_files(project, runs)}
     final = runs / ".code" / _digest(files)
     if not final.is_dir():
-        aside = final.with_name(f".{final.name}.{os.getpid()}")
-        make_private(aside)
-        if project is not None:
-            (aside / "project").mkdir()
+        _copy(files, final)
+    return final
+
+
+def _copy(files: dict[Path, Path], final: Path) -> None:
+    aside = make_private(final.with_name(f".{final.name}.{os.getpid()}"))
+    try:
+        (aside / "project").mkdir()
         for name, source in files.items():
             (aside / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, aside / name, follow_symlinks=source.is_file())
-        try:
-            aside.rename(final)
-        except OSError:  # someone else made the same one in the meantime
-            shutil.rmtree(aside)
-    return final
+        aside.rename(final)
+    except OSError:
+        shutil.rmtree(aside, ignore_errors=True)
+        if not final.is_dir():  # else someone made the same one in the meantime
+            raise
 
 
 def _project_files(project: Path, runs: Path) -> list[Path]:
     if not project.is_dir():
         raise ConfigError(f"code: no such folder: {project}", "set `code` to the folder of your program")
-    listed = (
-        subprocess.run(
-            ["git", "-C", project, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            capture_output=True,
-            check=False,
-        )
-        if _inside_git(project)
-        else None
-    )
-    if listed and listed.returncode == 0:
-        names = [Path(os.fsdecode(name)) for name in listed.stdout.split(b"\0") if name]
-        names = [name for name in dict.fromkeys(names) if os.path.lexists(project / name)]
-    else:
-        names = [name for name in _walk(project) if not (project / name).is_relative_to(runs)]
-    size = sum((project / name).lstat().st_size for name in names)
-    if size > LARGEST_BYTES:
-        raise ConfigError(
-            f"code: {project} holds {size / 2**20:.0f} MiB, more than {LARGEST_BYTES // 2**20}",
-            "set `code` to the folder of the program alone, or keep data out of it with .gitignore",
-        )
+    outside_runs = (name for name in _walk(project) if not (project / name).is_relative_to(runs))
+    names: list[Path] = []
+    size = 0
+    for name in _listed_by_git(project) or outside_runs:
+        names.append(name)
+        size += (project / name).lstat().st_size
+        if size > LARGEST_BYTES or len(names) > MOST_FILES:
+            raise ConfigError(
+                f"code: {project} holds more than {LARGEST_BYTES // 2**20} MiB or {MOST_FILES} files",
+                "set `code` to the folder of the program alone, or keep data out of it with .gitignore",
+            )
     return names
 
 
-def _inside_git(project: Path) -> bool:
-    return any((folder / ".git").exists() for folder in (project, *project.parents))
+def _listed_by_git(project: Path) -> Iterable[Path] | None:
+    """The files that git tracks or would track; None where there is no repository, or no git."""
+    if not any((folder / ".git").exists() for folder in (project, *project.parents)):
+        return None
+    command: list[str | Path] = ["git", "-C", project, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(command, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return _existing(project, dict.fromkeys(Path(os.fsdecode(name)) for name in done.stdout.split(b"\0") if name))
+
+
+def _existing(project: Path, names: Iterable[Path]) -> Iterator[Path]:
+    for name in names:
+        if _is_kept(project / name):
+            yield name
+        elif (project / name).is_dir():  # a submodule
+            yield from (name / inner for inner in _walk(project / name))
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -88,8 +99,12 @@ def _walk(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(set(folders) - _LEFT_OUT)
         for name in sorted(names):
             path = Path(parent, name)
-            if path.suffix != ".pyc" and (path.is_symlink() or stat.S_ISREG(path.stat().st_mode)):
+            if path.suffix != ".pyc" and _is_kept(path):
                 yield path.relative_to(folder)
+
+
+def _is_kept(path: Path) -> bool:
+    return path.is_symlink() or path.is_file()
 
 
 def _digest(files: dict[Path, Path]) -> str:

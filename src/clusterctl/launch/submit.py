@@ -54,8 +54,7 @@ def submit(resolved: Resolved, sbatch: str, environment: Mapping[str, str], *, h
     runs = runs_folder(resolved.cluster)
     check_path(str(runs))
     _check_writable(runs)
-    project = Path(resolved.job.code) if resolved.job.code else None
-    code = take_snapshot(runs, project)
+    code = _snapshot(runs, Path(resolved.job.code) if resolved.job.code else None)
     run = RunDir(runs / _new_id(resolved.job.name))
     plan = make_plan(resolved, run, code, clusterctl.__version__)
     _write_run(run, resolved, plan, code)
@@ -74,13 +73,24 @@ def _new_id(name: str) -> str:
 
 
 def _check_writable(runs: Path) -> None:
+    """Make `runs` and the folder of snapshots in it, private; what tasks run must not come from someone else."""
     hint = "set CLUSTERCTL_RUNS, or `runs` in the cluster file"
     try:
-        make_private(runs)
+        code = make_private(make_private(runs) / ".code")
     except OSError as error:
         raise ConfigError(f"cannot make the folder of runs: {runs}: {error.strerror}", hint) from error
     if not os.access(runs, os.W_OK | os.X_OK):
         raise ConfigError(f"cannot write to the folder of runs: {runs}", hint)
+    if code.stat().st_uid != os.geteuid():
+        raise ConfigError(f"belongs to someone else: {code}", hint)
+
+
+def _snapshot(runs: Path, project: Path | None) -> Path:
+    try:
+        return take_snapshot(runs, project)
+    except OSError as error:
+        message = f"cannot copy the code of the run to {runs}: {_reason(error)}"
+        raise ConfigError(message, "is the disk full? a file that cannot be read belongs into .gitignore") from error
 
 
 def _write_run(run: RunDir, resolved: Resolved, plan: Plan, code: Path) -> None:
@@ -98,8 +108,12 @@ def _write_run(run: RunDir, resolved: Resolved, plan: Plan, code: Path) -> None:
     except OSError as error:
         shutil.rmtree(run.path, ignore_errors=True)
         raise ConfigError(
-            f"cannot write the run directory: {run.path}: {error.strerror}", "is the disk full?"
+            f"cannot write the run directory: {run.path}: {error.strerror}", "is the disk full? see: df -h"
         ) from error
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
 
 
 def _write_pickle(run: RunDir, seconds: int) -> None:

@@ -6,7 +6,22 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from clusterctl.spec.train import Train
-from clusterctl.spec.values import Count, Line, Matches, Memory, Minutes, Name, Natural, Seconds, Text, Word
+from clusterctl.spec.values import (
+    LARGEST,
+    AtLeast,
+    Count,
+    Line,
+    Matches,
+    Memory,
+    Minutes,
+    Name,
+    Natural,
+    Option,
+    OptionText,
+    Seconds,
+    Text,
+    Word,
+)
 
 EnvName = Annotated[str, Matches(r"[A-Za-z_][A-Za-z0-9_]*", "a shell variable's name (letters, digits and '_')")]
 OptionName = Annotated[str, Matches(r"[a-z][a-z0-9-]*", "the long name of an sbatch option, without '--'")]
@@ -24,32 +39,32 @@ class Resources:
     time: Minutes = 3600
     warning: Seconds | None = None  # lead of the warning signal; default: 120, at most a quarter of `time`; 0: none
 
-    partition: Line | None = None
-    account: Line | None = None
-    qos: Line | None = None
-    constraint: Line | None = None
-    reservation: Line | None = None
-    nodelist: Line | None = None
-    exclude: Line | None = None
-    dependency: Line | None = None
-    begin: Line | None = None
-    deadline: Line | None = None
-    licenses: Line | None = None
-    gres: Line | None = None
-    gpus_per_task: Line | None = None
-    gpu_bind: Line | None = None
+    partition: Option | None = None
+    account: Option | None = None
+    qos: Option | None = None
+    constraint: Option | None = None
+    reservation: Option | None = None
+    nodelist: Option | None = None
+    exclude: Option | None = None
+    dependency: Option | None = None
+    begin: Option | None = None
+    deadline: Option | None = None
+    licenses: Option | None = None
+    gres: Option | None = None
+    gpus_per_task: Option | None = None
+    gpu_bind: Option | None = None
     cpus_per_gpu: Count | None = None
     mem_per_cpu: Memory | None = None
     mem_per_gpu: Memory | None = None
     exclusive: bool = False
     requeue: bool = True  # may Slurm start the run again after a preemption or a lost node
-    switches: Line | None = None
-    nice: int | None = None
-    comment: Line | None = None
-    wckey: Line | None = None
-    mail_type: Line | None = None
-    mail_user: Line | None = None
-    sbatch: dict[OptionName, Line] = field(default_factory=dict)  # any other option, by its long name
+    switches: Option | None = None
+    nice: Annotated[int, AtLeast(-LARGEST)] | None = None
+    comment: Option | None = None
+    wckey: Option | None = None
+    mail_type: Option | None = None
+    mail_user: Option | None = None
+    sbatch: dict[OptionName, OptionText] = field(default_factory=dict)  # any other option, by its long name
 
 
 @dataclass(frozen=True, kw_only=True)

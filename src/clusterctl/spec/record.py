@@ -78,7 +78,7 @@ def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, 
     hints = fields_of(cls)
     if hints.get("train") is Train:
         workload = record.get("workload")
-        if workload in WORKLOADS:
+        if isinstance(workload, str) and workload in WORKLOADS:
             hints["train"] = WORKLOADS[workload].train
             record = {"train": {}, **record}
         elif isinstance(workload, str):

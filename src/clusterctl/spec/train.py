@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from clusterctl.spec.values import AtLeast, Count, Each, Natural, NonNegative, OneOf, Positive, Share
+from clusterctl.spec.values import AtLeast, Count, Each, Natural, NonNegative, NotEmpty, OneOf, Positive, Share
 
-FanOut = Annotated[tuple[int, ...], Each(AtLeast(-1))]
+FanOut = Annotated[tuple[int, ...], NotEmpty(), Each(AtLeast(-1))]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 
+LARGEST = 2**31 - 1
+
+
 class Mark:
     """A refinement of a type: `parse` sees the raw value first, `check` the typed one; both raise ValueError."""
 
@@ -23,11 +26,15 @@ class Mark:
 
 @dataclass(frozen=True)
 class AtLeast(Mark):
+    """Bounded above too: neither Slurm nor torch takes a number of more than 32 bits everywhere."""
+
     minimum: float
 
     def check(self, value: Any) -> None:
         if not value >= self.minimum:
             raise ValueError(f"must be at least {self.minimum}")
+        if value > LARGEST:
+            raise ValueError(f"must be at most {LARGEST}")
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,13 @@ class Duration(Mark):
 
 
 @dataclass(frozen=True)
+class NotEmpty(Mark):
+    def check(self, value: Any) -> None:
+        if not value:
+            raise ValueError("must not be empty")
+
+
+@dataclass(frozen=True)
 class Each(Mark):
     """Applies a mark to every element of a list."""
 
@@ -101,9 +115,9 @@ def parse_seconds(text: str, unit: int = 60) -> int:
     The colon forms are those of sbatch(1) --time: MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.
     """
     stripped = text.strip()
-    if match := re.fullmatch(r"(\d+)\s*([smhd]?)", stripped, re.ASCII):
+    if match := re.fullmatch(r"(\d{1,18})\s*([smhd]?)", stripped, re.ASCII):
         return int(match[1]) * (_SUFFIXES[match[2]] if match[2] else unit)
-    if match := re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d{1,2}))?(?::(\d{1,2}))?", stripped, re.ASCII):
+    if match := re.fullmatch(r"(?:(\d{1,18})-)?(\d{1,18})(?::(\d{1,2}))?(?::(\d{1,2}))?", stripped, re.ASCII):
         days, *clock = match.groups()
         numbers = [int(part) for part in clock if part is not None]
         weights = [3600, 60, 1] if days is not None or len(numbers) == 3 else [60, 1]
@@ -132,6 +146,9 @@ Name = Annotated[
     Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "1 to 64 letters, digits, '.', '_' and '-', not beginning with a sign"),
 ]
 Text = Annotated[str, Matches(r"[^\x00]*", "text without NUL characters")]
-Line = Annotated[str, Matches(r"[^\x00-\x1f\x7f]*", "one line without control characters")]
-Word = Annotated[str, Matches(r"[^\s\x00-\x1f\x7f]+", "one word without spaces")]
-Memory = Annotated[str, Matches(r"\d+[KMGT]?B?", 'a size such as "64G"')]
+Line = Annotated[str, Matches(r"[^\x00-\x1f\x7f-\x9f]+", "one line without control characters, not empty")]
+OptionText = Annotated[str, Matches(r"[^\x00-\x1f\x7f-\x9f\\]*", "one line without control characters and backslashes")]
+"""What a `#SBATCH` line can carry: sbatch takes a backslash for an escape, even between single quotes."""
+Option = Annotated[OptionText, Matches(r".+", "one line, not empty")]
+Word = Annotated[str, Matches(r"[^\s\x00-\x1f\x7f-\x9f]+", "one word without spaces")]
+Memory = Annotated[str, Matches(r"[0-9]{1,18}[KMGT]?B?", 'a size such as "64G"')]

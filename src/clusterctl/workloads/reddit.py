@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from zipfile import BadZipFile
 
 from clusterctl.errors import TaskError
 from clusterctl.graph.storage import Graph, compressed, shared_graph
@@ -61,7 +62,10 @@ def read_raw(root: Path, scratch: Path) -> Graph:
         def processed_dir(self) -> str:
             return str(scratch)
 
-    data = RawReddit(str(root))[0]
+    try:
+        data = RawReddit(str(root))[0]
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+        raise TaskError(f"cannot read {root} as a Reddit data set: {error}", "are the raw files whole?") from error
     return Graph(
         *compressed(data.edge_index, data.num_nodes),
         x=data.x,

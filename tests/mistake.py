@@ -1,0 +1,146 @@
+"""A mistake and what must come of it: one row of the tables in tests/misuse, and the desk at which it is made."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from clusterctl import cli
+
+USAGE, CONFIG, SLURM, NOT_FOUND, OTHER = 2, 3, 4, 5, 1
+_BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_MESSAGE = re.compile(r"error: (?P<error>\S.*(?:\n  .*)*)\nhint: (?P<hint>\S.*(?:\n  .*)*)\n")
+_SLURM_COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "srun", "sinfo")
+
+
+@dataclass
+class Desk:
+    """Folders and an environment of its own, where the commands run in this process. Cluster: the emulator."""
+
+    folder: Path
+    patch: pytest.MonkeyPatch
+    capture: pytest.CaptureFixture[bytes]
+
+    def __post_init__(self) -> None:
+        for name in ("project", "home", "fakes", "temporary"):
+            (self.folder / name).mkdir()
+        self.patch.chdir(self.project)
+        for name in [name for name in os.environ if name.startswith(("CLUSTERCTL_", "SLURM_", "SBATCH_", "XDG_"))]:
+            self.patch.delenv(name)
+        self.patch.setenv("CLUSTERCTL_CLUSTER", "local")
+        self.patch.setenv("CLUSTERCTL_RUNS", str(self.runs))
+        self.patch.setenv("HOME", str(self.folder / "home"))
+        self.patch.setenv("XDG_STATE_HOME", str(self.folder / "state"))
+        self.patch.setenv("COLUMNS", "200")
+
+    @property
+    def project(self) -> Path:
+        return self.folder / "project"
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    def write(self, name: str, content: str | bytes) -> Path:
+        path = self.project / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+        return path
+
+    def set(self, **environment: str | None) -> None:
+        for name, value in environment.items():
+            if value is None:
+                self.patch.delenv(name, raising=False)
+            else:
+                self.patch.setenv(name, value)
+
+    def use_slurm(self, cluster: str = "", **answers: str) -> None:
+        """From here on the cluster is a Slurm whose commands are shell scripts: the given ones, others say nothing."""
+        self.write("cluster/site.toml", f'kind = "slurm"\npolling_floor = 0\n{cluster}')
+        for command in _SLURM_COMMANDS:
+            path = self.folder / "fakes" / command
+            path.write_text(f'#!/bin/sh\necho "{command} $*" >>"{self._asked}"\n{answers.get(command, "")}\n')
+            path.chmod(0o700)
+        self.set(CLUSTERCTL_CLUSTER="site", PATH=f"{self.folder / 'fakes'}:{os.environ['PATH']}")
+
+    def type(self, words: str | Sequence[str]) -> tuple[int, str, str]:
+        """Run one command; its exit code and what it printed."""
+        self.capture.readouterr()
+        code = cli.run(shlex.split(words) if isinstance(words, str) else words)
+        out, err = self.capture.readouterr()
+        return code, out.decode(), err.decode()
+
+    def asked(self, command: str) -> int:
+        """How often one of the fake Slurm's commands was called."""
+        lines = self._asked.read_text().splitlines() if self._asked.exists() else []
+        return sum(line.startswith(f"{command} ") for line in lines)
+
+    def run_directories(self) -> list[Path]:
+        return sorted(path for path in self.runs.glob("[!.]*") if path.is_dir()) if self.runs.is_dir() else []
+
+    def submitted(self) -> list[Path]:
+        """The jobs that the emulator holds."""
+        return list((self.folder / "state" / "clusterctl" / "emulator" / "jobs").glob("[0-9]*"))
+
+    @property
+    def _asked(self) -> Path:
+        return self.folder / "asked"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistake:
+    """Prepare, type, and expect: the exit code, a part of the error, a part of the hint, nothing submitted."""
+
+    what: str  # reads as a sentence
+    typed: str | tuple[str, ...] = "submit ./job.toml"
+    code: int
+    says: str
+    hint: str = ""
+    job: str | bytes | None = None  # the content of job.toml
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    prepare: Callable[[Desk], object] = lambda desk: None
+
+    def make(self, desk: Desk) -> None:
+        """Make the mistake at `desk` and check all that must come of it."""
+        files = dict(self.files) if self.job is None else {"job.toml": self.job, **self.files}
+        for name, content in files.items():
+            desk.write(name, content)
+        desk.set(**self.environment)
+        self.prepare(desk)
+        before = desk.run_directories()
+        code, out, err = desk.type(self.typed)
+        check_message(err, self.says, self.hint)
+        assert (code, out) == (self.code, ""), err
+        assert desk.run_directories() == before, "a run was left behind"
+        assert desk.submitted() == []
+
+
+def check_message(err: str, says: str, hint: str = "") -> None:
+    """One `error:` and one `hint:`, with these words in them and nothing that moves a cursor."""
+    match = _MESSAGE.fullmatch(err)
+    assert match, f"not one error and one hint:\n{err}"
+    assert says in match["error"], err
+    assert hint in match["hint"], err
+    assert "Traceback" not in err
+    assert len(err) < 10_000
+    check_plain(err)
+
+
+def check_plain(text: str) -> None:
+    """No character that a terminal would obey."""
+    obeyed = {c for c in text if c in _BIDI or (unicodedata.category(c) in ("Cc", "Zl", "Zp") and c not in "\n\t")}
+    assert not obeyed, sorted(map(hex, map(ord, obeyed)))
+
+
+def rows(*mistakes: Mistake) -> pytest.MarkDecorator:
+    """The decorator that makes a test of every row; its id is the sentence."""
+    assert len({mistake.what for mistake in mistakes}) == len(mistakes)
+    return pytest.mark.parametrize("mistake", mistakes, ids=[mistake.what for mistake in mistakes])

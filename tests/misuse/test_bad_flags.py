@@ -1,0 +1,107 @@
+"""Command lines that make no sense: unknown, contradictory, of the wrong kind."""
+
+from __future__ import annotations
+
+import pytest
+from mistake import CONFIG, NOT_FOUND, USAGE, Desk, Mistake, check_message, rows
+
+RUN = "cora-20260101-000000-aaaa"
+
+
+def usage(typed: str | tuple[str, ...], says: str, hint: str = "--help") -> Mistake:
+    return Mistake(what=str(typed), typed=typed, code=USAGE, says=says, hint=hint)
+
+
+@rows(
+    usage((), "missing command"),
+    usage("sumbit cora", "no such command: sumbit", "did you mean submit?"),
+    usage("\x1b[31m", "no such command", "clusterctl --help"),
+    usage("--frobnicate", "no such option"),
+    usage("submit", "missing argument 'JOB'"),
+    usage("submit cora extra", "unexpected extra argument"),
+    usage("submit cora --nodse 2", "no such option"),
+    usage("submit cora --nodes", "requires an argument"),
+    usage("submit cora --set", "requires an argument"),
+    usage("submit cora --hold --wait", "--hold with --follow or --wait", "leave one"),
+    usage("submit cora --hold --follow", "--hold with --follow or --wait", "leave one"),
+    usage("submit cora --follow --wait", "--follow and --wait", "leave one"),
+    usage("submit cora --dry-run --wait", "--dry-run submits nothing", "leave"),
+    usage("submit cora --dry-run --hold", "--dry-run submits nothing", "leave"),
+    usage("submit cora --timeout 5", "--timeout needs --wait", "--wait --timeout"),
+    usage("submit cora --wait --timeout x", "not a valid float"),
+    usage("submit cora --wait --timeout -1", "not in the range"),
+    usage("submit cora --wait --timeout nan", "not in the range"),
+    usage("submit cora --dry-run=maybe", "'maybe' is not one of"),
+    usage("submit cora -o yaml", "'yaml' is not one of"),
+    usage("submit cora --set train.lr", "--set takes KEY=VALUE, not: train.lr", "--set train.lr=3e-3"),
+    usage("submit cora --set =5", "--set takes KEY=VALUE", "--set train.lr=3e-3"),
+    usage("submit cora --set ..=5", "--set takes KEY=VALUE", "--set train.lr=3e-3"),
+    usage(("submit", "cora", "--set", ""), "--set takes KEY=VALUE", "--set train.lr=3e-3"),
+    usage("status -n 0", "not in the range"),
+    usage("status -n x", "not a valid integer"),
+    usage("status -n 3 -n", "requires an argument"),
+    usage("status -o table json -x", "no such option"),
+    usage("logs", "missing argument 'RUN'"),
+    usage("logs x y", "unexpected extra argument"),
+    usage("logs x --rank -1", "not in the range"),
+    usage("logs x --rank two", "not a valid integer"),
+    usage("logs x --tail -5", "not in the range"),
+    usage("logs x --attempt 1e3", "not a valid integer"),
+    usage("cancel", "missing argument 'RUN...'"),
+    usage("cancel --force x", "no such option"),
+    usage("release", "missing argument 'RUN'"),
+    usage("release a b", "unexpected extra argument"),
+    usage("config", "missing command"),
+    usage("config show", "missing argument 'JOB'"),
+    usage("config shwo cora", "no such command"),
+    usage("config show cora -o toml", "'toml' is not one of"),
+)
+def test_a_command_line_that_makes_no_sense(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
+
+
+def value(typed: str | tuple[str, ...], says: str) -> Mistake:
+    return Mistake(what=str(typed), typed=typed, code=CONFIG, says=says, hint="config keys")
+
+
+@rows(
+    value("submit cora --nodes 0", "--set: resources.nodes: must be at least 1"),
+    value("submit cora --nodes two", "--set: resources.nodes: expected a whole number, not 'two'"),
+    value("submit cora --nodes 1.5", "expected a whole number, not 1.5"),
+    value("submit cora --nodes true", "expected a whole number, not true"),
+    value(("submit", "cora", "--nodes", "2\nname = 'x'"), "expected a whole number"),
+    value(("submit", "cora", "--nodes", ""), "expected a whole number, not ''"),
+    value(("submit", "cora", "--nodes", "9" * 5000), "resources.nodes"),
+    value(("submit", "cora", "--set", "resources.nodes=" + "[" * 9999), "resources.nodes: expected a whole number"),
+    value("submit cora --gpus-per-node -1", "must be at least 0"),
+    value("submit cora --tasks-per-node x", "resources.tasks_per_node: expected a whole number"),
+    value("submit cora --time soon", "resources.time: not a duration"),
+    value("submit cora --time -5", "resources.time: not a duration"),
+    value(("submit", "cora", "--partition", ""), "resources.partition: must be one line"),
+    value(("submit", "cora", "--account", "a\nb"), "resources.account: must be one line"),
+    value(("submit", "cora", "--qos", "\x1b]0;title\x07"), "resources.qos: must be one line"),
+    value("submit cora --name ../../etc", "name: must be 1 to 64 letters"),
+    value(("submit", "cora", "--name", ""), "name: must be 1 to 64 letters"),
+    value("submit cora --set train.lrr=1", "--set: train.lrr: unknown key (did you mean lr?)"),
+    value("submit cora --set nodes=1", "--set: nodes: unknown key"),
+    value("submit cora --set train=5", "train: expected a table, not 5"),
+    value("submit cora --set train.lr.x=5", "train.lr: expected a number, not a table"),
+    value("submit cora --set 'train.lr=[1]'", "train.lr: expected a number, not a list"),
+    value("submit cora --set train.lr=", "train.lr: expected a number, not ''"),
+    value("submit cora --set workload=none", "workload: must be one of"),
+    value("submit cora --set workload=[]", "workload: expected a string"),
+    value("submit cora --set workload=command", "argv: missing"),
+    value("submit command --set argv=true", "argv: expected a list"),
+    value("submit cora --set env=5", "env: expected a table"),
+    value("submit cora --set env.1A=x", "a shell variable's name"),
+    value("config show cora --set train.lr=x", "train.lr: expected a number"),
+)
+def test_a_value_on_the_command_line_that_cannot_be(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "cancel", "release"])
+def test_a_run_that_is_not_there(desk: Desk, command: str) -> None:
+    code, out, err = desk.type([command, "nothing"])
+    assert (code, out) == (NOT_FOUND, "")
+    check_message(err, "no runs in", "clusterctl status")

@@ -1,0 +1,247 @@
+"""Job files that are none, or say something that cannot be."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+from mistake import CONFIG, NOT_FOUND, SLURM, Desk, Mistake, rows
+
+JOB = 'workload = "synthetic"\n'
+COMMAND = 'workload = "command"\nargv = ["true"]\n'
+LARGE = 2**20 + 1
+bad = functools.partial(Mistake, code=CONFIG, hint="config keys")
+
+
+def of(what: str, text: str, says: str, hint: str = "config keys") -> Mistake:
+    """`text` added to a good job."""
+    return Mistake(what=what, job=JOB + text, code=CONFIG, says=says, hint=hint)
+
+
+@rows(
+    Mistake(what="a string is not closed", job='workload = "synthetic', code=CONFIG, says="not valid TOML", hint="quotes"),
+    Mistake(what="a table is not closed", job=JOB + "[train\n", code=CONFIG, says="at line 2", hint="[name]"),
+    Mistake(what="a word stands without quotes", job="workload = synthetic", code=CONFIG, says="at line 1", hint="quotes"),
+    Mistake(what="a key stands alone", job="workload", code=CONFIG, says="not valid TOML", hint="[name]"),
+    Mistake(what="a key is given twice", job=JOB + JOB, code=CONFIG, says="Cannot overwrite a value", hint="quotes"),
+    Mistake(what="a table is opened twice", job=JOB + "[train]\n[train]\n", code=CONFIG, says="Cannot declare", hint="["),
+    Mistake(what="a string holds a newline", job='workload = "a\nb"', code=CONFIG, says="not valid TOML", hint="quotes"),
+    Mistake(what="it holds a NUL byte", job=b'workload = "a\x00"', code=CONFIG, says="not valid TOML", hint="quotes"),
+    Mistake(what="it holds an escape code", job=b'workload = "\x1b[2J"', code=CONFIG, says="not valid TOML", hint="quotes"),
+    Mistake(what="it is YAML", job="workload: synthetic\n", code=CONFIG, says="not valid TOML", hint="quotes"),
+    Mistake(what="it is JSON", job='{"workload": "synthetic"}', code=CONFIG, says="not valid TOML", hint="quotes"),
+    Mistake(what="it is Latin-1", job=b'workload = "\xe9"', code=CONFIG, says="not UTF-8", hint="UTF-8"),
+    Mistake(what="it is UTF-16", job=JOB.encode("utf-16"), code=CONFIG, says="not UTF-8", hint="UTF-8"),
+    Mistake(what="it is a gzip file", job=b"\x1f\x8b\x08\x00\x00\xff", code=CONFIG, says="not UTF-8", hint="UTF-8"),
+    Mistake(what="it is nested too deep", job="a = " + "[" * 9999, code=CONFIG, says="not valid TOML", hint="quotes"),
+    Mistake(what="a number has 5000 digits", job="a = " + "9" * 5000, code=CONFIG, says="not valid TOML", hint="quotes"),
+    Mistake(what="it is huge", job="#" * LARGE, code=CONFIG, says="larger than", hint="a job file"),
+    Mistake(what="it is empty", job="", code=CONFIG, says="workload: missing", hint="config keys"),
+    Mistake(what="it holds comments alone", job="# workload\n", code=CONFIG, says="workload: missing", hint="config keys"),
+)
+def test_a_file_that_is_no_job(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
+
+
+@rows(
+    Mistake(
+        what="it is a folder",
+        prepare=lambda desk: (desk.project / "job.toml").mkdir(),
+        code=NOT_FOUND,
+        says="no such job file",
+        hint="cora",
+    ),
+    Mistake(
+        what="it is a dangling link",
+        prepare=lambda desk: (desk.project / "job.toml").symlink_to("nowhere"),
+        code=NOT_FOUND,
+        says="no such job file",
+        hint="cora",
+    ),
+    Mistake(
+        what="it is a link to itself",
+        prepare=lambda desk: (desk.project / "job.toml").symlink_to("job.toml"),
+        code=NOT_FOUND,
+        says="no such job file",
+        hint="cora",
+    ),
+    Mistake(what="the name is misspelt", typed="submit corra", code=NOT_FOUND, says="no job named: corra", hint="cora?"),
+    Mistake(what="the name is empty", typed=("submit", ""), code=NOT_FOUND, says="no job named", hint="known:"),
+    Mistake(what="the path ends in a slash", typed="submit jobs/", code=NOT_FOUND, says="no such job file", hint="cora"),
+    Mistake(what="the name is very long", typed=("submit", "x" * 300), code=NOT_FOUND, says="no job named", hint="known"),
+    Mistake(
+        what="the path is very long", typed=("submit", "./" + "x/" * 3000), code=NOT_FOUND, says="no such job", hint="known"
+    ),
+    Mistake(
+        what="the name holds a NUL", typed=("submit", "co\0ra"), code=NOT_FOUND, says="no job named", hint="cora"
+    ),
+    Mistake(
+        what="the path holds a NUL", typed=("submit", "./co\0ra"), code=NOT_FOUND, says="no such job file", hint="cora"
+    ),
+)
+def test_a_file_that_is_not_there(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
+
+
+@rows(
+    of("a key is unknown", "epochs = 3\n", "job.toml:2: epochs: unknown key"),
+    of("a key is misspelt", "[train]\nepoch = 3\n", "job.toml:3: train.epoch: unknown key (did you mean epochs?)"),
+    of("a table is misspelt", "[resource]\nnodes = 1\n", "resource: unknown key (did you mean resources?)"),
+    of("a table is a value", "train = 3\n", "train: expected a table, not 3"),
+    of("a value is a table", "[resources.nodes]\nx = 1\n", "resources.nodes: expected a whole number, not a table"),
+    of("a table is a list of tables", "[[train]]\nepochs = 1\n", "train: expected a table, not a list"),
+    of("a date is no number", "[train]\nepochs = 2020-01-01\n", "expected a whole number"),
+    of("several things are wrong", "[resources]\nnodes = 0\ntime = true\n", "2 problems in job.toml"),
+    bad(what="the workload is misspelt", job='workload = "sinthetic"', says="did you mean synthetic?"),
+    bad(what="the workload is a number", job="workload = 5", says="workload: expected a string"),
+    bad(what="the workload is empty", job='workload = ""', says="workload: must be one of"),
+    bad(what="the workload is a list", job='workload = ["reddit"]', says="workload: expected a string, not a list"),
+    bad(what="a command has no program", job='workload = "command"', says="argv: missing"),
+    bad(what="a command's program is empty", job='workload = "command"\nargv = [""]', says="argv"),
+    bad(what="a program is one string", job='workload = "command"\nargv = "train.py"', says="argv: expected a list"),
+    bad(what="a program's word is a number", job='workload = "command"\nargv = ["a", 1]', says="argv: expected a string"),
+    bad(what="a program's word holds a NUL", job='workload = "command"\nargv = ["a\\u0000"]', says="NUL"),
+    bad(what="a command has training settings", job=COMMAND + "[train]\nlr = 1", says="train.lr: unknown key"),
+    of("another workload has a program", 'argv = ["true"]\n', "only workload"),
+    of("the name is empty", 'name = ""\n', "name: must be 1 to 64 letters"),
+    of("the name climbs out of the folder", 'name = "../../etc/passwd"\n', "name: must be 1 to 64 letters"),
+    of("the name is two dots", 'name = ".."\n', "name: must be 1 to 64 letters"),
+    of("the name looks like an option", 'name = "--uid=0"\n', "name: must be 1 to 64 letters"),
+    of("the name runs a command", 'name = "$(touch hacked)"\n', "name: must be 1 to 64 letters"),
+    of("the name ends in a newline", 'name = "a\\n"\n', "name: must be 1 to 64 letters"),
+    of("the name is too long", f'name = "{"a" * 65}"\n', "name: must be 1 to 64 letters"),
+    of("the name has an umlaut", 'name = "läufe"\n', "name: must be 1 to 64 letters"),
+)
+def test_a_job_that_says_something_odd(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("resources.nodes = 0", "must be at least 1"),
+        ("resources.nodes = -1", "must be at least 1"),
+        ("resources.nodes = 1.5", "expected a whole number, not 1.5"),
+        ("resources.nodes = 1e3", "expected a whole number"),
+        ('resources.nodes = "2"', "expected a whole number, not '2'"),
+        ("resources.nodes = true", "expected a whole number, not true"),
+        ("resources.nodes = inf", "expected a whole number"),
+        ("resources.nodes = 99999999999999999999", "must be at most"),
+        ("resources.gpus_per_node = -1", "must be at least 0"),
+        ("resources.tasks_per_node = 0", "must be at least 1"),
+        ("resources.cpus_per_task = []", "expected a whole number, not a list"),
+        ("resources.memory = 64", "expected a string"),
+        ('resources.memory = "64 G"', "must be a size"),
+        ('resources.memory = "G"', "must be a size"),
+        ('resources.memory = "٣G"', "must be a size"),
+        ("resources.time = 0", "must be at least 1"),
+        ("resources.time = -5", "must be at least 1"),
+        ("resources.time = 99999999999999", "must be at most"),
+        ('resources.time = "a fortnight"', "not a duration"),
+        ('resources.time = "1:2:3:4"', "not a duration"),
+        ('resources.time = ""', "not a duration"),
+        (f'resources.time = "{"9" * 5000}"', "not a duration"),
+        ('resources.warning = "2h"', "must be shorter than the time"),
+        ("resources.nice = 99999999999", "must be at most"),
+        ('resources.requeue = "yes"', "expected true or false"),
+        ('resources.partition = ""', "must be one line"),
+        ('resources.partition = "a\\nb"', "must be one line"),
+        ('resources.comment = "\\u001b[31m"', "must be one line"),
+        ('resources.comment = "x\\\\\' --uid=0"', "backslash"),
+        ('resources.sbatch = {output = "x"}', "clusterctl sets this option"),
+        ('resources.sbatch = {nodes = "2"}', "clusterctl sets this option"),
+        ('resources.sbatch = {"--uid" = "0"}', "the long name of an sbatch option"),
+        ('resources.sbatch = {"uid=0 --x" = ""}', "the long name of an sbatch option"),
+        ('resources.sbatch = {hint = "a\\\\"}', "backslash"),
+        ('env = {"A B" = "x"}', "a shell variable's name"),
+        ('env = {"X;touch hacked" = "x"}', "a shell variable's name"),
+        ("env = {A = 1}", "env.A: expected a string, not 1"),
+        ('env = {A = "a\\u0000"}', "NUL"),
+        ('env = {CLUSTERCTL_RUN_DIR = "/etc"}', "clusterctl sets this variable"),
+        ('env = {SLURM_PROCID = "0"}', "sets this variable"),
+        ('env = {run = "/etc"}', "clusterctl sets this variable"),
+        ('container.image = "two words"', "one word"),
+        ('container.image = "\\u0007"', "one word"),
+        ('container.mounts = "/a:/b"', "expected a list"),
+        ('container.writable = "no"', "expected true or false"),
+        ("data.root = 7", "expected a string"),
+        ('data.root = ""', "must be one line"),
+        ("train.lr = 0", "above 0"),
+        ("train.lr = nan", "above 0"),
+        ("train.lr = inf", "finite"),
+        ('train.lr = "fast"', "expected a number"),
+        ("train.weight_decay = -1", "must be at least 0"),
+        ("train.weight_decay = inf", "must be at most"),
+        ("train.weight_decay = nan", "must be at least 0"),
+        ("train.dropout = 1", "less than 1"),
+        ("train.dropout = nan", "less than 1"),
+        ("train.seed = -1", "must be at least 0"),
+        ("train.seed = 99999999999999999999", "must be at most"),
+        ("train.fan_out = []", "must not be empty"),
+        ("train.fan_out = [0, 5]", "one number a layer"),
+        ("train.fan_out = [-2]", "must be at least -1"),
+        ("train.fan_out = 5", "expected a list"),
+        ('train.model = "gat"', "must be one of sage, gcn"),
+        ('train.device = "cuda"', "needs resources.gpus_per_node"),
+        ('train.device = "tpu"', "must be one of auto, cpu, cuda"),
+        ('train.precision = "float16"', "must be one of float32"),
+    ],
+    ids=lambda value: value[:50] if "=" in value else "",
+)
+def test_a_value_that_cannot_be(desk: Desk, line: str, says: str) -> None:
+    of("", line, says).make(desk)
+
+
+@rows(
+    of("a mount is relative", 'container = {image = "a", mounts = ["x:y"]}', "not an absolute path", "/SRC:/DST"),
+    of("a mount has four parts", 'container = {image = "a", mounts = ["/a:/b:c:d"]}', "more than SRC", "cannot be mounted"),
+    of("a mount has a comma", 'container = {image = "a", mounts = ["/a,/b:/c"]}', "','", "link without"),
+    of("an image file is relative", 'container.image = "x.sqsh"', "a relative path", "./x.sqsh"),
+    of("an image is a web address", 'container.image = "docker://python"', "neither a file", "nvcr.io"),
+    of("an image runs a command", 'container.image = "a;touch${IFS}hacked"', "neither a file", "nvcr.io"),
+    of("an image holds an option's end", 'container.image = "a,b"', "neither a file", "nvcr.io"),
+    of("a data folder has a percent sign", 'data.root = "/data/%t"', "'%' in a path", "choose a folder"),
+    of("a data folder has a backslash", 'data.root = "/data\\\\x"', "in a path", "choose a folder"),
+    of("the code's folder does not exist", 'code = "nowhere"', "no such folder", "`code`"),
+    of("the code's folder is a file", 'code = "job.toml"', "no such folder", "`code`"),
+    of("the code's folder is the whole machine", 'code = "/proc"', "code", "`code`"),
+)
+def test_a_job_that_cannot_be_carried_out(desk: Desk, mistake: Mistake) -> None:
+    if "image" in mistake.what or "mount" in mistake.what:
+        desk.use_slurm()
+    mistake.make(desk)
+    assert desk.asked("sbatch") == 0
+
+
+@rows(
+    Mistake(
+        what="more nodes than there are",
+        job=JOB + "resources.nodes = 5",
+        code=SLURM,
+        says="node configuration is not available",
+        hint="fewer nodes",
+    ),
+    Mistake(
+        what="GPUs where there are none",
+        job=JOB + "resources.gpus_per_node = 1",
+        code=SLURM,
+        says="node configuration is not available",
+        hint="fewer nodes, tasks or GPUs",
+    ),
+    Mistake(
+        what="an option that sbatch does not know",
+        job=JOB + 'resources.sbatch = {frobnicate = "1"}',
+        code=SLURM,
+        says="unrecognized option '--frobnicate'",
+        hint="remove it",
+    ),
+    Mistake(
+        what="an image on the emulator",
+        job=JOB + 'container.image = "python"',
+        code=CONFIG,
+        says="container.image: the emulator runs no containers",
+        hint="config keys",
+    ),
+)
+def test_a_job_that_the_cluster_cannot_run(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
