@@ -76,6 +76,14 @@ def test_what_the_user_can_mend_is_told_without_a_traceback(run: RunDir) -> None
     assert [event["event"] for event in events][-2:] == ["exception", "exit"]
 
 
+def test_a_module_that_the_tasks_interpreter_lacks_is_named_without_a_traceback(run: RunDir) -> None:
+    done, _ = started(run, "import no_such_torch")
+    assert done.returncode == 1
+    assert f"error: {sys.executable} has no module no_such_torch" in done.stderr
+    assert "hint: install" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_an_exit_code_passes_through(run: RunDir) -> None:
     done, events = started(run, "sys.exit(3)")
     assert (done.returncode, events[-1]["code"]) == (3, 3)

@@ -43,6 +43,16 @@ def test_a_host_whose_name_does_not_resolve_meets_on_the_loopback(monkeypatch: p
     assert meeting.own_address(Place(nodes=2)) == "127.0.0.1"
 
 
+def test_a_host_whose_name_means_the_loopback_meets_where_slurm_reaches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostbyname", lambda _: "127.0.1.1")
+    monkeypatch.delenv("SLURM_LAUNCH_NODE_IPADDR", raising=False)
+    assert meeting.own_address(Place(nodes=2)) == "127.0.0.1"
+    monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.3")
+    assert meeting.own_address(Place(nodes=2)) in ("127.0.0.1", "127.0.0.3")
+    monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "no address")
+    assert meeting.own_address(Place(nodes=2)) == "127.0.0.1"
+
+
 def test_a_named_interface_gives_its_address_and_an_unknown_one_an_error_that_lists_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

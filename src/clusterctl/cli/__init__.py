@@ -108,9 +108,10 @@ def _render(message: str, hint: str, exit_code: int) -> int:
 
 def _render_usage(error: click.ClickException) -> int:
     """click's own errors, in the form of ours."""
-    message = error.format_message().rstrip(".")
+    missing = isinstance(error, click.exceptions.NoArgsIsHelpError)  # of a group: its message is the whole help
+    message = "missing command" if missing else error.format_message().rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
-    hint = f"{context.command_path} --help" if context else ""
+    hint = f"{context.command_path if context else 'clusterctl'} --help"
     return _render(message[:1].lower() + message[1:], hint, UsageError.exit_code)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import TYPE_CHECKING
 
@@ -76,10 +77,7 @@ def submit(
       clusterctl submit reddit --cluster example-pyxis --nodes 4 --set train.lr=3e-3
       clusterctl submit ./mine.toml --dry-run
     """
-    if hold and (follow or wait):
-        raise UsageError("--hold with --follow or --wait would wait for ever", "leave one of them out")
-    if timeout is not None and not wait:
-        raise UsageError("--timeout needs --wait")
+    _check_flags(dry_run, hold, follow, wait, timeout)
     typed = [f"{_SHORTCUTS[name]}={value}" for name, value in shortcuts.items() if value is not None]
     resolved = resolve(job, load_cluster(cluster), [*settings, *typed])
     if dry_run:
@@ -94,6 +92,17 @@ def submit(
         from clusterctl.observe.follow import wait as wait_for
 
         _conclude(run, wait_for(run, resolved.cluster, timeout))
+
+
+def _check_flags(dry_run: str | None, hold: bool, follow: bool, wait: bool, timeout: float | None) -> None:
+    if dry_run and (hold or follow or wait):
+        raise UsageError("--dry-run submits nothing to hold, follow or wait for", "leave the other flag out")
+    if hold and (follow or wait):
+        raise UsageError("--hold with --follow or --wait would wait for ever", "leave one of them out")
+    if follow and wait:
+        raise UsageError("--follow and --wait: only one of them can have the terminal", "leave one of them out")
+    if timeout is not None and (not wait or math.isnan(timeout)):
+        raise UsageError("--timeout needs --wait, and a number of seconds", "for example --wait --timeout 600")
 
 
 def _show_plan(resolved: Resolved, *, ask_slurm: bool) -> None:

@@ -35,7 +35,7 @@ def _value(key: Key, text: str, workload: object) -> Any:
         return text
     try:
         value = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also of numbers and nesting that Python itself refuses
         return _number(text)
     # "01:30:00" would be a time of day, and a newline could smuggle in a second key.
     plain = set(value) == {"value"} and isinstance(value["value"], bool | int | float | str | list | dict)

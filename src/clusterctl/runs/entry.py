@@ -47,12 +47,13 @@ class Entry:
                 raise TaskError(f"no run.json in {self.run_dir}", "the runs folder must be shared by all nodes")
             job = from_record(Job, record["job"])
             importlib.import_module(WORKLOADS[job.workload].module).main(job, place, attempt, events, stop)
-        except ClusterctlError as error:
+        except (ClusterctlError, ModuleNotFoundError) as raised:
+            error = _explained(raised)
             events.exception(error)
             events.exit(error.exit_code)
-            print(
-                f"error: {error.message}", *([f"hint: {error.hint}"] if error.hint else []), sep="\n", file=sys.stderr
-            )
+            print(f"error: {error.message}", file=sys.stderr)
+            if error.hint:
+                print(f"hint: {error.hint}", file=sys.stderr)
             raise SystemExit(error.exit_code) from None
         except SystemExit as leaving:
             code = leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
@@ -63,3 +64,11 @@ class Entry:
             events.exit(1)
             raise
         events.exit(0)
+
+
+def _explained(raised: ClusterctlError | ModuleNotFoundError) -> ClusterctlError:
+    """What is missing in the interpreter of the tasks is the user's to mend too."""
+    if isinstance(raised, ClusterctlError):
+        return raised
+    hint = "install clusterctl[train] there, or name another interpreter as `python` in the cluster file"
+    return TaskError(f"{sys.executable} has no module {raised.name}", hint)

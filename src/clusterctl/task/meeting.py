@@ -28,17 +28,19 @@ _SIOCGIFADDR = 0x8915  # netdevice(7)
 def own_address(place: Place, interface: str | None = None) -> str:
     """The IPv4 address at which the other ranks reach this host.
 
-    That of the cluster's `interface` (default: CLUSTERCTL_INTERFACE), else of the host name; the loopback where all
-    ranks share one node or the name does not resolve. Raises TaskError for an interface that has none.
+    That of the cluster's `interface` (default: CLUSTERCTL_INTERFACE), else of the host name, else that which faces the
+    node srun was called on: Debian gives a host's own name the loopback address. The loopback where all ranks share one
+    node. Raises TaskError for an interface that has none.
     """
     if interface := interface or os.environ.get("CLUSTERCTL_INTERFACE"):
         return _interface_address(interface)
     if place.nodes == 1:
         return _LOOPBACK
     try:
-        return socket.gethostbyname(socket.gethostname())
+        address = socket.gethostbyname(socket.gethostname())
     except OSError:
-        return _LOOPBACK
+        address = _LOOPBACK
+    return _address_facing(os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")) if address.startswith("127.") else address
 
 
 def reserve_port(address: str) -> socket.socket:
@@ -75,6 +77,17 @@ def find(attempt: Attempt, timeout: float = TIMEOUT_SECONDS) -> tuple[str, int]:
         pause = min(1.0, pause * 1.2)
     record = read_json(attempt.rendezvous)
     return record["host"], record["port"]
+
+
+def _address_facing(peer: str) -> str:
+    """This host's address on the route to `peer`; the loopback where there is no route. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((peer, 9))
+        except OSError:
+            return _LOOPBACK
+        address: str = probe.getsockname()[0]
+        return address
 
 
 def _interface_address(interface: str) -> str:

@@ -1,0 +1,324 @@
+"""Surroundings that are not as they should be: environment, folders, missing tools, full disks."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from mistake import CONFIG, NOT_FOUND, OTHER, SLURM, USAGE, Desk, Mistake, check_message, check_plain, rows
+
+from clusterctl.runs.files import read_json
+
+
+def runs(what: str, folder: str, says: str, prepare: Callable[[Desk], object] = lambda desk: None) -> Mistake:
+    """A good job, and a folder of runs that cannot be used."""
+    return Mistake(
+        what=what,
+        typed="submit cora",
+        environment={"CLUSTERCTL_RUNS": folder},
+        code=CONFIG,
+        says=says,
+        hint="folder" if "in a path" in says else "CLUSTERCTL_RUNS",
+        prepare=prepare,
+    )
+
+
+@rows(
+    runs("it is a device", "/dev/null", "/dev/null: File exists"),
+    runs("it is below a file", "/dev/null/runs", "Not a directory"),
+    runs("it is a file", "runs", "File exists", lambda desk: desk.write("runs", "")),
+    runs("it is a dangling link", "runs", "runs: File exists", lambda desk: (desk.project / "runs").symlink_to("nowhere")),
+    runs("it is a link to itself", "runs", "runs: File exists", lambda desk: (desk.project / "runs").symlink_to("runs")),
+    runs("the kernel refuses it", "/proc/runs", "cannot make the folder of runs: /proc/runs"),
+    runs("its name is too long", "x" * 300, "File name too long"),
+    runs("its path is too long", "x/" * 3000, "File name too long"),
+    runs("its path leaves no room for a run", "/tmp/" + "x/" * 2030, "too long"),
+    runs("a percent sign is in it", "runs%t", "'%' in a path"),
+    runs("a backslash is in it", "runs\\x", "in a path"),
+    runs("a newline is in it", "runs\nx", "in a path"),
+    runs("an escape code is in it", "runs\x1b[2J", "in a path"),
+    runs("it is no UTF-8", "runs\udcff", "in a path"),
+    runs("nobody knows that home", "~nobody-knows-me/runs", "whose home is"),
+)
+def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
+    assert [path.name for path in desk.project.iterdir()] in ([], ["runs"])
+
+
+@rows(
+    Mistake(
+        what="the cluster in the environment does not exist",
+        typed="submit cora",
+        environment={"CLUSTERCTL_CLUSTER": "locl"},
+        code=NOT_FOUND,
+        says="no cluster named: locl",
+        hint="local?",
+    ),
+    Mistake(
+        what="the cluster in the environment is another file",
+        typed="status",
+        environment={"CLUSTERCTL_CLUSTER": "/etc/passwd"},
+        code=CONFIG,
+        says="/etc/passwd: not valid TOML",
+        hint="quotes",
+    ),
+    Mistake(
+        what="the cluster in the environment draws on the terminal",
+        typed="status",
+        environment={"CLUSTERCTL_CLUSTER": "\x1b]0;owned\x07\u202elacol"},
+        code=NOT_FOUND,
+        says="no cluster named",
+        hint="known: ",
+    ),
+    Mistake(
+        what="nobody said which cluster, and there is a Slurm",
+        typed="submit cora",
+        prepare=lambda desk: (desk.use_slurm(), desk.set(CLUSTERCTL_CLUSTER="")),
+        code=USAGE,
+        says="which cluster?",
+        hint="--cluster NAME",
+    ),
+    Mistake(
+        what="the partition in the environment has a newline",
+        typed="submit cora",
+        environment={"SBATCH_PARTITION": "a\nb"},
+        code=CONFIG,
+        says="environment SBATCH_PARTITION: resources.partition: must be",
+        hint="config keys",
+    ),
+    Mistake(
+        what="the state folder cannot be made",
+        typed="submit cora",
+        environment={"XDG_STATE_HOME": "/dev/null"},
+        code=CONFIG,
+        says="cannot make the state folder: /dev/null/clusterctl: Not a directory",
+        hint="XDG_STATE_HOME",
+    ),
+    Mistake(
+        what="the home is no folder",
+        typed="submit cora",
+        environment={"XDG_STATE_HOME": None, "HOME": "/dev/null"},
+        code=CONFIG,
+        says="cannot make the state folder",
+        hint="XDG_STATE_HOME",
+    ),
+    Mistake(
+        what="there is no sbatch",
+        typed="submit cora",
+        prepare=lambda desk: (desk.use_slurm(), desk.set(PATH="/nowhere")),
+        code=SLURM,
+        says="no sbatch on PATH",
+        hint="--cluster local",
+    ),
+    Mistake(
+        what="there is no PATH",
+        typed="submit cora",
+        prepare=lambda desk: (desk.use_slurm(), desk.set(PATH="")),
+        code=SLURM,
+        says="no sbatch on PATH",
+        hint="--cluster local",
+    ),
+    Mistake(
+        what="sbatch is a folder",
+        typed="submit cora",
+        prepare=lambda desk: (desk.use_slurm(), (desk.folder / "x" / "sbatch").mkdir(parents=True), desk.set(PATH="../x")),
+        code=SLURM,
+        says="no sbatch on PATH",
+        hint="--cluster local",
+    ),
+    Mistake(
+        what="the current folder is gone",
+        typed="submit cora",
+        prepare=lambda desk: desk.project.rmdir(),
+        code=USAGE,
+        says="the current folder is gone",
+        hint="cd ",
+    ),
+)
+def test_an_environment_that_makes_no_sense(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
+    assert desk.asked("sbatch") == 0
+
+
+@pytest.mark.parametrize("width", ["", "0", "-5", "abc", "1", "9999999"])
+def test_any_width_of_the_terminal_will_do(desk: Desk, width: str) -> None:
+    desk.set(COLUMNS=width, LINES=width)
+    assert desk.type("status")[0] == 0
+    assert desk.type("--help")[0] == 0
+    assert desk.type("statsu")[0] == USAGE
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"HOME": None},
+        {"PATH": None},
+        {"PATH": ""},
+        {"LANG": "C", "LC_ALL": "C"},
+        {"NO_COLOR": "1", "TERM": "dumb"},
+        {"XDG_CONFIG_HOME": "/dev/null"},
+        {"XDG_CONFIG_HOME": "relative"},
+        {"SLURM_CONF": "/nowhere", "SBATCH_JOB_NAME": "x", "SLURM_JOB_ID": "7"},
+        {"TZ": "Nowhere/Nowhere"},
+        {"USER": None, "LOGNAME": None},
+    ],
+    ids=str,
+)
+def test_what_an_environment_says_elsewhere_does_no_harm(desk: Desk, environment: dict[str, str | None]) -> None:
+    desk.set(**environment)
+    code, out, err = desk.type("submit cora --hold")
+    assert (code, err) == (0, "")
+    assert desk.run_directories() == [desk.runs / out.strip()]
+    assert desk.type("status")[0] == 0
+    assert desk.type("cancel @last")[0] == 0
+
+
+def test_a_repository_without_git_is_copied_as_it_stands(desk: Desk) -> None:
+    (desk.project / ".git").mkdir()
+    desk.write("train.py", "")
+    desk.set(PATH="/nowhere")
+    code, out, err = desk.type("submit command --hold")
+    assert (code, err) == (0, "")
+    run = desk.runs / out.strip()
+    assert (run / "code" / "project" / "train.py").exists()
+    assert read_json(run / "run.json")["git"] is None
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file may grow beyond `size`, as under a quota."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_leaves_no_half_snapshot(desk: Desk) -> None:
+    with largest_file(2000):
+        code, out, err = desk.type("submit cora")
+    assert (code, out) == (CONFIG, "")
+    check_message(err, "cannot copy the code of the run", "is the disk full?")
+    assert desk.run_directories() == desk.submitted() == list((desk.runs / ".code").iterdir()) == []
+
+
+def test_a_full_disk_leaves_no_half_run(desk: Desk) -> None:
+    assert desk.type("submit cora --dry-run")[0] == 0
+    assert desk.type("submit cora --hold")[0] == 0
+    assert desk.type("cancel @last")[0] == 0
+    before = desk.run_directories()
+    with largest_file(2000):
+        code, out, err = desk.type("submit cora")
+    assert (code, out) == (CONFIG, "")
+    check_message(err, "cannot write the run directory", "is the disk full?")
+    assert desk.run_directories() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system; the limits above do it for others")
+def test_a_full_file_system_is_told_as_such(desk: Desk) -> None:
+    desk.runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", desk.runs], check=True)
+    try:
+        code, _, err = desk.type("submit cora")
+    finally:
+        subprocess.run(["umount", desk.runs], check=True)
+    assert code == CONFIG
+    check_message(err, "No space left on device", "is the disk full?")
+
+
+def test_all_of_a_run_is_private_whatever_the_umask(desk: Desk) -> None:
+    desk.runs.mkdir(mode=0o777)
+    before = os.umask(0)
+    try:
+        code, out, _ = desk.type("submit cora --hold")
+    finally:
+        os.umask(before)
+    assert code == 0
+    for path in (desk.runs / out.strip(), desk.runs / ".code"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700, path
+    assert desk.type("cancel @last")[0] == 0
+
+
+def test_code_that_someone_else_may_have_written_is_not_run(desk: Desk) -> None:
+    (desk.runs / ".code").mkdir(parents=True)
+    desk.patch.setattr("os.geteuid", lambda: os.getuid() + 1)
+    code, _, err = desk.type("submit cora")
+    assert code == CONFIG
+    check_message(err, "belongs to someone else", "CLUSTERCTL_RUNS")
+
+
+@pytest.fixture
+def public(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder that every user may enter: pytest's own are private."""
+    folder = Path(f"/tmp/clusterctl-misuse-{os.getpid()}")
+    folder.mkdir(mode=0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def typed_by_nobody(folder: Path, *words: str, shell: str = 'exec "$@"') -> subprocess.CompletedProcess[str]:
+    """A real process, of a user to whom permissions apply (root has them all)."""
+    someone = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+    environment = {"PATH": "/usr/bin:/bin", "CLUSTERCTL_CLUSTER": "local", "CLUSTERCTL_RUNS": str(folder / "runs")}
+    environment |= {"XDG_STATE_HOME": str(folder / "state"), "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(folder)}
+    return subprocess.run(
+        ["sh", "-c", shell, "sh", sys.executable, "-m", "clusterctl", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        **someone,  # type: ignore[call-overload]
+    )
+
+
+@pytest.mark.parametrize(
+    ("what", "mode", "words", "code", "says"),
+    [
+        ("runs", 0o500, ("submit", "cora"), CONFIG, "cannot make the state folder"),
+        ("state", 0o777, ("submit", "cora"), CONFIG, "cannot make the folder of runs"),
+        ("job.toml", 0o000, ("submit", "./job.toml"), CONFIG, "cannot read job.toml: Permission denied"),
+        ("cluster", 0o000, ("submit", "cora", "--cluster", "site"), NOT_FOUND, "no cluster named: site"),
+        ("runs", 0o000, ("status",), OTHER, "runs: Permission denied"),
+        ("runs", 0o000, ("logs", "@last"), OTHER, "runs: Permission denied"),
+    ],
+)
+def test_what_may_not_be_read_or_written_is_said(
+    public: Path, what: str, mode: int, words: tuple[str, ...], code: int, says: str
+) -> None:
+    path = public / what
+    path.write_text("") if path.suffix else path.mkdir()
+    path.chmod(mode)
+    if os.geteuid() == 0:
+        os.chown(path, 65534 if mode != 0o000 else 0, 0)
+    done = typed_by_nobody(public, *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    check_message(done.stderr, says)
+
+
+@pytest.mark.parametrize(
+    ("shell", "code"),
+    [
+        ('exec "$@" >&-', 0),
+        ('exec "$@" 2>&-', 0),
+        ('exec "$@" <&-', 0),
+        ('exec "$@" >/dev/full', OTHER),
+        ('LC_ALL=POSIX PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONIOENCODING=ascii exec "$@"', 0),
+    ],
+)
+def test_a_process_survives_what_its_streams_are(public: Path, shell: str, code: int) -> None:
+    (public / "jobs").mkdir(mode=0o755)
+    (public / "jobs" / "läufe.toml").write_text('workload = "synthetic"')
+    done = typed_by_nobody(public, "config", "show", "läufe", "--set", "name=a", shell=shell)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == code, done.stderr
+    check_plain(done.stdout + done.stderr)
