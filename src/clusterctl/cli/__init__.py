@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
+import io
 import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -15,6 +17,13 @@ from clusterctl.errors import ClusterctlError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_OS_HINTS = {
+    errno.EACCES: "see who may do what with: ls -ld",
+    errno.EPERM: "see who may do what with: ls -ld",
+    errno.ENOSPC: "is the disk full? see: df -h",
+    errno.EDQUOT: "your quota is used up; see: quota -s",
+    errno.EMFILE: "raise the limit with: ulimit -n 4096",
+}
 INTERRUPTED = 130  # 128 + SIGINT, as a shell says
 
 # Command -> its line in `clusterctl --help`, which imports no command. The module has the command's name.
@@ -68,10 +77,18 @@ def clusterctl() -> None:
 
     RUN is a run's id, the beginning of one, a job's name (its newest run), or @last.
     """
+    try:
+        os.getcwd()  # noqa: PTH109 - pathlib need not be imported for it
+    except FileNotFoundError as error:
+        raise UsageError("the current folder is gone", "cd to another one, such as: cd ~") from error
 
 
 def main() -> NoReturn:
     """Run the command that was typed, and leave with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a locale without an encoding for a name is no reason to end
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: PTH123, SIM115 - None where the shell said `>&-`
     sys.exit(run(sys.argv[1:]))
 
 
@@ -90,9 +107,8 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
         return 1
     except OSError as error:
-        if error.filename is None:
-            raise
-        return _render(f"{error.filename}: {error.strerror}", "", 1)
+        place = f"{error.filename}: " if error.filename is not None else ""
+        return _render(f"{place}{error.strerror or error}", _OS_HINTS.get(error.errno or 0, ""), 1)
     return code if isinstance(code, int) else 0
 
 

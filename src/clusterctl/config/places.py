@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import clusterctl
-from clusterctl.errors import NotFoundError
+from clusterctl.errors import ConfigError, NotFoundError
 from clusterctl.runs.files import make_private
 from clusterctl.spec.record import nearest
 
@@ -21,7 +21,12 @@ def state_folder() -> Path:
     """Where the emulator and the sandbox live: private and on this machine's own disk."""
     from platformdirs import user_state_path
 
-    return make_private(user_state_path("clusterctl"))
+    folder = user_state_path("clusterctl")
+    try:
+        return make_private(folder)
+    except OSError as error:
+        message = f"cannot make the state folder: {folder}: {error.strerror}"
+        raise ConfigError(message, "set XDG_STATE_HOME to a folder of yours") from error
 
 
 def runs_folder(cluster: Cluster | None) -> Path:
@@ -75,11 +80,11 @@ def names(kind: str, cwd: Path) -> dict[str, Path]:
 
 
 def expanded(path: str) -> Path:
-    """`path` with its `~` filled in, or as it stands where nobody knows that home."""
+    """`path` with its `~` filled in."""
     try:
         return Path(path).expanduser()
-    except RuntimeError:
-        return Path(path)
+    except RuntimeError as error:
+        raise ConfigError(f"nobody knows whose home is: {path}", "write the folder's path without `~`") from error
 
 
 def _is_file(path: Path) -> bool:

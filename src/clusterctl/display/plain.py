@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
-# CSI and OSC sequences, other escapes (ECMA-48); then every control character but the tab.
+# CSI and OSC sequences, other escapes (ECMA-48); then every control character but the tab, and those of Unicode that
+# end a line or turn the direction of writing (a name could read as another).
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]"
-    r"|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
+    r"|[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ _OWN_RULES = {
     *("nodes", "gpus_per_node", "tasks_per_node", "cpus_per_task", "memory", "time", "warning"),
     *("exclusive", "requeue", "sbatch"),
 }
-_FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f]")
+_FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the last: bytes that are no UTF-8
+_LONGEST_PATH = 3000  # bytes; what lies in a run directory must stay below the kernel's 4096
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,9 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that Slurm would rewrite ('%') or that no #SBATCH line can carry (newline, backslash)."""
+    """Refuse a path that Slurm would rewrite ('%'), that no #SBATCH line can carry (newline, backslash), or too long."""
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise ConfigError(f"a path is too long: {path[:60]}...", f"choose a folder of at most {_LONGEST_PATH} bytes")
     if found := _FORBIDDEN_IN_PATHS.search(path):
         raise ConfigError(
             f"{found[0]!r} in a path: {path!r}", "Slurm rewrites '%' and '\\' in paths; choose a folder without them"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 from contextlib import contextmanager, redirect_stderr
 from typing import TYPE_CHECKING
@@ -46,7 +47,7 @@ def call_sbatch(plan: Plan, command: list[str], environment: Mapping[str, str]) 
     from clusterctl.launch.executor import Executor
 
     maybe = f"if Slurm took the job, `clusterctl status {plan.run.id}` finds it"
-    executor = Executor(plan.run.pickles, render(plan), ["timeout", str(TIMEOUT_SECONDS), *command], plan.tasks)
+    executor = Executor(plan.run.pickles, render(plan), [*_bounded(environment), *command], plan.tasks)
     # submitit gives sbatch the environment of this process, and prints its complaint besides raising it.
     with _as_environment(environment), redirect_stderr(io.StringIO()):
         try:
@@ -59,6 +60,8 @@ def call_sbatch(plan: Plan, command: list[str], environment: Mapping[str, str]) 
             text = str(error).strip() or f"exit code {returned}"
             if returned == _TIMED_OUT or "timed out" in text.lower():
                 raise SlurmError(f"sbatch got no answer in time: {text}", maybe) from error
+            if returned is None or returned < 0 or returned > 128:  # killed, perhaps after Slurm had said yes
+                raise SlurmError(f"sbatch did not end by itself: {text}", maybe) from error
             raise refusal(text) from error
 
 
@@ -86,6 +89,12 @@ def refusal(text: str) -> SlurmRefused:
     lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines() if line.strip()]
     hint = next((hint for part, hint in _HINTS.items() if part in text.lower()), "`clusterctl submit --dry-run`")
     return SlurmRefused(f"sbatch refused the job: {lines[-1] if lines else 'no reason given'}", hint)
+
+
+def _bounded(environment: Mapping[str, str]) -> list[str]:
+    """submitit waits for sbatch as long as it takes: timeout(1) ends it, where there is one."""
+    timeout = shutil.which("timeout", path=environment.get("PATH", os.defpath))
+    return [timeout, "--kill-after=5", str(TIMEOUT_SECONDS)] if timeout else []
 
 
 @contextmanager
