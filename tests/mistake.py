@@ -75,7 +75,7 @@ class Desk:
         self.capture.readouterr()
         code = cli.run(shlex.split(words) if isinstance(words, str) else words)
         out, err = self.capture.readouterr()
-        return code, out.decode(), err.decode()
+        return code, out.decode(errors="replace"), err.decode()
 
     def asked(self, command: str) -> int:
         """How often one of the fake Slurm's commands was called."""

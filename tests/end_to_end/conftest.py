@@ -11,23 +11,25 @@ import pytest
 from scenario import Stage
 
 
-@pytest.fixture(params=["emulator"])
+@pytest.fixture(params=["emulator", "sandbox"])
 def back_end(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def stage(back_end: str, tmp_path: Path) -> Iterator[Stage]:
+def stage(back_end: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
     project = tmp_path / "project"
     project.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CLUSTERCTL_", "SLURM_"))}
+    environment |= {"XDG_STATE_HOME": str(tmp_path / "state")}
+    if back_end == "sandbox":
+        environment |= request.getfixturevalue("sandbox").environment
     environment |= {
         "CLUSTERCTL_RUNS": str(tmp_path / "runs"),
-        "XDG_STATE_HOME": str(tmp_path / "state"),
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "NO_COLOR": "1",
     }
-    stage = Stage("local", project, environment)
+    stage = Stage({"emulator": "local"}.get(back_end, back_end), project, environment)
     try:
         yield stage
     finally:

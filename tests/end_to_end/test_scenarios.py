@@ -25,10 +25,18 @@ def command(program: str, shape: str = SHAPE) -> str:
     return f'workload = "command"\nargv = ["python", "-c", {json.dumps(program)}]\n{shape}'
 
 
-def alive(run: RunDir) -> list[int]:
-    """The processes of the run's tasks that are still there."""
-    began = [event for path in run.attempt(0).event_files().values() for event in read_lines(path)]
-    return [event["pid"] for event in began if event["event"] == "began" and Path(f"/proc/{event['pid']}").exists()]
+def alive(run: RunDir, rank: int | None = None) -> list[int]:
+    """The processes of the run's tasks that are there; known by their environment, as nodes may number them anew."""
+    marks = {f"CLUSTERCTL_RUN_DIR={run.path}"} | ({f"SLURM_PROCID={rank}"} if rank is not None else set())
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if marks <= set(variables) and any(variable.startswith("SLURM_PROCID=") for variable in variables):
+            found.append(int(folder.name))
+    return sorted(found)
 
 
 def test_a_program_of_ones_own_finds_its_rank_its_peers_and_its_code(stage: Stage) -> None:
@@ -64,9 +72,7 @@ def test_reddit_trains_on_real_data_and_its_accuracy_is_in_the_json(stage: Stage
 
 
 def test_synthetic_needs_no_data(stage: Stage) -> None:
-    job = (
-        f'workload = "synthetic"\n{SHAPE}[train]\nepochs = 8\navg_num_nodes = 4000\nmodel = "sage"\n'
-    )
+    job = f'workload = "synthetic"\n{SHAPE}[train]\nepochs = 8\navg_num_nodes = 4000\nmodel = "sage"\n'
     run = stage.submit(stage.write_job("synthetic", job), "--wait")
     assert stage.status(run)["test_accuracy"] > 0.3
 
@@ -93,7 +99,7 @@ def test_a_killed_rank_does_not_leave_its_peers_in_a_collective(stage: Stage) ->
     job = REDDIT.replace("epochs = 2", "epochs = 10000")
     run = stage.submit(stage.write_job("killed", job))
     stage.wait_for_stage(run, "training", "evaluating")
-    victim = next(e["pid"] for e in read_lines(run.attempt(0).events(2)) if e["event"] == "began")
+    (victim,) = alive(run, rank=2)
     os.kill(victim, signal.SIGKILL)
     killed = time.time()
     assert stage.wait_for_stage(run, "failed")["exit_code"] != 0

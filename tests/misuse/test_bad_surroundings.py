@@ -31,7 +31,7 @@ def runs(what: str, folder: str, says: str, prepare: Callable[[Desk], object] = 
 
 @rows(
     runs("it is a device", "/dev/null", "/dev/null: File exists"),
-    runs("it is below a file", "/dev/null/runs", "Not a directory"),
+    runs("it is below a file", "/dev/null/runs", "/dev/null: File exists"),
     runs("it is a file", "runs", "File exists", lambda desk: desk.write("runs", "")),
     runs("it is a dangling link", "runs", "runs: File exists", lambda desk: (desk.project / "runs").symlink_to("nowhere")),
     runs("it is a link to itself", "runs", "runs: File exists", lambda desk: (desk.project / "runs").symlink_to("runs")),
@@ -97,7 +97,7 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         environment={"XDG_STATE_HOME": "/dev/null"},
         code=CONFIG,
-        says="cannot make the state folder: /dev/null/clusterctl: Not a directory",
+        says="cannot make the state folder: /dev/null: File exists",
         hint="XDG_STATE_HOME",
     ),
     Mistake(
@@ -268,7 +268,7 @@ def typed_for_real(desk: Desk, *words: str, shell: str = 'exec "$@"') -> subproc
 @pytest.mark.parametrize(
     ("what", "mode", "words", "code", "says"),
     [
-        ("../state/clusterctl", 0o500, "submit cora", CONFIG, "cannot"),
+        ("../state/clusterctl", 0o500, "submit cora", OTHER, "emulator: Permission denied"),
         ("..", 0o500, "submit cora", CONFIG, "cannot make the state folder"),
         ("../runs", 0o500, "submit cora", CONFIG, "cannot make the folder of runs"),
         ("job.toml", 0o000, "submit ./job.toml", CONFIG, "cannot read job.toml: Permission denied"),

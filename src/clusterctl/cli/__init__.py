@@ -113,12 +113,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _render(message: str, hint: str, exit_code: int) -> int:
-    from clusterctl.display.plain import plain
+    from clusterctl.display.plain import plain_lines
 
     for label, text in (("error", message), ("hint", hint)):
         if text:
-            lines = [plain(line) for line in text.split("\n")]
-            click.echo(f"{label}: " + "\n  ".join(lines), err=True)
+            click.echo(f"{label}: " + plain_lines(text).replace("\n", "\n  "), err=True)
     return exit_code
 
 

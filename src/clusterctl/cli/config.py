@@ -10,6 +10,7 @@ import click
 
 from clusterctl.config import chosen_runs_folder, load_cluster, names, resolve, state_folder
 from clusterctl.config.keys import as_toml, keys_of
+from clusterctl.display.plain import plain
 from clusterctl.spec import WORKLOADS, Cluster, Job, to_record
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def show(job: str, cluster: str | None, settings: tuple[str, ...], output: str) 
       clusterctl config show cora --set train.lr=3e-3
     """
     resolved = resolve(job, load_cluster(cluster), settings)
-    record = to_record(resolved.job)
+    record = to_record(resolved.secrets.hide_in(resolved.job))
     if output == "json":
         click.echo(json.dumps({"schema_version": 1, "job": record, "origins": resolved.origins}, indent=1))
         return
@@ -48,7 +49,7 @@ def show(job: str, cluster: str | None, settings: tuple[str, ...], output: str) 
     rows = [row for row in rows if row[1] or row[2] != "default"]
     key_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
     for key, value, origin in rows:
-        click.echo(f"{key:<{key_width}}  {value:<{min(value_width, 60)}}  {origin}")
+        click.echo(plain(f"{key:<{key_width}}  {value:<{min(value_width, 60)}}  {origin}"))
 
 
 @config.command(short_help="List every key of job and cluster files")
@@ -79,7 +80,7 @@ def list_() -> None:
     cwd = Path.cwd()
     for kind in ("jobs", "cluster"):
         for name, path in sorted(names(kind, cwd).items()):
-            click.echo(f"{kind.removesuffix('s'):<8} {name:<16} {path}")
+            click.echo(plain(f"{kind.removesuffix('s'):<8} {name:<16} {path}"))
     click.echo(f"{'runs':<8} {'':<16} {chosen_runs_folder(None)}")
     click.echo(f"{'state':<8} {'':<16} {state_folder()}")
 

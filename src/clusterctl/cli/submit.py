@@ -106,11 +106,14 @@ def _check_flags(dry_run: str | None, hold: bool, follow: bool, wait: bool, time
 
 
 def _show_plan(resolved: Resolved, *, ask_slurm: bool) -> None:
+    from clusterctl.display.plain import plain_lines
     from clusterctl.launch.script import render
     from clusterctl.launch.submit import planned
 
     plan = planned(resolved)
-    click.echo(render(plan), nl=False)
+    script = render(plan)
+    script = plain_lines(script) if sys.stdout.isatty() else script
+    click.echo(script, nl=False, color=True)  # a file gets the very script: click would drop escape codes from values
     if ask_slurm:
         from clusterctl.launch.sbatch import test_only
 

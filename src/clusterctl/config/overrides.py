@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 import types
 import typing
@@ -24,7 +25,8 @@ def read_overrides(settings: Iterable[str], workload: object) -> Values:
         name, equals, text = setting.partition("=")
         key = tuple(part.strip() for part in name.split("."))
         if not equals or not all(key):
-            raise UsageError(f"--set takes KEY=VALUE, not: {setting}", "for example --set train.lr=3e-3")
+            shown = re.match(r"[\w.-]*", setting)  # no more: what follows may be a secret
+            raise UsageError(f"--set takes KEY=VALUE, not: {shown and shown[0]}", "for example --set train.lr=3e-3")
         values.put(key, _value(key, text.strip(), workload), "--set")
     return values
 

@@ -25,7 +25,7 @@ def state_folder() -> Path:
     try:
         return make_private(folder)
     except OSError as error:
-        message = f"cannot make the state folder: {folder}: {error.strerror}"
+        message = f"cannot make the state folder: {error.filename}: {error.strerror}"
         raise ConfigError(message, "set XDG_STATE_HOME to a folder of yours") from error
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.config.contradictions import contradictions
 from clusterctl.config.overrides import read_overrides
 from clusterctl.config.places import expanded, find_file
+from clusterctl.config.secrets import Secrets
 from clusterctl.config.source import Values, explained, read_toml, shown_path
 from clusterctl.spec import Job, from_record, to_record
 from clusterctl.spec.record import InvalidRecord
@@ -37,6 +38,7 @@ class Resolved:
     cluster: Cluster
     origins: dict[str, str]
     job_file: Path
+    secrets: Secrets
 
 
 def resolve(
@@ -69,7 +71,8 @@ def resolve(
     resolved = _completed(raw, values, path, cwd)
     if problems := list(contradictions(resolved, cluster)):
         raise explained(problems, values, shown_path(path))
-    return Resolved(resolved, cluster, {".".join(key): origin for key, origin in values.origins.items()}, path)
+    secrets = Secrets(cluster.secrets).having(cluster.env, file.get(("env",)), overrides.get(("env",)))
+    return Resolved(resolved, cluster, {".".join(key): origin for key, origin in values.origins.items()}, path, secrets)
 
 
 def _cluster_values(cluster: Cluster) -> Values:

@@ -20,6 +20,11 @@ def plain(text: str) -> str:
     return _ESCAPES.sub("", text).encode("utf-8", "replace").decode()
 
 
+def plain_lines(text: str) -> str:
+    """`plain` line by line: newlines stay."""
+    return "\n".join(map(plain, text.split("\n")))
+
+
 def as_shown(line: bytes) -> str:
     """A line of a log as a terminal would leave it standing: after its last carriage return, and plain."""
     return plain(line.decode(errors="replace").rstrip("\r").rpartition("\r")[2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.containers.mounts import Mount
@@ -14,6 +14,7 @@ from clusterctl.errors import ConfigError
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from clusterctl.config import Resolved
@@ -31,7 +32,10 @@ _LONGEST_PATH = 3000  # bytes; what lies in a run directory must stay below the 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run, ready to be rendered. `options` are sbatch's, `flags` srun's, `exports` what the script exports."""
+    """One run, ready to be rendered. `options` are sbatch's, `flags` srun's, `exports` what the script exports.
+
+    `secrets` are not rendered: they come to the tasks in the environment that sbatch is called with.
+    """
 
     run: RunDir
     version: str
@@ -43,6 +47,7 @@ class Plan:
     workdir: str
     python: str
     tasks: int
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def slurm_log(self) -> Path:
@@ -59,12 +64,12 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         check_path(path)
     library, project = code / "lib", code / "project"
     workdir = str(project if job.code else run.path)
-    exports = _exports(resolved, library, project)
+    exports, secrets = resolved.secrets.parted(_exports(resolved, library, project))
     mounts = [Mount(str(run.path.parent), str(run.path.parent))]
     if job.data.root:
         mounts.append(Mount(job.data.root, job.data.root, ("ro",)))
     script_sets = ["CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT", "SUBMITIT_EXECUTOR"]
-    container = pyxis_flags(job.container, mounts, [*(name for name, _ in exports), *script_sets], workdir)
+    container = pyxis_flags(job.container, mounts, [*exports, *secrets, *script_sets], workdir)
     flags = [
         "--kill-on-bad-exit=1",
         f"--cpus-per-task={job.resources.cpus_per_task}",  # 22.05 to 23.02: srun does not take it from sbatch
@@ -80,11 +85,12 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         name=job.name,
         options=tuple(_options(job, cluster.gpu_request)),
         setup=cluster.setup,
-        exports=tuple(exports),
+        exports=tuple(exports.items()),
         flags=tuple(flags),
         workdir=workdir,
         python=cluster.python or (IMAGE_PYTHON if job.container.image else interpreter),
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
+        secrets=secrets,
     )
 
 
@@ -122,7 +128,7 @@ def _options(job: Job, gpu_request: str) -> list[tuple[str, str | int | None]]:
     return options + [(name, value or None) for name, value in resources.sbatch.items()]
 
 
-def _exports(resolved: Resolved, library: Path, project: Path) -> list[tuple[str, str]]:
+def _exports(resolved: Resolved, library: Path, project: Path) -> dict[str, str]:
     """What every task finds in its environment besides what it inherits; the job's own values come last and win."""
     job, cluster = resolved.job, resolved.cluster
     python_path = f"{library}:{project}" if job.code else str(library)
@@ -139,4 +145,4 @@ def _exports(resolved: Resolved, library: Path, project: Path) -> list[tuple[str
         exports["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
     for name, value in job.env.items():
         exports[name] = f"{exports['PYTHONPATH']}:{value}" if name == "PYTHONPATH" else value
-    return list(exports.items())
+    return exports

@@ -26,8 +26,14 @@ _HINTS = {
     "invalid partition": "see the partitions with `sinfo -s`; set `partition` in the cluster or job file",
     "invalid account": "set `account` in the cluster or job file; `sacctmgr show assoc user=$USER` lists yours",
     "invalid qos": "set `qos` in the cluster or job file",
+    "qos policy": "you may run no more or no larger jobs: `sacctmgr show assoc user=$USER`",
     "time limit": "ask for less: --set resources.time=1h",
+    "node count": "ask for fewer nodes, or see `sinfo -s`",
     "node configuration is not available": "ask for fewer nodes, tasks or GPUs a node, or see `sinfo -N -l`",
+    "more processors": "ask for fewer tasks a node or CPUs a task, or see `sinfo -N -l`",
+    "memory": "ask for less: --set resources.memory=16G, or see `sinfo -N -l`",
+    "generic resource": "try gpu_request = \"gres\" (or \"gpus-per-node\") in the cluster file; see `sinfo -o '%P %G'`",
+    "configuration source": "where is slurm.conf? set `slurm_conf` in the cluster file, or SLURM_CONF",
     "unable to contact slurm controller": "is slurmctld up? `scontrol ping`",
     "unrecognized option": "this Slurm does not know an option of [resources]; remove it",
 }
@@ -49,7 +55,7 @@ def call_sbatch(plan: Plan, command: list[str], environment: Mapping[str, str]) 
     maybe = f"if Slurm took the job, `clusterctl status {plan.run.id}` finds it"
     executor = Executor(plan.run.pickles, render(plan), [*_bounded(environment), *command], plan.tasks)
     # submitit gives sbatch the environment of this process, and prints its complaint besides raising it.
-    with _as_environment(environment), redirect_stderr(io.StringIO()):
+    with _as_environment({**environment, **plan.secrets}), redirect_stderr(io.StringIO()):
         try:
             return str(executor.submit(Entry(str(plan.run.path))).job_id)
         except FailedSubmissionError as error:
@@ -60,7 +66,7 @@ def call_sbatch(plan: Plan, command: list[str], environment: Mapping[str, str]) 
             text = str(error).strip() or f"exit code {returned}"
             if returned == _TIMED_OUT or "timed out" in text.lower():
                 raise SlurmError(f"sbatch got no answer in time: {text}", maybe) from error
-            if returned is None or returned < 0 or returned > 128:  # killed, perhaps after Slurm had said yes
+            if returned is None or returned < 0 or 128 < returned < 192:  # by a signal, perhaps after Slurm had said yes
                 raise SlurmError(f"sbatch did not end by itself: {text}", maybe) from error
             raise refusal(text) from error
 
@@ -87,6 +93,7 @@ def test_only(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> str:
 def refusal(text: str) -> SlurmRefused:
     """sbatch's complaint as an error: its own last line, which names the reason, and what to do about it."""
     lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines() if line.strip()]
+    lines = [line for line in lines if not line.startswith("Try ")]  # "Try sbatch --help" ends a usage error
     hint = next((hint for part, hint in _HINTS.items() if part in text.lower()), "`clusterctl submit --dry-run`")
     return SlurmRefused(f"sbatch refused the job: {lines[-1] if lines else 'no reason given'}", hint)
 

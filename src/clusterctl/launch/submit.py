@@ -78,7 +78,7 @@ def _check_writable(runs: Path) -> None:
     try:
         code = make_private(make_private(runs) / ".code")
     except OSError as error:
-        raise ConfigError(f"cannot make the folder of runs: {runs}: {error.strerror}", hint) from error
+        raise ConfigError(f"cannot make the folder of runs: {error.filename}: {error.strerror}", hint) from error
     if not os.access(runs, os.W_OK | os.X_OK):
         raise ConfigError(f"cannot write to the folder of runs: {runs}", hint)
     if code.stat().st_uid != os.geteuid():
@@ -103,7 +103,7 @@ def _write_run(run: RunDir, resolved: Resolved, plan: Plan, code: Path) -> None:
         _write_pickle(run, resolved.job.resources.time)
         state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))
         if state and state[1]:
-            write_text(run.path / "git.patch", state[1])
+            write_text(run.path / "git.patch", resolved.secrets.hide(state[1]))
         write_json(run.run_json, _record(run, resolved, state[0] if state else None))
     except OSError as error:
         shutil.rmtree(run.path, ignore_errors=True)
@@ -129,8 +129,8 @@ def _record(run: RunDir, resolved: Resolved, git: Any) -> dict[str, Any]:
         "schema_version": RUN_SCHEMA_VERSION,
         "id": run.id,
         "created": time.time(),
-        "job": to_record(resolved.job),
-        "cluster": to_record(resolved.cluster),
+        "job": to_record(resolved.secrets.hide_in(resolved.job)),
+        "cluster": to_record(resolved.secrets.hide_in(resolved.cluster)),
         "origins": resolved.origins,
         "versions": {
             "clusterctl": clusterctl.__version__,
@@ -138,5 +138,5 @@ def _record(run: RunDir, resolved: Resolved, git: Any) -> dict[str, Any]:
             "submitit": version("submitit"),
         },
         "git": git,
-        "argv": sys.argv[1:],
+        "argv": resolved.secrets.hide_typed(sys.argv[1:]),
     }

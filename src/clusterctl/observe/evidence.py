@@ -64,7 +64,7 @@ def read_evidence(record: Record) -> Evidence:
     attempts = [_read_attempt(folder) for folder in folders]
     if attempts:
         attempts[-1] = replace(attempts[-1], stage=_read_stage(folders[-1]), metrics=_read_metrics(folders[-1]))
-    job_id = _text(submission, "job_id") or (attempts[-1].job_id if attempts else "")
+    job_id = _job_id(submission) or (attempts[-1].job_id if attempts else "")
     return Evidence(record, job_id or None, _mark(cancelled), _mark(finished), tuple(attempts))
 
 
@@ -73,21 +73,20 @@ def numbers_of(record: dict[str, Any]) -> dict[str, Number]:
     return {
         name: value
         for name, value in record.items()
-        if name != "time" and isinstance(value, int | float) and not isinstance(value, bool)
+        if name != "time" and _is_number(value)
     }
 
 
 def _read_attempt(attempt: Attempt) -> AttemptEvidence:
     host = _read_table(attempt.host_json) or {}
-    restart_count, exit_code = _number(host, "restart_count"), _number(host, "exit_code")
     return AttemptEvidence(
         number=attempt.number,
-        job_id=_text(host, "job_id"),
-        restart_count=int(restart_count or 0),
+        job_id=_job_id(host),
+        restart_count=_whole(host, "restart_count") or 0,
         nodes=_text(host, "nodes"),
         start=_number(host, "start"),
         end=_number(host, "end"),
-        exit_code=None if exit_code is None else int(exit_code),
+        exit_code=_whole(host, "exit_code"),
         terminated=_text(host, "signal") != "",
     )
 
@@ -95,7 +94,7 @@ def _read_attempt(attempt: Attempt) -> AttemptEvidence:
 def _read_stage(attempt: Attempt) -> Stage | None:
     """The last stage that rank 0 entered."""
     for event in reversed(last_records(attempt.events(0))):
-        if event.get("event") == "stage" and event.get("stage") in _STAGES:
+        if event.get("event") == "stage" and _text(event, "stage") in _STAGES:
             return Stage(event["stage"])
     return None
 
@@ -126,5 +125,21 @@ def _text(table: dict[str, Any] | None, key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _job_id(table: dict[str, Any] | None) -> str:
+    """Slurm's number of the job: digits, as it becomes an argument of scancel."""
+    text = _text(table, "job_id")
+    return text if text.isascii() and text.isdigit() else ""
+
+
 def _number(table: dict[str, Any], key: str) -> float | None:
     return numbers_of({"value": table.get(key)}).get("value")
+
+
+def _whole(table: dict[str, Any], key: str) -> int | None:
+    value = table.get(key)
+    return value if type(value) is int and _is_number(value) else None
+
+
+def _is_number(value: object) -> bool:
+    """Whether `value` is a number that a float can hold."""
+    return type(value) is float or (type(value) is int and value.bit_length() < 1024)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
+# Of a file that is not there (yet), or a folder in its place.
+NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _BLOCK_BYTES = 65536
 _LONGEST_LINE_BYTES = 2**20  # what has no newline until then is handed out as it is
 
@@ -30,7 +32,7 @@ class Growing:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 added = file.read()
-        except FileNotFoundError:
+        except NO_FILE:
             return []
         self._offset += len(added)
         *lines, self._torn = (self._torn + added).split(b"\n")
@@ -64,7 +66,7 @@ def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -
                     return start + len(block) + 1
                 wanted -= here
                 position = start
-    except FileNotFoundError:
+    except NO_FILE:
         pass
     return 0
 
@@ -75,7 +77,7 @@ def last_records(path: Path) -> list[dict[str, Any]]:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _BLOCK_BYTES))
             lines = file.read().split(b"\n")[:-1]
-    except FileNotFoundError:
+    except NO_FILE:
         return []
     return [record for line in lines if (record := parse_record(line)) is not None]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,14 +41,17 @@ def read_record(run: RunDir) -> Record:
         if content is None:
             raise ConfigError("missing")
         return _parse(run, content)
-    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, ConfigError) as error:
         what = error.message if isinstance(error, ConfigError) else _shown(error)
         raise ConfigError(f"cannot read {run.run_json}: {what}", "was it written by another version?") from error
 
 
 def _parse(run: RunDir, content: dict[str, Any]) -> Record:
     job, cluster = from_record(Job, content["job"]), from_record(Cluster, content["cluster"])
-    return Record(run, float(content["created"]), job, cluster)
+    created = float(content["created"])
+    if not math.isfinite(created):
+        raise ValueError(f"created: {created}")
+    return Record(run, created, job, cluster)
 
 
 def _shown(error: Exception) -> str:

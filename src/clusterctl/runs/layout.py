@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 
@@ -43,11 +44,11 @@ class Attempt:
 
     def event_files(self) -> dict[int, Path]:
         """Rank -> its event file, for the ranks that have begun."""
-        return {int(path.stem[5:]): path for path in sorted((self.path / "events").glob("rank_*.jsonl"))}
+        return _by_number((self.path / "events").glob("rank_*.jsonl"))
 
     def log_files(self, stream: str) -> dict[int, Path]:
         """Rank -> its log file of `stream` ("out" or "err")."""
-        return {int(path.stem[5:]): path for path in sorted((self.path / "logs").glob(f"rank_*.{stream}"))}
+        return _by_number((self.path / "logs").glob(f"rank_*.{stream}"))
 
 
 @dataclass(frozen=True)
@@ -104,12 +105,19 @@ class RunDir:
     def attempts(self) -> list[Attempt]:
         """All attempts so far, the first one first."""
         try:
-            numbers = [int(path.name) for path in self.attempts_folder.iterdir() if path.name.isdigit()]
-        except FileNotFoundError:
+            found = _by_number(self.attempts_folder.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
             return []
-        return [self.attempt(number) for number in sorted(numbers)]
+        return [Attempt(path) for path in found.values() if path.is_dir()]
 
     @property
     def data_cache(self) -> Path:
         """Prepared data sets, shared by all runs of the folder."""
         return self.path.parent / ".data"
+
+
+def _by_number(paths: Iterable[Path]) -> dict[int, Path]:
+    """The paths by the number at the end of their names, in its order; what has none is nobody's."""
+    ends = {path: path.stem.rpartition("_")[2] for path in paths}
+    numbered = {int(end): path for path, end in ends.items() if end.isascii() and end.isdigit()}
+    return dict(sorted(numbered.items()))

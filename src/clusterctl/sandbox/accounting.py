@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def start_accounting(sandbox: Sandbox) -> None:
-    """Make an empty database and start slurmdbd on it. slurmctld wants to find it, and its cluster in it."""
+    """Make an empty database and start slurmdbd on it. slurmctld wants to find its cluster in it."""
     defaults = f"--defaults-file={sandbox.path}/etc/my.cnf"
     (sandbox.path / "mysql").mkdir(mode=0o700)
     _run(sandbox, "mariadb-install-db", defaults, "--auth-root-authentication-method=socket", "--skip-test-db")
@@ -27,7 +29,9 @@ def start_accounting(sandbox: Sandbox) -> None:
         (sandbox.address, sandbox.port_of("slurmdbd")),
         {"MYSQL_UNIX_PORT": database},  # slurmdbd.conf has no word for it
     )
-    _run(sandbox, "sacctmgr", "--immediate", "--quiet", "add", "cluster", "sandbox")
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    for words in ("cluster sandbox", "account main cluster=sandbox", f"user {user} account=main cluster=sandbox"):
+        _run(sandbox, "sacctmgr", "--immediate", "--quiet", "add", *words.split())
 
 
 def _run(sandbox: Sandbox, *argv: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import re
 import secrets
 import socket
@@ -54,7 +54,7 @@ def _values(sandbox: Sandbox) -> dict[str, str | int]:
     host, contained = socket.gethostname().partition(".")[0], sandbox.request.cgroups
     return {
         "folder": sandbox.folder,
-        "user": getpass.getuser(),
+        "user": pwd.getpwuid(os.geteuid()).pw_name,
         "controller": f"{host}({sandbox.address})" if sandbox.namespaces else "localhost",
         "address": sandbox.address,
         "first_job": int(time.time()) % _JOB_NUMBERS + 1,

@@ -22,6 +22,7 @@ TIMEOUT_SECONDS = 10.0  # Slurm's own MessageTimeout: what has not answered by t
 Run = Callable[[Sequence[str], Mapping[str, str]], "subprocess.CompletedProcess[str]"]
 """Runs a command line in an environment. Raises subprocess.TimeoutExpired when no answer comes."""
 
+_CONTROLLER_DOWN = "the controller may be down; ask it with: scontrol ping"
 # What scancel says of a job that ended before it was asked to: that is what was wanted.
 _ALREADY_GONE = ("Invalid job id specified", "Job/step already completing or completed")
 
@@ -83,7 +84,7 @@ class Slurm:
         """End these jobs, pending or running, with one scancel; those that have ended already are no error."""
         answer = self._ask("scancel", *job_ids)
         complaints = [line for line in answer.stderr.splitlines() if not any(known in line for known in _ALREADY_GONE)]
-        if answer.returncode and complaints:
+        if answer.returncode < 0 or (answer.returncode and complaints):
             raise _refusal("scancel", "\n".join(complaints), answer.returncode)
 
     def release(self, job_ids: Sequence[str]) -> None:
@@ -107,13 +108,13 @@ class Slurm:
             return self.run([self.path_of(command), *arguments], environment)
         except subprocess.TimeoutExpired as error:
             message = f"{command} did not answer within {error.timeout:.0f} s"
-            raise SlurmError(message, "the controller may be down; ask it with: scontrol ping") from error
+            raise SlurmError(message, _CONTROLLER_DOWN) from error
         except OSError as error:
-            raise SlurmError(f"{command} cannot be run: {error}") from error
+            raise SlurmError(f"{command} cannot be run: {error}", f"try it by hand: {command} --version") from error
 
 
 def _refusal(command: str, complaint: str, code: int) -> SlurmError:
     lines = [line.strip().removeprefix(f"{command}: ").removeprefix("error: ") for line in complaint.splitlines()]
     message = "; ".join(line for line in lines if line) or f"exit code {code}"
-    hint = "the controller may be down; ask it with: scontrol ping" if "contact slurm controller" in message else ""
-    return SlurmError(f"{command}: {message}", hint)
+    down = "contact slurm controller" in message
+    return SlurmError(f"{command}: {message}", _CONTROLLER_DOWN if down else "see your jobs by hand: squeue --me")

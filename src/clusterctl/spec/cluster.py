@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from clusterctl.spec.job import Container, EnvName
-from clusterctl.spec.values import Count, Line, Name, Natural, OneOf, Seconds, Text, Word
+from clusterctl.spec.job import Container, Environment
+from clusterctl.spec.values import Count, Line, Name, Natural, OneOf, Seconds, Word
+
+SECRETS = ("*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*", "*KEY*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +37,8 @@ class Cluster:
     runs: Line | None = None  # folder of the runs; must be shared by login and compute nodes
     images: Line | None = None
     container: Container = field(default_factory=Container)
-    env: dict[EnvName, Text] = field(default_factory=dict)
+    env: Environment = field(default_factory=dict)
+    secrets: tuple[Line, ...] = SECRETS  # patterns of variables in `env` whose values are never written or shown
     srun_args: tuple[Line, ...] = ()
     mpi: Word = "none"
     interface: Word | None = None  # network interface of the rendezvous

@@ -20,10 +20,12 @@ from clusterctl.spec.values import (
     OptionText,
     Seconds,
     Text,
+    Unshown,
     Word,
 )
 
 EnvName = Annotated[str, Matches(r"[A-Za-z_][A-Za-z0-9_]*", "a shell variable's name (letters, digits and '_')")]
+Environment = Annotated[dict[EnvName, Annotated[Text, Unshown()]], Unshown()]
 OptionName = Annotated[str, Matches(r"[a-z][a-z0-9-]*", "the long name of an sbatch option, without '--'")]
 
 
@@ -97,9 +99,9 @@ class Job:
     code: Line | None = None  # folder to snapshot and run in; default for "command": where submit was typed
     resources: Resources = field(default_factory=Resources)
     container: Container = field(default_factory=Container)
-    env: dict[EnvName, Text] = field(default_factory=dict)
+    env: Environment = field(default_factory=dict)
     data: Data = field(default_factory=Data)
     train: Train = field(default_factory=Train)
 
 
-__all__ = ["Container", "Data", "EnvName", "Job", "Resources"]
+__all__ = ["Container", "Data", "Environment", "Job", "Resources"]

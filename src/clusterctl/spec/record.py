@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from clusterctl.errors import ConfigError
 from clusterctl.spec.registry import WORKLOADS
 from clusterctl.spec.train import Train
-from clusterctl.spec.values import Mark
+from clusterctl.spec.values import Mark, Unshown
 
 T = TypeVar("T")
 
@@ -28,7 +28,8 @@ class Problem(NamedTuple):
     nearest: str = ""
 
     def __str__(self) -> str:
-        return f"{'.'.join(self.path)}: {self.message}" + (f" (did you mean {self.nearest}?)" if self.nearest else "")
+        place = f"{'.'.join(self.path)}: " if self.path else ""
+        return f"{place}{self.message}" + (f" (did you mean {self.nearest}?)" if self.nearest else "")
 
 
 class InvalidRecord(ConfigError):
@@ -57,7 +58,7 @@ def from_record(cls: type[T], record: dict[str, Any], *, parse: bool = False) ->
     whole number. Raises InvalidRecord with every unknown key, missing key, wrong type and broken bound.
     """
     problems: list[Problem] = []
-    value = _read_table(cls, record, parse, (), problems)
+    value = _read(cls, record, parse, (), problems)
     if problems:
         raise InvalidRecord(problems)
     return value  # type: ignore[no-any-return]
@@ -126,7 +127,8 @@ def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: lis
         elif isinstance(hint, type) and type(raw) is hint:
             value = raw
         else:
-            raise ValueError(f"expected {_describe(hint)}, not {_shown(raw)}")
+            unshown = any(isinstance(mark, Unshown) for mark in marks)
+            raise ValueError(f"expected {_describe(hint)}" + ("" if unshown else f", not {_shown(raw)}"))
         for mark in marks if len(problems) == before else ():
             mark.check(value)
     except (ValueError, OverflowError) as error:

@@ -25,6 +25,11 @@ class Mark:
 
 
 @dataclass(frozen=True)
+class Unshown(Mark):
+    """The value may be a secret: a message about it must not repeat it."""
+
+
+@dataclass(frozen=True)
 class AtLeast(Mark):
     """Bounded above too: neither Slurm nor torch takes a number of more than 32 bits everywhere."""
 

@@ -1,0 +1,61 @@
+"""Secrets: variables of [env] whose values stand in no script, no record and no message.
+
+They travel in the environment of sbatch (docs/decisions/0005-secrets.md).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from clusterctl.spec import Cluster, Job
+
+    WithEnv = TypeVar("WithEnv", Job, Cluster)
+
+HIDDEN = "***"
+_SHORTEST = 4  # characters: to hide every "1" or "yes" would spoil a text and keep no secret
+_ENV_SETTING = re.compile(r"((?:--set=)?\s*env\s*(?:\.[^=]*)?=).*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """Which variables are secret (by patterns such as "*TOKEN*", in any case), and which values they had anywhere."""
+
+    patterns: tuple[str, ...]
+    values: frozenset[str] = frozenset()
+
+    def __contains__(self, name: object) -> bool:
+        return any(fnmatchcase(str(name).upper(), pattern.upper()) for pattern in self.patterns)
+
+    def having(self, *environments: object) -> Secrets:
+        """With the values of secret variables in `environments` added; what is no table has none."""
+        tables = [table for table in environments if isinstance(table, dict)]
+        found = {str(value) for table in tables for name, value in table.items() if name in self}
+        return replace(self, values=self.values | found)
+
+    def hide_in(self, spec: WithEnv) -> WithEnv:
+        """A job or cluster as it may be shown and recorded."""
+        return replace(spec, env={name: HIDDEN if name in self else value for name, value in spec.env.items()})
+
+    def hide(self, text: str) -> str:
+        """`text` without the values, as they are or as a string of TOML or JSON would hold them."""
+        for value in sorted(self.values, key=len, reverse=True):
+            if len(value) >= _SHORTEST:
+                for form in {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}:
+                    text = text.replace(form, HIDDEN)
+        return text
+
+    def hide_typed(self, words: Iterable[str]) -> list[str]:
+        """A command line as it may be recorded: `--set env.NAME=...` keeps its name alone, whatever the name."""
+        return [self.hide(_ENV_SETTING.sub(rf"\1{HIDDEN}", word)) for word in words]
+
+    def parted(self, environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+        """The variables that a script may show, and those that it may not."""
+        public = {name: value for name, value in environment.items() if name not in self}
+        return public, {name: value for name, value in environment.items() if name in self}

@@ -1,0 +1,205 @@
+"""What only a real Slurm can do to a run, and what clusterctl makes of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from scenario import CLUSTERCTL, Stage, wait_until
+
+from clusterctl.runs.layout import RunDir
+
+SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
+
+
+@pytest.fixture
+def back_end() -> str:
+    return "sandbox"
+
+
+def command(program: str, shape: str = SHAPE) -> str:
+    return f'workload = "command"\nargv = ["python", "-c", {json.dumps(program)}]\n{shape}'
+
+
+def slurm(stage: Stage, *words: str) -> str:
+    return subprocess.run(words, env=stage.environment, capture_output=True, text=True, check=True).stdout
+
+
+def job_id(run: RunDir) -> str:
+    return str(json.loads(run.submission_json.read_text())["job_id"])
+
+
+SHOW_GPUS = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))"
+
+
+@pytest.mark.parametrize(
+    ("resources", "seen"),
+    [
+        ("gpus_per_node = 2", ["0,1", "0,1"]),
+        ('gpus_per_node = 2\ngpu_bind = "map_gpu:1,0"', ["1", "0"]),
+        ('gpus_per_node = 2\ngpu_bind = "none"', ["unset", "unset"]),
+        ('gpus_per_task = "1"\ntasks_per_node = 2', ["0", "1"]),
+    ],
+)
+def test_each_task_sees_the_gpus_that_slurm_gives_it(stage: Stage, resources: str, seen: list[str]) -> None:
+    run = stage.submit(stage.write_job("gpus", command(SHOW_GPUS, f"[resources]\nnodes = 2\n{resources}\n")), "--wait")
+    shown = [stage.log(run, rank).splitlines()[-1] for rank in range(4)]
+    assert shown == seen * 2
+
+
+def test_gpus_can_be_asked_for_as_gres(stage: Stage) -> None:
+    (stage.folder / "cluster").mkdir()
+    (stage.folder / "cluster" / "gres.toml").write_text('kind = "sandbox"\ngpu_request = "gres"\ngpus_per_node = 2\n')
+    done = stage.call("submit", stage.write_job("gpus", command(SHOW_GPUS, "")), "--cluster", "gres", "--wait")
+    assert done.returncode == 0, done.stderr
+    run = RunDir(stage.runs / done.stdout.strip())
+    assert "#SBATCH --gres=gpu:2" in run.script.read_text()
+    assert [stage.log(run, rank).splitlines()[-1] for rank in range(2)] == ["0,1", "0,1"]
+
+
+def test_a_training_job_that_asks_for_gpus_and_sees_none_says_so(stage: Stage) -> None:
+    """The sandbox's GPUs are device nodes without a device behind them: just that mistake."""
+    job = 'workload = "synthetic"\n[resources]\ngpus_per_node = 2\n[train]\navg_num_nodes = 500\n'
+    done = stage.call("submit", stage.write_job("nogpu", job), "--cluster", stage.cluster, "--wait")
+    assert done.returncode == 1
+    errors = stage.log(RunDir(stage.runs / done.stdout.strip()), 0, "err")
+    assert "error: " in errors
+    assert "GPU" in errors
+    assert "Traceback" not in errors
+
+
+def test_slurm_is_asked_for_its_verdict_without_a_submission(stage: Stage) -> None:
+    job = stage.write_job("asked", command("pass"))
+    possible = stage.call("submit", job, "--cluster", stage.cluster, "--dry-run=slurm")
+    assert possible.returncode == 0
+    assert possible.stdout.startswith("#!/bin/bash")
+    assert "to start at" in possible.stderr
+    impossible = stage.call("submit", job, "--cluster", stage.cluster, "--dry-run=slurm", "--nodes", "99")
+    assert impossible.returncode == 4
+    assert "error: sbatch refused the job" in impossible.stderr
+    assert "hint: " in impossible.stderr
+    assert not list(stage.runs.glob("asked-*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--partition", "none"], "invalid partition"),
+        (["--set", "resources.constraint=none"], "sbatch refused the job"),
+        (["--set", 'resources.sbatch={"no-such-option"="1"}'], "unrecognized option"),
+    ],
+)
+def test_what_slurm_refuses_leaves_no_run_behind(stage: Stage, words: list[str], said: str) -> None:
+    job = stage.write_job("refused", command("pass"))
+    done = stage.call("submit", job, "--cluster", stage.cluster, *words)
+    assert done.returncode == 4
+    assert said.lower() in done.stderr.lower()
+    assert "hint: " in done.stderr
+    assert not list(stage.runs.glob("refused-*"))
+
+
+def test_a_run_is_submitted_from_inside_an_allocation(stage: Stage) -> None:
+    """Of the outer job's variables none may reach the inner one: its nodes, its task count, its job id."""
+    job = stage.write_job("inner", command("import os; print(os.environ['SLURM_JOB_ID'], os.environ['WORLD_SIZE'])"))
+    outer = ["salloc", "--nodes=1", "--ntasks=1", "--job-name=outer"]
+    inner = [CLUSTERCTL, "submit", job, "--cluster", stage.cluster, "--wait"]
+    done = subprocess.run(
+        [*outer, *inner], cwd=stage.folder, env=stage.environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    run = RunDir(stage.runs / done.stdout.strip())
+    shown, ranks = stage.log(run, 3).split()[-2:]
+    assert (shown, ranks) == (job_id(run), "4")
+
+
+def test_a_requeue_by_hand_makes_a_second_attempt_with_its_own_folder(stage: Stage) -> None:
+    program = "import os, time; print('attempt', os.environ['CLUSTERCTL_ATTEMPT'], flush=True); time.sleep(600)"
+    run = stage.submit(stage.write_job("requeued", command(program, "")))
+    wait_until(lambda: run.attempt(0).log(0).is_file() and "attempt 0" in stage.log(run, 0))
+    slurm(stage, "scontrol", "requeue", job_id(run))
+    wait_until(lambda: run.attempt(1).log(0).is_file() and "attempt 1" in stage.log(run, 0, attempt=1), 90)
+    assert "attempt 1" not in stage.log(run, 0)
+    status = stage.status(run)
+    assert (status["attempt"], status["stage"]) == (1, "training")
+    hosts = [json.loads(run.attempt(number).host_json.read_text()) for number in (0, 1)]
+    assert [host["restart_count"] for host in hosts] == [0, 1]
+
+
+def test_a_preempted_run_is_warned_and_starts_again_when_the_other_has_ended(stage: Stage) -> None:
+    program = """
+import os, signal, time
+signal.signal(signal.SIGUSR2, lambda *_: print("warned", flush=True))
+print("attempt", os.environ["CLUSTERCTL_ATTEMPT"], flush=True)
+time.sleep(600 if os.environ["CLUSTERCTL_ATTEMPT"] == "0" else 0)
+"""
+    whole = '[resources]\nnodes = 4\nexclusive = true\npartition = "{}"\n'
+    run = stage.submit(stage.write_job("weak", command(program, whole.format("preemptable"))))
+    wait_until(lambda: run.attempt(0).log(3).is_file() and "attempt 0" in stage.log(run, 3))
+    urgent = stage.submit(stage.write_job("urgent", command("pass", whole.format("urgent"))))
+    stage.wait_for_stage(urgent, "finished")
+    stage.wait_for_stage(run, "finished", seconds=120)
+    assert "warned" in stage.log(run, 0)
+    assert [attempt.number for attempt in run.attempts()] == [0, 1]
+    assert "attempt 1" in stage.log(run, 0, attempt=1)
+
+
+def test_scancel_by_hand_reads_as_cancelled(stage: Stage) -> None:
+    run = stage.submit(stage.write_job("scancelled", command("import time; time.sleep(600)", "")))
+    wait_until(lambda: run.attempt(0).event_files())
+    slurm(stage, "scancel", job_id(run))
+    stage.wait_for_stage(run, "cancelled", seconds=30)
+
+
+@contextmanager
+def controller_down(stage: Stage) -> Iterator[None]:
+    """slurmctld stopped in its tracks: it keeps its port and answers nobody, the worst kind of down."""
+    pid = int(slurm_pid(stage))
+    subprocess.run(["kill", "-STOP", str(pid)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["kill", "-CONT", str(pid)], check=True)
+
+
+def slurm_pid(stage: Stage) -> str:
+    settings = slurm(stage, "scontrol", "show", "config")
+    path = next(line.split("=")[1].strip() for line in settings.splitlines() if line.startswith("SlurmctldPidFile"))
+    return Path(path).read_text()
+
+
+def test_while_the_controller_is_down_nothing_hangs_and_nothing_is_lost(stage: Stage) -> None:
+    run = stage.submit(stage.write_job("steady", command("import time; time.sleep(600)", "")))
+    wait_until(lambda: run.attempt(0).event_files())
+    with controller_down(stage):
+        began = time.monotonic()
+        shown = stage.call("status", run.id, "--cluster", stage.cluster, "-o", "json")
+        assert time.monotonic() - began < 15
+        assert shown.returncode == 0
+        (record,) = json.loads(shown.stdout)["runs"]
+        assert (record["stage"], record["sure"]) == ("training", False)
+        assert "warning: " in shown.stderr
+        cancelled = stage.call("cancel", run.id, "--cluster", stage.cluster)
+        assert cancelled.returncode == 4
+        assert "error: " in cancelled.stderr
+    assert stage.wait_for_stage(run, "training", "cancelled", seconds=60)
+    assert stage.call("cancel", run.id, "--cluster", stage.cluster).returncode == 0
+    stage.wait_for_stage(run, "cancelled", seconds=30)
+
+
+def test_a_submission_that_the_controller_never_answers_is_found_again_if_slurm_took_it(stage: Stage) -> None:
+    job = stage.write_job("unanswered", command("print('ran')", ""))
+    with controller_down(stage):
+        done = stage.call("submit", job, "--cluster", stage.cluster, timeout=120)
+    assert done.returncode == 4
+    assert "error: " in done.stderr
+    assert "hint: " in done.stderr
+    for path in stage.runs.glob("unanswered-*"):  # Slurm may have taken the job when it woke up, or not
+        run = RunDir(path)
+        if stage.status(run)["job_id"]:
+            stage.wait_for_stage(run, "finished")
+            assert len(run.attempts()) == 1

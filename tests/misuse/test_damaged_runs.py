@@ -1,0 +1,196 @@
+"""Run directories that somebody, or a crash, has damaged: told, passed over, and never in the way of the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mistake import CONFIG, NOT_FOUND, OTHER, Desk, check_message, check_plain
+
+from clusterctl.runs.layout import RunDir
+
+Fabricate = Callable[..., RunDir]
+GOOD, BAD = "cora-20260101-000000-aaaa", "cora-20260102-000000-bbbb"
+FINISHED = {"finished.json": {"attempt": 0, "time": 5}}
+LOG = {"attempts/0/logs/rank_00000.out": "hello\n", "attempts/0/host.json": {"job_id": "7", "exit_code": 0, "signal": ""}}
+
+
+@pytest.fixture
+def damaged(desk: Desk, fabricate: Fabricate) -> Callable[[Callable[[Path], object]], RunDir]:
+    """A good run, and a newer one to which something is done."""
+
+    def make(damage: Callable[[Path], object]) -> RunDir:
+        fabricate(GOOD, FINISHED | LOG)
+        run = fabricate(BAD, FINISHED | LOG)
+        damage(run.path)
+        return run
+
+    return make
+
+
+def write(name: str, content: str | bytes) -> Callable[[Path], object]:
+    def damage(run: Path) -> None:
+        path = run / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return damage
+
+
+def change(**changes: object) -> Callable[[Path], object]:
+    def damage(run: Path) -> None:
+        record = json.loads((run / "run.json").read_text())
+        for key, value in changes.items():
+            table = record
+            *tables, name = key.split("__")
+            for part in tables:
+                table = table[part]
+            table[name] = value
+        (run / "run.json").write_text(json.dumps(record))
+
+    return damage
+
+
+def folder(name: str) -> Callable[[Path], object]:
+    def damage(run: Path) -> None:
+        path = run / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        path.mkdir(parents=True)
+
+    return damage
+
+
+def replaced(name: str, target: str) -> Callable[[Path], object]:
+    def damage(run: Path) -> None:
+        path = run / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        path.symlink_to(target)
+
+    return damage
+
+
+UNREADABLE = {
+    "run.json is cut off": write("run.json", '{"job": {"na'),
+    "run.json is empty": write("run.json", ""),
+    "run.json is a list": write("run.json", "[]"),
+    "run.json is a number": write("run.json", "5"),
+    "run.json is null": write("run.json", "null"),
+    "run.json is binary": write("run.json", b"\xff\x00\xfe"),
+    "run.json is nested too deep": write("run.json", "[" * 100_000),
+    "run.json has a number of 5000 digits": write("run.json", "9" * 5000),
+    "run.json is a folder": folder("run.json"),
+    "run.json is a link to a device": replaced("run.json", "/dev/null"),
+    "run.json has no job": write("run.json", '{"cluster": {}, "created": 1}'),
+    "the job is a number": change(job=5),
+    "the job is null": change(job=None),
+    "the job's workload is a list": change(job__workload=[]),
+    "the job's workload is of a later version": change(job__workload="future"),
+    "the job's name climbs out": change(job__name="../../etc"),
+    "the job's name draws": change(job__name="\x1b[2J"),
+    "the job's nodes are a string": change(job__resources__nodes="2"),
+    "the job has a key of a later version": change(job__later=1),
+    "the cluster is a list": change(cluster=[]),
+    "the time is a word": change(created="yesterday"),
+    "the time is null": change(created=None),
+    "the time is no number": change(created=float("nan")),
+}
+
+
+@pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize("command", ["status", "logs", "cancel", "release"])
+def test_a_run_that_cannot_be_read_is_told(damaged: Callable[..., RunDir], desk: Desk, damage: object, command: str) -> None:
+    run = damaged(damage)
+    code, out, err = desk.type([command, run.id])
+    assert (code, out) == (CONFIG, "")
+    check_message(err, f"cannot read {run.run_json}", "another version")
+
+
+@pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_run_that_cannot_be_read_hides_no_other(damaged: Callable[..., RunDir], desk: Desk, damage: object) -> None:
+    damaged(damage)
+    code, out, err = desk.type("status")
+    assert code == 0
+    assert GOOD in out
+    assert err.startswith("warning: cannot read")
+    assert desk.type(["status", "-o", "json"])[0] == 0
+
+
+SURVIVED = {
+    "attempts is a file": lambda run: (shutil.rmtree(run / "attempts"), (run / "attempts").write_text("")),
+    "attempts is a dangling link": replaced("attempts", "nowhere"),
+    "an attempt is a file": lambda run: (run / "attempts" / "1").write_text(""),
+    "an attempt has a strange name": lambda run: (run / "attempts" / "٣").mkdir(),
+    "an attempt has a huge number": lambda run: (run / "attempts" / ("9" * 200)).mkdir(),
+    "an attempt's name has a superscript": lambda run: (run / "attempts" / "²").mkdir(),
+    "a log has no rank": write("attempts/0/logs/rank_x.out", "x"),
+    "a log is a folder": folder("attempts/0/logs/rank_00001.out"),
+    "a log is a dangling link": replaced("attempts/0/logs/rank_00000.out", "nowhere"),
+    "a log is binary": write("attempts/0/logs/rank_00000.out", bytes(range(256)) * 100),
+    "the events have no rank": write("attempts/0/events/rank_.jsonl", ""),
+    "the events are a folder": folder("attempts/0/events/rank_00000.jsonl"),
+    "the events are nonsense": write("attempts/0/events/rank_00000.jsonl", '{"event": []}\n{"event": "stage", "stage": {}}\n'),
+    "the metrics are nonsense": write("attempts/0/metrics.jsonl", '{"loss": 1e999, "epoch": NaN}\n[]\n{"step": "x"}\n\x00\n'),
+    "the metrics have huge numbers": write("attempts/0/metrics.jsonl", '{"epoch": ' + "9" * 400 + "}\n"),
+    "the metrics' names draw": write("attempts/0/metrics.jsonl", '{"\\u001b[2J": 1}\n'),
+    "the metrics are a folder": folder("attempts/0/metrics.jsonl"),
+    "host.json is a list": write("attempts/0/host.json", "[]"),
+    "host.json is cut off": write("attempts/0/host.json", '{"attem'),
+    "host.json is a folder": folder("attempts/0/host.json"),
+    "host.json has wrong types": write("attempts/0/host.json", '{"job_id": [], "start": "x", "exit_code": 1e999}'),
+    "submission.json is a list": write("submission.json", "[1]"),
+    "submission.json is a folder": folder("submission.json"),
+    "submission.json names an option": write("submission.json", '{"job_id": "--user=root"}'),
+    "cancel.json is a folder": folder("cancel.json"),
+    "finished.json is null": write("finished.json", "null"),
+    "finished.json is a folder": folder("finished.json"),
+    "finished.json is nonsense": write("finished.json", '{"time": "never"}'),
+}
+
+
+@pytest.mark.parametrize("damage", SURVIVED.values(), ids=SURVIVED)
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "under way"])
+def test_a_file_that_says_nothing_is_passed_over(
+    damaged: Callable[..., RunDir], desk: Desk, damage: Callable[[Path], object], ended: bool
+) -> None:
+    desk.use_slurm()
+    run = damaged(lambda run: (None if ended else (run / "finished.json").unlink(), damage(run)))
+    for typed in (["status"], ["status", run.id], ["status", "-o", "json"], ["logs", run.id], ["logs", run.id, "--host"]):
+        code, out, err = desk.type(typed)
+        assert code in (0, OTHER), err
+        assert code == 0 or check_message(err, "") is None
+        if typed[0] == "status":
+            check_plain(out + err)
+            assert GOOD in out or run.id in typed
+
+
+@pytest.mark.parametrize("job_id", ["--user=root", "7;touch hacked", "", " ", "*", "7_[1-9]", "-1", "\x1b[2J"])
+def test_a_job_number_that_is_none_reaches_no_command(desk: Desk, fabricate: Fabricate, job_id: str) -> None:
+    desk.use_slurm()
+    fabricate(GOOD, {"submission.json": {"job_id": job_id}})
+    desk.type(["cancel", "--yes", GOOD])
+    desk.type(["release", GOOD])
+    assert desk.asked("scancel") == desk.asked("scontrol") == 0
+
+
+def test_foreign_folders_are_no_runs(desk: Desk) -> None:
+    for name in ("notes", "cora-20260101-000000", "-20260101-000000-aaaa", "cora-20260101-000000-aaaa.bak"):
+        (desk.runs / name).mkdir(parents=True)
+    desk.write("../runs/cora-20260101-000000-bbbb", "a file")
+    (desk.runs / "cora-20260101-000000-cccc").mkdir()
+    assert desk.type("status")[:2] == (0, "")
+    assert desk.type("status @last")[0] == NOT_FOUND
+
+
+def test_a_run_that_is_a_link_into_the_wide_world_is_read_and_not_written(desk: Desk, fabricate: Fabricate) -> None:
+    run = fabricate(GOOD, FINISHED)
+    run.path.rename(desk.folder / "elsewhere")
+    run.path.symlink_to(desk.folder / "elsewhere")
+    before = sorted(os.listdir(desk.folder / "elsewhere"))
+    assert desk.type(["cancel", GOOD])[0] == 0
+    assert sorted(os.listdir(desk.folder / "elsewhere")) == before
