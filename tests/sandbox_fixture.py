@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.errors import SlurmError
-from clusterctl.sandbox import lifecycle
+from clusterctl.sandbox import lifecycle, processes
 from clusterctl.sandbox.packages import check_packages
 from clusterctl.sandbox.record import Request
 
@@ -51,6 +52,18 @@ class RunningSandbox:
         return subprocess.run(
             argv, env=self.environment, capture_output=True, text=True, timeout=timeout, check=False, cwd=self.home
         )
+
+    @contextmanager
+    def paused(self, part: str) -> Iterator[None]:
+        """A daemon that is there and does not answer."""
+        found = [process for process in processes.find(self.folder) if process.part == part]
+        for process in found:
+            os.kill(process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in found:
+                os.kill(process.pid, signal.SIGCONT)
 
     def clusterctl(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self.try_to(sys.executable, "-m", "clusterctl", *words)

@@ -45,7 +45,7 @@ def asked(site: Path) -> list[str]:
 
 
 def queue(site: Path, *jobs: tuple[str, str]) -> None:
-    lines = ["\x1f".join([number, state, *["0"] * 11, ""]) for number, state in jobs]
+    lines = ["\x1f".join([number, state, *["0"] * 6, ""]) for number, state in jobs]
     (site / "queue").write_text("\n".join(lines))
 
 

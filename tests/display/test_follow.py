@@ -31,7 +31,7 @@ def run(fabricate: Callable[..., RunDir]) -> RunDir:
 def playing(*scenes: Callable[[], Any]) -> World:
     """A world in which a scene passes at each look; Slurm says that the job runs."""
     rest = iter(scenes)
-    line = "\x1f".join(["12", "RUNNING", *["0"] * 11, ""])
+    line = "\x1f".join(["12", "RUNNING", *["0"] * 6, ""])
     slurm = Slurm(str, {}, lambda argv, environment: subprocess.CompletedProcess(argv, 0, line, ""))
     return World(lambda _: slurm, lambda: 0.0, lambda _: next(rest)())
 

@@ -8,7 +8,12 @@ from mistake import CONFIG, NOT_FOUND, Desk, Mistake, rows
 def of(what: str, text: str | bytes, says: str, hint: str = "config keys") -> Mistake:
     """A cluster file of its own, and a good job sent there."""
     return Mistake(
-        what=what, typed="submit cora --cluster odd", files={"cluster/odd.toml": text}, code=CONFIG, says=says, hint=hint
+        what=what,
+        typed="submit cora --cluster odd",
+        files={"cluster/odd.toml": text},
+        code=CONFIG,
+        says=says,
+        hint=hint,
     )
 
 

@@ -42,7 +42,11 @@ def failed(reason: str) -> str:
         (failed("Job violates accounting/QOS policy (job submit limit, user'\"'\"'s size)"), "QOS policy", "sacctmgr"),
         (failed("Invalid generic resource (gres) specification"), "gres", "gpu_request"),
         (failed("Unspecified error"), "Unspecified error", "--dry-run"),
-        (refusing("sbatch: error: Unable to contact slurm controller (connect failure)"), "Unable to contact", "scontrol"),
+        (
+            refusing("sbatch: error: Unable to contact slurm controller (connect failure)"),
+            "Unable to contact",
+            "scontrol",
+        ),
         (refusing("sbatch: unrecognized option '\"'\"'--frobnicate'\"'\"'"), "unrecognized option", "remove it"),
         (refusing("sbatch: fatal: Could not establish a configuration source"), "configuration source", "slurm_conf"),
         ("exit 1", "exit code 1", "--dry-run"),
@@ -169,7 +173,7 @@ def test_a_verdict_that_cannot_be_had(desk: Desk, answer: str, says: str) -> Non
 
 def test_waiting_for_a_run_that_is_never_told_of_ends_in_time(desk: Desk) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7", squeue=HANG)
-    code, out, err = desk.type("submit synthetic --wait --timeout 0.2")
+    code, _, err = desk.type("submit synthetic --wait --timeout 0.2")
     assert code == 124
     check_message(err, "is still queued after 0.2 s", "clusterctl status")
 

@@ -33,8 +33,12 @@ def runs(what: str, folder: str, says: str, prepare: Callable[[Desk], object] = 
     runs("it is a device", "/dev/null", "/dev/null: File exists"),
     runs("it is below a file", "/dev/null/runs", "/dev/null: File exists"),
     runs("it is a file", "runs", "File exists", lambda desk: desk.write("runs", "")),
-    runs("it is a dangling link", "runs", "runs: File exists", lambda desk: (desk.project / "runs").symlink_to("nowhere")),
-    runs("it is a link to itself", "runs", "runs: File exists", lambda desk: (desk.project / "runs").symlink_to("runs")),
+    runs(
+        "it is a dangling link", "runs", "runs: File exists", lambda desk: (desk.project / "runs").symlink_to("nowhere")
+    ),
+    runs(
+        "it is a link to itself", "runs", "runs: File exists", lambda desk: (desk.project / "runs").symlink_to("runs")
+    ),
     runs("the kernel refuses it", "/proc/runs", "cannot make the folder of runs: /proc/runs"),
     runs("its name is too long", "x" * 300, "File name too long"),
     runs("its path is too long", "x/" * 3000, "a path is too long"),
@@ -127,7 +131,11 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
     Mistake(
         what="sbatch is a folder",
         typed="submit cora",
-        prepare=lambda desk: (desk.use_slurm(), (desk.folder / "x" / "sbatch").mkdir(parents=True), desk.set(PATH="../x")),
+        prepare=lambda desk: (
+            desk.use_slurm(),
+            (desk.folder / "x" / "sbatch").mkdir(parents=True),
+            desk.set(PATH="../x"),
+        ),
         code=SLURM,
         says="no sbatch on PATH",
         hint="--cluster local",
@@ -221,7 +229,9 @@ def test_a_full_disk_leaves_no_half_run(desk: Desk) -> None:
     assert desk.run_directories() == before
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system; the limits above do it for others")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root may mount a small file system; the limits above do it for others"
+)
 def test_a_full_file_system_is_told_as_such(desk: Desk) -> None:
     desk.runs.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", desk.runs], check=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,10 @@ from clusterctl.runs.layout import RunDir
 Fabricate = Callable[..., RunDir]
 GOOD, BAD = "cora-20260101-000000-aaaa", "cora-20260102-000000-bbbb"
 FINISHED = {"finished.json": {"attempt": 0, "time": 5}}
-LOG = {"attempts/0/logs/rank_00000.out": "hello\n", "attempts/0/host.json": {"job_id": "7", "exit_code": 0, "signal": ""}}
+LOG = {
+    "attempts/0/logs/rank_00000.out": "hello\n",
+    "attempts/0/host.json": {"job_id": "7", "exit_code": 0, "signal": ""},
+}
 
 
 @pytest.fixture
@@ -104,7 +106,9 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize("command", ["status", "logs", "cancel", "release"])
-def test_a_run_that_cannot_be_read_is_told(damaged: Callable[..., RunDir], desk: Desk, damage: object, command: str) -> None:
+def test_a_run_that_cannot_be_read_is_told(
+    damaged: Callable[..., RunDir], desk: Desk, damage: object, command: str
+) -> None:
     run = damaged(damage)
     code, out, err = desk.type([command, run.id])
     assert (code, out) == (CONFIG, "")
@@ -134,8 +138,12 @@ SURVIVED = {
     "a log is binary": write("attempts/0/logs/rank_00000.out", bytes(range(256)) * 100),
     "the events have no rank": write("attempts/0/events/rank_.jsonl", ""),
     "the events are a folder": folder("attempts/0/events/rank_00000.jsonl"),
-    "the events are nonsense": write("attempts/0/events/rank_00000.jsonl", '{"event": []}\n{"event": "stage", "stage": {}}\n'),
-    "the metrics are nonsense": write("attempts/0/metrics.jsonl", '{"loss": 1e999, "epoch": NaN}\n[]\n{"step": "x"}\n\x00\n'),
+    "the events are nonsense": write(
+        "attempts/0/events/rank_00000.jsonl", '{"event": []}\n{"event": "stage", "stage": {}}\n'
+    ),
+    "the metrics are nonsense": write(
+        "attempts/0/metrics.jsonl", '{"loss": 1e999, "epoch": NaN}\n[]\n{"step": "x"}\n\x00\n'
+    ),
     "the metrics have huge numbers": write("attempts/0/metrics.jsonl", '{"epoch": ' + "9" * 400 + "}\n"),
     "the metrics' names draw": write("attempts/0/metrics.jsonl", '{"\\u001b[2J": 1}\n'),
     "the metrics are a folder": folder("attempts/0/metrics.jsonl"),
@@ -160,7 +168,13 @@ def test_a_file_that_says_nothing_is_passed_over(
 ) -> None:
     desk.use_slurm()
     run = damaged(lambda run: (None if ended else (run / "finished.json").unlink(), damage(run)))
-    for typed in (["status"], ["status", run.id], ["status", "-o", "json"], ["logs", run.id], ["logs", run.id, "--host"]):
+    for typed in (
+        ["status"],
+        ["status", run.id],
+        ["status", "-o", "json"],
+        ["logs", run.id],
+        ["logs", run.id, "--host"],
+    ):
         code, out, err = desk.type(typed)
         assert code in (0, OTHER), err
         assert code == 0 or check_message(err, "") is None
@@ -191,6 +205,6 @@ def test_a_run_that_is_a_link_into_the_wide_world_is_read_and_not_written(desk: 
     run = fabricate(GOOD, FINISHED)
     run.path.rename(desk.folder / "elsewhere")
     run.path.symlink_to(desk.folder / "elsewhere")
-    before = sorted(os.listdir(desk.folder / "elsewhere"))
+    before = sorted((desk.folder / "elsewhere").iterdir())
     assert desk.type(["cancel", GOOD])[0] == 0
-    assert sorted(os.listdir(desk.folder / "elsewhere")) == before
+    assert sorted((desk.folder / "elsewhere").iterdir()) == before

@@ -82,9 +82,29 @@ def test_an_options_value_stays_in_its_option(desk: Desk, key: str, value: str) 
 
 @rows(
     *(
-        Mistake(what=f"{command} {ascii(name)[1:-1]}"[:70], typed=(command, name), code=NOT_FOUND, says="no runs in", hint="status")
+        Mistake(
+            what=f"{command} {ascii(name)[1:-1]}"[:70],
+            typed=(command, name),
+            code=NOT_FOUND,
+            says="no runs in",
+            hint="status",
+        )
         for command in ("status", "logs", "cancel", "release")
-        for name in ("../../etc", "/etc/passwd", "*", "[a-z]*", "a\nb", "..", ".", "", "@first", "\x1b[2J", "a" * 5000, "\udcff", "-")
+        for name in (
+            "../../etc",
+            "/etc/passwd",
+            "*",
+            "[a-z]*",
+            "a\nb",
+            "..",
+            ".",
+            "",
+            "@first",
+            "\x1b[2J",
+            "a" * 5000,
+            "\udcff",
+            "-",
+        )
     )
 )
 def test_a_run_that_is_named_in_a_strange_way(desk: Desk, mistake: Mistake) -> None:
@@ -93,7 +113,8 @@ def test_a_run_that_is_named_in_a_strange_way(desk: Desk, mistake: Mistake) -> N
 
 @pytest.mark.parametrize("command", ["status", "logs", "cancel"])
 @pytest.mark.parametrize(
-    "name", ["../runs/cora-20260102-030405-00a1", "/", "*", "cora-2026*", "cora\n", "CORA", "cora-20260102-030405-00a1/", ""]
+    "name",
+    ["../runs/cora-20260102-030405-00a1", "/", "*", "cora-2026*", "cora\n", "CORA", "cora-20260102-030405-00a1/", ""],
 )
 def test_a_run_is_found_by_its_name_alone(desk: Desk, command: str, name: str) -> None:
     (desk.runs / "cora-20260102-030405-00a1").mkdir(parents=True)
@@ -103,7 +124,9 @@ def test_a_run_is_found_by_its_name_alone(desk: Desk, command: str, name: str) -
     check_message(err, "no run named")
 
 
-@pytest.mark.parametrize("folder", ["a b", "$HOME", "it's", 'say "x"', "`id`", "läufe", "-rf", "a;b", "*", "#x", "&", "(x)"])
+@pytest.mark.parametrize(
+    "folder", ["a b", "$HOME", "it's", 'say "x"', "`id`", "läufe", "-rf", "a;b", "*", "#x", "&", "(x)"]
+)
 def test_a_folder_of_runs_may_be_called_anything_that_slurm_can_carry(desk: Desk, folder: str) -> None:
     desk.set(CLUSTERCTL_RUNS=f"./{folder}")
     code, script, _ = desk.type("submit cora --dry-run")

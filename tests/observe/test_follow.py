@@ -42,7 +42,7 @@ class Play:
         self.asked_at.append(self.now)
         if self.state is None:
             raise subprocess.TimeoutExpired("squeue", 10)
-        line = "\x1f".join(["12", self.state, *["0"] * 11, ""]) if self.state else ""
+        line = "\x1f".join(["12", self.state, *["0"] * 6, ""]) if self.state else ""
         return subprocess.CompletedProcess(argv, 0, line, "")
 
 

@@ -32,7 +32,7 @@ GONE = Answer(None)
 
 
 def job(state: JobState, reason: str = "", restart_count: int = 0) -> Answer:
-    return Answer(QueuedJob("12", state, reason, "", None, None, 5200, restart_count, None, LIMIT, 1, "cora", "/runs"))
+    return Answer(QueuedJob("12", state, reason, "", None, 5200, restart_count, "/runs"))
 
 
 def evidence(*attempts: AttemptEvidence, answer: Answer | None = None, **changes: object) -> Evidence:

@@ -36,7 +36,7 @@ class Queue:
         self.questions += 1
         if self._silent:
             raise subprocess.TimeoutExpired("squeue", 10)
-        lines = ["\x1f".join([number, state, *["0"] * 10, str(folder), ""]) for number, state, folder in self._jobs]
+        lines = ["\x1f".join([number, state, *["0"] * 5, str(folder), ""]) for number, state, folder in self._jobs]
         return subprocess.CompletedProcess([], 0, "\n".join(lines), "")
 
 

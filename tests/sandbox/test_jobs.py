@@ -8,6 +8,9 @@ import pytest
 from sandbox_fixture import RunningSandbox
 from scenario import wait_until
 
+from clusterctl.sandbox import lifecycle
+from clusterctl.sandbox.record import Request
+
 
 def test_a_batch_script_runs_two_tasks_on_each_of_two_nodes(sandbox: RunningSandbox, tmp_path: Path) -> None:
     names = "SLURM_PROCID SLURM_NODEID SLURM_LOCALID SLURM_NTASKS SLURM_STEP_NUM_NODES"
@@ -85,10 +88,10 @@ def test_the_number_of_a_job_was_never_one_of_an_earlier_sandbox(sandbox: Runnin
 
 
 @pytest.mark.long
-def test_an_urgent_job_takes_the_node_of_a_preemptable_one(sandbox: RunningSandbox) -> None:
-    words = ["--nodes=4", "--exclusive", "--output=/dev/null"]
-    low = sandbox.call("sbatch", "--parsable", "--partition=preemptable", "--requeue", *words, "--wrap=sleep 300")
-    wait_until(lambda: "RUNNING" in sandbox.call("squeue", "--job", low.strip(), "--format=%T"), 20)
-    sandbox.call("srun", "--partition=urgent", "--nodes=4", "true")
-    assert "Restarts=1" in sandbox.call("scontrol", "show", "job", low.strip())
-    sandbox.call("scancel", low.strip())
+def test_an_urgent_job_takes_the_node_of_a_preemptable_one(sandbox_home: RunningSandbox) -> None:
+    lifecycle.up(sandbox_home.folder, Request(nodes=1))
+    words = ["--exclusive", "--requeue", "--output=/dev/null"]
+    job = sandbox_home.call("sbatch", "--parsable", "--partition=preemptable", *words, "--wrap=sleep 300").strip()
+    wait_until(lambda: "RUNNING" in sandbox_home.call("squeue", "--job", job, "--format=%T"), 20)
+    sandbox_home.call("srun", "--partition=urgent", "--exclusive", "true")
+    assert "Restarts=1" in sandbox_home.call("scontrol", "show", "job", job)

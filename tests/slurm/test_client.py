@@ -35,7 +35,7 @@ def slurm(answers: Answers) -> Slurm:
 
 
 def test_one_question_covers_all_jobs_of_the_user_with_times_as_epoch_seconds() -> None:
-    answers = Answers(out="7\x1fPENDING" + "\x1f" * 12)
+    answers = Answers(out="7\x1fPENDING" + "\x1f" * 7)
     snapshot = slurm(answers).snapshot()
     assert snapshot.taken_at == 77.0
     assert list(snapshot.jobs) == ["7"]
@@ -101,7 +101,7 @@ def test_a_command_that_cannot_be_run_is_slurms_error(tmp_path: Path) -> None:
 
 def test_names_that_are_no_utf8_come_back_as_paths_do(tmp_path: Path) -> None:
     squeue = tmp_path / "squeue"
-    squeue.write_bytes(b"#!/bin/sh\nprintf '7\\037RUNNING" + b"\\037" * 11 + b"/runs/\\377\\037'\n")
+    squeue.write_bytes(b"#!/bin/sh\nprintf '7\\037RUNNING" + b"\\037" * 6 + b"/runs/\\377\\037'\n")
     squeue.chmod(0o700)
     snapshot = Slurm(lambda _: str(squeue), {}).snapshot()
     assert snapshot.jobs["7"].work_dir == "/runs/\udcff"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,20 +11,13 @@ from clusterctl.config.places import find_file, runs_folder, user_config_folder
 from clusterctl.config.source import Values, explained, read_toml, shown_path
 from clusterctl.errors import UsageError
 from clusterctl.spec import Cluster, from_record
+from clusterctl.spec.cluster import UserConfiguration
 from clusterctl.spec.record import InvalidRecord
-from clusterctl.spec.values import Line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class UserConfiguration:
-    """`config.toml` in the user's configuration folder."""
-
-    cluster: Line | None = None  # where jobs go that name no cluster
 
 
 def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Cluster:
@@ -69,4 +61,3 @@ def _read(cls: type[T], values: Values, path: Path) -> T:
         return from_record(cls, values.tree, parse=True)
     except InvalidRecord as error:
         raise explained(error.problems, values, shown_path(path)) from error
-

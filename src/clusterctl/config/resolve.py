@@ -7,7 +7,7 @@ key and mounts appended. A value computed here says so in its origin.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ class Resolved:
     cluster: Cluster
     origins: dict[str, str]
     job_file: Path
-    secrets: Secrets
+    secrets: Secrets = field(default_factory=Secrets)
 
 
 def resolve(

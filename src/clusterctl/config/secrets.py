@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeVar
 
+from clusterctl.spec.cluster import SECRETS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -27,7 +29,7 @@ _ENV_SETTING = re.compile(r"((?:--set=)?\s*env\s*(?:\.[^=]*)?=).*", re.DOTALL)
 class Secrets:
     """Which variables are secret (by patterns such as "*TOKEN*", in any case), and which values they had anywhere."""
 
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...] = SECRETS
     values: frozenset[str] = frozenset()
 
     def __contains__(self, name: object) -> bool:

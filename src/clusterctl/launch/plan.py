@@ -95,7 +95,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that Slurm would rewrite ('%'), that no #SBATCH line can carry (newline, backslash), or too long."""
+    """Refuse a path that is too long, that Slurm would rewrite ('%'), or that no #SBATCH line can carry (newline)."""
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise ConfigError(f"a path is too long: {path[:60]}...", f"choose a folder of at most {_LONGEST_PATH} bytes")
     if found := _FORBIDDEN_IN_PATHS.search(path):

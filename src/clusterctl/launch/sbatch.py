@@ -32,7 +32,7 @@ _HINTS = {
     "node configuration is not available": "ask for fewer nodes, tasks or GPUs a node, or see `sinfo -N -l`",
     "more processors": "ask for fewer tasks a node or CPUs a task, or see `sinfo -N -l`",
     "memory": "ask for less: --set resources.memory=16G, or see `sinfo -N -l`",
-    "generic resource": "try gpu_request = \"gres\" (or \"gpus-per-node\") in the cluster file; see `sinfo -o '%P %G'`",
+    "generic resource": 'try gpu_request = "gres" (or "gpus-per-node") in the cluster file; see `sinfo -o \'%P %G\'`',
     "configuration source": "where is slurm.conf? set `slurm_conf` in the cluster file, or SLURM_CONF",
     "unable to contact slurm controller": "is slurmctld up? `scontrol ping`",
     "unrecognized option": "this Slurm does not know an option of [resources]; remove it",
@@ -66,7 +66,9 @@ def call_sbatch(plan: Plan, command: list[str], environment: Mapping[str, str]) 
             text = str(error).strip() or f"exit code {returned}"
             if returned == _TIMED_OUT or "timed out" in text.lower():
                 raise SlurmError(f"sbatch got no answer in time: {text}", maybe) from error
-            if returned is None or returned < 0 or 128 < returned < 192:  # by a signal, perhaps after Slurm had said yes
+            if (
+                returned is None or returned < 0 or 128 < returned < 192
+            ):  # by a signal, perhaps after Slurm had said yes
                 raise SlurmError(f"sbatch did not end by itself: {text}", maybe) from error
             raise refusal(text) from error
 

@@ -84,6 +84,8 @@ def _srun(plan: Plan) -> str:
         "srun",
         *(quote(flag) for flag in (*plan.flags, f"--chdir={plan.workdir}")),
         '--output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err"',
+        # The warning signal may come before Python can take it, and would kill it: ignored until the task asks for it.
+        """sh -c 'trap "" USR2; exec "$@"' sh""",
         f'{quote(plan.python)} -u -m submitit.core._submit "$run/submitit"',
     ]
     return " \\\n  ".join(lines)

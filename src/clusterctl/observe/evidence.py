@@ -70,11 +70,7 @@ def read_evidence(record: Record) -> Evidence:
 
 def numbers_of(record: dict[str, Any]) -> dict[str, Number]:
     """The numbers of one line of metrics.jsonl, by name."""
-    return {
-        name: value
-        for name, value in record.items()
-        if name != "time" and _is_number(value)
-    }
+    return {name: value for name, value in record.items() if name != "time" and _is_number(value)}
 
 
 def _read_attempt(attempt: Attempt) -> AttemptEvidence:

@@ -78,8 +78,13 @@ def lay_network(sandbox: Sandbox) -> None:
 def remove_network(folder: Path) -> None:
     """Pull this host's cable, unless the kernel was faster."""
     cable = cable_name(folder)
-    _run(["ip", "link", "del", cable], check=False)
-    processes.wait_until(lambda: cable not in dict(socket.if_nameindex()).values(), 5, f"{cable} to go")
+
+    def gone() -> bool:
+        return all(name != cable for _, name in socket.if_nameindex())
+
+    if not gone():
+        _run(["ip", "link", "del", cable], check=False)
+        processes.wait_until(gone, 5, f"{cable} to go")
 
 
 def plug(sandbox: Sandbox, node: str, pid: int) -> None:
@@ -121,7 +126,7 @@ def _candidates(begin: int) -> Iterator[ipaddress.IPv4Network]:
 def _has_own_network(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
-    except FileNotFoundError:
+    except OSError:  # it has ended
         return False
 
 

@@ -78,7 +78,7 @@ class Slurm:
     def snapshot(self) -> Snapshot:
         """All jobs of this user, asked for once, those included that ended within Slurm's MinJobAge (300 s)."""
         taken_at = self.clock()  # before the question: what happened since may be missing
-        return parse_queue(self._answer(*SQUEUE), taken_at)
+        return parse_queue(self.answer(*SQUEUE), taken_at)
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End these jobs, pending or running, with one scancel; those that have ended already are no error."""
@@ -89,13 +89,14 @@ class Slurm:
 
     def release(self, job_ids: Sequence[str]) -> None:
         """Let jobs start that were submitted with --hold."""
-        self._answer("scontrol", "release", *job_ids)
+        self.answer("scontrol", "release", *job_ids)
 
     def requeue(self, job_ids: Sequence[str]) -> None:
         """Send jobs back to the queue, to be started again from their last checkpoint."""
-        self._answer("scontrol", "requeue", *job_ids)
+        self.answer("scontrol", "requeue", *job_ids)
 
-    def _answer(self, command: str, *arguments: str) -> str:
+    def answer(self, command: str, *arguments: str) -> str:
+        """What `command` prints; raises SlurmError where there is none, or it fails, or takes too long."""
         answer = self._ask(command, *arguments)
         if answer.returncode:
             raise _refusal(command, answer.stderr, answer.returncode)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from clusterctl.spec.values import parse_seconds
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 SEPARATOR = "\x1f"
-FIELDS = (
-    "JobID", "State", "Reason", "NodeList", "SubmitTime", "StartTime", "EndTime", "RestartCnt", "exit_code",
-    "TimeLimit", "NumNodes", "Name", "WorkDir",
-)  # fmt: skip
+FIELDS = ("JobID", "State", "Reason", "NodeList", "StartTime", "EndTime", "RestartCnt", "WorkDir")
 # Every field carries its own suffix: without one, squeue cuts it at 20 columns.
 FORMAT = ",".join(f"{field}:{SEPARATOR}" for field in FIELDS)
 # `--me` is filtered by the controller, a list of job ids is not: that would load every job of the cluster.
@@ -74,14 +69,9 @@ class QueuedJob:
     state: JobState
     reason: str
     nodes: str
-    submit_time: int | None
     start_time: int | None
     end_time: int | None
     restart_count: int
-    exit_code: int | None  # as a shell would say: 128 + signal where a signal ended it
-    time_limit: int | None  # seconds; None: unlimited
-    node_count: int | None
-    name: str
     work_dir: str
 
 
@@ -98,38 +88,47 @@ class Snapshot:
         return next((job for job in self.jobs.values() if job.work_dir == str(folder)), None)
 
 
+class _Jobs(Mapping[str, QueuedJob]):
+    """The jobs of squeue's lines, each parsed when it is asked for: a user may have ten thousand, and few runs."""
+
+    def __init__(self, lines: dict[str, str]) -> None:
+        self._lines = lines
+
+    def __getitem__(self, job_id: str) -> QueuedJob:
+        return _parse_line(self._lines[job_id])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+
 def parse_queue(text: str, taken_at: float) -> Snapshot:
     """Read the output of `SQUEUE`; never raises: a line that squeue did not write is skipped and counted."""
-    jobs: dict[str, QueuedJob] = {}
+    lines: dict[str, str] = {}
     skipped = 0
     for line in text.split("\n"):
-        job = _parse_line(line)
-        if job:
-            jobs[job.job_id] = job
+        job_id = line.partition(SEPARATOR)[0]
+        if job_id.isascii() and job_id.isdigit() and line.count(SEPARATOR) >= len(FIELDS):
+            lines[job_id] = line
         elif line.strip():
             skipped += 1
-    return Snapshot(jobs, taken_at, skipped)
+    return Snapshot(_Jobs(lines), taken_at, skipped)
 
 
-def _parse_line(line: str) -> QueuedJob | None:
+def _parse_line(line: str) -> QueuedJob:
     values = line.split(SEPARATOR)
-    if len(values) <= len(FIELDS) or not values[0].isascii() or not values[0].isdigit():
-        return None
-    job_id, state, reason, nodes, submitted, started, ended, restarts, status, limit, node_count, name = values[:12]
+    job_id, state, reason, nodes, started, ended, restarts = values[:7]
     return QueuedJob(
         job_id=job_id,
         state=_parse_state(state),
         reason="" if reason == "None" else reason,
         nodes=nodes,
-        submit_time=_parse_number(submitted),
         start_time=_parse_number(started),
         end_time=_parse_number(ended),
         restart_count=_parse_number(restarts) or 0,
-        exit_code=_parse_wait_status(status),
-        time_limit=_parse_limit(limit),
-        node_count=_parse_number(node_count),
-        name=name,
-        work_dir=SEPARATOR.join(values[12:-1]),
+        work_dir=SEPARATOR.join(values[7:-1]),
     )
 
 
@@ -142,18 +141,3 @@ def _parse_state(text: str) -> JobState:
 
 def _parse_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
-
-
-def _parse_wait_status(text: str) -> int | None:
-    """squeue prints what wait(2) returned: exit code 1 reads 256."""
-    status = _parse_number(text)
-    if status is None:
-        return None
-    return 128 + (status & 0x7F) if status & 0x7F else status >> 8 & 0xFF
-
-
-def _parse_limit(text: str) -> int | None:
-    try:
-        return parse_seconds(text)
-    except ValueError:
-        return None  # UNLIMITED, NOT_SET, INVALID

@@ -45,3 +45,10 @@ class Cluster:
     slurm_conf: Line | None = None
     polling_floor: Seconds = 10  # between two questions to Slurm
     emulator: Emulator = field(default_factory=Emulator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserConfiguration:
+    """`config.toml` in the user's configuration folder."""
+
+    cluster: Line | None = None  # where jobs go that name no cluster

@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-
 LARGEST = 2**31 - 1
 
 

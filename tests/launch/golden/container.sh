@@ -82,6 +82,7 @@ srun \
   --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_INTERFACE,CLUSTERCTL_RUN_DIR,NCCL_DEBUG,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,SUBMITIT_LOG_LEVEL,TRICKY \
   --chdir=/runs/.code/0123/project \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
+  sh -c 'trap "" USR2; exec "$@"' sh \
   /opt/venv/bin/python -u -m submitit.core._submit "$run/submitit"
 code=$?
 printf -v end '%(%s)T' -1

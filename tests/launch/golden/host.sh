@@ -55,6 +55,7 @@ srun \
   --input=none \
   --chdir=/runs/cora-20260102-030405-abcd \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
+  sh -c 'trap "" USR2; exec "$@"' sh \
   /venv/bin/python -u -m submitit.core._submit "$run/submitit"
 code=$?
 printf -v end '%(%s)T' -1

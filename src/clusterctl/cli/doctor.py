@@ -1,0 +1,44 @@
+"""`clusterctl doctor`: check this machine and a cluster."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from clusterctl.config import load_cluster
+from clusterctl.display.plain import plain
+from clusterctl.insight.doctor import Verdict, examine
+from clusterctl.observe.doctor import gather
+
+
+@click.command(short_help="Check this machine and a cluster")
+@click.option("--cluster", metavar="NAME", help="The cluster to check; default: as in submit.")
+@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets.")
+def doctor(cluster: str | None, output: str) -> int:
+    """Check this machine and a cluster, and say what to type where something is wrong. Exit code 1 if anything fails.
+
+    \b
+    Examples:
+      clusterctl doctor
+      clusterctl doctor --cluster sandbox
+    """
+    target = load_cluster(cluster)
+    findings = examine(gather(target))
+    failed = any(finding.verdict is Verdict.FAIL for finding in findings)
+    if output == "json":
+        record = {
+            "schema_version": 1,
+            "cluster": target.name,
+            "ok": not failed,
+            "findings": list(map(asdict, findings)),
+        }
+        click.echo(json.dumps(record, indent=1))
+    else:
+        width = max(len(finding.subject) for finding in findings)
+        for finding in findings:
+            click.echo(plain(f"{finding.verdict:<4}  {finding.subject:<{width}}  {finding.message}"))
+            if finding.fix:
+                click.echo(plain(f"      {'':<{width}}  fix: {finding.fix}"))
+    return int(failed)

@@ -1,0 +1,47 @@
+"""What is not the user's to set is told before anything is submitted."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from clusterctl.config.contradictions import SCRIPT_VARIABLES, contradictions
+from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
+
+GOLDEN = Path(__file__).parents[1] / "launch" / "golden" / "host.sh"
+GOOD = {"name": "x", "workload": "command", "argv": ("true",), "train": CommandTrain()}
+
+
+def keys(job: Job, kind: str = "slurm") -> list[str]:
+    return [".".join(problem.path) for problem in contradictions(job, Cluster(name="c", kind=kind))]
+
+
+def test_every_variable_of_the_script_is_kept_from_the_jobs_env() -> None:
+    used = set(re.findall(r"^\s*(?:trap ')?([a-z_]+)=", GOLDEN.read_text(), re.MULTILINE))
+    used |= set(re.findall(r"printf -v ([a-z_]+)", GOLDEN.read_text()))
+    assert used
+    assert used <= SCRIPT_VARIABLES
+
+
+def test_a_good_job_contradicts_nothing() -> None:
+    assert keys(Job(**GOOD)) == []
+
+
+def test_all_contradictions_are_told_at_once() -> None:
+    job = Job(
+        name="x",
+        workload="command",
+        env={"SLURM_PROCID": "0", "run": "/", "OK": "1"},
+        resources=Resources(time=60, warning=60, sbatch={"output": "x", "nodes": "3", "hint": "nomultithread"}),
+        container=Container(image="python"),
+    )
+    assert keys(job, "emulator") == [
+        "argv",
+        "resources.sbatch.nodes",
+        "resources.sbatch.output",
+        "env.SLURM_PROCID",
+        "env.run",
+        "resources.warning",
+        "container.image",
+    ]
+    assert "container.image" not in keys(job)

@@ -1,0 +1,121 @@
+"""A secret reaches the tasks, and nothing else: no script, no record, no message, no output of ours."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mistake import CONFIG, USAGE, Desk, check_message
+
+from clusterctl.runs.files import read_json
+
+VALUE = "hunter2-çé\"'\\$x"
+TOML = json.dumps(VALUE)
+JOB = f"""
+workload = "command"
+argv = [{json.dumps(sys.executable)}, "-c", "import os; print(ascii(os.environ['HF_TOKEN'])[::-1])"]
+env = {{ HF_TOKEN = {TOML}, PLAIN = "visible" }}
+code = "code"
+"""
+
+
+def leaks(folder: Path) -> list[Path]:
+    """The files below `folder` in which a piece of the secret stands, but for the snapshot of the user's own files."""
+    files = [path for path in folder.rglob("*") if path.is_file() and ".code" not in path.parts]
+    return [path for path in files if b"hunter2" in path.read_bytes()]
+
+
+@pytest.fixture
+def job(desk: Desk) -> Callable[..., list[str]]:
+    """A job with a secret in a repository of which it is a modified file; the words that submit it."""
+    (desk.project / "code").mkdir()
+    desk.write("job.toml", "")
+    desk.write("code/.gitkeep", "")
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@y", "-C", str(desk.project)]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *words], check=True)
+    desk.write("job.toml", JOB.replace('code = "code"', ""))
+    return lambda *more: ["submit", "./job.toml", *more]
+
+
+def test_a_secret_reaches_the_tasks_and_no_file(desk: Desk, job: Callable[..., list[str]]) -> None:
+    code, _, err = desk.type(job("--wait", "--timeout", "60"))
+    assert code == 0, err
+    (run,) = desk.run_directories()
+    assert (run / "attempts/0/logs/rank_00000.out").read_text().strip()[::-1] == ascii(VALUE)
+    assert (run / "git.patch").read_text().count("***") == 1
+    assert leaks(run) == []
+    assert read_json(run / "run.json")["job"]["env"] == {"HF_TOKEN": "***", "PLAIN": "visible"}
+    assert "export PLAIN=visible" in (run / "script.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--set", f"env.HF_TOKEN={TOML}"),
+        (f"--set=env.HF_TOKEN={TOML}",),
+        ("--set", f"env={{HF_TOKEN={TOML}}}"),
+        ("--set", "env.HF_TOKEN=hunter2-first", "--set", "env.HF_TOKEN=hunter2-second"),
+        ("--set", "env.wandb_api_key=hunter2"),
+    ],
+)
+def test_a_secret_on_the_command_line_is_not_kept(
+    desk: Desk, job: Callable[..., list[str]], words: tuple[str, ...]
+) -> None:
+    typed = job("--hold", *words)
+    desk.patch.setattr(sys, "argv", ["clusterctl", *typed])
+    code, out, _ = desk.type(typed)
+    assert code == 0
+    run = desk.runs / out.strip()
+    assert [word for word in read_json(run / "run.json")["argv"] if "hunter2" in word] == []
+    assert leaks(run) == []
+
+
+@pytest.mark.parametrize(
+    "typed", ["config show ./job.toml", "config show ./job.toml -o json", "submit ./job.toml --dry-run"]
+)
+def test_a_secret_is_not_shown(desk: Desk, job: object, typed: str) -> None:
+    code, out, err = desk.type(typed)
+    assert code == 0
+    assert "hunter2" not in out + err
+    assert "visible" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ("--set env.HF_TOKEN:hunter2", USAGE, "--set takes KEY=VALUE, not: env.HF_TOKEN"),
+        ("--set 'env.HF_TOKEN hunter2'", USAGE, "--set takes KEY=VALUE, not: env.HF_TOKEN"),
+        ("--set env=HF_TOKEN=hunter2", CONFIG, "env: expected a table"),
+        ("--set env.HF_TOKEN.x=hunter2", CONFIG, "env.HF_TOKEN: expected a string"),
+        ("--set env.HF_TOKEN='\"hunter2\\u0000\"'", CONFIG, "env.HF_TOKEN: must be text without NUL"),
+        ("--set 'env.HF TOKEN=hunter2'", CONFIG, "env.HF TOKEN: must be a shell variable's name"),
+    ],
+)
+def test_a_message_about_a_secret_does_not_repeat_it(desk: Desk, words: str, code: int, says: str) -> None:
+    got, out, err = desk.type(["submit", "cora", *shlex.split(words)])
+    assert (got, out) == (code, "")
+    check_message(err, says)
+    assert "hunter2" not in err
+
+
+def test_a_secret_of_the_cluster_is_kept_as_well(desk: Desk) -> None:
+    desk.use_slurm('env = {SITE_PASSWORD = "hunter2"}', sbatch='env >"$0.env"; echo Submitted batch job 7')
+    code, out, _ = desk.type("submit cora")
+    assert code == 0
+    assert leaks(desk.runs / out.strip()) == []
+    assert "SITE_PASSWORD=hunter2" in (desk.folder / "fakes" / "sbatch.env").read_text().splitlines()
+
+
+def test_the_cluster_says_what_a_secret_is_called(desk: Desk) -> None:
+    desk.use_slurm('secrets = ["GEHEIM*"]')
+    words = ["config", "show", "cora", "--set", "env.geheimnis=hunter2", "--set", "env.HF_TOKEN=shown"]
+    code, out, _ = desk.type(words)
+    assert code == 0
+    assert "hunter2" not in out
+    assert "shown" in out
