@@ -159,7 +159,11 @@ def test_a_cancel_that_slurm_refuses_is_slurms_error(typed: Typed, site: Path, f
     fabricate(A, SUBMITTED)
     queue(site, ("12", "RUNNING"))
     (site / "scancel").write_text("#!/bin/sh\necho 'scancel: error: Access/permission denied' >&2\nexit 1\n")
-    assert typed("cancel", A) == (4, "", "error: scancel: Access/permission denied\n")
+    assert typed("cancel", A) == (
+        4,
+        "",
+        "error: scancel: Access/permission denied\nhint: see your jobs by hand: squeue --me\n",
+    )
 
 
 def test_a_held_run_is_released(typed: Typed, site: Path, fabricate: Fabricate) -> None:

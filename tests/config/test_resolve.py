@@ -145,7 +145,7 @@ def test_every_problem_of_a_file_comes_with_file_line_and_nearest_name(folder: P
         ('workload = "reddit"\nargv = ["x"]', "only workload"),
         ('workload = "reddit"\n[resources]\ntime = "2m"\nwarning = "2m"', "must be shorter than the time"),
         ('workload = "reddit"\n[resources]\ngpus_per_node = 0\n[train]\ndevice = "cuda"', "gpus_per_node"),
-        ('workload = "reddit"\n[train]\nfan_out = []', "one number a layer"),
+        ('workload = "reddit"\n[train]\nfan_out = []', "must not be empty"),
         ('workload = "reddit"\n[resources.sbatch]\noutput = "x"', "clusterctl sets this option"),
         ('workload = "reddit"\n[env]\nX = "a\\u0000b"', "NUL"),
         ("resources = 3", "expected a table"),

@@ -70,3 +70,33 @@ def test_a_project_that_is_too_large_is_refused_with_a_way_out(
     assert ".gitignore" in caught.value.hint
     with pytest.raises(ConfigError, match="no such folder"):
         take_snapshot(tmp_path / "runs", project / "none")
+
+
+def test_a_project_of_too_many_files_is_refused_before_they_are_all_looked_at(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "MOST_FILES", 1)
+    with pytest.raises(ConfigError, match="more than 500 MiB or 1 files"):
+        take_snapshot(tmp_path / "runs", project)
+
+
+def test_the_files_of_a_submodule_are_the_projects_too(tmp_path: Path, project: Path) -> None:
+    inner = project / "inner"
+    inner.mkdir()
+    (inner / "model.py").write_text("")
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@y", "-C"]
+    for folder in (inner, project):
+        subprocess.run([*git, folder, "init", "-q"], check=True)
+        subprocess.run([*git, folder, "add", "."], check=True, stderr=subprocess.DEVNULL)
+        subprocess.run([*git, folder, "commit", "-q", "-m", "x"], check=True)
+    assert "inner/model.py" in names(take_snapshot(tmp_path / "runs", project))
+
+
+def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copy2", full)
+    with pytest.raises(OSError, match="No space"):
+        take_snapshot(tmp_path / "runs", project)
+    assert list((tmp_path / "runs" / ".code").iterdir()) == []

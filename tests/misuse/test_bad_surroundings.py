@@ -6,12 +6,11 @@ import os
 import resource
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from mistake import CONFIG, NOT_FOUND, OTHER, SLURM, USAGE, Desk, Mistake, check_message, check_plain, rows
+from mistake import CONFIG, NOT_FOUND, SLURM, USAGE, Desk, Mistake, check_message, rows
 
 from clusterctl.runs.files import read_json
 
@@ -262,60 +261,3 @@ def test_code_that_someone_else_may_have_written_is_not_run(desk: Desk) -> None:
     code, _, err = desk.type("submit cora")
     assert code == CONFIG
     check_message(err, "belongs to someone else", "CLUSTERCTL_RUNS")
-
-
-def typed_for_real(desk: Desk, *words: str, shell: str = 'exec "$@"') -> subprocess.CompletedProcess[str]:
-    """A process of its own, to which permissions apply: root's has lost the right to pass over them."""
-    powerless = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
-    return subprocess.run(
-        [*powerless, "sh", "-c", shell, "sh", sys.executable, "-m", "clusterctl", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize(
-    ("what", "mode", "words", "code", "says"),
-    [
-        ("../state/clusterctl", 0o500, "submit cora", OTHER, "emulator: Permission denied"),
-        ("..", 0o500, "submit cora", CONFIG, "cannot make the state folder"),
-        ("../runs", 0o500, "submit cora", CONFIG, "cannot make the folder of runs"),
-        ("job.toml", 0o000, "submit ./job.toml", CONFIG, "cannot read job.toml: Permission denied"),
-        ("cluster", 0o000, "submit cora --cluster site", NOT_FOUND, "no cluster named: site"),
-        ("secret.bin", 0o000, "submit command", CONFIG, "secret.bin: Permission denied"),
-        ("../runs", 0o000, "status", OTHER, "runs: Permission denied"),
-        ("../runs", 0o000, "logs @last", OTHER, "runs: Permission denied"),
-    ],
-)
-def test_what_may_not_be_read_or_written_is_said(
-    desk: Desk, what: str, mode: int, words: str, code: int, says: str
-) -> None:
-    path = desk.project / what
-    path.write_text("") if path.suffix else path.mkdir(parents=True, exist_ok=True)
-    path.chmod(mode)
-    try:
-        done = typed_for_real(desk, *words.split())
-    finally:
-        path.chmod(0o700)
-    assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    check_message(done.stderr, says)
-    assert desk.run_directories() == desk.submitted() == []
-
-
-@pytest.mark.parametrize(
-    ("shell", "code"),
-    [
-        ('exec "$@" >&-', 0),
-        ('exec "$@" 2>&-', 0),
-        ('exec "$@" <&-', 0),
-        ('exec "$@" >/dev/full', OTHER),
-        ('LC_ALL=POSIX PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONIOENCODING=ascii exec "$@"', 0),
-    ],
-)
-def test_a_process_survives_what_its_streams_are(desk: Desk, shell: str, code: int) -> None:
-    desk.write("jobs/läufe.toml", 'workload = "synthetic"')
-    done = typed_for_real(desk, "config", "list", shell=shell)
-    assert "Traceback" not in done.stderr
-    assert done.returncode == code, done.stderr
-    check_plain(done.stdout + done.stderr)

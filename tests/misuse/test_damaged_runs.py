@@ -195,6 +195,7 @@ def test_a_job_number_that_is_none_reaches_no_command(desk: Desk, fabricate: Fab
 def test_foreign_folders_are_no_runs(desk: Desk) -> None:
     for name in ("notes", "cora-20260101-000000", "-20260101-000000-aaaa", "cora-20260101-000000-aaaa.bak"):
         (desk.runs / name).mkdir(parents=True)
+    desk.write("../runs/\x1b[2J\u202e-20260101-000000-aaaa/run.json", "{}")
     desk.write("../runs/cora-20260101-000000-bbbb", "a file")
     (desk.runs / "cora-20260101-000000-cccc").mkdir()
     assert desk.type("status")[:2] == (0, "")

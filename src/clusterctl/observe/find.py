@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NEWEST = "@last"
-_ID = re.compile(r"(?P<name>.+)-(?P<stamp>\d{8}-\d{6})-[0-9a-f]{4}")
+_ID = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)-(?P<stamp>[0-9]{8}-[0-9]{6})-[0-9a-f]{4}")
 
 
 def newest_first(folder: Path) -> Iterator[RunDir]:

@@ -1,0 +1,34 @@
+"""Nothing depends on Slurm's accounting: what `status` says is the same with it and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sandbox_fixture import RunningSandbox
+from scenario import Stage, wait_until
+
+from clusterctl.sandbox import lifecycle
+from clusterctl.sandbox.record import Request
+
+ENDINGS = {"pass": "finished", "import sys; sys.exit(3)": "failed", "import time; time.sleep(600)": "cancelled"}
+
+
+@pytest.fixture
+def stage(sandbox_home: RunningSandbox, tmp_path: Path, accounting: bool) -> Stage:
+    lifecycle.up(sandbox_home.folder, Request(nodes=2, accounting=accounting))
+    (tmp_path / "project").mkdir()
+    environment = sandbox_home.environment | {"CLUSTERCTL_RUNS": str(tmp_path / "runs")}
+    return Stage("sandbox", tmp_path / "project", environment)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("accounting", [False, True])
+def test_every_ending_reads_the_same(stage: Stage, accounting: bool) -> None:
+    for number, (program, ending) in enumerate(ENDINGS.items()):
+        job = f'workload = "command"\nargv = ["python", "-c", "{program}"]\n'
+        run = stage.submit(stage.write_job(f"ending{number}", job))
+        if ending == "cancelled":
+            wait_until(lambda run=run: run.attempt(0).event_files())
+            assert stage.call("cancel", run.id, "--cluster", "sandbox").returncode == 0
+        assert stage.wait_for_stage(run, "finished", "failed", "cancelled", "lost")["stage"] == ending
