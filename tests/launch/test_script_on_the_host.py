@@ -117,6 +117,17 @@ def test_what_the_attempt_writes_is_private(host: Host) -> None:
     assert [path.stat().st_mode & 0o077 for path in (attempt.path, attempt.host_json, attempt.host_log)] == [0, 0, 0]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("part", ["path", "pickles"])
+def test_a_pickle_in_a_folder_of_somebody_elses_is_not_loaded(host: Host, part: str) -> None:
+    os.chown(getattr(host.run, part), 65534, 65534)
+    process = host.start(SAY_SO)
+    _, errors = process.communicate()
+    assert process.returncode == 77
+    assert b"not this user's own" in errors
+    assert host.run.attempts() == []
+
+
 def test_a_run_folder_that_the_node_cannot_write_is_said_so(host: Host) -> None:
     host.run.attempts_folder.rmdir()
     process = host.start(SAY_SO)

@@ -41,6 +41,8 @@ def _sbatch_lines(plan: Plan) -> list[str]:
 
 _BEFORE = r"""
 [ -e "$run/finished.json" ] && exit 0
+# The tasks unpickle what lies there: whoever else could write it would run as this user.
+[ -O "$run" ] && [ -O "$run/submitit" ] || { echo "clusterctl: not this user's own: $run" >&2; exit 77; }
 
 # Claim the next attempt. From here on its host.log takes what this script says.
 umask 077
