@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from sandbox_fixture import RunningSandbox
 from scenario import CLUSTERCTL, Stage, wait_until
 
 from clusterctl.runs.layout import RunDir
@@ -155,27 +153,10 @@ def test_scancel_by_hand_reads_as_cancelled(stage: Stage) -> None:
     stage.wait_for_stage(run, "cancelled", seconds=30)
 
 
-@contextmanager
-def controller_down(stage: Stage) -> Iterator[None]:
-    """slurmctld stopped in its tracks: it keeps its port and answers nobody, the worst kind of down."""
-    pid = int(slurm_pid(stage))
-    subprocess.run(["kill", "-STOP", str(pid)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["kill", "-CONT", str(pid)], check=True)
-
-
-def slurm_pid(stage: Stage) -> str:
-    settings = slurm(stage, "scontrol", "show", "config")
-    path = next(line.split("=")[1].strip() for line in settings.splitlines() if line.startswith("SlurmctldPidFile"))
-    return Path(path).read_text()
-
-
-def test_while_the_controller_is_down_nothing_hangs_and_nothing_is_lost(stage: Stage) -> None:
+def test_while_the_controller_is_down_nothing_hangs_and_nothing_is_lost(stage: Stage, sandbox: RunningSandbox) -> None:
     run = stage.submit(stage.write_job("steady", command("import time; time.sleep(600)", "")))
     wait_until(lambda: run.attempt(0).event_files())
-    with controller_down(stage):
+    with sandbox.paused("slurmctld"):  # it keeps its port and answers nobody, the worst kind of down
         began = time.monotonic()
         shown = stage.call("status", run.id, "--cluster", stage.cluster, "-o", "json")
         assert time.monotonic() - began < 15
@@ -191,9 +172,11 @@ def test_while_the_controller_is_down_nothing_hangs_and_nothing_is_lost(stage: S
     stage.wait_for_stage(run, "cancelled", seconds=30)
 
 
-def test_a_submission_that_the_controller_never_answers_is_found_again_if_slurm_took_it(stage: Stage) -> None:
+def test_a_submission_that_the_controller_never_answers_is_found_again_if_slurm_took_it(
+    stage: Stage, sandbox: RunningSandbox
+) -> None:
     job = stage.write_job("unanswered", command("print('ran')", ""))
-    with controller_down(stage):
+    with sandbox.paused("slurmctld"):  # it keeps its port and answers nobody, the worst kind of down
         done = stage.call("submit", job, "--cluster", stage.cluster, timeout=120)
     assert done.returncode == 4
     assert "error: " in done.stderr

@@ -1,0 +1,34 @@
+"""What a user without a checkout gets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.long  # builds a wheel, for which pip fetches the build system
+def test_the_wheel_brings_jobs_clusters_and_data(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([*pip, "install", "--no-deps", "--target", tmp_path / "site", wheel], check=True)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "XDG_STATE_HOME": str(tmp_path / "state")}
+    environment["CLUSTERCTL_RUNS"] = str(tmp_path / "runs")
+
+    def call(*words: str) -> str:
+        command = [sys.executable, "-m", "clusterctl", *words]
+        return subprocess.run(
+            command, cwd=elsewhere, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+
+    assert str(tmp_path / "site") in call("config", "list")
+    run = call("submit", "cora", "--cluster", "local", "--wait", "--nodes", "1", "--set", "train.epochs=1").strip()
+    assert "finished" in call("status", run)
