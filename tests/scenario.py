@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -65,6 +66,8 @@ class Stage:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # Under CI the tests may run with SIGINT ignored, which would be handed down: Ctrl-C must arrive.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         self.begun.append(process)
         return process
