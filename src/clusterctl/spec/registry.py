@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clusterctl.spec.train import CommandTrain, RedditTrain, SyntheticTrain, Train
+from clusterctl.spec.train import CommandTrain, DeepSageTrain, RedditTrain, SyntheticTrain, Train
 
 
 class Workload(NamedTuple):
@@ -15,5 +15,6 @@ class Workload(NamedTuple):
 WORKLOADS: dict[str, Workload] = {
     "synthetic": Workload(SyntheticTrain, "clusterctl.workloads.synthetic"),
     "reddit": Workload(RedditTrain, "clusterctl.workloads.reddit"),
+    "deep-sage": Workload(DeepSageTrain, "clusterctl.workloads.deep_sage"),
     "command": Workload(CommandTrain, "clusterctl.workloads.command"),
 }

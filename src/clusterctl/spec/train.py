@@ -69,5 +69,16 @@ class RedditTrain(NodeTrain):
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeepSageTrain(NodeTrain):
+    """Three-layer GraphSAGE with small fan-outs on one graph in the raw format of the Reddit data set."""
+
+    epochs: Count = 10
+    batch_size: Count = 1024
+    lr: Positive = 1e-3
+    fan_out: FanOut = (4, 4, 4)
+    hidden_channels: Count = 128
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommandTrain(Train):
     """The user's own program has its own flags: put them into `argv`."""
