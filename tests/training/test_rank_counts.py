@@ -17,7 +17,7 @@ import json, sys, torch
 from dataclasses import replace
 from pathlib import Path
 from clusterctl.graph.inference import infer
-from clusterctl.graph.storage import shared_graph
+from clusterctl.graph.storage import Graph, shared
 from clusterctl.runs.events import Events
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
@@ -35,7 +35,7 @@ class Losses(list):
 
 place, root = Place.from_environment(), {str(CORA)!r}
 with joined(Job(name="t", workload="reddit"), "cpu", place, current_attempt(), Events(None, 0), StopRequest()) as task:
-    graph = shared_graph(task, "cora", raw_identity(root), lambda scratch: read_raw(Path(root), scratch))
+    graph = shared(task, Graph, "cora", raw_identity(root), lambda scratch: read_raw(Path(root), scratch))
     size = {GLOBAL_BATCH} // place.world_size
     both = dict(batch_size=size, evaluate_every=0)
     exact = RedditTrain(**both, epochs=8, precision="float64", dropout=0.0, hidden_channels=32)

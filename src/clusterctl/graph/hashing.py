@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     EPOCH_PLAN = 1
     SAMPLING = 2
     DROPOUT = 3
+    SPLIT = 4
 
 
 def stream(purpose: Purpose, *numbers: int) -> int:

@@ -8,7 +8,16 @@ from clusterctl.spec.cluster import Cluster, Emulator
 from clusterctl.spec.job import Container, Data, Job, Resources
 from clusterctl.spec.record import from_record, to_record
 from clusterctl.spec.registry import WORKLOADS, Workload
-from clusterctl.spec.train import CommandTrain, DeepSageTrain, LoopTrain, NodeTrain, RedditTrain, SyntheticTrain, Train
+from clusterctl.spec.train import (
+    CommandTrain,
+    DeepSageTrain,
+    GraphClassificationTrain,
+    LoopTrain,
+    NodeTrain,
+    RedditTrain,
+    SyntheticTrain,
+    Train,
+)
 
 __all__ = [
     "WORKLOADS",
@@ -18,6 +27,7 @@ __all__ = [
     "Data",
     "DeepSageTrain",
     "Emulator",
+    "GraphClassificationTrain",
     "Job",
     "LoopTrain",
     "NodeTrain",

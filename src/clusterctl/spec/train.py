@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from clusterctl.spec.values import AtLeast, Count, Each, Natural, NonNegative, NotEmpty, OneOf, Positive, Share
+from clusterctl.spec.values import AtLeast, AtMost, Count, Each, Natural, NonNegative, NotEmpty, OneOf, Positive, Share
 
 FanOut = Annotated[tuple[int, ...], NotEmpty(), Each(AtLeast(-1))]
 
@@ -30,6 +30,7 @@ class LoopTrain(Train):
     device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"  # auto: cuda when the job asks for GPUs
     precision: Annotated[str, OneOf(("float32", "float64"))] = "float32"
     evaluate_every: Natural = 1  # epochs between evaluations on the validation split; 0: only at the end
+    patience: Natural = 0  # evaluations without a better one before training ends, with the best weights; 0: off
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,23 @@ class DeepSageTrain(NodeTrain):
     lr: Positive = 1e-3
     fan_out: FanOut = (4, 4, 4)
     hidden_channels: Count = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphClassificationTrain(LoopTrain):
+    """Graph isomorphism networks on a TU data set, cross-validated over ten stratified parts."""
+
+    epochs: Count = 40
+    batch_size: Count = 32
+    lr: Positive = 1e-3
+    patience: Natural = 40
+    model: Annotated[str, OneOf(("gin", "plain"))] = "gin"  # plain: one linear map a layer, as in DGL's tutorial
+    features: Annotated[str, OneOf(("degree", "ones", "given"))] = "degree"
+    layers: Count = 2
+    hidden_channels: Count = 64
+    readout: Annotated[str, OneOf(("mean", "sum"))] = "mean"
+    dropout: Share = 0.5
+    folds: Annotated[int, AtLeast(1), AtMost(10)] = 10  # of ten; with 1, a single 80/10/10 split
 
 
 @dataclass(frozen=True, kw_only=True)

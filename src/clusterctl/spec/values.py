@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-
 LARGEST = 2**31 - 1
 
 
@@ -35,6 +34,15 @@ class AtLeast(Mark):
             raise ValueError(f"must be at least {self.minimum}")
         if value > LARGEST:
             raise ValueError(f"must be at most {LARGEST}")
+
+
+@dataclass(frozen=True)
+class AtMost(Mark):
+    maximum: float
+
+    def check(self, value: Any) -> None:
+        if value > self.maximum:
+            raise ValueError(f"must be at most {self.maximum}")
 
 
 @dataclass(frozen=True)

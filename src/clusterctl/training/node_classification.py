@@ -14,6 +14,7 @@ from clusterctl.graph.layers import GcnConv, SageConv
 from clusterctl.graph.network import Network
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.training.objective import Accuracy
+from clusterctl.training.precision import DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 class NodeClassification:
     """Trains a network to name the class of a node from its sampled neighbourhood."""
 
+    unit = "nodes"
+
     def __init__(self, graph: Graph, train: NodeTrain, task: Task) -> None:
-        dtype = {"float32": torch.float32, "float64": torch.float64}[train.precision]
+        dtype = DTYPES[train.precision]
         torch.manual_seed(train.seed)
         widths = [graph.num_features, *[train.hidden_channels] * (len(train.fan_out) - 1), graph.num_classes]
         kind = {"sage": SageConv, "gcn": GcnConv}[train.model]

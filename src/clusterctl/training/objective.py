@@ -27,6 +27,10 @@ class Objective(Protocol):
     """A learning problem. All ranks call its methods at the same time, so they may hold collectives."""
 
     @property
+    def unit(self) -> str:
+        """What a seed is, in the plural: nodes, graphs."""
+
+    @property
     def model(self) -> nn.Module:
         """What has the parameters."""
 
