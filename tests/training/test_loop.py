@@ -33,10 +33,12 @@ class Doubling:
     shares: list[int] = field(default_factory=list)  # validation scores of the first evaluations, of five
     weights: list[float] = field(default_factory=list)  # at each evaluation
 
-    def loss(self, batch: Batch) -> Tensor:
+    def prepare(self, batch: Batch) -> Tensor:
+        return batch.seeds[:, None] / 10
+
+    def loss(self, batch: Batch, prepared: Tensor) -> Tensor:
         self.calls.append(("loss", self.model.training))
-        x = batch.seeds[:, None] / 10
-        return ((self.model(x) - 2 * x).square().squeeze(1) * batch.weights).sum() / batch.total
+        return ((self.model(prepared) - 2 * prepared).square().squeeze(1) * batch.weights).sum() / batch.total
 
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
         self.calls.append(("+".join(splits), self.model.training))

@@ -18,7 +18,7 @@ from clusterctl.training.precision import DTYPES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.graph.collection import Collection
+    from clusterctl.graph.collection import Collection, GraphBatch
     from clusterctl.spec import GraphClassificationTrain
     from clusterctl.task.task import Task
     from clusterctl.training.epoch_plan import Batch
@@ -56,9 +56,13 @@ class GraphClassification:
     def seeds(self) -> Tensor:
         return self._splits["train"].to(self._summed.device)
 
-    def loss(self, batch: Batch) -> Tensor:
+    def prepare(self, batch: Batch) -> GraphBatch:
+        """The batch's graphs as one."""
+        return self._graphs.batch(batch.seeds)
+
+    def loss(self, batch: Batch, prepared: GraphBatch) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        scores = self._scores(batch.seeds, (self._seed, batch.epoch, batch.step))
+        scores = self._scores(prepared, (self._seed, batch.epoch, batch.step))
         losses = F.cross_entropy(scores, self._graphs.y[batch.seeds], reduction="none")
         return (losses * batch.weights).sum() / batch.total
 
@@ -69,13 +73,12 @@ class GraphClassification:
         for split, count in zip(splits, counts, strict=True):
             own = self._splits[split][dist.get_rank() :: dist.get_world_size()].to(self._summed.device)
             if own.numel():
-                count[0] = (self._scores(own, ()).argmax(1) == self._graphs.y[own]).sum()
+                count[0] = (self._scores(self._graphs.batch(own), ()).argmax(1) == self._graphs.y[own]).sum()
                 count[1] = own.numel()
         dist.all_reduce(counts)
         return {split: Accuracy(*count) for split, count in zip(splits, counts.tolist(), strict=True)}
 
-    def _scores(self, graphs: Tensor, randomness: tuple[int, ...]) -> Tensor:
-        batch = self._graphs.batch(graphs)
+    def _scores(self, batch: GraphBatch, randomness: tuple[int, ...]) -> Tensor:
         scores: Tensor = self.model(batch, self._summed[batch.nodes], randomness)
         return scores
 

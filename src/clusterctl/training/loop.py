@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import TaskError
 from clusterctl.runs.signals import EXIT_TERMINATED
@@ -10,6 +10,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.training.adam import Adam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
+from clusterctl.training.prefetch import prefetched
 from clusterctl.training.progress import Fold, Progress
 from clusterctl.training.selection import Best
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from clusterctl.training.objective import Accuracy, Objective
 
 
-def fit(objective: Objective, train: LoopTrain, task: Task, fold: Fold | None = None) -> Accuracy:
+def fit(objective: Objective[Any], train: LoopTrain, task: Task, fold: Fold | None = None) -> Accuracy:
     """Train for `train.epochs` epochs; the accuracy on the test split, evaluated once, at the end.
 
     With `train.patience`, training ends when the validation accuracy no longer rises, and the best weights are tested.
@@ -40,8 +41,8 @@ def fit(objective: Objective, train: LoopTrain, task: Task, fold: Fold | None = 
         progress.epoch(epoch)
         epoch_loss = 0.0
         objective.model.train()
-        for batch in plan.batches(epoch):
-            loss, stop = flat.backward(objective.loss(batch), task.stop)
+        for batch, prepared in prefetched(plan.batches(epoch), objective.prepare):
+            loss, stop = flat.backward(objective.loss(batch, prepared), task.stop)
             optimizer.step()
             progress.step(loss)
             epoch_loss += loss * batch.total / plan.seeds.numel()
@@ -66,7 +67,7 @@ def fit(objective: Objective, train: LoopTrain, task: Task, fold: Fold | None = 
     return scores["test"]
 
 
-def _evaluated(objective: Objective, splits: Sequence[str], progress: Progress) -> dict[str, Accuracy]:
+def _evaluated(objective: Objective[Any], splits: Sequence[str], progress: Progress) -> dict[str, Accuracy]:
     progress.evaluating()
     objective.model.eval()
     scores = objective.evaluate(splits)

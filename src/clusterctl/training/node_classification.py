@@ -19,6 +19,7 @@ from clusterctl.training.precision import DTYPES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterctl.graph.blocks import Block
     from clusterctl.graph.storage import Graph
     from clusterctl.spec import NodeTrain
     from clusterctl.task.task import Task
@@ -44,10 +45,13 @@ class NodeClassification:
     def seeds(self) -> Tensor:
         return self._graph.train
 
-    def loss(self, batch: Batch) -> Tensor:
+    def prepare(self, batch: Batch) -> list[Block]:
+        """The sampled neighbourhood."""
+        return self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+
+    def loss(self, batch: Batch, prepared: list[Block]) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        blocks = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
-        outputs = self.model(blocks, self._graph.x, (self._seed, batch.epoch, batch.step))
+        outputs = self.model(prepared, self._graph.x, (self._seed, batch.epoch, batch.step))
         losses = F.cross_entropy(outputs, self._graph.y[batch.seeds], reduction="none")
         return (losses * batch.weights).sum() / batch.total
 
