@@ -133,3 +133,16 @@ def test_a_fold_is_labelled_and_counts_on_from_those_before(lone_task: Task, tmp
     assert [record["step"] for record in records if "loss" in record] == [5, 6, 7, 8]
     events = [event for event in written(tmp_path, "events") if event["event"] == "stage"]
     assert {event["fold"] for event in events} == {2}
+
+
+def test_the_rate_and_the_bound_on_gradients_reach_the_optimiser(lone_task: Task) -> None:
+    def weights(**settings: Any) -> float:
+        torch.manual_seed(0)
+        objective = Doubling()
+        fit(objective, LoopTrain(epochs=2, batch_size=5, evaluate_every=0, **settings), lone_task)
+        return objective.weights[-1]
+
+    plain = weights()
+    assert weights(schedule="constant", warmup=0.0, clip_norm=0.0) == plain
+    others = [weights(schedule="cosine"), weights(warmup=0.5), weights(clip_norm=1e-6)]  # Adam hides a constant scale
+    assert len({plain, *others}) == 4

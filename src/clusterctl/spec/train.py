@@ -25,10 +25,13 @@ class LoopTrain(Train):
     epochs: Count = 1
     batch_size: Count = 128  # seeds a rank and step; the global batch is this times the ranks
     lr: Positive = 0.01
+    schedule: Annotated[str, OneOf(("constant", "cosine"))] = "constant"  # of lr, over all steps
+    warmup: Share = 0.0  # of all steps, in which lr climbs to its value
+    clip_norm: NonNegative = 0.0  # of all gradients together; 0: off
     weight_decay: NonNegative = 0.0
     seed: Natural = 0  # of weights, epoch plan, sampling and dropout
     device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"  # auto: cuda when the job asks for GPUs
-    precision: Annotated[str, OneOf(("float32", "float64"))] = "float32"
+    precision: Annotated[str, OneOf(("float32", "float64", "bfloat16"))] = "float32"  # bfloat16: float32 weights
     evaluate_every: Natural = 1  # epochs between evaluations on the validation split; 0: only at the end
     patience: Natural = 0  # evaluations without a better one before training ends, with the best weights; 0: off
 
@@ -41,6 +44,7 @@ class NodeTrain(LoopTrain):
     fan_out: FanOut = (25, 10)  # neighbours a node and hop, the seeds' hop first; -1 takes all; as many as layers
     hidden_channels: Count = 256
     dropout: Share = 0.0
+    cache_first_aggregation: bool = False  # the first layer's inputs from all neighbours, computed once
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from clusterctl.errors import TaskError
 from clusterctl.graph.gin import Gin, PlainGin, first_sum
 from clusterctl.graph.hashing import Purpose, stream
 from clusterctl.training.objective import Accuracy
-from clusterctl.training.precision import DTYPES
+from clusterctl.training.precision import PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,9 +33,9 @@ class GraphClassification:
     unit = "graphs"
 
     def __init__(self, collection: Collection, train: GraphClassificationTrain, task: Task, fold: int) -> None:
-        dtype = DTYPES[train.precision]
+        self._precision = PRECISIONS[train.precision]
         self._graphs = collection.to(task.device)
-        self._summed = first_sum(self._graphs, features_of(self._graphs, train.features).to(dtype))
+        self._summed = first_sum(self._graphs, features_of(self._graphs, train.features).to(self._precision.weights))
         parts = stratified(collection.y, train.seed)
         self._splits = {
             "test": parts[fold],
@@ -49,7 +49,7 @@ class GraphClassification:
             if train.model == "gin"
             else PlainGin(*widths, train.layers, train.readout)
         )
-        self.model = network.to(task.device, dtype)
+        self.model = network.to(task.device, self._precision.weights)
         self._seed = train.seed
 
     @property
@@ -79,8 +79,9 @@ class GraphClassification:
         return {split: Accuracy(*count) for split, count in zip(splits, counts.tolist(), strict=True)}
 
     def _scores(self, batch: GraphBatch, randomness: tuple[int, ...]) -> Tensor:
-        scores: Tensor = self.model(batch, self._summed[batch.nodes], randomness)
-        return scores
+        with self._precision.autocast(self._summed.device):
+            scores: Tensor = self.model(batch, self._summed[batch.nodes], randomness)
+        return scores.to(self._precision.weights)
 
 
 def stratified(y: Tensor, seed: int) -> list[Tensor]:

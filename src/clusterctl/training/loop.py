@@ -12,6 +12,7 @@ from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
 from clusterctl.training.prefetch import prefetched
 from clusterctl.training.progress import Fold, Progress
+from clusterctl.training.schedule import clip_norm, rate
 from clusterctl.training.selection import Best
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ def fit(objective: Objective[Any], train: LoopTrain, task: Task, fold: Fold | No
         objective.model.train()
         for batch, prepared in prefetched(plan.batches(epoch), objective.prepare):
             loss, stop = flat.backward(objective.loss(batch, prepared), task.stop)
-            optimizer.step()
+            if train.clip_norm:
+                clip_norm(flat.gradients, train.clip_norm)
+            done = (epoch - 1) * plan.steps + batch.step
+            optimizer.step(rate(train.schedule, train.warmup, done, train.epochs * plan.steps))
             progress.step(loss)
             epoch_loss += loss * batch.total / plan.seeds.numel()
             if stop.terminated:
