@@ -18,7 +18,7 @@ _SPLIT = (0.66, 0.76)  # Reddit's shares of training, validation and test nodes
 
 
 def reddit_like(scale: float, seed: int = 0) -> Graph:
-    """A graph of `scale` times Reddit's nodes, with Reddit's average degree; neighbours are in no order, some repeated."""
+    """A graph of `scale` times Reddit's nodes and the same average degree; neighbours in no order, some repeated."""
     random = torch.Generator().manual_seed(seed)
     nodes = round(NODES * scale)
     weights = torch.randn(nodes, generator=random, dtype=torch.float64).mul_(_SIGMA).exp_()

@@ -1,9 +1,9 @@
 """What a training step costs: GraphSAGE on a generated graph with Reddit's statistics, ours and PyG's, one process.
 
 The settings of PyG's own example: 602-256-41, fan-out 25/10, 1,024 seeds, Adam. The rival is PyG's SAGEConv model on
-PyG's subgraphs of sampled neighbourhoods; those are drawn by PyG's NeighborLoader where torch-sparse or pyg-lib is
-installed, and else by our sampler, in its shape, outside the measured time: the rival then samples for nothing. The aims are those for the whole graph
-(--scale 1): on a small one the second hop reaches nearly every node, and PyG gathers them once.
+PyG's subgraphs of sampled neighbourhoods. PyG's NeighborLoader draws them where torch-sparse or pyg-lib is installed;
+else our sampler does, in the same shape and outside the measured time: the rival then samples for nothing. The aims are
+those for the whole graph (--scale 1): on a small one the second hop reaches nearly every node, once for PyG.
 
 python benchmarks/reddit_step.py [--scale 0.1] [--threads 2] [--runs 10]
 """
