@@ -18,7 +18,7 @@ setup: $(STAMP) ## Make .venv with clusterctl in it, for training and developmen
 $(STAMP):
 	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) on PATH"; echo "hint: make setup PYTHON=/path/to/python3.11"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' --editable '.[train,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' --editable '.[train,accelerate,dev]'
 	@rm -f $(VENV)/.ready-*; touch $@
 
 .PHONY: run

@@ -14,6 +14,7 @@ from clusterctl.spec import Job, to_record
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 CORA = _REPOSITORY / "data" / "cora"
+IMDB = _REPOSITORY / "data" / "IMDB-BINARY"
 _ENTRY = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
 
 

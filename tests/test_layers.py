@@ -29,6 +29,7 @@ OUTSIDE = {
     "torch_geometric": set(TASK),
     "numpy": set(TASK),
     "scipy": set(TASK),
+    "numba": {"graph"},
 }
 
 

@@ -23,7 +23,7 @@ def test_a_saved_graph_comes_back_mapped_and_equal(random_graph: MakeGraph, tmp_
     graph = random_graph()
     assert graph.degree.numel() == graph.num_nodes  # computed before saving: it is not part of the file
     save(graph, tmp_path / "graph.pt")
-    loaded = load(tmp_path / "graph.pt")
+    loaded = load(Graph, tmp_path / "graph.pt")
     for name, value in vars(loaded).items():
         assert torch.equal(value, getattr(graph, name)) if isinstance(value, Tensor) else value == graph.num_classes
     assert str(tmp_path) in Path("/proc/self/maps").read_text()

@@ -1,4 +1,4 @@
-"""A rank that is alone."""
+"""A rank that is alone, and small graphs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from random_graph import random_graph as random_graph
 from torch import distributed as dist
 
 from clusterctl.runs.events import Events

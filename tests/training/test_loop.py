@@ -19,23 +19,32 @@ from clusterctl.task.task import Task
 from clusterctl.training.epoch_plan import Batch
 from clusterctl.training.loop import fit
 from clusterctl.training.objective import Accuracy
+from clusterctl.training.progress import Fold
 
 
 @dataclass
 class Doubling:
     """Learns y = 2 x on the seeds' numbers, and notes how it is called."""
 
+    unit = "nodes"
     seeds: Tensor = field(default_factory=lambda: torch.arange(10))
     model: nn.Module = field(default_factory=lambda: nn.Linear(1, 1, bias=False))
     calls: list[tuple[str, bool]] = field(default_factory=list)
+    shares: list[int] = field(default_factory=list)  # validation scores of the first evaluations, of five
+    weights: list[float] = field(default_factory=list)  # at each evaluation
 
-    def loss(self, batch: Batch) -> Tensor:
+    def prepare(self, batch: Batch) -> Tensor:
+        return batch.seeds[:, None] / 10
+
+    def loss(self, batch: Batch, prepared: Tensor) -> Tensor:
         self.calls.append(("loss", self.model.training))
-        x = batch.seeds[:, None] / 10
-        return ((self.model(x) - 2 * x).square().squeeze(1) * batch.weights).sum() / batch.total
+        return ((self.model(prepared) - 2 * prepared).square().squeeze(1) * batch.weights).sum() / batch.total
 
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
         self.calls.append(("+".join(splits), self.model.training))
+        self.weights.append(float(next(self.model.parameters()).detach()))
+        if len(self.weights) <= len(self.shares) and list(splits) == ["val"]:
+            return {"val": Accuracy(self.shares[len(self.weights) - 1], 5)}
         return {split: Accuracy(3, 4) for split in splits}
 
 
@@ -99,3 +108,41 @@ def test_a_warning_is_noted_once_and_training_goes_on(lone_task: Task, tmp_path:
 def test_an_empty_training_split_is_the_users_error(lone_task: Task) -> None:
     with pytest.raises(TaskError, match="training split is empty"):
         fit(Doubling(seeds=torch.arange(0)), LoopTrain(), lone_task)
+
+
+def test_with_patience_it_ends_early_and_tests_the_best_weights_once(lone_task: Task, tmp_path: Path) -> None:
+    objective = Doubling(shares=[1, 3, 3, 2, 4])
+    fit(objective, LoopTrain(epochs=9, batch_size=10, patience=2), lone_task)
+    names = [name for name, _ in objective.calls if name != "loss"]
+    assert names == ["val", "val", "val", "val", "val+test"]  # the third and fourth were no better than the second
+    assert objective.weights[-1] == objective.weights[1] != objective.weights[3]
+    assert written(tmp_path, "metrics")[-1]["test_accuracy"] == 0.75
+
+
+def test_patience_as_long_as_the_training_uses_every_epoch(lone_task: Task) -> None:
+    objective = Doubling(shares=[1, 3, 3, 2, 2])
+    fit(objective, LoopTrain(epochs=5, batch_size=10, patience=5), lone_task)
+    assert [name for name, _ in objective.calls if name != "loss"] == [*["val"] * 5, "val+test"]
+    assert objective.weights[-1] == objective.weights[1]
+
+
+def test_a_fold_is_labelled_and_counts_on_from_those_before(lone_task: Task, tmp_path: Path) -> None:
+    fit(Doubling(), LoopTrain(epochs=2, batch_size=5), lone_task, Fold(2, 3))
+    records = written(tmp_path, "metrics")
+    assert {(record["fold"], record["folds"], record["steps"]) for record in records} == {(2, 3, 12)}
+    assert [record["step"] for record in records if "loss" in record] == [5, 6, 7, 8]
+    events = [event for event in written(tmp_path, "events") if event["event"] == "stage"]
+    assert {event["fold"] for event in events} == {2}
+
+
+def test_the_rate_and_the_bound_on_gradients_reach_the_optimiser(lone_task: Task) -> None:
+    def weights(**settings: Any) -> float:
+        torch.manual_seed(0)
+        objective = Doubling()
+        fit(objective, LoopTrain(epochs=2, batch_size=5, evaluate_every=0, **settings), lone_task)
+        return objective.weights[-1]
+
+    plain = weights()
+    assert weights(schedule="constant", warmup=0.0, clip_norm=0.0) == plain
+    others = [weights(schedule="cosine"), weights(warmup=0.5), weights(clip_norm=1e-6)]  # Adam hides a constant scale
+    assert len({plain, *others}) == 4

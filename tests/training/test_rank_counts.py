@@ -17,7 +17,7 @@ import json, sys, torch
 from dataclasses import replace
 from pathlib import Path
 from clusterctl.graph.inference import infer
-from clusterctl.graph.storage import shared_graph
+from clusterctl.graph.storage import Graph, shared
 from clusterctl.runs.events import Events
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
@@ -26,7 +26,7 @@ from clusterctl.spec import Job, RedditTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
 from clusterctl.training.node_classification import NodeClassification
-from clusterctl.workloads.reddit import raw_identity, read_raw
+from clusterctl.workloads.reddit_format import raw_identity, read_raw
 
 class Losses(list):
     def write(self, loss=None, **others):
@@ -35,13 +35,17 @@ class Losses(list):
 
 place, root = Place.from_environment(), {str(CORA)!r}
 with joined(Job(name="t", workload="reddit"), "cpu", place, current_attempt(), Events(None, 0), StopRequest()) as task:
-    graph = shared_graph(task, "cora", raw_identity(root), lambda scratch: read_raw(Path(root), scratch))
+    graph = shared(task, Graph, "cora", raw_identity(root), lambda scratch: read_raw(Path(root), scratch))
     size = {GLOBAL_BATCH} // place.world_size
     both = dict(batch_size=size, evaluate_every=0)
     exact = RedditTrain(**both, epochs=8, precision="float64", dropout=0.0, hidden_channels=32)
     default = RedditTrain(**both, epochs=1)
+    cached = replace(exact, epochs=2, dropout=0.5, cache_first_aggregation=True)
+    cached_gcn = replace(cached, model="gcn", fan_out=(5, 5, 5))
+    everything = replace(exact, epochs=2, dropout=0.5, clip_norm=0.5, schedule="cosine", warmup=0.3, patience=1)
+    exact_ones = dict(exact=exact, cached=cached, cached_gcn=cached_gcn, everything=everything)
     result = {{}}
-    for name, train in (("exact", exact), ("default", default)):
+    for name, train in (exact_ones | {{"default": default}}).items():
         objective, losses = NodeClassification(graph, train, task), Losses()
         score = fit(objective, train, replace(task, metrics=losses))
         result[name] = losses
@@ -75,6 +79,14 @@ def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: di
         for rank in results[ranks]:
             assert rank["exact"] == pytest.approx(alone["exact"], rel=0, abs=1e-9)
             assert rank["exact_accuracy"] == alone["exact_accuracy"]
+
+
+@pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything"])
+def test_so_they_are_with_every_option_and_dropout(results: dict[int, list[dict[str, Any]]], name: str) -> None:
+    alone = results[1][0]
+    for ranks in (2, 4):
+        assert results[ranks][0][name] == pytest.approx(alone[name], rel=0, abs=1e-9)
+        assert results[ranks][0][f"{name}_accuracy"] == alone[f"{name}_accuracy"]
 
 
 def test_in_float32_with_the_defaults_and_their_dropout_the_first_losses_agree(

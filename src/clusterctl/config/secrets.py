@@ -1,6 +1,6 @@
 """Secrets: variables of [env] whose values stand in no script, no record and no message.
 
-They travel in the environment of sbatch (docs/decisions/0007-secrets.md).
+They travel in the environment of sbatch (docs/decisions/0009-secrets.md).
 """
 
 from __future__ import annotations

@@ -36,8 +36,10 @@ def show_next(console: Console, *commands: str) -> None:
 def _facts(status: Status) -> list[str]:
     metrics, facts = status.metrics, [note(status)]
     if "test_accuracy" in metrics:
-        counted = f" on {metrics['test_nodes']:.0f} nodes" if "test_nodes" in metrics else ""
-        facts.append(f"test accuracy {number(metrics['test_accuracy'])}{counted}")
+        counts = [
+            f" on {metrics[f'test_{unit}']:.0f} {unit}" for unit in ("nodes", "graphs") if f"test_{unit}" in metrics
+        ]
+        facts.append(f"test accuracy {number(metrics['test_accuracy'])}{''.join(counts)}")
     if "loss" in metrics:
         facts.append(f"loss {number(metrics['loss'])}")
     if status.started is not None and status.ended is not None:

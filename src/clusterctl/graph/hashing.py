@@ -17,9 +17,9 @@ def _signed(bits: int) -> int:
     return bits - (1 << 64) if bits >> 63 else bits
 
 
-_GOLDEN = _signed(0x9E3779B97F4A7C15)
-_FIRST = _signed(0xBF58476D1CE4E5B9)
-_SECOND = _signed(0x94D049BB133111EB)
+GOLDEN = _signed(0x9E3779B97F4A7C15)
+FIRST = _signed(0xBF58476D1CE4E5B9)
+SECOND = _signed(0x94D049BB133111EB)
 
 
 class Purpose(IntEnum):
@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     EPOCH_PLAN = 1
     SAMPLING = 2
     DROPOUT = 3
+    SPLIT = 4
 
 
 def stream(purpose: Purpose, *numbers: int) -> int:
@@ -40,13 +41,13 @@ def stream(purpose: Purpose, *numbers: int) -> int:
 
 def draws(key: int, counters: Tensor) -> Tensor:
     """64 random bits for each int64 counter, as int64 of the same shape."""
-    return mix(counters * _GOLDEN + key)
+    return mix(counters * GOLDEN + key)
 
 
 def mix(values: Tensor) -> Tensor:
     """SplitMix64 of each value, in a new tensor."""
-    mixed = values + _GOLDEN
-    for shift, factor in ((30, _FIRST), (27, _SECOND)):
+    mixed = values + GOLDEN
+    for shift, factor in ((30, FIRST), (27, SECOND)):
         mixed.bitwise_xor_(_shift_right(mixed, shift)).mul_(factor)
     return mixed.bitwise_xor_(_shift_right(mixed, 31))
 

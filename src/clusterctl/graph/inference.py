@@ -11,6 +11,8 @@ from torch import distributed as dist
 from clusterctl.graph.blocks import Block
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from clusterctl.graph.network import Network
     from clusterctl.graph.storage import Graph
 
@@ -18,27 +20,50 @@ _NODES_AT_ONCE = 16384  # bounds what a layer holds beside its input and output
 
 
 @torch.no_grad()
-def infer(network: Network, graph: Graph) -> tuple[range, Tensor]:
+def infer(network: Network, graph: Graph, aggregated: Tensor | None = None) -> tuple[range, Tensor]:
     """The nodes of this rank (equal slices in the order of the ranks) and the network's outputs for them.
 
-    A collective: all ranks of the world call it. Every layer gathers what the nodes send, and nothing wider.
+    A collective: all ranks of the world call it. Every layer gathers what the nodes send, and nothing wider; the first
+    one nothing where its aggregation is known.
     """
-    size = -(-graph.num_nodes // dist.get_world_size())
-    own = range(graph.num_nodes)[dist.get_rank() * size : (dist.get_rank() + 1) * size]
+    own, size = _own_slice(graph)
     rows = graph.x[own.start : own.stop]
     last = len(network.convolutions) - 1
     for depth, layer in enumerate(network.convolutions):
-        sending = layer.send(rows)
-        sent = graph.x if depth == 0 and sending is rows else _gathered(sending, size)
-        parts = [own[start : start + _NODES_AT_ONCE] for start in range(0, len(own), _NODES_AT_ONCE)] or [own]
-        outputs = [
-            layer.receive(_whole_neighborhood(graph, part), sent, rows[part.start - own.start : part.stop - own.start])
-            for part in parts
-        ]
-        rows = torch.cat(outputs)
+        if depth == 0 and aggregated is not None:
+            rows = layer.combine(aggregated[own.start : own.stop], rows)
+        else:
+            sending = layer.send(rows)
+            sent = graph.x if depth == 0 and sending is rows else _gathered(sending, size)
+            rows = torch.cat([layer.receive(block, sent, rows[part]) for part, block in _blocks(graph, own)])
         if depth < last:
             rows = rows.relu_()
     return own, rows
+
+
+@torch.no_grad()
+def first_aggregation(network: Network, graph: Graph) -> Tensor:
+    """What the first layer aggregates for every node [nodes, features]: without parameters before it, a constant.
+
+    A collective, split over the ranks as `infer`; every rank holds the whole result.
+    """
+    own, size = _own_slice(graph)
+    layer, rows = network.convolutions[0], graph.x[own.start : own.stop]
+    parts = [layer.aggregate(block, graph.x, rows[part]).to(graph.x.dtype) for part, block in _blocks(graph, own)]
+    return _gathered(torch.cat(parts), size)[: graph.num_nodes]
+
+
+def _own_slice(graph: Graph) -> tuple[range, int]:
+    """This rank's nodes, and how many the ranks have (the last ones fewer)."""
+    size = -(-graph.num_nodes // dist.get_world_size())
+    return range(graph.num_nodes)[dist.get_rank() * size : (dist.get_rank() + 1) * size], size
+
+
+def _blocks(graph: Graph, own: range) -> Iterator[tuple[slice, Block]]:
+    """The blocks of all edges into a rank's nodes, and which of these each is for; at least one, if an empty one."""
+    for start in range(0, max(1, len(own)), _NODES_AT_ONCE):
+        part = own[start : start + _NODES_AT_ONCE]
+        yield slice(start, start + len(part)), _whole_neighborhood(graph, part)
 
 
 def _whole_neighborhood(graph: Graph, part: range) -> Block:

@@ -22,6 +22,12 @@ class Convolution(Protocol):
     def __call__(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:
         """The new rows [targets, out] from the source table [rows, in] and the targets' own rows [targets, in]."""
 
+    def aggregate(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:
+        """The part of a call that has no parameters: what the neighbours' rows come to."""
+
+    def combine(self, aggregated: Tensor, targets: Tensor) -> Tensor:
+        """The other part: a call is `combine(aggregate(block, table, targets), targets)`."""
+
     def send(self, rows: Tensor) -> Tensor:
         """What these rows send to their neighbours: projected, or as they are, whichever is narrower."""
 
@@ -42,7 +48,13 @@ class SageConv(nn.Module):
         self.root = nn.Linear(in_channels, out_channels, bias=False)
 
     def forward(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:
-        out: Tensor = self.neighbor(block.mean(table)) + self.root(targets)
+        return self.combine(self.aggregate(block, table, targets), targets)
+
+    def aggregate(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG002 - of the protocol
+        return block.mean(table)
+
+    def combine(self, aggregated: Tensor, targets: Tensor) -> Tensor:
+        out: Tensor = self.neighbor(aggregated) + self.root(targets)
         return out
 
     def send(self, rows: Tensor) -> Tensor:
@@ -71,7 +83,13 @@ class GcnConv(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:
-        return F.linear(_normalized_sum(block, table, targets), self.weight, self.bias)
+        return self.combine(self.aggregate(block, table, targets), targets)
+
+    def aggregate(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:
+        return _normalized_sum(block, table, targets)
+
+    def combine(self, aggregated: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG002 - of the protocol
+        return F.linear(aggregated, self.weight, self.bias)
 
     def send(self, rows: Tensor) -> Tensor:
         return F.linear(rows, self.weight) if self._projects_first else rows
@@ -84,8 +102,9 @@ class GcnConv(nn.Module):
 
 def _normalized_sum(block: Block, table: Tensor, targets: Tensor) -> Tensor:
     degree = block.graph.degree
-    of_target = degree[block.nodes].to(table.dtype)
+    exact = torch.promote_types(table.dtype, torch.float32)  # bfloat16 counts only to 256
+    of_target = degree[block.nodes].to(exact)
     sampled = block.offsets.diff()
     for_edges = ((of_target / sampled) * (of_target + 1).rsqrt()).repeat_interleave(sampled)  # an empty row has no edge
-    weights = for_edges * (degree[block.neighbors].to(table.dtype) + 1).rsqrt()
-    return block.weighted_sum(table, weights) + targets / (of_target + 1)[:, None]
+    weights = for_edges * (degree[block.neighbors].to(exact) + 1).rsqrt()
+    return block.weighted_sum(table, weights.to(table.dtype)) + targets / (of_target + 1)[:, None]

@@ -29,13 +29,19 @@ class Network(nn.Module):
     def convolutions(self) -> list[Convolution]:
         return cast("list[Convolution]", list(self.layers))
 
-    def forward(self, blocks: list[Block], x: Tensor, randomness: tuple[int, ...]) -> Tensor:
+    def forward(
+        self, blocks: list[Block], x: Tensor, randomness: tuple[int, ...], aggregated: Tensor | None = None
+    ) -> Tensor:
         """The outputs of the last block's nodes; `x` holds the features of the whole graph.
 
-        `randomness` are the numbers that dropout is keyed by: seed, epoch and step.
+        `randomness` are the numbers that dropout is keyed by: seed, epoch and step. Where the first layer's aggregation
+        of all neighbours is known (`inference.first_aggregation`), it stands for that of the outermost block.
         """
         first, *others = self.convolutions
-        rows = first(blocks[0], x, x[blocks[0].nodes])
+        nodes = blocks[0].nodes
+        targets = x[nodes]
+        summary = first.aggregate(blocks[0], x, targets) if aggregated is None else aggregated[nodes]
+        rows = first.combine(summary, targets)
         for depth, (layer, block) in enumerate(zip(others, blocks[1:], strict=True)):
             rows = rows.relu()
             if self.training:

@@ -1,4 +1,4 @@
-"""A graph that all ranks of a node share: one file, memory-mapped, so a node holds one copy however many ranks it runs.
+"""Arrays that all ranks of a node share: one file, memory-mapped, so a node holds one copy however many ranks it runs.
 
 Ranks import torch alone. What reads the data set's own format runs once, in the preparation (see `task.once`).
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,8 +20,17 @@ if TYPE_CHECKING:
 
     from clusterctl.task.task import Task
 
-FORMAT = 1  # of the prepared file; part of its name
-SPLITS = ("train", "val", "test")
+
+class Stored(Protocol):
+    """A dataclass of tensors and numbers: a Graph, a Collection."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+T = TypeVar("T", bound="Stored")
+
+FORMAT = 2  # of the prepared files; part of its name
+FILE = "graph.pt"
 
 
 @dataclass(frozen=True)
@@ -66,8 +75,8 @@ def compressed(edges: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
     return indptr, (ordered % num_nodes).to(torch.int32)
 
 
-def shared_graph(task: Task, name: str, identity: dict[str, Any], build: Callable[[Path], Graph]) -> Graph:
-    """The graph that `build` makes of the data with this `identity`, made once and shared.
+def shared(task: Task, kind: type[T], name: str, identity: dict[str, Any], build: Callable[[Path], T]) -> T:
+    """What `build` makes of the data with this `identity`, made once and shared; a dataclass `kind` of tensors.
 
     `build` gets a scratch folder. The identity holds what the graph depends on: change it, and it is prepared anew.
     """
@@ -76,22 +85,22 @@ def shared_graph(task: Task, name: str, identity: dict[str, Any], build: Callabl
     def prepare(folder: Path) -> None:
         scratch = folder / "scratch"
         scratch.mkdir()
-        save(build(scratch), folder / "graph.pt")
+        save(build(scratch), folder / FILE)
         for path in sorted(scratch.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         scratch.rmdir()
 
-    return load(task.prepared(f"{name}-{key}", prepare) / "graph.pt")
+    return load(kind, task.prepared(f"{name}-{key}", prepare) / FILE)
 
 
-def save(graph: Graph, path: Path) -> None:
-    torch.save(_record(graph), path)
+def save(value: Stored, path: Path) -> None:
+    torch.save(_record(value), path)
 
 
-def load(path: Path) -> Graph:
-    """The graph in `path`, mapped: pages are read when touched, and shared with whoever mapped them before."""
-    return Graph(**torch.load(path, mmap=True, weights_only=True))
+def load(kind: type[T], path: Path) -> T:
+    """What was saved in `path`, mapped: pages are read when touched, and shared with whoever mapped them before."""
+    return kind(**torch.load(path, mmap=True, weights_only=True))
 
 
-def _record(graph: Graph) -> dict[str, Any]:
-    return {field.name: getattr(graph, field.name) for field in fields(graph)}
+def _record(value: Stored) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}

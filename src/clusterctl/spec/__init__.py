@@ -8,7 +8,16 @@ from clusterctl.spec.cluster import Cluster, Emulator
 from clusterctl.spec.job import Container, Data, Job, Resources
 from clusterctl.spec.record import from_record, to_record
 from clusterctl.spec.registry import WORKLOADS, Workload
-from clusterctl.spec.train import CommandTrain, LoopTrain, NodeTrain, RedditTrain, SyntheticTrain, Train
+from clusterctl.spec.train import (
+    CommandTrain,
+    DeepSageTrain,
+    GraphClassificationTrain,
+    LoopTrain,
+    NodeTrain,
+    RedditTrain,
+    SyntheticTrain,
+    Train,
+)
 
 __all__ = [
     "WORKLOADS",
@@ -16,7 +25,9 @@ __all__ = [
     "CommandTrain",
     "Container",
     "Data",
+    "DeepSageTrain",
     "Emulator",
+    "GraphClassificationTrain",
     "Job",
     "LoopTrain",
     "NodeTrain",

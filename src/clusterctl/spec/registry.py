@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clusterctl.spec.train import CommandTrain, RedditTrain, SyntheticTrain, Train
+from clusterctl.spec.train import (
+    CommandTrain,
+    DeepSageTrain,
+    GraphClassificationTrain,
+    RedditTrain,
+    SyntheticTrain,
+    Train,
+)
 
 
 class Workload(NamedTuple):
@@ -15,5 +22,7 @@ class Workload(NamedTuple):
 WORKLOADS: dict[str, Workload] = {
     "synthetic": Workload(SyntheticTrain, "clusterctl.workloads.synthetic"),
     "reddit": Workload(RedditTrain, "clusterctl.workloads.reddit"),
+    "deep-sage": Workload(DeepSageTrain, "clusterctl.workloads.deep_sage"),
+    "graph-classification": Workload(GraphClassificationTrain, "clusterctl.workloads.graph_classification"),
     "command": Workload(CommandTrain, "clusterctl.workloads.command"),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from clusterctl.spec.values import AtLeast, Count, Each, Natural, NonNegative, NotEmpty, OneOf, Positive, Share
+from clusterctl.spec.values import AtLeast, AtMost, Count, Each, Natural, NonNegative, NotEmpty, OneOf, Positive, Share
 
 FanOut = Annotated[tuple[int, ...], NotEmpty(), Each(AtLeast(-1))]
 
@@ -25,11 +25,15 @@ class LoopTrain(Train):
     epochs: Count = 1
     batch_size: Count = 128  # seeds a rank and step; the global batch is this times the ranks
     lr: Positive = 0.01
+    schedule: Annotated[str, OneOf(("constant", "cosine"))] = "constant"  # of lr, over all steps
+    warmup: Share = 0.0  # of all steps, in which lr climbs to its value
+    clip_norm: NonNegative = 0.0  # of all gradients together; 0: off
     weight_decay: NonNegative = 0.0
     seed: Natural = 0  # of weights, epoch plan, sampling and dropout
     device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"  # auto: cuda when the job asks for GPUs
-    precision: Annotated[str, OneOf(("float32", "float64"))] = "float32"
+    precision: Annotated[str, OneOf(("float32", "float64", "bfloat16"))] = "float32"  # bfloat16: float32 weights
     evaluate_every: Natural = 1  # epochs between evaluations on the validation split; 0: only at the end
+    patience: Natural = 0  # evaluations without a better one before training ends, with the best weights; 0: off
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,7 @@ class NodeTrain(LoopTrain):
     fan_out: FanOut = (25, 10)  # neighbours a node and hop, the seeds' hop first; -1 takes all; as many as layers
     hidden_channels: Count = 256
     dropout: Share = 0.0
+    cache_first_aggregation: bool = False  # the first layer's inputs from all neighbours, computed once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +71,34 @@ class RedditTrain(NodeTrain):
     fan_out: FanOut = (25, 10)
     hidden_channels: Count = 256
     dropout: Share = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSageTrain(NodeTrain):
+    """Three-layer GraphSAGE with small fan-outs on one graph in the raw format of the Reddit data set."""
+
+    epochs: Count = 10
+    batch_size: Count = 1024
+    lr: Positive = 1e-3
+    fan_out: FanOut = (4, 4, 4)
+    hidden_channels: Count = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphClassificationTrain(LoopTrain):
+    """Graph isomorphism networks on a TU data set, cross-validated over ten stratified parts."""
+
+    epochs: Count = 40
+    batch_size: Count = 32
+    lr: Positive = 1e-3
+    patience: Natural = 40
+    model: Annotated[str, OneOf(("gin", "plain"))] = "gin"  # plain: one linear map a layer, as in DGL's tutorial
+    features: Annotated[str, OneOf(("degree", "ones", "given"))] = "degree"
+    layers: Count = 2
+    hidden_channels: Count = 64
+    readout: Annotated[str, OneOf(("mean", "sum"))] = "mean"
+    dropout: Share = 0.5
+    folds: Annotated[int, AtLeast(1), AtMost(10)] = 10  # of ten; with 1, a single 80/10/10 split
 
 
 @dataclass(frozen=True, kw_only=True)

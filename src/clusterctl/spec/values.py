@@ -42,6 +42,15 @@ class AtLeast(Mark):
 
 
 @dataclass(frozen=True)
+class AtMost(Mark):
+    maximum: float
+
+    def check(self, value: Any) -> None:
+        if value > self.maximum:
+            raise ValueError(f"must be at most {self.maximum}")
+
+
+@dataclass(frozen=True)
 class Above(Mark):
     bound: float
 

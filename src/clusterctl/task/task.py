@@ -70,8 +70,9 @@ def joined(
     node = node_group(members, place.rank)
     if "OMP_NUM_THREADS" not in os.environ:  # torch would give every rank all cores of the node
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // node.size()))
-    metrics = MetricsWriter(attempt, place.rank)
-    yield Task(place, device, node, _cache_folder(attempt), events, metrics, stop)
+    metrics, cache = MetricsWriter(attempt, place.rank), _cache_folder(attempt)
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # its default is beside the code, maybe read-only
+    yield Task(place, device, node, cache, events, metrics, stop)
     dist.destroy_process_group()  # not after an error: NCCL would wait for ranks that may never come
 
 

@@ -23,12 +23,12 @@ class Adam:
         self._square = torch.zeros_like(values)
 
     @torch.no_grad()
-    def step(self) -> None:
-        """Move the values against the gradients."""
+    def step(self, rate: float = 1.0) -> None:
+        """Move the values against the gradients, by `rate` of the learning rate."""
         self._steps += 1
         gradients = self._gradients.add(self._values, alpha=self._weight_decay)
         self._mean.lerp_(gradients, 1 - _BETA1)
         self._square.mul_(_BETA2).addcmul_(gradients, gradients, value=1 - _BETA2)
         scale = (1 - _BETA2**self._steps) ** 0.5
-        step_size = self._lr / (1 - _BETA1**self._steps)
+        step_size = rate * self._lr / (1 - _BETA1**self._steps)
         self._values.addcdiv_(self._mean, self._square.sqrt().div_(scale).add_(_EPSILON), value=-step_size)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import TaskError
 from clusterctl.runs.signals import EXIT_TERMINATED
@@ -11,32 +10,45 @@ from clusterctl.runs.stages import Stage
 from clusterctl.training.adam import Adam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
+from clusterctl.training.prefetch import prefetched
+from clusterctl.training.progress import Fold, Progress
+from clusterctl.training.schedule import clip_norm, rate
+from clusterctl.training.selection import Best
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clusterctl.spec import LoopTrain
     from clusterctl.task.task import Task
     from clusterctl.training.objective import Accuracy, Objective
 
 
-def fit(objective: Objective, train: LoopTrain, task: Task) -> Accuracy:
-    """Train for `train.epochs` epochs; the accuracy on the test split, evaluated once, at the end."""
+def fit(objective: Objective[Any], train: LoopTrain, task: Task, fold: Fold | None = None) -> Accuracy:
+    """Train for `train.epochs` epochs; the accuracy on the test split, evaluated once, at the end.
+
+    With `train.patience`, training ends when the validation accuracy no longer rises, and the best weights are tested.
+    """
     plan = EpochPlan(objective.seeds, train.batch_size, train.seed, task.place.rank, task.place.world_size)
     if plan.steps == 0:
         raise TaskError("the training split is empty")
     flat = FlatModel(objective.model)
     flat.broadcast()
     optimizer = Adam(flat.values, flat.gradients, train.lr, train.weight_decay)
+    best = Best(flat.values, train.patience)
+    progress = Progress(task, train, plan.steps, objective.unit, fold)
     warned = False
 
     for epoch in range(1, train.epochs + 1):
-        began, epoch_loss = time.monotonic(), 0.0
-        progress = {"steps": train.epochs * plan.steps, "epoch": epoch, "epochs": train.epochs}
-        task.events.stage(Stage.TRAINING, epoch=epoch)
+        progress.epoch(epoch)
+        epoch_loss = 0.0
         objective.model.train()
-        for step, batch in enumerate(plan.batches(epoch), start=(epoch - 1) * plan.steps + 1):
-            loss, stop = flat.backward(objective.loss(batch), task.stop)
-            optimizer.step()
-            task.metrics.write(step=step, **progress, loss=loss)
+        for batch, prepared in prefetched(plan.batches(epoch), objective.prepare):
+            loss, stop = flat.backward(objective.loss(batch, prepared), task.stop)
+            if train.clip_norm:
+                clip_norm(flat.gradients, train.clip_norm)
+            done = (epoch - 1) * plan.steps + batch.step
+            optimizer.step(rate(train.schedule, train.warmup, done, train.epochs * plan.steps))
+            progress.step(loss)
             epoch_loss += loss * batch.total / plan.seeds.numel()
             if stop.terminated:
                 raise SystemExit(EXIT_TERMINATED)
@@ -47,21 +59,21 @@ def fit(objective: Objective, train: LoopTrain, task: Task) -> Accuracy:
         scores: dict[str, Accuracy] = {}
         last = epoch == train.epochs
         if last or (train.evaluate_every and epoch % train.evaluate_every == 0):
-            task.events.stage(Stage.EVALUATING, epoch=epoch)
-            objective.model.eval()
-            scores = objective.evaluate(("val", "test") if last else ("val",))
-            task.metrics.write(step=epoch * plan.steps, **progress, **_named(scores))
-        if task.place.rank == 0:
-            told = "".join(f"  {split} accuracy {score.share:.4f}" for split, score in scores.items())
-            seconds = time.monotonic() - began
-            print(f"epoch {epoch}/{train.epochs}  loss {epoch_loss:.4f}{told}  {seconds:.2f} s", flush=True)
+            scores = _evaluated(objective, ("val", "test") if last and not train.patience else ("val",), progress)
+        progress.tell(f"epoch {epoch}/{train.epochs}  loss {epoch_loss:.4f}", scores)
+        if train.patience and scores and best.offer(scores["val"]):
+            break
 
+    if train.patience:
+        best.restore()
+        scores = _evaluated(objective, ("val", "test"), progress)
+        progress.tell("best weights", scores)
     return scores["test"]
 
 
-def _named(scores: dict[str, Accuracy]) -> dict[str, float]:
-    """The scores by the names of the metrics, without splits that have no nodes."""
-    named: dict[str, float] = {f"{split}_accuracy": score.share for split, score in scores.items() if score.total}
-    if "test" in scores:
-        named["test_nodes"] = scores["test"].total
-    return named
+def _evaluated(objective: Objective[Any], splits: Sequence[str], progress: Progress) -> dict[str, Accuracy]:
+    progress.evaluating()
+    objective.model.eval()
+    scores = objective.evaluate(splits)
+    progress.scores(scores)
+    return scores

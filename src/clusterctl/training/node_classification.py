@@ -9,15 +9,17 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.graph.inference import infer
+from clusterctl.graph.inference import first_aggregation, infer
 from clusterctl.graph.layers import GcnConv, SageConv
 from clusterctl.graph.network import Network
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.training.objective import Accuracy
+from clusterctl.training.precision import PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterctl.graph.blocks import Block
     from clusterctl.graph.storage import Graph
     from clusterctl.spec import NodeTrain
     from clusterctl.task.task import Task
@@ -27,30 +29,40 @@ if TYPE_CHECKING:
 class NodeClassification:
     """Trains a network to name the class of a node from its sampled neighbourhood."""
 
+    unit = "nodes"
+
     def __init__(self, graph: Graph, train: NodeTrain, task: Task) -> None:
-        dtype = {"float32": torch.float32, "float64": torch.float64}[train.precision]
+        self._precision = PRECISIONS[train.precision]
         torch.manual_seed(train.seed)
         widths = [graph.num_features, *[train.hidden_channels] * (len(train.fan_out) - 1), graph.num_classes]
         kind = {"sage": SageConv, "gcn": GcnConv}[train.model]
-        self.model = Network(kind, widths, train.dropout).to(task.device, dtype)
-        self._graph = graph.to(task.device, dtype)
-        self._sampler = NeighborSampler(self._graph, train.fan_out, train.seed)
+        self.model = Network(kind, widths, train.dropout).to(task.device, self._precision.weights)
+        self._graph = graph.to(task.device, self._precision.values)
+        self._aggregated = first_aggregation(self.model, self._graph) if train.cache_first_aggregation else None
+        fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
+        self._sampler = NeighborSampler(self._graph, fan_out, train.seed)
         self._seed = train.seed
 
     @property
     def seeds(self) -> Tensor:
         return self._graph.train
 
-    def loss(self, batch: Batch) -> Tensor:
+    def prepare(self, batch: Batch) -> list[Block]:
+        """The sampled neighbourhood."""
+        return self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+
+    def loss(self, batch: Batch, prepared: list[Block]) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        blocks = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
-        outputs = self.model(blocks, self._graph.x, (self._seed, batch.epoch, batch.step))
-        losses = F.cross_entropy(outputs, self._graph.y[batch.seeds], reduction="none")
+        randomness = (self._seed, batch.epoch, batch.step)
+        with self._precision.autocast(self._graph.x.device):
+            outputs = self.model(prepared, self._graph.x, randomness, self._aggregated)
+        losses = F.cross_entropy(outputs.to(self._precision.weights), self._graph.y[batch.seeds], reduction="none")
         return (losses * batch.weights).sum() / batch.total
 
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
         """The accuracy on each split from exact full-graph inference: every node is counted once, by one rank."""
-        own, outputs = infer(self.model, self._graph)
+        with self._precision.autocast(self._graph.x.device):
+            own, outputs = infer(self.model, self._graph, self._aggregated)
         predicted = outputs.argmax(1)
         counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=predicted.device)
         for split, count in zip(splits, counts, strict=True):

@@ -6,16 +6,13 @@ torchrun --standalone --nproc-per-node 4 -m clusterctl.workloads.reddit jobs/cor
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
-from zipfile import BadZipFile
+from typing import TYPE_CHECKING, cast
 
-from clusterctl.errors import TaskError
-from clusterctl.graph.storage import Graph, compressed, shared_graph
 from clusterctl.runs.stages import Stage
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
 from clusterctl.training.node_classification import NodeClassification
+from clusterctl.workloads.reddit_format import raw_identity, shared_raw_graph
 from clusterctl.workloads.standalone import run_alone
 
 if TYPE_CHECKING:
@@ -25,56 +22,13 @@ if TYPE_CHECKING:
     from clusterctl.runs.signals import StopRequest
     from clusterctl.spec import Job, RedditTrain
 
-RAW_FILES = ("reddit_data.npz", "reddit_graph.npz")
-
 
 def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: StopRequest) -> None:
     train = cast("RedditTrain", job.train)
     identity = raw_identity(job.data.root)
     with joined(job, train.device, place, attempt, events, stop) as task:
         events.stage(Stage.LOADING)
-        graph = shared_graph(task, "reddit", identity, lambda scratch: read_raw(Path(identity["root"]), scratch))
-        fit(NodeClassification(graph, train, task), train, task)
-
-
-def raw_identity(root: str | None) -> dict[str, Any]:
-    """What tells one data set from another: where its raw files lie, their sizes and times. Raises TaskError."""
-    hint = f"data.root names a folder with {' and '.join(f'raw/{name}' for name in RAW_FILES)}"
-    if root is None:
-        raise TaskError("workload reddit needs a data set, and data.root is not set", hint)
-    identity: dict[str, Any] = {"root": str(Path(root).resolve())}
-    for name in RAW_FILES:
-        path = Path(identity["root"], "raw", name)
-        try:
-            status = path.stat()
-        except OSError as error:
-            raise TaskError(f"no data: {path}: {error.strerror}", hint) from None
-        identity[name] = [status.st_size, status.st_mtime_ns]
-    return identity
-
-
-def read_raw(root: Path, scratch: Path) -> Graph:
-    """Read the data set with PyG's own class, which would like to write beside the raw files; they may be read-only."""
-    from torch_geometric.datasets import Reddit  # 1.6 s, and only one rank of all needs it
-
-    class RawReddit(Reddit):  # type: ignore[misc]
-        @property
-        def processed_dir(self) -> str:
-            return str(scratch)
-
-    try:
-        data = RawReddit(str(root))[0]
-    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
-        raise TaskError(f"cannot read {root} as a Reddit data set: {error}", "are the raw files whole?") from error
-    return Graph(
-        *compressed(data.edge_index, data.num_nodes),
-        x=data.x,
-        y=data.y,
-        train=data.train_mask.nonzero().squeeze(1),
-        val=data.val_mask.nonzero().squeeze(1),
-        test=data.test_mask.nonzero().squeeze(1),
-        num_classes=int(data.y.max()) + 1,
-    )
+        fit(NodeClassification(shared_raw_graph(task, identity), train, task), train, task)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from clusterctl.graph.storage import Graph, compressed, shared_graph
+from clusterctl.graph.storage import Graph, compressed, shared
 from clusterctl.runs.stages import Stage
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
@@ -33,7 +33,7 @@ def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: 
     identity = {"avg_num_nodes": train.avg_num_nodes, "seed": train.seed}
     with joined(job, train.device, place, attempt, events, stop) as task:
         events.stage(Stage.LOADING)
-        graph = shared_graph(task, "synthetic", identity, lambda _: generate(train.avg_num_nodes, train.seed))
+        graph = shared(task, Graph, "synthetic", identity, lambda _: generate(train.avg_num_nodes, train.seed))
         fit(NodeClassification(graph, train, task), train, task)
 
 

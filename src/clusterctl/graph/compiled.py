@@ -1,0 +1,104 @@
+"""The sampler's two loops compiled by numba, for large graphs on a CPU: the same samples, bit for bit.
+
+Serial and without the interpreter's lock: sampling runs beside the step before (see `training.prefetch`), and several
+ranks share a node's cores anyway. Compiled code is kept in NUMBA_CACHE_DIR.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from clusterctl.graph.hashing import FIRST, GOLDEN, SECOND
+
+if TYPE_CHECKING:
+    from clusterctl.graph.storage import Graph
+
+_U = np.uint64
+_GOLDEN, _FIRST, _SECOND = (_U(number % (1 << 64)) for number in (GOLDEN, FIRST, SECOND))
+_S27, _S30, _S31, _S32 = (_U(shift) for shift in (27, 30, 31, 32))  # numba turns int64 with uint64 into float64
+
+
+class CompiledSampling:
+    """`sample_neighbors` and `renumbered` of `sampling` for one graph; not for two threads at a time."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._row = np.full(graph.num_nodes, -1, dtype=np.int32)  # of each node, while a block is renumbered
+
+    def sample_neighbors(self, graph: Graph, nodes: Tensor, count: int, key: int) -> tuple[Tensor, Tensor]:
+        """At most `count` neighbours of each node (-1: all), as int32 offsets [nodes + 1] and int32 node ids."""
+        degree = graph.indptr[nodes + 1] - graph.indptr[nodes]
+        taken = degree if count < 0 else degree.clamp(max=count)
+        offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
+        torch.cumsum(taken, 0, out=offsets[1:])
+        neighbors = torch.empty(int(offsets[-1]), dtype=torch.int32)
+        arrays = (array.numpy() for array in (graph.indptr, graph.indices, nodes, offsets, neighbors))
+        _fill(*arrays, np.empty(max(count, 0), dtype=np.int64), _U(key % (1 << 64)))
+        return offsets, neighbors
+
+    def renumbered(self, nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
+        """The source nodes of a block, `nodes` first and then the new ones, and the neighbours' rows among them."""
+        sources, columns = _renumber(self._row, nodes.numpy(), neighbors.numpy())
+        return torch.from_numpy(sources), torch.from_numpy(columns)
+
+
+def _mix_loop(value: Any) -> Any:
+    value = value + _GOLDEN
+    value = (value ^ (value >> _S30)) * _FIRST
+    value = (value ^ (value >> _S27)) * _SECOND
+    return value ^ (value >> _S31)
+
+
+_mix = numba.njit(inline="always")(_mix_loop)
+
+
+def _fill_loop(indptr: Any, indices: Any, nodes: Any, offsets: Any, neighbors: Any, picks: Any, key: Any) -> None:
+    for target in range(nodes.size):
+        start, degree = indptr[nodes[target]], indptr[nodes[target] + 1] - indptr[nodes[target]]
+        at, count = offsets[target], offsets[target + 1] - offsets[target]
+        if count == degree:
+            for place in range(count):
+                neighbors[at + place] = indices[start + place]
+            continue
+        own_key = _mix(_U(nodes[target]) * _GOLDEN + key)
+        for j in range(count):
+            highest = degree - count + j
+            bits = _mix((own_key + _U(j)) * _GOLDEN)
+            pick = np.int64(((bits >> _S32) * _U(highest + 1)) >> _S32)
+            for earlier in range(j):
+                if picks[earlier] == pick:
+                    pick = highest
+                    break
+            picks[j] = pick
+        for j in range(count):
+            neighbors[at + j] = indices[start + picks[j]]
+
+
+def _renumber_loop(row: Any, nodes: Any, neighbors: Any) -> Any:
+    targets = nodes.size
+    for place in range(targets - 1, -1, -1):  # backwards: a node's first place wins
+        row[nodes[place]] = place
+    new = np.empty(neighbors.size, dtype=np.int64)
+    count = 0
+    for neighbor in neighbors:
+        if row[neighbor] < 0:
+            row[neighbor] = targets
+            new[count] = neighbor
+            count += 1
+    sources = np.concatenate((nodes, np.sort(new[:count])))
+    for place in range(targets, sources.size):
+        row[sources[place]] = place
+    columns = np.empty(neighbors.size, dtype=np.int32)
+    for edge in range(neighbors.size):
+        columns[edge] = row[neighbors[edge]]
+    for node in sources:
+        row[node] = -1
+    return sources, columns
+
+
+_fill = numba.njit(nogil=True, cache=True)(_fill_loop)
+_renumber = numba.njit(nogil=True, cache=True)(_renumber_loop)

@@ -1,0 +1,94 @@
+"""Graph isomorphism networks, which name the class of a whole graph.
+
+Xu et al., "How powerful are graph neural networks?" (2019). Features do not change while training, so their first
+neighbourhood sum is an input: the networks take it instead of the features (`first_sum`).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+
+from clusterctl.graph.dropout import keyed_dropout
+from clusterctl.graph.hashing import Purpose, stream
+
+if TYPE_CHECKING:
+    from clusterctl.graph.collection import Collection, GraphBatch
+
+
+class GinConv(nn.Module):
+    """`network(h_v + sum h_u)`, as PyG's GINConv with its default epsilon of zero."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, batch: GraphBatch, rows: Tensor) -> Tensor:
+        return self.of_sum(rows + batch.neighbor_sum(rows))
+
+    def of_sum(self, summed: Tensor) -> Tensor:
+        """The layer from `h_v + sum h_u`."""
+        out: Tensor = self.network(summed)
+        return out
+
+
+def first_sum(collection: Collection, features: Tensor) -> Tensor:
+    """`h_v + sum h_u` of the features [nodes, channels] of the whole collection."""
+    everything = collection.batch(torch.arange(collection.num_graphs, device=features.device))
+    return features + everything.neighbor_sum(features)
+
+
+class PlainGin(nn.Module):
+    """Convolutions with one linear map each; the last one's outputs, read out, are the scores of the classes."""
+
+    def __init__(self, inputs: int, hidden: int, classes: int, layers: int, readout: str) -> None:
+        super().__init__()
+        widths = [inputs, *[hidden] * (layers - 1), classes]
+        self.layers = nn.ModuleList(GinConv(nn.Linear(*pair)) for pair in pairwise(widths))
+        self._readout = readout
+
+    def forward(self, batch: GraphBatch, summed: Tensor, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002
+        first, *others = self.layers
+        rows = cast("GinConv", first).of_sum(summed)
+        for layer in others:
+            rows = layer(batch, rows.relu())
+        return batch.readout(rows, self._readout)
+
+
+class Gin(nn.Module):
+    """Convolutions with two-layer perceptrons; every layer is read out and adds its own scores, as in the paper.
+
+    Rows are normalised one by one (LayerNorm) and not over the batch as in the paper: batch statistics would differ
+    with the number of ranks and count the padding of the last step.
+    """
+
+    def __init__(self, inputs: int, hidden: int, classes: int, layers: int, readout: str, dropout: float = 0.0) -> None:
+        super().__init__()
+        widths = [inputs, *[hidden] * (layers - 1)]
+        self.layers = nn.ModuleList(GinConv(_perceptron(width, hidden)) for width in widths)
+        self.scores = nn.ModuleList(nn.Linear(hidden, classes) for _ in widths)
+        self._readout, self._dropout = readout, dropout
+
+    def forward(self, batch: GraphBatch, summed: Tensor, randomness: tuple[int, ...]) -> Tensor:
+        """The scores [graphs, classes]; `summed` is the `first_sum` of the batch's nodes, `randomness` keys dropout."""
+        rows, parts = summed, []
+        for depth, (layer, scores) in enumerate(zip(self.layers, self.scores, strict=True)):
+            rows = layer(batch, rows) if depth else cast("GinConv", layer).of_sum(rows)
+            if self.training:
+                rows = keyed_dropout(rows, batch.nodes, self._dropout, stream(Purpose.DROPOUT, *randomness, depth))
+            parts.append(scores(batch.readout(rows, self._readout)))
+        return torch.stack(parts).sum(0)
+
+
+def _perceptron(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(inputs, outputs),
+        nn.LayerNorm(outputs),
+        nn.ReLU(),
+        nn.Linear(outputs, outputs),
+        nn.LayerNorm(outputs),
+        nn.ReLU(),
+    )

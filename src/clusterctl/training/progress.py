@@ -1,0 +1,60 @@
+"""What a training tells: every step and score in the metrics, every epoch in a line of rank 0."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.runs.stages import Stage
+
+if TYPE_CHECKING:
+    from clusterctl.spec import LoopTrain
+    from clusterctl.task.task import Task
+    from clusterctl.training.objective import Accuracy
+
+
+class Fold(NamedTuple):
+    """Where a training stands among those of a cross-validation; from 1 on."""
+
+    number: int
+    of: int
+
+
+class Progress:
+    """Counts the steps of all epochs, and of all folds."""
+
+    def __init__(self, task: Task, train: LoopTrain, steps: int, unit: str, fold: Fold | None) -> None:
+        self._task, self._epochs, self._steps, self._unit = task, train.epochs, steps, unit
+        number, of = fold or (1, 1)
+        self._step = (number - 1) * train.epochs * steps
+        self._labels = {"fold": number, "folds": of} if fold else {}
+        self._counts = {**self._labels, "steps": of * train.epochs * steps, "epochs": train.epochs}
+        self._began = time.monotonic()
+
+    def epoch(self, epoch: int) -> None:
+        """An epoch begins."""
+        self._began = time.monotonic()
+        self._counts["epoch"] = epoch
+        self._task.events.stage(Stage.TRAINING, **self._labels, epoch=epoch)
+
+    def step(self, loss: float) -> None:
+        """A step is done."""
+        self._step += 1
+        self._task.metrics.write(step=self._step, **self._counts, loss=loss)
+
+    def evaluating(self) -> None:
+        self._task.events.stage(Stage.EVALUATING, **self._labels, epoch=self._counts["epoch"])
+
+    def scores(self, scores: dict[str, Accuracy]) -> None:
+        """An evaluation is done. Splits that hold nothing are left out."""
+        named: dict[str, float] = {f"{split}_accuracy": score.share for split, score in scores.items() if score.total}
+        if "test" in scores:
+            named[f"test_{self._unit}"] = scores["test"].total
+        self._task.metrics.write(step=self._step, **self._counts, **named)
+
+    def tell(self, what: str, scores: dict[str, Accuracy]) -> None:
+        """One line on rank 0, with the seconds since the epoch began."""
+        if self._task.place.rank == 0:
+            fold = f"fold {self._labels['fold']}/{self._labels['folds']}  " if self._labels else ""
+            told = "".join(f"  {split} accuracy {score.share:.4f}" for split, score in scores.items())
+            print(f"{fold}{what}{told}  {time.monotonic() - self._began:.2f} s", flush=True)

@@ -1,0 +1,69 @@
+"""Sets of small graphs in the raw format of the TU data sets (graphlearning.io): text files of one name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clusterctl.errors import TaskError
+from clusterctl.graph.collection import Collection, joined_graphs
+from clusterctl.graph.storage import compressed, shared
+
+if TYPE_CHECKING:
+    from clusterctl.task.task import Task
+
+_EDGES = "_A.txt"  # the file that every such data set has
+
+
+def raw_identity(root: str | None) -> dict[str, Any]:
+    """What tells one data set from another: where its raw files lie, their sizes and times. Raises TaskError."""
+    hint = f"data.root names a folder with raw/NAME{_EDGES}, raw/NAME_graph_indicator.txt, raw/NAME_graph_labels.txt"
+    if root is None:
+        raise TaskError("this workload needs a data set, and data.root is not set", hint)
+    folder = Path(root).resolve() / "raw"
+    names = [path.name.removesuffix(_EDGES) for path in folder.glob(f"*{_EDGES}")]
+    if len(names) != 1:
+        found = ", ".join(sorted(names)) or f"no file *{_EDGES}"
+        raise TaskError(f"not one data set in {folder}, but {found}", hint)
+    files = {path.name: path.stat() for path in sorted(folder.glob(f"{names[0]}_*.txt"))}
+    for part in ("graph_indicator", "graph_labels"):
+        if f"{names[0]}_{part}.txt" not in files:
+            raise TaskError(f"no data: {folder / names[0]}_{part}.txt", hint)
+    sizes = {name: [status.st_size, status.st_mtime_ns] for name, status in files.items()}
+    return {"root": str(folder.parent), "name": names[0], **sizes}
+
+
+def shared_raw_graphs(task: Task, identity: dict[str, Any]) -> Collection:
+    """The graphs in the raw files of this identity, read once and shared by all ranks and runs."""
+    return shared(task, Collection, "tu", identity, lambda scratch: read_raw(identity, scratch))
+
+
+def read_raw(identity: dict[str, Any], scratch: Path) -> Collection:
+    """Read the data set with PyG's own class, which would like to write beside the raw files; they may be read-only."""
+    from torch_geometric.datasets import TUDataset  # 1.6 s, and only one rank of all needs it
+
+    class RawTUDataset(TUDataset):  # type: ignore[misc]
+        @property
+        def raw_dir(self) -> str:
+            return str(Path(identity["root"], "raw"))
+
+        @property
+        def processed_dir(self) -> str:
+            return str(scratch)
+
+    try:
+        graphs = list(RawTUDataset(identity["root"], identity["name"], use_node_attr=True))
+        bounds, edges = joined_graphs([(graph.num_nodes, graph.edge_index) for graph in graphs])
+        y = torch.cat([graph.y for graph in graphs])
+    except (OSError, ValueError, IndexError, RuntimeError) as error:
+        raise TaskError(
+            f"cannot read {identity['root']} as a TU data set: {error}", "are the raw files whole?"
+        ) from error
+    labels = Path(identity["root"], "raw", f"{identity['name']}_graph_labels.txt").read_text().split()
+    if len(graphs) != len(labels):  # PyG 2.8 counts graphs by their edges, so the last ones may be left out
+        raise TaskError(f"PyG reads {len(graphs)} of {len(labels)} graphs", "the last graph of the files needs an edge")
+    num_nodes = int(bounds[-1])
+    x = torch.cat([torch.empty(graph.num_nodes, 0) if graph.x is None else graph.x for graph in graphs])
+    return Collection(bounds, *compressed(edges, num_nodes), x=x, y=y, num_classes=int(y.max()) + 1)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from clusterctl.graph.collection import Collection, joined_graphs
+from clusterctl.graph.storage import compressed
+
+
+def random_graphs(count: int = 12, seed: int = 0) -> list[Data]:
+    """Small graphs, some without edges, one of a single node."""
+    generator = torch.Generator().manual_seed(seed)
+    graphs = []
+    for number in range(count):
+        nodes = 1 + number % 6
+        pairs = torch.randint(0, nodes, (2, 3 * (number % 4)), generator=generator).unique(dim=1)
+        x = torch.randn(nodes, 3, generator=generator, dtype=torch.float64)
+        graphs.append(Data(x=x, edge_index=pairs, y=torch.tensor([number % 2]), num_nodes=nodes))
+    return graphs
+
+
+def collected(graphs: list[Data]) -> Collection:
+    bounds, edges = joined_graphs([(graph.num_nodes, graph.edge_index) for graph in graphs])
+    x, y = torch.cat([graph.x for graph in graphs]), torch.cat([graph.y for graph in graphs])
+    return Collection(bounds, *compressed(edges, int(bounds[-1])), x, y, num_classes=2)
+
+
+def pairs_of(columns: Tensor, offsets: Tensor) -> set[tuple[int, int]]:
+    targets = torch.arange(offsets.numel() - 1).repeat_interleave(offsets.diff())
+    return set(zip(columns.tolist(), targets.tolist(), strict=True))
+
+
+@given(st.lists(st.integers(0, 11), min_size=1, max_size=20))
+def test_a_batch_is_what_pyg_makes_of_the_same_graphs_repeated_ones_too(numbers: list[int]) -> None:
+    graphs = random_graphs()
+    batch = collected(graphs).batch(torch.tensor(numbers))
+    theirs = Batch.from_data_list([graphs[number] for number in numbers])
+    assert torch.equal(batch.bounds, theirs.ptr)
+    assert torch.equal(collected(graphs).x[batch.nodes], theirs.x)
+    assert pairs_of(batch.columns, batch.offsets) == set(zip(*theirs.edge_index.tolist(), strict=True))
+    assert batch.columns.numel() == theirs.edge_index.size(1)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_a_readout_takes_each_graph_by_itself(mode: str) -> None:
+    graphs = random_graphs()
+    collection = collected(graphs)
+    numbers = torch.tensor([7, 0, 7, 3])
+    batch = collection.batch(numbers)
+    got = batch.readout(collection.x[batch.nodes], mode)
+    expected = torch.stack([getattr(graphs[number].x, mode)(0) for number in numbers])
+    torch.testing.assert_close(got, expected)

@@ -1,0 +1,56 @@
+"""The compiled sampler draws what the plain one draws, on any graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterctl.graph import sampling
+from clusterctl.graph.sampling import NeighborSampler, renumbered, sample_neighbors
+from clusterctl.graph.storage import Graph
+
+pytest.importorskip("numba")  # optional for users; `make setup` brings it
+from clusterctl.graph.compiled import CompiledSampling
+
+MakeGraph = Callable[..., Graph]
+NODES = 60
+
+
+@settings(deadline=None)  # the first example compiles
+@given(
+    edges=st.sampled_from([0, 30, 500, 3000]),
+    nodes=st.lists(st.integers(0, NODES - 1), min_size=1, max_size=40),
+    count=st.integers(-1, 30),
+    key=st.integers(-(2**63), 2**63 - 1),
+)
+def test_neighbours_and_rows_are_the_same(
+    random_graph: MakeGraph, edges: int, nodes: list[int], count: int, key: int
+) -> None:
+    graph = random_graph(nodes=NODES, edges=edges)
+    compiled = CompiledSampling(graph)
+    targets = torch.tensor(nodes)
+    plain = sample_neighbors(graph, targets, count, key)
+    for _ in range(2):  # the second time the map of rows has been used
+        fast = compiled.sample_neighbors(graph, targets, count, key)
+        for ours, theirs in zip(
+            [*fast, *compiled.renumbered(targets, fast[1])], [*plain, *renumbered(targets, plain[1])], strict=True
+        ):
+            assert ours.dtype == theirs.dtype
+            assert torch.equal(ours, theirs)
+
+
+def test_large_graphs_get_the_compiled_loops_and_the_same_blocks(
+    random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = random_graph(edges=3000)
+    plain = NeighborSampler(graph, [5, 4, 3], seed=3).sample(graph.train, 1, 2)
+    monkeypatch.setattr(sampling, "_WORTH_COMPILING", 0)
+    sampler = NeighborSampler(graph, [5, 4, 3], seed=3)
+    assert isinstance(sampler._renumbered.__self__, CompiledSampling)  # type: ignore[attr-defined]
+    for ours, theirs in zip(sampler.sample(graph.train, 1, 2), plain, strict=True):
+        for name in ("nodes", "offsets", "neighbors", "columns"):
+            assert torch.equal(getattr(ours, name), getattr(theirs, name))

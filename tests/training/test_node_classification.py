@@ -1,0 +1,71 @@
+"""The accelerations with names: what is exact about them, one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from clusterctl.graph.storage import Graph
+from clusterctl.spec import NodeTrain
+from clusterctl.task.task import Task
+from clusterctl.training.epoch_plan import Batch
+from clusterctl.training.node_classification import NodeClassification
+
+MakeGraph = Callable[..., Graph]
+EXACT = NodeTrain(fan_out=(4, -1), hidden_channels=9, precision="float64")
+
+
+def batch_of(graph: Graph) -> Batch:
+    return Batch(1, 0, graph.train, torch.ones(graph.train.numel()), graph.train.numel())
+
+
+def loss_and_gradients(graph: Graph, train: NodeTrain, task: Task) -> list[torch.Tensor]:
+    objective = NodeClassification(graph, train, task)
+    batch = batch_of(graph)
+    loss = objective.loss(batch, objective.prepare(batch))
+    loss.backward()  # type: ignore[no-untyped-call]
+    return [
+        loss.detach(),
+        *(parameter.grad for parameter in objective.model.parameters() if parameter.grad is not None),
+    ]
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn"])
+@pytest.mark.parametrize("width", [9, 3])  # the second projects before it aggregates, in inference
+def test_a_cached_first_aggregation_is_that_of_all_neighbours(
+    random_graph: MakeGraph, lone_task: Task, model: str, width: int
+) -> None:
+    graph, train = random_graph(), replace(EXACT, model=model, hidden_channels=width)
+    plain = loss_and_gradients(graph, train, lone_task)
+    cached = loss_and_gradients(graph, replace(train, cache_first_aggregation=True), lone_task)
+    torch.testing.assert_close(cached, plain, rtol=0, atol=1e-12)
+
+    both = [NodeClassification(graph, replace(train, cache_first_aggregation=c), lone_task) for c in (False, True)]
+    assert both[0].evaluate(("val", "test")) == both[1].evaluate(("val", "test"))
+
+
+def test_a_cached_first_aggregation_samples_one_hop_less(random_graph: MakeGraph, lone_task: Task) -> None:
+    graph = random_graph(edges=3000)
+    objective = NodeClassification(graph, replace(EXACT, fan_out=(4, 3), cache_first_aggregation=True), lone_task)
+    outer, inner = objective.prepare(batch_of(graph))
+    assert outer.neighbors.numel() == 0
+    assert inner.offsets.diff().max() == 4
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn"])
+@pytest.mark.parametrize("cached", [False, True])
+def test_bfloat16_keeps_weights_and_gradients_in_float32_and_stays_close(
+    random_graph: MakeGraph, lone_task: Task, model: str, cached: bool
+) -> None:
+    graph = random_graph(nodes=2000, edges=600_000)  # degrees above 256, where bfloat16 cannot count
+    train = replace(EXACT, model=model, fan_out=(-1, -1), hidden_channels=64, cache_first_aggregation=cached)
+    coarse = replace(train, precision="bfloat16")
+    wanted = loss_and_gradients(graph, train, lone_task)
+    got = loss_and_gradients(graph, coarse, lone_task)
+    assert {tensor.dtype for tensor in got} == {torch.float32}
+    for ours, exact in zip(got, wanted, strict=True):
+        assert float((ours - exact).norm() / exact.norm()) < 0.05
+    assert NodeClassification(graph, coarse, lone_task).evaluate(("test",))["test"].total == graph.test.numel()

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.errors import TaskError
+from clusterctl.training.objective import Accuracy
+from clusterctl.training.selection import Best
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=20), st.integers(1, 4))
+def test_it_waits_for_as_many_scores_as_it_has_patience_and_keeps_the_first_best(
+    scores: list[int], patience: int
+) -> None:
+    values = torch.tensor([0.0])
+    best = Best(values, patience)
+    seen = []
+    for number, score in enumerate(scores):
+        values.fill_(number)
+        seen.append(score)
+        first_best = seen.index(max(seen))
+        if best.offer(Accuracy(score, 5)):
+            assert number - first_best == patience
+            break
+        assert number - first_best < patience
+    best.restore()
+    assert values.item() == first_best
+
+
+def test_there_is_nothing_to_choose_by_in_an_empty_split() -> None:
+    with pytest.raises(TaskError, match="validation split is empty"):
+        Best(torch.zeros(1), 2).offer(Accuracy(0, 0))

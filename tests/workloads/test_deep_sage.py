@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from statistics import mean
+
+import pytest
+from ranks import CORA, losses_of, metrics_of, run_job
+
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Data, DeepSageTrain, Job, from_record
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+
+
+def cora_job(**train: object) -> Job:
+    """jobs/deep-sage-cora.toml with some of its settings changed."""
+    record = tomllib.loads((JOBS / "deep-sage-cora.toml").read_text())
+    record |= {"name": "deep", "data": {"root": str(CORA)}, "train": {**record["train"], **train}}
+    return from_record(Job, record, parse=True)
+
+
+def test_three_hops_of_four_are_the_default_and_layers_follow_the_fan_out(tmp_path: Path) -> None:
+    assert DeepSageTrain().fan_out == (4, 4, 4)
+    losses = []
+    for fan_out in ((4, 4, 4), (4, 4)):
+        train = DeepSageTrain(fan_out=fan_out, hidden_channels=32, batch_size=512, epochs=3, lr=0.01)
+        run = RunDir(tmp_path / "runs" / f"deep-{len(fan_out)}")
+        job = Job(name="deep", workload="deep-sage", data=Data(root=str(CORA)), train=train)
+        done = run_job(job, run, [1])
+        assert [code for code, _, _ in done] == [0], done
+        assert metrics_of(run)[-1]["test_accuracy"] > 0.7
+        losses.append(losses_of(run))
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.long
+def test_cora_reaches_087_on_average_of_three_seeds(tmp_path: Path) -> None:
+    accuracies = []
+    for seed in range(3):
+        run = RunDir(tmp_path / "runs" / f"deep-{seed}")
+        done = run_job(cora_job(seed=seed), run, [2, 2])
+        assert [code for code, _, _ in done] == [0, 0, 0, 0], done
+        accuracies.append(metrics_of(run)[-1]["test_accuracy"])
+    print(accuracies)
+    assert mean(accuracies) >= 0.87, accuracies

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from statistics import mean
+
+import pytest
+from ranks import IMDB, metrics_of, run_job
+
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Job, from_record
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+
+
+def job_of(file: str, **train: object) -> Job:
+    """The job in a file, with some of its settings changed."""
+    record = tomllib.loads((JOBS / file).read_text())
+    record |= {"name": "imdb", "data": {"root": str(IMDB)}, "train": {**record["train"], **train}}
+    return from_record(Job, record, parse=True)
+
+
+def test_folds_are_labelled_and_every_graph_of_them_is_tested_once(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "runs" / "gin")
+    done = run_job(job_of("imdb-gin.toml", folds=3, epochs=2), run, [2])
+    assert [code for code, _, _ in done] == [0, 0], done
+    *folds, whole = metrics_of(run)
+    steps = [record["step"] for record in folds if "loss" in record]
+    assert steps == list(range(1, folds[0]["steps"] + 1))
+    assert [record["test_graphs"] for record in folds if "test_graphs" in record] == [100] * 3
+    assert whole["test_graphs"] == 300
+    tested = {record["fold"]: record["test_accuracy"] for record in folds if "test_accuracy" in record}
+    assert whole["test_accuracy"] == pytest.approx(mean(tested.values()))
+    assert list(tested) == [1, 2, 3]
+    assert "3 of 10 folds, 300 graphs: test accuracy" in done[0][1].splitlines()[-1]
+
+
+def test_the_settings_of_the_tutorial_run_and_hardly_learn(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "runs" / "plain")
+    done = run_job(job_of("imdb-seed.toml"), run, [1])
+    assert [code for code, _, _ in done] == [0], done
+    final = metrics_of(run)[-1]
+    assert final["test_graphs"] == 100
+    assert 0.3 <= final["test_accuracy"] <= 0.75
+
+
+@pytest.mark.long
+def test_ten_folds_reach_71_on_average(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "runs" / "gin")
+    done = run_job(job_of("imdb-gin.toml"), run, [2, 2])
+    assert [code for code, _, _ in done] == [0, 0, 0, 0], done
+    final = metrics_of(run)[-1]
+    assert final["test_graphs"] == 1000
+    assert final["test_accuracy"] >= 0.71, final

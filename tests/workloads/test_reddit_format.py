@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from ranks import CORA
+
+from clusterctl.errors import TaskError
+from clusterctl.workloads.reddit_format import raw_identity, read_raw
+
+
+def test_the_identity_of_the_data_changes_with_its_files(tmp_path: Path) -> None:
+    root = shutil.copytree(CORA, tmp_path / "data")
+    before = raw_identity(str(root))
+    assert raw_identity(f"{root}/../data") == before
+    os.utime(root / "raw" / "reddit_graph.npz", (1, 1))
+    assert raw_identity(str(root)) != before
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive"])
+def test_raw_files_that_cannot_be_read_are_the_users_error(tmp_path: Path, content: bytes) -> None:
+    root = shutil.copytree(CORA, tmp_path / "data")
+    (root / "raw" / "reddit_data.npz").write_bytes(content)
+    (tmp_path / "scratch").mkdir()
+    with pytest.raises(TaskError, match="cannot read .*/data as a Reddit data set"):
+        read_raw(root, tmp_path / "scratch")
+
+
+def test_a_job_without_a_data_root_says_so() -> None:
+    with pytest.raises(TaskError, match="data.root is not set"):
+        raw_identity(None)
