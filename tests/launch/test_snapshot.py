@@ -53,6 +53,12 @@ def test_git_decides_what_belongs_to_a_project(tmp_path: Path, project: Path) ->
     assert names(take_snapshot(tmp_path / "runs", project)) == {".gitignore", "train.py", "package/é with space.py"}
 
 
+def test_a_project_in_a_folder_that_git_ignores_is_copied_whole(tmp_path: Path, project: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / ".gitignore").write_text("project/\n")
+    assert names(take_snapshot(tmp_path / "runs", project)) == {"train.py", "package/é with space.py"}
+
+
 def test_links_are_kept_and_runs_inside_the_project_are_not(tmp_path: Path, project: Path) -> None:
     (project / "link.py").symlink_to("train.py")
     (project / "dangling").symlink_to("nowhere")

@@ -72,7 +72,7 @@ def _project_files(project: Path, runs: Path) -> list[Path]:
 
 
 def _listed_by_git(project: Path) -> Iterable[Path] | None:
-    """The files that git tracks or would track; None where there is no repository, or no git."""
+    """The files that git tracks or would track; None where there is no repository, no git, or it ignores all."""
     if not any((folder / ".git").exists() for folder in (project, *project.parents)):
         return None
     command: list[str | Path] = ["git", "-C", project, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -80,7 +80,8 @@ def _listed_by_git(project: Path) -> Iterable[Path] | None:
         done = subprocess.run(command, capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return _existing(project, dict.fromkeys(Path(os.fsdecode(name)) for name in done.stdout.split(b"\0") if name))
+    names = dict.fromkeys(Path(os.fsdecode(name)) for name in done.stdout.split(b"\0") if name)
+    return _existing(project, names) if names else None
 
 
 def _existing(project: Path, names: Iterable[Path]) -> Iterator[Path]:
