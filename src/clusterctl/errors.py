@@ -28,6 +28,11 @@ class ClusterctlError(Exception):
         self.message = message
         self.hint = hint
 
+    @property
+    def text(self) -> str:
+        """What a task writes into its log; the command line escapes what it shows and renders errors itself."""
+        return f"error: {self.message}\nhint: {self.hint}" if self.hint else f"error: {self.message}"
+
 
 class UsageError(ClusterctlError):
     exit_code = 2

@@ -14,7 +14,8 @@ from clusterctl.display.summary import show_end, show_next
 from clusterctl.display.table import note
 from clusterctl.observe.evidence import numbers_of
 from clusterctl.observe.follow import REAL, World, watch
-from clusterctl.observe.lines import Growing, parse_record
+from clusterctl.observe.lines import Growing
+from clusterctl.runs.files import parse_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 
 def spawn(argv: list[str], environment: Mapping[str, str], folder: str, out: int, err: int) -> int:
@@ -54,6 +54,18 @@ def signal_bytes(*numbers: signal.Signals) -> int:
     for number in numbers:
         signal.signal(number, lambda *_: None)
     return reader
+
+
+def reaped() -> Iterator[tuple[int, int]]:
+    """The children that have ended since the last look, each with its wait status."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
 
 
 def send_signal(group: int, number: int) -> None:

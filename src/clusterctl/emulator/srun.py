@@ -152,13 +152,7 @@ class Step:
         return self.files[name]
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in processes.reaped():
             if task := self.running.pop(pid, None):
                 self._ended(task, os.waitstatus_to_exitcode(status))
 

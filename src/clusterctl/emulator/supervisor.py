@@ -224,13 +224,7 @@ class Supervisor:
 
     def _reap(self) -> None:
         fifo.drain(self.signals)
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
+        for pid, status in processes.reaped():
             if pid == self.batch:
                 self.status = status
 

@@ -5,9 +5,10 @@ Files are polled and opened again at each look: inotify does nothing on NFS, and
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
+
+from clusterctl.runs.files import parse_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,12 +81,3 @@ def last_records(path: Path) -> list[dict[str, Any]]:
     except NO_FILE:
         return []
     return [record for line in lines if (record := parse_record(line)) is not None]
-
-
-def parse_record(line: bytes) -> dict[str, Any] | None:
-    """One JSON object, or None for a line that is none."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None

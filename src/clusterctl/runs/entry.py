@@ -51,9 +51,7 @@ class Entry:
             error = _explained(raised)
             events.exception(error)
             events.exit(error.exit_code)
-            print(f"error: {error.message}", file=sys.stderr)
-            if error.hint:
-                print(f"hint: {error.hint}", file=sys.stderr)
+            print(error.text, file=sys.stderr)
             raise SystemExit(error.exit_code) from None
         except SystemExit as leaving:
             code = leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1

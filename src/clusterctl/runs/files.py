@@ -53,9 +53,6 @@ class Lines:
     def append(self, record: dict[str, Any]) -> None:
         os.write(self._descriptor, json.dumps(record).encode() + b"\n")
 
-    def close(self) -> None:
-        os.close(self._descriptor)
-
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The records of a file of JSON lines; nothing where there is no file, no torn or foreign line."""
@@ -64,27 +61,14 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     except FileNotFoundError:
         return
     for line in content.split(b"\n")[:-1]:  # what follows the last newline is torn, or empty
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
+        if (record := parse_record(line)) is not None:
             yield record
 
 
-def last_line(path: Path, tail_bytes: int = 65536) -> dict[str, Any] | None:
-    """The last whole record of a file of JSON lines, read from its end: the file may be large."""
+def parse_record(line: bytes) -> dict[str, Any] | None:
+    """One JSON object, or None for a line that is none."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - tail_bytes))
-            lines = file.read().split(b"\n")[:-1]
-    except FileNotFoundError:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
         return None
-    for line in reversed(lines):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            return record
-    return None
+    return record if isinstance(record, dict) else None

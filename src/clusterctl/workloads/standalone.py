@@ -28,9 +28,7 @@ def run_alone(workload: str, main: Main) -> None:
         place = Place.from_environment()
         main(job, place, None, Events(None, place.rank), StopRequest())
     except ClusterctlError as error:
-        print("error:", error.message, file=sys.stderr)
-        if error.hint:
-            print("hint:", error.hint, file=sys.stderr)
+        print(error.text, file=sys.stderr)
         raise SystemExit(error.exit_code) from None
 
 
