@@ -39,6 +39,13 @@ class Attempt:
     def events(self, rank: int) -> Path:
         return self.path / "events" / f"rank_{rank:05}.jsonl"
 
+    def heartbeat(self, rank: int) -> Path:
+        return self.path / "heartbeats" / f"rank_{rank:05}"
+
+    def telemetry(self, node: str) -> Path:
+        """What the leader of `node` (a host name) sampled there."""
+        return self.path / "telemetry" / f"{node}.jsonl"
+
     def log(self, rank: int, stream: str = "out") -> Path:
         return self.path / "logs" / f"rank_{rank:05}.{stream}"
 
@@ -94,6 +101,15 @@ class RunDir:
     @property
     def finished_json(self) -> Path:
         return self.path / "finished.json"
+
+    @property
+    def requeue_json(self) -> Path:
+        """A task's request that the run be started again: by which attempt, why, and when."""
+        return self.path / "requeue.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
 
     @property
     def attempts_folder(self) -> Path:
