@@ -53,7 +53,7 @@ class Collection:
         shift = (bounds[:-1] - first).repeat_interleave(edges, output_size=taken.numel())
         ends = self.indptr[nodes + 1] + (edge_bounds[:-1] - begin).repeat_interleave(sizes, output_size=nodes.numel())
         offsets = torch.cat([ends.new_zeros(1), ends])
-        return GraphBatch(nodes, bounds, offsets, self.indices[taken] + shift)
+        return GraphBatch(nodes, bounds, offsets, self.indices.index_select(0, taken) + shift)
 
 
 @dataclass(frozen=True)
