@@ -8,9 +8,10 @@ generators", OOPSLA 2014) in the wrapping int64 arithmetic that torch offers on 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def _signed(bits: int) -> int:
