@@ -1,7 +1,7 @@
 """What further ranks on a node cost in memory: four against one, the proportional set size of all processes together.
 
 What the programs themselves need (torch, numba) is measured with a graph of almost nothing, and taken off. The global
-batch is the same, 1,024 seeds. A copy of the graph in every rank, as the published examples have it, would be the last column.
+batch is the same, 1,024 seeds. The last column is what a graph in every rank costs, as in the published examples.
 
 python benchmarks/memory.py [--scale 0.1]
 """
