@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
+import time
 
 import pytest
 
@@ -65,7 +67,7 @@ def test_a_request_that_can_never_be_met_is_refused(cluster, option):
         (["--no-such", "x.sh"], "unrecognized option '--no-such'"),
         (["gone.sh"], "Unable to open file gone.sh"),
         (["text"], "does not look like a batch script"),
-        ([], "no batch script"),
+        ([], "Batch script is empty"),
         (["bad.sh"], "unrecognized option '--tyme'"),
     ],
 )
@@ -86,6 +88,22 @@ def test_a_test_only_request_starts_nothing(cluster):
     assert "2 nodes" in done.stderr
     assert cluster.call("squeue", "-h", "-t", "all") == ""
     assert cluster.run("sbatch", "--test-only", "--nodes=9", "x.sh").returncode == 1
+
+
+def test_a_test_only_request_is_told_when_there_will_be_room(cluster):
+    """By the time limits of what runs; a script may come from standard input, as Slurm's sbatch takes it."""
+    holder = cluster.submit("sleep 600", "--nodes=2", "--exclusive", "--time=10")
+    cluster.wait(holder, "RUNNING")
+    done = subprocess.run(
+        [str(cluster.bin / "sbatch"), "--test-only"],
+        input="#!/bin/sh\n",
+        env={**os.environ, "SLURM_TIME_FORMAT": "%s"},
+        capture_output=True,
+        text=True,
+    )
+    start = int(done.stderr.split(" to start at ")[1].split()[0])
+    assert 590 < start - time.time() < 610
+    cluster.call("scancel", holder)
 
 
 def test_jobs_that_are_submitted_at_once_have_different_ids(cluster):

@@ -33,6 +33,7 @@ COMMANDS = {
     "logs": "Show what the ranks of a run wrote",
     "cancel": "End runs, waiting or running",
     "release": "Let a run start that was submitted with --hold",
+    "nodes": "Show what is free, and where a job would fit",
     "doctor": "Check this machine and a cluster",
     "sandbox": "Start a real Slurm on this machine",
     "config": "Show jobs, clusters and where values come from",

@@ -12,6 +12,8 @@ _ESCAPES = re.compile(
     r"|\x1b[ -/]*[0-~]"
     r"|[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
+NOW_SECONDS = 60  # a start within so long is one now: Slurm looks at its queue once in a while, and clocks differ
+_FORESEEN_SECONDS = 2 * 366 * 86400
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
 
 
@@ -38,6 +40,14 @@ def duration(seconds: float) -> str:
     size, unit = next((size, unit) for size, unit in _UNITS if whole >= size)
     smaller, name = {86400: (3600, "h"), 3600: (60, "m"), 60: (1, "s")}[size]
     return f"{whole // size}{unit}{whole % size // smaller:02}{name}"
+
+
+def when(moment: float, now: float) -> str:
+    """`now`, or `in 2h10m`. Slurm's estimates lie a century ahead where a job without a time limit is in the way."""
+    away = moment - now
+    if away > _FORESEEN_SECONDS:
+        return "at no time that it can foresee"
+    return "now" if away <= NOW_SECONDS else f"in {duration(away)}"
 
 
 def number(value: float | None, digits: int = 4) -> str:

@@ -1,4 +1,4 @@
-"""Slurm's commands for one machine without Slurm: stand-ins for sbatch, srun, squeue, scancel and scontrol.
+"""Slurm's commands for one machine without Slurm: sbatch, srun, squeue, sinfo, scancel and scontrol.
 
 There is no daemon. `sbatch` writes the job into the state folder and starts one detached `supervisor`, which waits for
 slots of the virtual nodes (`slots`), runs the batch script and records the end. Slurm 22.05 is the reference, and only

@@ -1,4 +1,4 @@
-"""Writing the stand-ins: five shell scripts that start this package's modules in a bare interpreter."""
+"""Writing the stand-ins: six shell scripts that start this package's modules in a bare interpreter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import clusterctl
 if TYPE_CHECKING:
     from clusterctl.spec import Emulator
 
-COMMANDS = ("sbatch", "srun", "squeue", "scancel", "scontrol")
+COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
 
 
 def ensure_stand_ins(state: Path, emulator: Emulator) -> Path:

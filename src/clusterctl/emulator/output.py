@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import time
 
 from clusterctl.emulator.machine import node_name
 
@@ -42,6 +43,11 @@ def open_output(path: str, *, append: bool) -> int:
     """A descriptor whose writes all go to the end, so that several processes can have it in common."""
     mode = os.O_APPEND if append else os.O_APPEND | os.O_TRUNC
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o666)
+
+
+def shown_time(seconds: float) -> str:
+    """As Slurm shows a time: in local time, or as SLURM_TIME_FORMAT says."""
+    return time.strftime(os.environ.get("SLURM_TIME_FORMAT", "%Y-%m-%dT%H:%M:%S"), time.localtime(seconds))
 
 
 def user_name() -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.emulator import jobs
 from clusterctl.emulator.jobs import HELD, JOB_MARK, Record, State
+from clusterctl.emulator.output import shown_time
 from clusterctl.emulator.request import SBATCH, make_request, refuse_impossible, script_options
 from clusterctl.errors import SlurmError
 
@@ -20,20 +21,18 @@ if TYPE_CHECKING:
 
 def main(machine: Machine, arguments: list[str]) -> int:
     options, words = SBATCH.parse(arguments)
-    if not words:
-        raise SlurmError("no batch script given")
-    path = Path(words[0])
-    try:
-        script = path.read_bytes()
-    except OSError as error:
-        raise SlurmError(f"Unable to open file {path}: {error.strerror}") from None
+    name, script = _read(words)
+    if not script:
+        raise SlurmError("Batch script is empty!")
     if not script.startswith(b"#!"):
         raise SlurmError("This does not look like a batch script: its first line must start with #!")
     options = script_options(script.decode(errors="surrogateescape")) | options  # the command line wins
-    request = make_request(options, words[1:], path.name, str(Path.cwd()))
+    request = make_request(options, words[1:], name, str(Path.cwd()))
     refuse_impossible(request, machine)
     if "test-only" in options:
-        start = time.strftime("%Y-%m-%dT%H:%M:%S")
+        from clusterctl.emulator import slots  # slow to import, seldom needed
+
+        start = shown_time(slots.estimated_start(machine, request, time.time()))
         print(
             f"sbatch: Job to start at {start} on {request.nodes} nodes in partition {request.partition}",
             file=sys.stderr,
@@ -46,6 +45,17 @@ def main(machine: Machine, arguments: list[str]) -> int:
     _start_supervisor(machine, job, control)
     print(job.id if "parsable" in options else f"Submitted batch job {job.id}")
     return 0
+
+
+def _read(words: list[str]) -> tuple[str, bytes]:
+    """The job's default name and the script: of the file that is named, else of standard input."""
+    if not words:
+        return "sbatch", sys.stdin.buffer.read()
+    path = Path(words[0])
+    try:
+        return path.name, path.read_bytes()
+    except OSError as error:
+        raise SlurmError(f"Unable to open file {path}: {error.strerror}") from None
 
 
 def _start_supervisor(machine: Machine, job: Job, control: int) -> None:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from clusterctl.emulator.request import Request
 
 
+_YEAR_SECONDS = 365 * 86400
+
+
 class Free(NamedTuple):
     """What is free on one node that is up."""
 
@@ -68,6 +71,20 @@ def place(machine: Machine, job: Job) -> Placement | None:
 def could_be_placed(machine: Machine, request: Request) -> bool:
     """Whether the nodes that are up would do if they were empty."""
     return choose(machine, request, free_slots(machine, [])) is not None
+
+
+def estimated_start(machine: Machine, request: Request, now: float) -> float:
+    """When there would be room for `request` if every job ran to its time limit; jobs that wait are not weighed.
+
+    As `sbatch --test-only` of Slurm 22.05 does. A job without a limit ends in a year.
+    """
+    held = [(job.request, job.record) for job in all_jobs(machine) if job.is_supervised and job.record.nodes]
+    ends = {id(record): (record.started or now) + (asked.time_limit or _YEAR_SECONDS) for asked, record in held}
+    for moment in (now, *sorted(ends.values())):
+        left = [(asked, record) for asked, record in held if ends[id(record)] > moment]
+        if choose(machine, request, free_slots(machine, left)):
+            return max(now, moment)
+    return now + _YEAR_SECONDS
 
 
 def free_slots(machine: Machine, jobs: Iterable[tuple[Request, Record]]) -> list[Free]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.emulator import jobs
+from clusterctl.emulator.columns import cell, long_format
 from clusterctl.emulator.jobs import State
 from clusterctl.emulator.machine import node_list
 from clusterctl.emulator.options import Options
-from clusterctl.emulator.output import user_name
+from clusterctl.emulator.output import shown_time, user_name
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
     options, _ = _SQUEUE.parse(arguments, permute=True)
     jobs.bury_lost(machine)
     header, columns = (
-        _long_format(options["Format"]) if "Format" in options else _format(options.get("format", _DEFAULT))
+        long_format(options["Format"], _FIELDS) if "Format" in options else _format(options.get("format", _DEFAULT))
     )
     if "noheader" not in options:
         print(header)
@@ -74,23 +74,6 @@ def _states(text: str) -> set[State]:
     return {by_name[word.upper()] for word in words}
 
 
-def _long_format(text: str) -> tuple[str, Callable[[Row], str]]:
-    """`-O Field:[[.]width][suffix],...`: without a width and a suffix a column is cut at 20."""
-    pieces: list[tuple[str, bool, int, str]] = []
-    for word in text.split(","):
-        name, colon, rest = word.partition(":")
-        right, width, suffix = re.fullmatch(r"(\.?)(\d*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
-        if name.lower() not in _FIELDS:
-            raise SlurmError(f"Invalid job format specification: {name}")
-        pieces.append((name.lower(), bool(right), int(width or (0 if colon else 20)), suffix))
-
-    def show(row: Row) -> str:
-        return "".join(_cell(_FIELDS[name](row), width, right) + suffix for name, right, width, suffix in pieces)
-
-    header = "".join(_cell(name.upper(), width, right) + suffix for name, right, width, suffix in pieces)
-    return header, show
-
-
 def _format(text: str) -> tuple[str, Callable[[Row], str]]:
     """`-o "%.18i %T"`: one letter a column, `.` to align right, a width to cut at."""
     unknown = [letter for _, _, letter in _PERCENT.findall(text) if letter not in _LETTERS]
@@ -98,21 +81,13 @@ def _format(text: str) -> tuple[str, Callable[[Row], str]]:
         raise SlurmError(f"Invalid job format specification: {unknown[0]}")
 
     def fill(value: Callable[[str], str]) -> str:
-        return _PERCENT.sub(lambda found: _cell(value(_LETTERS[found[3]]), int(found[2] or 0), bool(found[1])), text)
+        return _PERCENT.sub(lambda found: cell(value(_LETTERS[found[3]]), int(found[2] or 0), bool(found[1])), text)
 
     return fill(str.upper), lambda row: fill(lambda name: _FIELDS[name](row))
 
 
-def _cell(value: str, width: int, right: bool) -> str:
-    if not width:
-        return value
-    return value[:width].rjust(width) if right else value[:width].ljust(width)
-
-
 def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return "N/A"
-    return time.strftime(os.environ.get("SLURM_TIME_FORMAT", "%Y-%m-%dT%H:%M:%S"), time.localtime(seconds))
+    return "N/A" if seconds is None else shown_time(seconds)
 
 
 def _duration(seconds: float | None) -> str:

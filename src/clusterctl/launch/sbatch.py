@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import shutil
 import subprocess
 from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 60
 _TIMED_OUT = 124  # timeout(1)
 
+_TO_START = re.compile(
+    r"to start at (?P<start>\d{1,12}) (?:using \d+ processors )?on (?:nodes )?(?P<nodes>.+?)"
+    r" in partition (?P<partition>\S+)"
+)
 # What sbatch says -> what to do about it. The first match counts; from the messages of Slurm's slurm_errno.c.
 _HINTS = {
     "invalid partition": "see the partitions with `sinfo -s`; set `partition` in the cluster or job file",
@@ -90,6 +96,26 @@ def test_only(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> str:
     if done.returncode != 0:
         raise refusal(text)
     return text.removeprefix("sbatch: ")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """When Slurm would start a job if nothing waited ahead of it, in seconds since the epoch, and where."""
+
+    start: int
+    nodes: str
+    partition: str
+
+
+def estimate_start(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> Estimate | None:
+    """`test_only`, read: None where Slurm's answer names no time. Raises SlurmRefused, and SlurmError for silence."""
+    return parse_estimate(test_only(plan, sbatch, {**environment, "SLURM_TIME_FORMAT": "%s"}))
+
+
+def parse_estimate(text: str) -> Estimate | None:
+    """What `sbatch --test-only` says, with times as seconds since the epoch; other lines may stand around it."""
+    match = _TO_START.search(text)
+    return Estimate(int(match["start"]), match["nodes"], match["partition"]) if match else None
 
 
 def refusal(text: str) -> SlurmRefused:

@@ -2,6 +2,7 @@
 
 from clusterctl.slurm.client import Slurm
 from clusterctl.slurm.environment import built_environment
+from clusterctl.slurm.nodes import Inventory, Node, Partition
 from clusterctl.slurm.queue import JobState, QueuedJob, Snapshot
 
-__all__ = ["JobState", "QueuedJob", "Slurm", "Snapshot", "built_environment"]
+__all__ = ["Inventory", "JobState", "Node", "Partition", "QueuedJob", "Slurm", "Snapshot", "built_environment"]

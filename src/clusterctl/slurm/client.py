@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
 from clusterctl.slurm.environment import built_environment
+from clusterctl.slurm.nodes import SINFO, Inventory, parse_nodes
 from clusterctl.slurm.queue import SQUEUE, Snapshot, parse_queue
 
 if TYPE_CHECKING:
@@ -79,6 +80,11 @@ class Slurm:
         """All jobs of this user, asked for once, those included that ended within Slurm's MinJobAge (300 s)."""
         taken_at = self.clock()  # before the question: what happened since may be missing
         return parse_queue(self.answer(*SQUEUE), taken_at)
+
+    def nodes(self) -> Inventory:
+        """All nodes and partitions that this user may see, asked for once: for a look, never in a loop."""
+        taken_at = self.clock()
+        return parse_nodes(self.answer(*SINFO), taken_at)
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End these jobs, pending or running, with one scancel; those that have ended already are no error."""

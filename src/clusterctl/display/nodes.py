@@ -1,0 +1,114 @@
+"""Tables of partitions and nodes: what is free, what is not and why, where a job would fit."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from clusterctl.display.plain import plain
+from clusterctl.insight.room import gpus_by_type, largest_now
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import Console
+
+    from clusterctl.insight.room import Largest, Room
+    from clusterctl.slurm import Inventory, Node, Partition
+
+Row = tuple[str, ...]
+_LONGEST_NAME = 256  # of a host; Python reads no number of thousands of digits
+
+
+def show_partitions(console: Console, inventory: Inventory) -> None:
+    """One line a partition: what is free in it now, and the largest job that there is room for."""
+    rows = [_partition_row(partition, inventory) for partition in inventory.partitions.values()]
+    _print(console, ("PARTITION", "NODES", "GPUS FREE", "CPUS FREE", "ROOM NOW FOR"), rows)
+
+
+def show_nodes(console: Console, nodes: Iterable[Node]) -> None:
+    """One line for all nodes that are in the same state, by their names as Slurm writes them."""
+    alike: dict[Row, list[str]] = {}
+    for node in nodes:
+        alike.setdefault(_node_row(node), []).append(node.name)
+    rows = [(node_set(names), *row) for row, names in alike.items()]
+    _print(console, ("NODES", "STATE", "GPUS FREE", "CPUS FREE", "MEMORY FREE", "REASON"), rows)
+
+
+def show_room(console: Console, rooms: Sequence[Room]) -> None:
+    """One line a partition: whether a job would fit into it now."""
+    rows = [
+        (room.partition, "yes" if room.fits_now else "no", str(room.nodes_with_room), "; ".join(room.objections))
+        for room in rooms
+    ]
+    _print(console, ("PARTITION", "FITS NOW", "NODES WITH ROOM", "WHY NOT"), rows)
+
+
+def largest_in_words(largest: Largest | None) -> str:
+    """3 nodes x 4 GPUs."""
+    if largest is None:
+        return "nothing"
+    size, what = (largest.gpus_per_node, "GPU") if largest.gpus_per_node else (largest.cpus_per_node, "CPU")
+    return f"{largest.nodes} node{'s' * (largest.nodes != 1)} x {size} {what}{'s' * (size != 1)}"
+
+
+def node_set(names: Sequence[str]) -> str:
+    """The names as Slurm writes them: node[1-3,7],login."""
+    parted = []
+    for name in names:
+        prefix = name.rstrip("0123456789") if len(name) < _LONGEST_NAME else name
+        parted.append((prefix, name[len(prefix) :]))
+    found = []
+    for (prefix, width), group in groupby(sorted(parted, key=_order), key=lambda name: (name[0], len(name[1]))):
+        numbers = [int(digits) for _, digits in group if digits]
+        runs = [
+            [number for _, number in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+        ]
+        ranges = [f"{run[0]:0{width}}" + (f"-{run[-1]:0{width}}" if len(run) > 1 else "") for run in runs]
+        together = ",".join(ranges)
+        found.append(prefix + (f"[{together}]" if len(numbers) > 1 else together))
+    return ",".join(found)
+
+
+def _order(name: tuple[str, str]) -> tuple[str, int, str]:
+    return name[0], len(name[1]), name[1]
+
+
+def _partition_row(partition: Partition, inventory: Inventory) -> Row:
+    nodes = inventory.nodes_of(partition)
+    starting = sum(node.can_start for node in nodes)
+    return (
+        partition.name + "*" * partition.default + (" (down)" if not partition.up else ""),
+        str(len(nodes)) if starting == len(nodes) else f"{starting} of {len(nodes)}",
+        _gpus(nodes),
+        f"{sum(node.cpus_free for node in nodes)}/{sum(node.cpus for node in nodes)}",
+        largest_in_words(largest_now(partition, inventory)),
+    )
+
+
+def _node_row(node: Node) -> Row:
+    return (
+        "+".join([node.state, *sorted(node.flags - {node.state})]),
+        _gpus([node]),
+        f"{node.cpus_free}/{node.cpus}",
+        f"{node.memory_unallocated / 1024:.0f}/{node.memory / 1024:.0f} GiB",
+        node.reason,
+    )
+
+
+def _gpus(nodes: Iterable[Node]) -> str:
+    """2/8 a100, 0/4 h100."""
+    return ", ".join(f"{free}/{total} {kind}".rstrip() for kind, (free, total) in gpus_by_type(nodes).items())
+
+
+def _print(console: Console, titles: Row, rows: Sequence[Row]) -> None:
+    shown = [column for column in range(len(titles)) if any(row[column] for row in rows)]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in shown:
+        table.add_column(titles[column], overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(plain(row[column])) for column in shown))
+    console.print(table)

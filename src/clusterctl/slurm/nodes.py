@@ -1,0 +1,214 @@
+"""What sinfo says of nodes and partitions, parsed at the edge: one question, one line a node and partition.
+
+Checked with the answers of Slurm 22.05; what 23.11, 24.11 and 25.05 add (states, types of GPUs) is from sinfo(1) and
+scontrol(1) of those versions. `GresUsed` is there whether or not the site accounts for GPUs; AllocTRES is not.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SEPARATOR = "\x1f"
+FIELDS = (
+    *("NodeHost", "Partition", "Available", "Time", "Size", "StateComplete", "CPUsState", "Memory", "AllocMem"),
+    *("FreeMem", "Gres", "GresUsed", "Features", "Reason"),
+)
+# Every field carries its own suffix: without one, sinfo cuts it at 20 columns.
+FORMAT = ",".join(f"{field}:{SEPARATOR}" for field in FIELDS)
+SINFO = ("sinfo", "-h", "-N", "-O", FORMAT)
+
+_STARTS_JOBS = frozenset({"idle", "mixed"})
+# Flags that keep a node from starting an ordinary job. A planned node is no such case: short jobs still fit in.
+_KEEPS_FROM_STARTING = frozenset(
+    {
+        *("down", "drain", "drained", "draining", "fail", "failing", "inval", "invalid_reg"),
+        *("no_respond", "not_responding", "blocked", "maint", "maintenance", "reserved", "resv"),
+        *("power_down", "powering_down", "reboot", "reboot_issued", "reboot_requested"),
+    }
+)
+_GPU = re.compile(r"gpu(?::(?P<type>[^:]+?))??(?::(?P<count>\d+))?", re.ASCII)
+_LONGEST_NUMBER = 18  # digits
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """The GPUs of one type on a node. `type` is empty where the site names none."""
+
+    type: str
+    total: int
+    used: int
+
+    @property
+    def free(self) -> int:
+        return max(0, self.total - self.used)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node. Memory is in MiB; `memory_free` is what its operating system says, None where it says nothing."""
+
+    name: str
+    partitions: tuple[str, ...]
+    state: str  # idle, mixed, allocated, down ...
+    flags: frozenset[str]  # drain, planned, not_responding ...
+    reason: str  # an administrator's words for why it is drained or down
+    cpus: int
+    cpus_allocated: int
+    memory: int
+    memory_allocated: int
+    memory_free: int | None
+    gpus: tuple[Gpus, ...]
+    features: frozenset[str]
+
+    @property
+    def can_start(self) -> bool:
+        """Whether ordinary jobs are started on this node, if there is room."""
+        return self.state in _STARTS_JOBS and not self.flags & _KEEPS_FROM_STARTING
+
+    @property
+    def cpus_free(self) -> int:
+        return max(0, self.cpus - self.cpus_allocated) if self.can_start else 0
+
+    @property
+    def memory_unallocated(self) -> int:
+        return max(0, self.memory - self.memory_allocated) if self.can_start else 0
+
+    @property
+    def gpus_free(self) -> int:
+        return sum(kind.free for kind in self.gpus) if self.can_start else 0
+
+    @property
+    def gpus_total(self) -> int:
+        return sum(kind.total for kind in self.gpus)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition: whether it starts jobs, and how long and large one may be there; None is no limit."""
+
+    name: str
+    default: bool
+    up: bool
+    longest: int | None  # seconds
+    most_nodes: int | None
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """Nodes and partitions at one moment, by name: the default partition first, nodes in sinfo's order."""
+
+    nodes: Mapping[str, Node]
+    partitions: Mapping[str, Partition]
+    taken_at: float
+    skipped: int = 0  # lines that were none of sinfo's
+
+    def nodes_of(self, partition: Partition) -> list[Node]:
+        return [self.nodes[name] for name in partition.nodes]
+
+    def partition_for(self, name: str | None) -> Partition | None:
+        """The partition called `name`, else the default one; None where there is none such."""
+        if name is not None:
+            return self.partitions.get(name)
+        return next((partition for partition in self.partitions.values() if partition.default), None)
+
+
+def parse_nodes(text: str, taken_at: float) -> Inventory:
+    """Read the output of `SINFO`; never raises: a line that sinfo did not write is skipped and counted."""
+    nodes: dict[str, Node] = {}
+    partitions: dict[str, Partition] = {}
+    pairs: dict[tuple[str, str], None] = {}  # (partition, node), each once and in order
+    skipped = 0
+    for line in text.split("\n"):
+        values = line.split(SEPARATOR)
+        if len(values) <= len(FIELDS) or not values[0] or not values[1].strip("*"):
+            skipped += bool(line.strip())
+            continue
+        partition = _parse_partition(values)
+        partitions.setdefault(partition.name, partition)
+        if values[0] not in nodes:
+            nodes[values[0]] = _parse_node(values)
+        pairs[partition.name, values[0]] = None
+    of_node: dict[str, list[str]] = {name: [] for name in nodes}
+    of_partition: dict[str, list[str]] = {name: [] for name in partitions}
+    for partition_name, node_name in pairs:
+        of_node[node_name].append(partition_name)
+        of_partition[partition_name].append(node_name)
+    return Inventory(
+        {name: replace(node, partitions=tuple(of_node[name])) for name, node in nodes.items()},
+        {
+            partition.name: replace(partition, nodes=tuple(of_partition[partition.name]))
+            for partition in sorted(partitions.values(), key=lambda each: (not each.default, each.name))
+        },
+        taken_at,
+        skipped,
+    )
+
+
+def parse_gpus(gres: str, used: str) -> tuple[Gpus, ...]:
+    """`gpu:a100:4(S:0-1),nvme:1` and `gpu:a100:3(IDX:0-2)` -> four a100, three of them in use."""
+    totals, in_use = _count_gpus(gres), _count_gpus(used)
+    return tuple(Gpus(kind, total, in_use.get(kind, 0)) for kind, total in totals.items())
+
+
+def _count_gpus(gres: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for word in re.sub(r"\([^)]*\)?", "", gres).split(","):  # sockets and indices have commas too
+        if match := _GPU.fullmatch(word):
+            kind = match["type"] or ""
+            counts[kind] = counts.get(kind, 0) + (_number(match["count"] or "1") or 0)
+    return counts
+
+
+def _parse_node(values: list[str]) -> Node:
+    name, _, _, _, _, state, cpus, memory, allocated, free, gres, used, features = values[:13]
+    base, *flags = state.lower().split("+")
+    allocated_cpus, _, _, all_cpus = (*cpus.split("/"), "", "", "")[:4]
+    return Node(
+        name=name,
+        partitions=(),
+        state=base,
+        flags=frozenset(flags) | ({base} & _KEEPS_FROM_STARTING),
+        reason=_given(SEPARATOR.join(values[13:-1])),
+        cpus=_number(all_cpus) or 0,
+        cpus_allocated=_number(allocated_cpus) or 0,
+        memory=_number(memory) or 0,
+        memory_allocated=_number(allocated) or 0,
+        memory_free=_number(free),
+        gpus=parse_gpus(gres, used),
+        features=frozenset(filter(None, _given(features).split(","))),
+    )
+
+
+def _parse_partition(values: list[str]) -> Partition:
+    name, available, longest, size = values[1:5]
+    return Partition(
+        name=name.removesuffix("*"),
+        default=name.endswith("*"),
+        up=available == "up",
+        longest=_seconds(longest),
+        most_nodes=_number(size.rpartition("-")[2]),
+        nodes=(),
+    )
+
+
+def _given(text: str) -> str:
+    return "" if text in ("(null)", "none", "N/A") else text
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER else None
+
+
+def _seconds(text: str) -> int | None:
+    """[D-]HH:MM:SS or MM:SS; None for `infinite` and what is no time."""
+    match = re.fullmatch(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,2}):(\d{2})", text, re.ASCII)
+    if not match:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

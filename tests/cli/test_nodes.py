@@ -1,0 +1,85 @@
+"""`nodes`: from the words that are typed to what is printed and what Slurm is asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from mistake import SLURM, USAGE, Desk, Mistake, rows
+
+CAPTURED = Path(__file__).parents[1] / "slurm" / "captured" / "sinfo-22.05.txt"
+JOB = 'workload = "synthetic"\n[resources]\nnodes = 2\ntime = "1h"\n'
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Desk:
+    return Desk(tmp_path, monkeypatch, capfdbinary)
+
+
+def answer_as_captured(desk: Desk, sbatch: str = "exit 1") -> None:
+    desk.use_slurm(sinfo=f"cat {CAPTURED}", sbatch=sbatch)
+    desk.write("job.toml", JOB)
+
+
+def test_the_view_of_a_cluster_costs_one_question(desk: Desk) -> None:
+    answer_as_captured(desk)
+    code, out, err = desk.type("nodes")
+    assert (code, err) == (0, "")
+    assert "2 nodes x 2 GPUs" in out
+    assert "disk | bad [x]" in out
+    assert (desk.asked("sinfo"), desk.asked("squeue"), desk.asked("scontrol")) == (1, 0, 0)
+
+
+def test_programs_get_every_node_with_a_version(desk: Desk) -> None:
+    answer_as_captured(desk)
+    code, out, _ = desk.type("nodes -o json")
+    record = json.loads(out)
+    assert (code, record["schema_version"], record["cluster"]) == (0, 1, "site")
+    assert [node["name"] for node in record["nodes"]] == ["node1", "node2", "node3", "node4"]
+    assert record["partitions"][0]["largest_now"] == {"nodes": 2, "cpus_per_node": 14, "gpus_per_node": 2}
+    assert record["partitions"][0]["gpus"] == {"gpu": {"free": 5, "total": 16}}
+
+
+def test_where_a_job_fits_is_slurms_word_besides_ours(desk: Desk) -> None:
+    said = "Job 7 to start at $(($(date +%s) + 600)) using 2 processors on nodes node[1-2] in partition main"
+    answer_as_captured(desk, f'echo "sbatch: {said}" >&2')
+    code, out, err = desk.type("nodes --for ./job.toml")
+    assert (code, err) == (0, "")
+    assert "Slurm would start it in " in out
+    assert "in partition main" in out
+    record = json.loads(desk.type("nodes --for ./job.toml -o json")[1])
+    assert (record["partitions"][0]["fits_now"], record["partitions"][0]["nodes_with_room"]) == (True, 3)
+    assert (record["estimate"]["nodes"], record["refused"]) == ("node[1-2]", None)
+    assert desk.run_directories() == []
+
+
+def test_what_slurm_would_not_take_is_said_with_its_reason(desk: Desk) -> None:
+    answer_as_captured(desk, 'echo "allocation failure: Invalid qos specification" >&2; exit 1')
+    code, out, _ = desk.type("nodes --for ./job.toml")
+    assert code == 0
+    assert "Slurm would not take it: allocation failure: Invalid qos" in out
+    assert "hint: set `qos`" in out
+
+
+@rows(
+    Mistake(
+        what="a change without a job",
+        typed="nodes --set resources.nodes=2",
+        code=USAGE,
+        says="--set changes a job, and none is named",
+        hint="--for JOB",
+    ),
+    Mistake(
+        what="a controller that is down",
+        typed="nodes",
+        code=SLURM,
+        says="contact slurm controller",
+        hint="scontrol ping",
+        prepare=lambda desk: desk.use_slurm(
+            sinfo='echo "slurm_load_partitions: Unable to contact slurm controller (connect failure)" >&2; exit 1'
+        ),
+    ),
+)
+def test_mistakes_are_explained(mistake: Mistake, desk: Desk) -> None:
+    mistake.make(desk)

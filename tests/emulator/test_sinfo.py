@@ -1,0 +1,45 @@
+"""What sinfo says of the virtual nodes, in the words of Slurm's."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.slurm.nodes import SINFO, parse_nodes
+
+
+@pytest.fixture
+def cluster(make_cluster):
+    return make_cluster(nodes=3, cpus=4, gpus=2)
+
+
+def inventory(cluster):
+    return parse_nodes(cluster.call(*SINFO), 0.0)
+
+
+def test_the_answer_reads_as_that_of_a_real_slurm(cluster):
+    found = inventory(cluster)
+    assert found.skipped == 0
+    assert [(node.state, node.cpus_free, node.gpus_free) for node in found.nodes.values()] == [("idle", 4, 2)] * 3
+    assert found.partitions["main"].default
+    assert found.partitions["main"].nodes == ("node1", "node2", "node3")
+
+
+def test_running_jobs_and_lost_nodes_are_seen(cluster):
+    job = cluster.submit("touch ready; sleep 600", "--gpus-per-node=1", "--ntasks=3")
+    whole = cluster.submit("sleep 600", "--exclusive")
+    cluster.wait(job, "RUNNING")
+    cluster.wait(whole, "RUNNING")
+    cluster.call("scontrol", "update", "nodename=node3", "state=down", "reason=disk full")
+    nodes = inventory(cluster).nodes
+    assert [(node.state, node.cpus_free, node.gpus_free) for node in nodes.values()] == [
+        ("mixed", 1, 1),
+        ("allocated", 0, 0),
+        ("down", 0, 0),
+    ]
+    assert nodes["node3"].reason == "disk full"
+    cluster.call("scancel", job, whole)
+
+
+def test_what_is_not_imitated_is_refused(cluster):
+    assert "shows nodes alone" in cluster.run("sinfo").stderr
+    assert "Invalid job format" in cluster.run("sinfo", "-N", "-O", "Weight").stderr
