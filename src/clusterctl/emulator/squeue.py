@@ -116,6 +116,7 @@ def _reason_or_nodes(row: Row) -> str:
 
 _FIELDS: dict[str, Callable[[Row], str]] = {
     "comment": lambda row: row.request.comment or "(null)",
+    "dependency": lambda row: "(null)",  # noqa: ARG005 - the emulator has none
     "endtime": lambda row: _time(_end(row)),
     "exit_code": lambda row: str(row.record.status),
     "jobid": lambda row: str(row.id),

@@ -94,7 +94,10 @@ def test_only(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> str:
         raise SlurmError(f"sbatch did not answer within {TIMEOUT_SECONDS} s", "`scontrol ping`") from error
     text = (done.stderr or done.stdout).decode(errors="replace").strip()
     if done.returncode != 0:
-        raise refusal(text)
+        refused = refusal(text)
+        if "unable to contact" in text.lower():  # silence is no verdict on the job
+            raise SlurmError(refused.message, refused.hint)
+        raise refused
     return text.removeprefix("sbatch: ")
 
 

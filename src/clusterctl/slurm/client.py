@@ -14,6 +14,7 @@ from clusterctl.errors import SlurmError
 from clusterctl.slurm.environment import built_environment
 from clusterctl.slurm.nodes import SINFO, Inventory, parse_nodes
 from clusterctl.slurm.queue import SQUEUE, Snapshot, parse_queue
+from clusterctl.slurm.waiting import WaitingJob, parse_waiting, question
 
 if TYPE_CHECKING:
     from clusterctl.spec import Cluster
@@ -85,6 +86,10 @@ class Slurm:
         """All nodes and partitions that this user may see, asked for once: for a look, never in a loop."""
         taken_at = self.clock()
         return parse_nodes(self.answer(*SINFO), taken_at)
+
+    def waiting(self, job_id: str) -> WaitingJob | None:
+        """One job that waits, and why; None where Slurm knows no such job."""
+        return parse_waiting(self.answer(*question(job_id)))
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End these jobs, pending or running, with one scancel; those that have ended already are no error."""
