@@ -126,7 +126,7 @@ def test_a_step_that_cannot_be_is_refused(cluster, words, message):
 
 
 def test_a_step_needs_a_job(cluster):
-    assert "inside a batch script" in cluster.run("srun", "true").stderr
+    assert "inside a job alone" in cluster.run("srun", "true").stderr
 
 
 def test_a_missing_folder_is_replaced_by_tmp(cluster):

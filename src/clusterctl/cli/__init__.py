@@ -33,6 +33,8 @@ COMMANDS = {
     "logs": "Show what the ranks of a run wrote",
     "cancel": "End runs, waiting or running",
     "release": "Let a run start that was submitted with --hold",
+    "attach": "Open a shell beside a rank of a run",
+    "alloc": "Hold nodes, to start runs on them in seconds",
     "nodes": "Show what is free, and where a job would fit",
     "doctor": "Check this machine and a cluster",
     "sandbox": "Start a real Slurm on this machine",

@@ -11,6 +11,7 @@ import click
 
 from clusterctl.cli.options import cluster_option, confirmed, runs_named, warn
 from clusterctl.errors import ConfigError, SlurmError
+from clusterctl.launch.warm import end_steps
 from clusterctl.observe.status import report
 from clusterctl.runs.files import write_json
 from clusterctl.slurm import Slurm
@@ -61,7 +62,13 @@ def _cancel(statuses: list[Status]) -> None:
             raise SlurmError(f"{run.id} has no job yet", "its submit is under way; try again in a moment")
         if not run.cancel_json.exists():
             write_json(run.cancel_json, {"time": time.time(), "by": by})
-        job_ids.append(status.job_id)
-    Slurm.of(statuses[0].record.cluster).cancel(job_ids)
+        if status.record.allocation is None:
+            job_ids.append(status.job_id)
+    slurm = Slurm.of(statuses[0].record.cluster)
+    for status in statuses:
+        if status.record.allocation is not None:
+            end_steps(slurm, status.record.run.id, status.record.allocation)
+    if job_ids:
+        slurm.cancel(job_ids)
     for status in statuses:
         click.echo(f"cancelled {status.record.run.id}", err=True)

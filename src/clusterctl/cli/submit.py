@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.stages import Stage
     from clusterctl.slurm import Slurm
+    from clusterctl.slurm.allocation import Allocation
 
 # Flags for what is changed most often; each is short for --set KEY=VALUE.
 _SHORTCUTS = {
@@ -50,6 +51,9 @@ _SHORTCUTS = {
     flag_value="script",
     help="Print the script and submit nothing; =slurm also asks Slurm whether and when it would start.",
 )
+@click.option(
+    "--in-allocation", metavar="JOBID", help="Start it at once on the nodes that this job holds (clusterctl alloc)."
+)
 @click.option("--hold", is_flag=True, help="Queue it, but do not let it start before `clusterctl release`.")
 @click.option("--follow", is_flag=True, help="Show the training until it ends; Ctrl-C leaves the run alone.")
 @click.option("--wait", is_flag=True, help="Return when the run has ended: 0 if it finished, else 1.")
@@ -62,6 +66,7 @@ def submit(
     cluster: str | None,
     settings: tuple[str, ...],
     dry_run: str | None,
+    in_allocation: str | None,
     hold: bool,
     follow: bool,
     wait: bool,
@@ -78,12 +83,14 @@ def submit(
       clusterctl submit ./mine.toml --dry-run
     """
     _check_flags(dry_run, hold, follow, wait, timeout)
+    if in_allocation and hold:
+        raise UsageError("--hold: a run in an allocation has no queue to wait in", "leave one of them out")
     typed = [f"{_SHORTCUTS[name]}={value}" for name, value in shortcuts.items() if value is not None]
     resolved = resolve(job, load_cluster(cluster), [*settings, *typed])
     if dry_run:
-        _show_plan(resolved, ask_slurm=dry_run == "slurm")
+        _show_plan(resolved, dry_run == "slurm", in_allocation)
         return
-    run = _submitted(resolved, hold, output, told_next=follow or wait)
+    run = _submitted(resolved, hold, in_allocation, output, told_next=follow or wait)
     if follow:
         from clusterctl.display.follow import show
 
@@ -105,28 +112,40 @@ def _check_flags(dry_run: str | None, hold: bool, follow: bool, wait: bool, time
         raise UsageError("--timeout needs --wait, and a number of seconds", "for example --wait --timeout 600")
 
 
-def _show_plan(resolved: Resolved, *, ask_slurm: bool) -> None:
+def _show_plan(resolved: Resolved, ask_slurm: bool, in_allocation: str | None) -> None:
     from clusterctl.display.plain import plain_lines
     from clusterctl.launch.script import render
     from clusterctl.launch.submit import planned
 
-    plan = planned(resolved)
+    allocation = _held(resolved, in_allocation) if in_allocation else None
+    plan = planned(resolved, allocation)
     script = render(plan)
     script = plain_lines(script) if sys.stdout.isatty() else script
     click.echo(script, nl=False, color=True)  # a file gets the very script: click would drop escape codes from values
-    if ask_slurm:
+    if ask_slurm and allocation is None:
         from clusterctl.launch.sbatch import test_only
 
         slurm = _slurm(resolved)
         click.echo(test_only(plan, slurm.path_of("sbatch"), slurm.environment), err=True)
 
 
-def _submitted(resolved: Resolved, hold: bool, output: str, told_next: bool) -> RunDir:
+def _held(resolved: Resolved, job_id: str) -> Allocation:
+    """The allocation with this number, which holds its nodes."""
+    from clusterctl.launch.warm import find_allocation
+
+    return find_allocation(_slurm(resolved), job_id)
+
+
+def _submitted(resolved: Resolved, hold: bool, in_allocation: str | None, output: str, told_next: bool) -> RunDir:
     from clusterctl.launch.submit import submit as send
+    from clusterctl.launch.submit import submit_warm
     from clusterctl.runs.files import read_json
 
     slurm = _slurm(resolved)
-    run = send(resolved, slurm.path_of("sbatch"), slurm.environment, hold=hold)
+    if in_allocation:
+        run = submit_warm(resolved, _held(resolved, in_allocation), slurm.path_of("srun"), slurm.environment)
+    else:
+        run = send(resolved, slurm.path_of("sbatch"), slurm.environment, hold=hold)
     job_id = read_json(run.submission_json)["job_id"]
     record = {"schema_version": 1, "id": run.id, "job_id": job_id, "directory": str(run.path)}
     click.echo(json.dumps(record) if output == "json" else run.id)

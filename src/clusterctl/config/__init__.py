@@ -1,7 +1,7 @@
 """Reads job and cluster files; every value knows where it came from."""
 
 from clusterctl.config.clusters import chosen_runs_folder, load_cluster
-from clusterctl.config.places import find_file, names, runs_folder, state_folder
+from clusterctl.config.places import find_file, names, runs_folder, shipped_folder, state_folder
 from clusterctl.config.resolve import Resolved, resolve
 
 __all__ = [
@@ -12,5 +12,6 @@ __all__ = [
     "names",
     "resolve",
     "runs_folder",
+    "shipped_folder",
     "state_folder",
 ]

@@ -10,7 +10,7 @@ from clusterctl.emulator.machine import node_list, node_name, per_node
 from clusterctl.emulator.output import user_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from clusterctl.emulator.jobs import Job, Record
     from clusterctl.emulator.machine import Machine
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 CLUSTER_NAME = "emulator"
 
 
-def batch_environment(machine: Machine, job: Job, request: Request, record: Record) -> dict[str, str]:
-    """The environment that sbatch was called in, with what Slurm adds to it on the first node."""
-    submitted = job.environment
+def batch_environment(
+    machine: Machine, job: Job, request: Request, record: Record, submitted: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment that the job's command was called in, with what Slurm adds to it on the first node."""
     tasks, nodes = str(request.tasks), str(request.nodes)
     names = node_list(record.nodes)
     values: dict[str, object] = {

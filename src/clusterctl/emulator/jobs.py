@@ -3,7 +3,7 @@
 jobs/<id>/request.json      what sbatch was asked for, environment.json and script beside it
 jobs/<id>/record.json       state, nodes, times; written by the job's supervisor alone
 jobs/<id>/control           the pipe that the supervisor listens on, until the job has ended
-jobs/<id>/steps/<n>         the pipe of each srun
+jobs/<id>/steps/<n>         the pipe of each srun; its name in names/<n>
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ class Job:
         self.id = int(folder.name)
         self.control = folder / "control"
         self.steps = folder / "steps"
+        self.step_names = folder / "names"
 
     @property
     def request(self) -> Request:
@@ -116,6 +117,13 @@ class Job:
             mailbox.unlink()
 
 
+def live_steps(job: Job) -> list[tuple[int, str]]:
+    """The number and the name of each srun that runs."""
+    numbers = sorted(int(step.name) for step in job.steps.iterdir() if fifo.has_reader(step))
+    names = {path.name: path.read_text() for path in job.step_names.iterdir()}
+    return [(number, names.get(str(number), "")) for number in numbers]
+
+
 def all_jobs(machine: Machine) -> list[Job]:
     """Every job that is known, the oldest first."""
     try:
@@ -141,6 +149,7 @@ def publish(
     aside = machine.jobs / f".new-{os.getpid()}-{time.time_ns()}"
     aside.mkdir(mode=0o700)
     (aside / "steps").mkdir()
+    (aside / "names").mkdir()
     (aside / "script").write_bytes(script)
     (aside / "script").chmod(0o700)
     write_aside(aside / "request.json", request._asdict())

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from clusterctl.emulator import jobs
+from clusterctl.emulator import fifo, jobs
 from clusterctl.emulator.options import Options
 from clusterctl.emulator.request import parse_signal
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
+    from clusterctl.emulator.jobs import Job
     from clusterctl.emulator.machine import Machine
 
 _SCANCEL = Options("signal=/s batch/b full/f quiet/Q verbose/v")
@@ -27,14 +28,25 @@ def main(machine: Machine, arguments: list[str]) -> int:
         scope = "full" if "full" in options else "batch" if "batch" in options else "steps"
         request = ["signal", str(int(parse_signal(options["signal"]))), scope]
     code = 0
-    for job_id in job_ids:
+    for target in job_ids:
+        job_id, _, step = target.partition(".")
         try:
             job = jobs.find(machine, job_id)
+            if step:
+                _signal_step(job, step, options)
+                continue
             # A job that has ended is what was wanted: not an error to Slurm either.
             answer = "" if job.record.state.ended else job.ask(*request)
         except SlurmError as error:
             answer = error.message
         if answer:
-            print(f"scancel: error: Kill job error on job id {job_id}: {answer}", file=sys.stderr)
+            print(f"scancel: error: Kill job error on job id {target}: {answer}", file=sys.stderr)
             code = 1
     return code
+
+
+def _signal_step(job: Job, step: str, options: dict[str, str]) -> None:
+    """As Slurm's, it ends a step with KILL unless told otherwise."""
+    number = parse_signal(options.get("signal", "KILL"))
+    if not step.isdigit() or not fifo.send(job.steps / step, str(int(number)), "all"):
+        raise SlurmError(jobs.UNKNOWN_JOB)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.emulator.machine import Machine
     from clusterctl.emulator.request import Request
 
-_SQUEUE = Options("me user=/u noheader/h states=/t jobs=/j Format=/O format=/o")
+_SQUEUE = Options("me user=/u noheader/h states=/t jobs=/j steps/s Format=/O format=/o")
 _SHOWN_SECONDS = 300  # after their end, as MinJobAge
 _CODES = {
     State.PENDING: "PD",
@@ -45,6 +45,9 @@ class Row(NamedTuple):
 def main(machine: Machine, arguments: list[str]) -> int:
     options, _ = _SQUEUE.parse(arguments, permute=True)
     jobs.bury_lost(machine)
+    if "steps" in options:
+        _show_steps(machine, options)
+        return 0
     header, columns = (
         long_format(options["Format"], _FIELDS) if "Format" in options else _format(options.get("format", _DEFAULT))
     )
@@ -53,6 +56,15 @@ def main(machine: Machine, arguments: list[str]) -> int:
     for row in _rows(machine, options):
         print(columns(row))
     return 0
+
+
+def _show_steps(machine: Machine, options: dict[str, str]) -> None:
+    """Number and name of each step of the jobs that run: `-o` with %i and %j alone."""
+    wanted = [jobs.find(machine, job_id) for job_id in options["jobs"].split(",")] if "jobs" in options else None
+    for job in wanted or jobs.all_jobs(machine):
+        for number, name in jobs.live_steps(job) if job.is_supervised else []:
+            row = options.get("format", "%i %j").replace("%i", f"{job.id}.{number}", 1)
+            print(row.replace("%j", name, 1))
 
 
 def _rows(machine: Machine, options: dict[str, str]) -> list[Row]:
@@ -134,6 +146,7 @@ _FIELDS: dict[str, Callable[[Row], str]] = {
     "submittime": lambda row: _time(row.record.submitted),
     "timelimit": lambda row: _duration(row.request.time_limit),
     "timeused": lambda row: _duration(_used(row)),
+    "tres-per-node": lambda row: f"gres:gpu:{row.request.gpus_per_node}" if row.request.gpus_per_node else "N/A",
     "username": lambda row: user_name(),  # noqa: ARG005
     "workdir": lambda row: row.request.folder,
 }

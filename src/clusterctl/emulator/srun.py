@@ -10,10 +10,10 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from clusterctl.emulator import fifo, processes
-from clusterctl.emulator.environment import gpu_environment, task_environment
+from clusterctl.emulator import fifo, jobs, processes
+from clusterctl.emulator.environment import batch_environment, gpu_environment, task_environment
 from clusterctl.emulator.jobs import JOB_MARK, Job, State
 from clusterctl.emulator.machine import node_name
 from clusterctl.emulator.options import Options
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from clusterctl.emulator.machine import Machine
 
 _EFFECTIVE = """
-    nodes=/N ntasks=/n ntasks-per-node= cpus-per-task=/c kill-on-bad-exit?/K chdir=/D output=/o error=/e open-mode=
+    jobid= nodelist=/w pty job-name=/J nodes=/N ntasks=/n ntasks-per-node= cpus-per-task=/c kill-on-bad-exit?/K chdir=/D
+    output=/o error=/e open-mode=
 """
 _WITHOUT_EFFECT = """
-    mpi= unbuffered/u input=/i export= job-name=/J overlap exact exclusive? gpus-per-node= gres= mem= time=/t quiet/Q
-    cpu-bind= wait=/W
+    mpi= unbuffered/u input=/i export= overlap exact exclusive? gpus-per-node= gres= mem= time=/t quiet/Q
+    cpu-bind= wait=/W relative=/r signal=
 """
 _CONTAINER = """
     container-image= container-mounts= container-workdir= container-name= container-env= container-mount-home
@@ -44,14 +45,26 @@ def main(machine: Machine, arguments: list[str]) -> int:
     options, command = _SRUN.parse(arguments)
     if not command:
         raise SlurmError("No command given to execute.")
-    if JOB_MARK not in os.environ:
-        raise SlurmError("the emulator runs steps inside a batch script alone")
+    if "jobid" not in options and JOB_MARK not in os.environ:
+        raise SlurmError("the emulator runs steps inside a job alone: --jobid names one")
     if _CONTAINER_OPTIONS & set(options):
         raise SlurmError("the emulator does not run container images yet")
-    job = Job(Path(os.environ[JOB_MARK]))
+    job = jobs.find(machine, options["jobid"]) if "jobid" in options else Job(Path(os.environ[JOB_MARK]))
+    if "jobid" in options:
+        jobs.bury_lost(machine)
+        os.environ.update(_of_the_job(machine, job))
     if job.record.state is not State.RUNNING:
         raise SlurmError(f"Unable to create step for job {job.id}: Job/step already completing or completed")
-    return Step(machine, job, options, command).run()
+    step = Step(machine, job, options, command)
+    return step.take_over_terminal() if "pty" in options else step.run()
+
+
+def _of_the_job(machine: Machine, job: Job) -> dict[str, str]:
+    """What Slurm adds to the environment of a step that is started from outside its job."""
+    if job.record.state is not State.RUNNING:
+        raise SlurmError(f"Unable to confirm allocation for job {job.id}: Job is not running")
+    added = batch_environment(machine, job, job.request, job.record, os.environ)
+    return {name: value for name, value in added.items() if name != "ENVIRONMENT"}
 
 
 class Task(NamedTuple):
@@ -96,6 +109,14 @@ class Step:
                 self._signal(signal.SIGKILL)
         return self.code
 
+    def take_over_terminal(self) -> NoReturn:
+        """With --pty this process becomes the one task: the terminal is this machine's own."""
+        environment = self._environment(Task(0, 0, self.nodes[0], 0))
+        os.chdir(self.options.get("chdir", os.curdir))
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.execvpe(self.command[0], self.command, environment)
+
     def _shape(self) -> tuple[list[int], list[int]]:
         """The step's nodes and how many tasks each gets; what srun is not told it takes from the job."""
         request = self.request
@@ -106,13 +127,22 @@ class Step:
         counts = spread(tasks, min(nodes, tasks))
         if nodes > request.nodes or max(counts) > max(request.tasks_on_nodes):
             raise SlurmError(f"Unable to create step for job {self.job.id}: More processors requested than permitted")
-        return list(self.record.nodes)[: len(counts)], counts
+        held = list(self.record.nodes)
+        if "nodelist" in self.options:
+            named = [node for node in held if node_name(node) == self.options["nodelist"]]
+            if len(named) != len(counts):
+                raise SlurmError(f"the emulator takes one node of the job's own: {self.options['nodelist']}")
+            return named, counts
+        return held[: len(counts)], counts
 
     def _register(self) -> tuple[int, int]:
         """The step's number, the next that is free, and the pipe that it listens on."""
+        name = self.options.get("job-name", Path(self.command[0]).name)
         for number in itertools.count():
             with suppress(FileExistsError):
-                return number, fifo.create(self.job.steps / str(number))
+                control = fifo.create(self.job.steps / str(number))
+                (self.job.step_names / str(number)).write_text(name)
+                return number, control
         raise AssertionError("numbers do not end")
 
     def _start(self) -> None:
@@ -124,17 +154,23 @@ class Step:
             os.close(descriptor)
 
     def _start_task(self, task: Task) -> None:
+        environment = self._environment(task)
+        out = self.options.get("output")
+        outputs = self._open(out, task, 1), self._open(self.options.get("error", out), task, 2)
+        folder = self.options.get("chdir", os.curdir)
+        self.running[processes.spawn(self.command, environment, folder, *outputs)] = task
+
+    def _environment(self, task: Task) -> dict[str, str]:
+        """What the task finds: what srun was called in, what Slurm adds, and where the task stands."""
         environment = {
+            **batch_environment(self.machine, self.job, self.request, self.record, {}),
             **os.environ,
             **gpu_environment(self.record.gpus[self.record.nodes.index(task.node)]),
             **task_environment(self.id, self.nodes, self.counts, task.position, task.local),
         }
         if "cpus-per-task" in self.options:
             environment["SLURM_CPUS_PER_TASK"] = self.options["cpus-per-task"]
-        out = self.options.get("output")
-        outputs = self._open(out, task, 1), self._open(self.options.get("error", out), task, 2)
-        folder = self.options.get("chdir", os.curdir)
-        self.running[processes.spawn(self.command, environment, folder, *outputs)] = task
+        return environment
 
     def _open(self, pattern: str | None, task: Task, inherited: int) -> int:
         """The task's output: srun's own, or the file that the pattern names, which tasks may have in common."""

@@ -115,7 +115,7 @@ class Supervisor:
         self.kill_at = math.inf
         self.limit_at = now + request.time_limit if request.time_limit else math.inf
         self.warn_at = max(now, self.limit_at - request.warning_lead) if request.warning_signal else math.inf
-        environment = batch_environment(self.machine, self.job, request, self.record)
+        environment = batch_environment(self.machine, self.job, request, self.record, self.job.environment)
         script = [os.fspath(self.job.folder / "script"), *request.arguments]
         try:
             self.log = self._open(request.output)
@@ -146,6 +146,7 @@ class Supervisor:
         if now >= self.kill_at:
             self.kill_at = math.inf
             self._kill(self._processes())
+            self._signal(signal.SIGKILL, steps=True, batch=False)  # steps that were started from outside the job
 
     def _end(self, becomes: State) -> None:
         """Ask all processes to leave, and KILL those that have not by KillWait."""

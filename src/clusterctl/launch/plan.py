@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.config import Resolved
+    from clusterctl.launch.warm import Warm
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Job, Resources
 
@@ -48,6 +49,7 @@ class Plan:
     python: str
     tasks: int
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    warm: Warm | None = None  # it runs in an allocation that is held already
 
     @property
     def slurm_log(self) -> Path:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from clusterctl.launch.warm import STOPPABLE, head, import_lines
+
 if TYPE_CHECKING:
     from clusterctl.launch.plan import Plan
 
@@ -14,14 +16,16 @@ def render(plan: Plan) -> str:
     return "\n".join(
         [
             "#!/bin/bash",
-            *_sbatch_lines(plan),
+            *(head(plan.warm) if plan.warm else _sbatch_lines(plan)),
             f"# Rendered by clusterctl {plan.version}; the run directory is the record of what happened.",
             "",
             f"run={quote(str(plan.run.path))}",
             _BEFORE,
+            *([STOPPABLE] if plan.warm else []),
             *_exports(plan),
             *_setup(plan),
-            "# One log a rank; the container, if any, is unnamed and goes with the step.",
+            *import_lines(plan),
+            *([] if plan.warm else ["# One log a rank; the container, if any, is unnamed and goes with the step."]),
             _srun(plan),
             _after(plan),
         ]
@@ -83,7 +87,7 @@ def _setup(plan: Plan) -> list[str]:
 
 def _srun(plan: Plan) -> str:
     lines = [
-        "srun",
+        "stoppable srun" if plan.warm else "srun",
         *(quote(flag) for flag in (*plan.flags, f"--chdir={plan.workdir}")),
         '--output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err"',
         # The warning signal may come before Python can take it, and would kill it: ignored until the task asks for it.

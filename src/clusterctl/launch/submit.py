@@ -25,24 +25,29 @@ from clusterctl.launch.plan import Plan, check_path, make_plan
 from clusterctl.launch.sbatch import SlurmRefused, call_sbatch
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import take_snapshot
+from clusterctl.launch.step import start_host_step
+from clusterctl.launch.warm import check_fits, image_stamp, warmed
 from clusterctl.runs.entry import Entry
 from clusterctl.runs.files import make_private, write_json, write_text
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import to_record
+from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from clusterctl.config import Resolved
+    from clusterctl.slurm.allocation import Allocation
 
 RUN_SCHEMA_VERSION = 1
 
 
-def planned(resolved: Resolved) -> Plan:
+def planned(resolved: Resolved, allocation: Allocation | None = None) -> Plan:
     """The plan of a submission typed now; nothing is written, so `--dry-run` needs neither submitit nor Slurm."""
     runs = runs_folder(resolved.cluster)
     run = RunDir(runs / _new_id(resolved.job.name))
-    return make_plan(resolved, run, runs / ".code" / "snapshot", clusterctl.__version__)
+    plan = make_plan(resolved, run, runs / ".code" / "snapshot", clusterctl.__version__)
+    return _warmed(plan, resolved, allocation) if allocation else plan
 
 
 def submit(resolved: Resolved, sbatch: str, environment: Mapping[str, str], *, hold: bool = False) -> RunDir:
@@ -51,12 +56,8 @@ def submit(resolved: Resolved, sbatch: str, environment: Mapping[str, str], *, h
     Raises SlurmError when sbatch refuses - nothing is left behind then - or does not answer: the run directory stays,
     because the job may be in the queue all the same.
     """
-    runs = runs_folder(resolved.cluster)
-    check_path(str(runs))
-    _check_writable(runs)
-    code = _snapshot(runs, Path(resolved.job.code) if resolved.job.code else None)
-    run = RunDir(runs / _new_id(resolved.job.name))
-    plan = make_plan(resolved, run, code, clusterctl.__version__)
+    plan, code = _prepared(resolved)
+    run = plan.run
     _write_run(run, resolved, plan, code)
     command = [sbatch, "--hold"] if hold else [sbatch]
     try:
@@ -66,6 +67,39 @@ def submit(resolved: Resolved, sbatch: str, environment: Mapping[str, str], *, h
         raise
     adopt(run, job_id)
     return run
+
+
+def submit_warm(resolved: Resolved, allocation: Allocation, srun: str, environment: Mapping[str, str]) -> RunDir:
+    """Start `resolved` in an allocation that is held already, through the command at `srun`, and return its run.
+
+    The run needs nobody on the login side. Raises UsageError where the allocation is too small, SlurmError where srun
+    refuses; nothing is left behind then.
+    """
+    check_fits(resolved.job.resources, allocation)
+    plan, code = _prepared(resolved)
+    plan = _warmed(plan, resolved, allocation)
+    _write_run(plan.run, resolved, plan, code)
+    adopt(plan.run, allocation.job_id)
+    try:
+        start_host_step(plan, slurm_time(resolved.job.resources.time), srun, environment)
+    except SlurmRefused:
+        shutil.rmtree(plan.run.path)
+        raise
+    return plan.run
+
+
+def _warmed(plan: Plan, resolved: Resolved, allocation: Allocation) -> Plan:
+    return warmed(plan, resolved, allocation, image_stamp(resolved.job.container.image))
+
+
+def _prepared(resolved: Resolved) -> tuple[Plan, Path]:
+    """The plan of a new run, and the snapshot of its code, taken."""
+    runs = runs_folder(resolved.cluster)
+    check_path(str(runs))
+    _check_writable(runs)
+    code = _snapshot(runs, Path(resolved.job.code) if resolved.job.code else None)
+    run = RunDir(runs / _new_id(resolved.job.name))
+    return make_plan(resolved, run, code, clusterctl.__version__), code
 
 
 def _new_id(name: str) -> str:
@@ -104,7 +138,8 @@ def _write_run(run: RunDir, resolved: Resolved, plan: Plan, code: Path) -> None:
         state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))
         if state and state[1]:
             write_text(run.path / "git.patch", resolved.secrets.hide(state[1]))
-        write_json(run.run_json, _record(run, resolved, state[0] if state else None))
+        record = _record(run, resolved, state[0] if state else None)
+        write_json(run.run_json, record | ({"allocation": plan.warm.job_id} if plan.warm else {}))
     except OSError as error:
         shutil.rmtree(run.path, ignore_errors=True)
         raise ConfigError(

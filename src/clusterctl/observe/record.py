@@ -23,6 +23,7 @@ class Record:
     created: float
     job: Job
     cluster: Cluster
+    allocation: str | None = None  # the Slurm job that a warm run is a step of
 
     @property
     def controller(self) -> tuple[str, str | None]:
@@ -51,7 +52,10 @@ def _parse(run: RunDir, content: dict[str, Any]) -> Record:
     created = float(content["created"])
     if not math.isfinite(created):
         raise ValueError(f"created: {created}")
-    return Record(run, created, job, cluster)
+    allocation = content.get("allocation")
+    if allocation is not None and not (isinstance(allocation, str) and allocation.isascii() and allocation.isdigit()):
+        raise ValueError(f"allocation: {allocation}")
+    return Record(run, created, job, cluster, allocation)
 
 
 def _shown(error: Exception) -> str:

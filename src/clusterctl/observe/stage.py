@@ -29,6 +29,16 @@ _STAGE_OF_ENDED_JOB = {
 }
 
 
+# A warm run is a step of the job: how the job ended is not how the run did, only that it cannot go on.
+_STAGE_OF_ENDED_ALLOCATION = {
+    JobState.COMPLETED: Stage.CANCELLED,
+    JobState.CANCELLED: Stage.CANCELLED,
+    JobState.TIMEOUT: Stage.TIMED_OUT,
+    JobState.DEADLINE: Stage.TIMED_OUT,
+    JobState.PREEMPTED: Stage.PREEMPTED,
+}
+
+
 @dataclass(frozen=True)
 class Status:
     """A run as it is known now. Times are seconds since the epoch."""
@@ -100,13 +110,16 @@ def _stage_by_slurm(evidence: Evidence, now: float) -> Stage:
         if evidence.cancelled_at is not None:
             return Stage.CANCELLED
         if last and last.exit_code is not None:
+            if evidence.record.allocation:
+                return Stage.CANCELLED  # TERM, and its allocation is gone
             return Stage.PREEMPTED  # TERM far from the limit, nobody's cancel, and not in the queue again
         on_its_way = evidence.job_id is None and now - evidence.record.created < SUBMIT_SECONDS
         return Stage.QUEUED if on_its_way else Stage.LOST
     if job.state.waiting:
         return Stage.QUEUED
     if job.state.ended:
-        return _STAGE_OF_ENDED_JOB.get(job.state, Stage.FAILED)
+        ended = _STAGE_OF_ENDED_ALLOCATION if evidence.record.allocation else _STAGE_OF_ENDED_JOB
+        return ended.get(job.state, Stage.FAILED)
     return Stage.STARTING if last is None or _started_again(evidence, last) else _stage_by_files(evidence)
 
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
+from clusterctl.slurm import allocation
 from clusterctl.slurm.environment import built_environment
 from clusterctl.slurm.nodes import SINFO, Inventory, parse_nodes
 from clusterctl.slurm.queue import SQUEUE, Snapshot, parse_queue
 from clusterctl.slurm.waiting import WaitingJob, parse_waiting, question
 
 if TYPE_CHECKING:
+    from clusterctl.slurm.allocation import Allocation, Step
     from clusterctl.spec import Cluster
 
 TIMEOUT_SECONDS = 10.0  # Slurm's own MessageTimeout: what has not answered by then will not
@@ -90,6 +92,25 @@ class Slurm:
     def waiting(self, job_id: str) -> WaitingJob | None:
         """One job that waits, and why; None where Slurm knows no such job."""
         return parse_waiting(self.answer(*question(job_id)))
+
+    def allocation(self, job_id: str) -> Allocation | None:
+        """The job with this number, if it is this user's own and Slurm knows it."""
+        answer = self._ask(*allocation.question(job_id))
+        if answer.returncode and "Invalid job id" not in answer.stderr:
+            raise _refusal("squeue", answer.stderr, answer.returncode)
+        return allocation.parse_allocation(answer.stdout)
+
+    def steps(self, job_id: str) -> tuple[Step, ...]:
+        """The steps of one job that run now."""
+        return allocation.parse_steps(self.answer(*allocation.steps_question(job_id)))
+
+    def signal(self, signal: str, targets: Sequence[str], *, batch: bool = False) -> None:
+        """Send a signal, named as in "TERM", to steps such as 123.4, or to the batch scripts of jobs."""
+        flags = [f"--signal={signal}", *(["--batch"] if batch else [])]
+        answer = self._ask("scancel", *flags, *targets)
+        complaints = [line for line in answer.stderr.splitlines() if not any(known in line for known in _ALREADY_GONE)]
+        if answer.returncode and complaints:
+            raise _refusal("scancel", "\n".join(complaints), answer.returncode)
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End these jobs, pending or running, with one scancel; those that have ended already are no error."""

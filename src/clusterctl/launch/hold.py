@@ -1,0 +1,98 @@
+"""Holding nodes for warm runs: a batch job that waits, and at its end takes off the nodes what was imported there.
+
+A batch script and not `salloc`: the login shell may go away, and something has to clean up after the last run.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from shlex import quote
+from typing import TYPE_CHECKING
+
+import clusterctl
+from clusterctl.config import runs_folder
+from clusterctl.errors import SlurmError
+from clusterctl.launch.plan import check_path, make_plan
+from clusterctl.launch.sbatch import TIMEOUT_SECONDS, refusal
+from clusterctl.launch.warm import warm_folder
+from clusterctl.runs.files import make_private
+from clusterctl.runs.layout import RunDir
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from clusterctl.config import Resolved
+
+CLOSING_SECONDS = 60  # before the time limit
+CLOSE_SIGNAL = "USR1"
+_REPLACED = ("signal", "requeue", "no-requeue")
+
+
+def render_holder(resolved: Resolved, folder: Path) -> str:
+    """The script of a job that holds the nodes of `resolved`; `folder` is where warm runs keep their marks."""
+    run = RunDir(folder / "allocation")
+    plan = make_plan(resolved, run, folder / "code", clusterctl.__version__)
+    options: list[tuple[str, str | int | None]] = [("job-name", plan.name)]
+    options += [option for option in plan.options if option[0] not in _REPLACED]
+    options += [("signal", f"B:{CLOSE_SIGNAL}@{CLOSING_SECONDS}"), ("no-requeue", None)]
+    options += [("chdir", str(folder)), ("output", f"{folder}/%j.log"), ("open-mode", "append")]
+    lines = [f"#SBATCH --{name}" + ("" if value is None else f"={quote(str(value))}") for name, value in options]
+    return "\n".join(["#!/bin/bash", *lines, f"marks={quote(str(folder))}/$SLURM_JOB_ID", _HOLD])
+
+
+# enroot gives the container of pyxis's --container-name=X the name pyxis_X, or pyxis_<job>_X.
+_HOLD = r"""
+umask 077
+mkdir -p "$marks"
+touch "$marks/held"
+close() {
+  trap '' USR1 TERM
+  # Of the environment only the job's number: the rest would shape the step.
+  job=$SLURM_JOB_ID nodes=$SLURM_JOB_NUM_NODES conf=$SLURM_CONF
+  unset "${!SLURM_@}"
+  export SLURM_JOB_ID=$job
+  [ -z "$conf" ] || export SLURM_CONF=$conf
+  if compgen -G "$marks/clusterctl_*" >/dev/null; then
+    srun --overlap --job-name=close --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --mem=0 --mpi=none \
+      --input=none sh -c '
+        command -v enroot >/dev/null || exit 0
+        enroot list | grep "clusterctl_$0_" | while read -r name; do enroot remove --force "$name"; done' "$job"
+  fi
+  rm -rf "$marks" "$marks.log"
+  exit 0
+}
+trap close USR1 TERM
+while :; do
+  sleep infinity &
+  wait $!
+done
+"""
+
+
+def hold(resolved: Resolved, sbatch: str, environment: Mapping[str, str]) -> str:
+    """Ask for the nodes of `resolved`; the job's number. Raises SlurmRefused, and SlurmError for silence."""
+    runs = runs_folder(resolved.cluster)
+    check_path(str(runs))
+    folder = make_private(warm_folder(make_private(runs)))
+    try:
+        done = subprocess.run(
+            [sbatch, "--parsable"],
+            input=render_holder(resolved, folder).encode(),
+            env=dict(environment),
+            capture_output=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(
+            f"sbatch did not answer within {TIMEOUT_SECONDS} s", "is it in the queue? squeue --me"
+        ) from error
+    if done.returncode:
+        raise refusal(done.stderr.decode(errors="replace"))
+    return done.stdout.decode(errors="replace").strip().partition(";")[0]
+
+
+def let_go(runs: Path, job_id: str) -> bool:
+    """Whether a holder of ours runs under this number, which closes up when it gets `CLOSE_SIGNAL`."""
+    return (warm_folder(runs) / job_id / "held").exists()
