@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 
 import pytest
@@ -133,3 +134,52 @@ def test_a_missing_folder_is_replaced_by_tmp(cluster):
     _, log = cluster.finish("srun --chdir=/no/such/folder pwd")
     assert "couldn't chdir to `/no/such/folder'" in log
     assert log.endswith("/tmp\n")
+
+
+def test_a_step_can_be_started_from_outside_its_job(cluster):
+    job = cluster.submit("touch ready; sleep 600", "--nodes=2", "--ntasks-per-node=2")
+    cluster.wait_for_ready()
+    shape = ["--overlap", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1"]
+    seen = cluster.call(
+        "srun", f"--jobid={job}", *shape, "sh", "-c", "echo $SLURM_JOB_ID $SLURM_PROCID $SLURMD_NODENAME"
+    )
+    assert sorted(seen.splitlines()) == [f"{job} 0 node1", f"{job} 1 node2"]
+    one = cluster.call(
+        "srun", f"--jobid={job}", "--nodes=1", "--ntasks=1", "--nodelist=node2", "printenv", "SLURMD_NODENAME"
+    )
+    assert one == "node2\n"
+    assert (
+        "takes one node of the job's own"
+        in cluster.run("srun", f"--jobid={job}", "-N1", "-n1", "-w", "x", "true").stderr
+    )
+    cluster.call("scancel", job)
+    cluster.wait(job)
+    assert "Job is not running" in cluster.run("srun", f"--jobid={job}", "true").stderr
+
+
+def test_a_step_has_a_name_and_is_ended_alone(cluster):
+    job = cluster.submit("touch ready; srun --job-name=first sleep 600; touch ended; sleep 600")
+    cluster.wait_for_ready()
+    steps = ("squeue", "-h", "-s", "-j", job, "-o", "%i|%j")
+    cluster.until(lambda: cluster.call(*steps) == f"{job}.0|first\n", "the step")
+    cluster.call("scancel", "--signal=TERM", f"{job}.0")
+    cluster.until((cluster.work / "ended").exists, "the end of the step")
+    assert cluster.field(job) == "RUNNING"
+    assert "Invalid job id" in cluster.run("scancel", f"{job}.0").stderr
+
+
+def test_steps_from_outside_end_with_the_job_even_if_they_ignore_term(cluster):
+    job = cluster.submit("touch ready; sleep 600")
+    cluster.wait_for_ready()
+    words = [
+        str(cluster.bin / "srun"),
+        f"--jobid={job}",
+        "sh",
+        "-c",
+        'trap "" TERM; touch up; while :; do sleep 0.1; done',
+    ]
+    stubborn = subprocess.Popen(words, cwd=cluster.work, stderr=subprocess.PIPE)
+    cluster.until((cluster.work / "up").exists, "the step")
+    cluster.call("scancel", job)
+    stubborn.communicate(timeout=20)
+    assert stubborn.returncode == 128 + 9

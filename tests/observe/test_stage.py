@@ -23,6 +23,7 @@ RECORD = Record(
     Job(name="cora", workload="reddit", resources=Resources(time=LIMIT), train=RedditTrain()),
     Cluster(name="site"),
 )
+WARM = replace(RECORD, allocation="12")
 SUBMITTED = Evidence(RECORD, "12", None, None, ())
 RUNNING = AttemptEvidence(number=0, job_id="12", start=5000.0, stage=Stage.TRAINING)
 FAILED = replace(RUNNING, end=5100.0, exit_code=1)
@@ -133,3 +134,21 @@ def test_times_and_exit_code_are_those_of_the_attempts() -> None:
 
 def test_the_end_that_no_file_tells_is_the_one_that_slurm_tells() -> None:
     assert judge(evidence(RUNNING, answer=job(JobState.NODE_FAIL)), NOW).ended == 5200
+
+
+@pytest.mark.parametrize(
+    ("state", "stage"),
+    [
+        (JobState.RUNNING, Stage.TRAINING),
+        (JobState.COMPLETED, Stage.CANCELLED),
+        (JobState.CANCELLED, Stage.CANCELLED),
+        (JobState.TIMEOUT, Stage.TIMED_OUT),
+        (JobState.NODE_FAIL, Stage.FAILED),
+    ],
+)
+def test_how_an_allocation_ended_is_not_how_its_warm_run_did(state: JobState, stage: Stage) -> None:
+    assert judge(evidence(RUNNING, answer=job(state), record=WARM), NOW).stage is stage
+
+
+def test_a_warm_run_that_was_terminated_with_its_allocation_was_cancelled() -> None:
+    assert judge(evidence(TERMINATED, answer=GONE, record=WARM), NOW).stage is Stage.CANCELLED

@@ -107,6 +107,9 @@ class Step:
             if time.monotonic() >= self.kill_at:
                 self.kill_at = math.inf
                 self._signal(signal.SIGKILL)
+        if "jobid" in self.options:  # the supervisor hears of the ends of its own descendants alone
+            os.close(self.control)
+            fifo.send(self.job.control, "-", "nudge")
         return self.code
 
     def take_over_terminal(self) -> NoReturn:

@@ -86,9 +86,11 @@ def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -
 
 def image_stamp(image: str | None) -> str:
     """When and how large, where the image is a file that can be seen from here."""
+    if not image or not image.startswith("/"):
+        return ""
     try:
-        status = Path(image or "").stat()
-    except (OSError, ValueError):
+        status = Path(image).stat()
+    except OSError:
         return ""
     return f"{status.st_mtime_ns} {status.st_size}"
 
@@ -159,16 +161,16 @@ _IMPORT = r"""
 imported() { # its mark, then what imports it
   local mark=$1 owner code
   shift
-  mkdir -p "${mark%/*}"
   until [ -e "$mark/ready" ]; do
-    if mkdir "$mark" 2>/dev/null; then
-      echo "$$" >"$mark/owner"
+    mkdir -p "$mark.$$" && echo "$$" >"$mark.$$/owner" || return 73
+    if mv -T "$mark.$$" "$mark" 2>/dev/null; then # whole, or not at all: a folder with content is not replaced
       stoppable "$@"
       code=$?
       [ "$code" -ne 0 ] || { touch "$mark/ready" && return 0; }
       rm -r "$mark"
       return "$code"
     fi
+    rm -r "$mark.$$"
     owner=$(cat "$mark/owner" 2>/dev/null)
     [ -z "$owner" ] || kill -0 "$owner" 2>/dev/null || rm -r "$mark"
     [ -z "$signal" ] || return 143

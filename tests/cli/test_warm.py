@@ -1,0 +1,124 @@
+"""`alloc`, `submit --in-allocation` and `attach`: what is refused, and in which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mistake import NOT_FOUND, SLURM, USAGE, Desk, Mistake, rows
+
+JOB = 'workload = "synthetic"\n[resources]\nnodes = 2\n'
+HELD = "printf '12\\037RUNNING\\0371\\037N/A\\037N/A\\037node1\\037\\n'"
+PENDING = HELD.replace("RUNNING", "PENDING")
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Desk:
+    return Desk(tmp_path, monkeypatch, capfdbinary)
+
+
+@rows(
+    Mistake(
+        what="an allocation that is nobody's",
+        typed="submit ./job.toml --in-allocation 99",
+        job=JOB,
+        code=NOT_FOUND,
+        says="you have no job with this number: 99",
+        hint="clusterctl alloc",
+        prepare=lambda desk: desk.use_slurm(
+            squeue="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+        ),
+    ),
+    Mistake(
+        what="an allocation that is no number",
+        typed=("submit", "./job.toml", "--in-allocation", "12; rm -rf /"),
+        job=JOB,
+        code=NOT_FOUND,
+        says="you have no job with this number",
+        prepare=lambda desk: desk.use_slurm(),
+    ),
+    Mistake(
+        what="an allocation that waits itself",
+        typed="submit ./job.toml --in-allocation 12",
+        job=JOB,
+        code=USAGE,
+        says="allocation 12 holds no nodes: PENDING",
+        prepare=lambda desk: desk.use_slurm(squeue=PENDING),
+    ),
+    Mistake(
+        what="a job that is larger than the allocation",
+        typed="submit ./job.toml --in-allocation 12",
+        job=JOB,
+        code=USAGE,
+        says="the job asks for 2 nodes, allocation 12 has 1",
+        hint="--nodes 1",
+        prepare=lambda desk: desk.use_slurm(squeue=HELD),
+    ),
+    Mistake(
+        what="a run that is to be held in an allocation",
+        typed="submit ./job.toml --in-allocation 12 --hold",
+        job=JOB,
+        code=USAGE,
+        says="a run in an allocation has no queue to wait in",
+        prepare=lambda desk: desk.use_slurm(),
+    ),
+    Mistake(
+        what="an srun that refuses",
+        typed="submit ./job.toml --in-allocation 12 --nodes 1",
+        job=JOB,
+        code=SLURM,
+        says="srun did not start the run: Unable to confirm allocation",
+        hint="squeue --me",
+        prepare=lambda desk: desk.use_slurm(
+            squeue=HELD, srun="echo 'srun: error: Unable to confirm allocation for job 12' >&2; exit 1"
+        ),
+    ),
+    Mistake(
+        what="nodes given back and asked for at once",
+        typed="alloc --end 12 --nodes 2",
+        code=USAGE,
+        says="--end holds no nodes",
+        hint="alloc --end 12",
+        prepare=lambda desk: desk.use_slurm(),
+    ),
+    Mistake(
+        what="nodes that Slurm does not give",
+        typed="alloc --nodes 2",
+        code=SLURM,
+        says="sbatch refused the job: Node count specification invalid",
+        prepare=lambda desk: desk.use_slurm(
+            sbatch="echo 'sbatch: error: Node count specification invalid' >&2; exit 1"
+        ),
+    ),
+    Mistake(
+        what="a shell without a terminal",
+        typed="attach x",
+        code=USAGE,
+        says="a shell needs a terminal",
+        hint="-- COMMAND",
+        prepare=lambda desk: desk.use_slurm(),
+    ),
+)
+def test_mistakes_are_explained(mistake: Mistake, desk: Desk) -> None:
+    mistake.make(desk)
+
+
+def test_the_script_of_a_warm_run_can_be_looked_at_first(desk: Desk) -> None:
+    desk.write("job.toml", JOB)
+    desk.use_slurm(squeue=HELD)
+    code, out, _ = desk.type("submit ./job.toml --in-allocation 12 --nodes 1 --dry-run")
+    assert code == 0
+    assert "#SBATCH" not in out
+    assert "unset" in out
+    assert desk.run_directories() == []
+
+
+def test_nodes_are_given_back_by_cancelling_what_is_not_ours_to_close(desk: Desk) -> None:
+    desk.use_slurm(squeue=HELD)
+    assert desk.type("alloc --end 12")[::2] == (0, "gave back 12\n")
+    assert "scancel 12" in desk._asked.read_text()
+    held = desk.runs / ".warm" / "12"
+    held.mkdir(parents=True)
+    (held / "held").touch()
+    desk.type("alloc --end 12")
+    assert "scancel --signal=USR1 --batch 12" in desk._asked.read_text()

@@ -1,0 +1,65 @@
+"""Why a run waits, on a real Slurm: the reason, what is free, and a change that would start it now."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+import pytest
+from scenario import Stage, wait_until
+
+from clusterctl.insight.pending import changes, explain, smallest_change
+from clusterctl.observe.pending import asking, gather_pending, try_changes
+from clusterctl.observe.status import report
+from clusterctl.slurm import Slurm
+
+JOB = """workload = "command"
+argv = ["sleep", "600"]
+[resources]
+nodes = {}
+exclusive = true
+time = "20m"
+"""
+
+
+@pytest.fixture
+def back_end() -> str:
+    return "sandbox"
+
+
+def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_STATE_HOME", "SLURM_CONF"):
+        monkeypatch.setenv(name, stage.environment[name])
+    first = stage.submit(stage.write_job("first", JOB.format(2)))
+    wait_until(lambda: first.attempt(0).event_files())
+    wide = stage.submit(stage.write_job("wide", JOB.format(4)))
+
+    def waiting() -> object:
+        (status,) = report([wide]).statuses
+        slurm = Slurm.of(status.record.cluster)
+        found = gather_pending(status, slurm)
+        # Slurm's estimate comes with its first look at the queue.
+        return (status, slurm, found) if found.job.reason == "Resources" and found.job.start else None
+
+    status, slurm, found = wait_until(waiting, 30, "Slurm's reason")
+    told = explain(
+        try_changes(
+            found, status.record, changes(found), lambda each: smallest_change(each)[0] is not None, asking(slurm)
+        )
+    )
+    assert told.cause.startswith("it is next in line")
+    assert told.start is not None
+    assert 900 < told.start - time.time() <= 1200
+    assert "partition main: 2 of 4 nodes have what it asks for" in told.facts
+    assert told.change is not None
+    assert told.change.words == "2 nodes instead of 4"
+    assert told.unknown == ()
+    cancel, submit = told.commands
+    assert cancel == f"clusterctl cancel {wide.id}"
+    assert submit.startswith("clusterctl submit ./wide.toml --cluster sandbox ")
+    for command in (cancel, submit):
+        subprocess.run(["bash", "-c", command], cwd=stage.folder, env=stage.environment, check=True, timeout=60)
+    (narrow,) = set(stage.runs.glob("wide-*")) - {wide.path}
+    wait_until(lambda: any((narrow / "attempts").glob("*/events/*")), 30, "the smaller run")

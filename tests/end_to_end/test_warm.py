@@ -1,0 +1,104 @@
+"""Warm allocations: hold nodes, run again and again on them in seconds, look in, give them back."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+
+import pytest
+from scenario import Stage, wait_until
+
+from clusterctl.runs.layout import RunDir
+
+PROGRAM = """
+import os, time
+print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "on", os.environ["SLURMD_NODENAME"], flush=True)
+time.sleep(float(os.environ.get("NAP", "0")))
+"""
+SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
+JOB = f'workload = "command"\nargv = ["python", "-c", {json.dumps(PROGRAM)}]\n{SHAPE}'
+
+
+@pytest.fixture
+def held(stage: Stage) -> Iterator[str]:
+    """Two nodes, held for the test."""
+    stage.write_job("held", JOB)
+    done = stage.call("alloc", "./held.toml", "--cluster", stage.cluster)
+    assert done.returncode == 0, done.stderr
+    assert "2 nodes held: node[" in done.stderr
+    number = done.stdout.strip()
+    yield number
+    given_back = stage.call("alloc", "--cluster", stage.cluster, "--end", number)
+    assert given_back.returncode in (0, 5), given_back.stderr  # 5: the test has done so
+    marks = stage.runs / ".warm"
+    wait_until(lambda: not list(marks.iterdir()), 20, "the holder to clean up")
+
+
+def test_runs_come_and_go_on_the_nodes_that_are_held(stage: Stage, held: str) -> None:
+    job = stage.write_job("warm", JOB)
+    first = stage.submit(job, "--in-allocation", held, "--wait")
+    nodes = [line.split()[-1] for rank in range(4) for line in stage.log(first, rank).splitlines() if "rank" in line]
+    assert (nodes[0], nodes[2], len(set(nodes))) == (nodes[1], nodes[3], 2)
+    assert stage.status(first)["job_id"] == held
+
+    second = stage.submit(job, "--in-allocation", held, "--set", 'env.NAP="600"')
+    wait_until(lambda: all(second.attempt(0).log(rank).is_file() and stage.log(second, rank) for rank in range(4)))
+    assert stage.status(second)["stage"] == "training"
+    looked = stage.call("attach", second.id, "--cluster", stage.cluster, "--rank", "3", "--", "printenv", "NAP")
+    assert (looked.returncode, looked.stdout) == (0, "600\n"), looked.stderr
+    assert stage.call("cancel", second.id, "--cluster", stage.cluster).returncode == 0
+    stage.wait_for_stage(second, "cancelled", seconds=30)
+
+    third = stage.submit(job, "--in-allocation", held, "--wait", "--nodes", "1")  # the allocation is still there
+    assert [stage.log(third, rank).split()[:4] for rank in range(2)] == [["rank", str(n), "of", "2"] for n in range(2)]
+    assert json.loads(third.attempt(0).host_json.read_text())["nodes"].startswith("node[")
+
+
+def test_what_does_not_fit_or_is_not_there_is_refused_and_leaves_nothing(stage: Stage, held: str) -> None:
+    job = stage.write_job("large", JOB)
+    before = set(stage.runs.glob("large-*"))
+    large = stage.call("submit", job, "--cluster", stage.cluster, "--in-allocation", held, "--nodes", "3")
+    assert (large.returncode, "--nodes 2" in large.stderr) == (2, True)
+    gone = stage.call("submit", job, "--cluster", stage.cluster, "--in-allocation", "999")
+    assert (gone.returncode, "error: you have no job with this number: 999" in gone.stderr) == (5, True)
+    assert set(stage.runs.glob("large-*")) == before
+
+
+def test_a_run_ends_with_its_allocation(stage: Stage, held: str) -> None:
+    run = stage.submit(stage.write_job("orphan", JOB), "--in-allocation", held, "--set", 'env.NAP="600"')
+    wait_until(lambda: run.attempt(0).log(3).is_file() and stage.log(run, 3))
+    assert stage.call("alloc", "--cluster", stage.cluster, "--end", held).returncode == 0
+    stage.wait_for_stage(run, "cancelled", seconds=45)
+
+
+# Stands in for pyxis: the flags are noted and dropped, and a name that was never imported is an error, as there.
+PYXIS = (
+    "srun() { local word words=() name= image= here=$CLUSTERCTL_RUN_DIR/..; for word; do case $word in"
+    " --container-name=*) name=${word#*=} ;; --container-image=*) image=${word#*=} ;;"
+    ' --container-*|--no-container-*) ;; *) words+=("$word") ;; esac; done;'
+    ' echo "pyxis: image=$image name=$name" >>"$here/pyxis.log"; [ -z "$image" ] || touch "$here/.container-$name";'
+    ' [ -e "$here/.container-$name" ] || { echo "pyxis: no container $name"; return 1; }; command srun "${words[@]}"; }'
+)
+
+
+@pytest.mark.parametrize("back_end", ["sandbox"])
+def test_the_four_steps_of_interactive_work(stage: Stage, held: str) -> None:
+    """Hold nodes; take their number; import the image on each of them once; run by the container's name, again."""
+    (stage.folder / "cluster").mkdir()
+    (stage.folder / "cluster" / "boxed.toml").write_text(
+        f'kind = "sandbox"\nsetup = [{json.dumps(PYXIS)}]\npython = "{sys.executable}"\npolling_floor = "1s"\n'
+        '[container]\nimage = "/images/pyg.sqsh"\n'
+    )
+    job = stage.write_job("boxed", JOB)
+    runs = []
+    for _ in range(2):
+        done = stage.call("submit", job, "--cluster", "boxed", "--in-allocation", held, "--wait")
+        assert done.returncode == 0, done.stderr
+        runs.append(RunDir(stage.runs / done.stdout.strip()))
+    steps = (stage.runs / "pyxis.log").read_text().splitlines()
+    name = re.search(rf"name=(clusterctl_{held}_[0-9a-f]{{8}})", steps[0])
+    assert name
+    assert steps == [f"pyxis: image=/images/pyg.sqsh name={name[1]}", *[f"pyxis: image= name={name[1]}"] * 2]
+    assert all("rank 3 of 4" in stage.log(run, 3) for run in runs)

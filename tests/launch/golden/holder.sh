@@ -1,0 +1,38 @@
+#!/bin/bash
+#SBATCH --job-name=big
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=8
+#SBATCH --cpus-per-task=1
+#SBATCH --time=01:00:00
+#SBATCH --gpus-per-node=8
+#SBATCH --signal=B:USR1@60
+#SBATCH --no-requeue
+#SBATCH --chdir=/runs/.warm
+#SBATCH --output=/runs/.warm/%j.log
+#SBATCH --open-mode=append
+marks=/runs/.warm/$SLURM_JOB_ID
+
+umask 077
+mkdir -p "$marks"
+touch "$marks/held"
+close() {
+  trap '' USR1 TERM
+  # Of the environment only the job's number: the rest would shape the step.
+  job=$SLURM_JOB_ID nodes=$SLURM_JOB_NUM_NODES conf=$SLURM_CONF
+  unset "${!SLURM_@}"
+  export SLURM_JOB_ID=$job
+  [ -z "$conf" ] || export SLURM_CONF=$conf
+  if compgen -G "$marks/clusterctl_*" >/dev/null; then
+    srun --overlap --job-name=close --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --mem=0 --mpi=none \
+      --input=none sh -c '
+        command -v enroot >/dev/null || exit 0
+        enroot list | grep "clusterctl_$0_" | while read -r name; do enroot remove --force "$name"; done' "$job"
+  fi
+  rm -rf "$marks" "$marks.log"
+  exit 0
+}
+trap close USR1 TERM
+while :; do
+  sleep infinity &
+  wait $!
+done

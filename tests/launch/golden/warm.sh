@@ -1,0 +1,134 @@
+#!/bin/bash
+# A step of allocation 77: what it tells of its own shape is not that of the tasks.
+job=$SLURM_JOB_ID conf=$SLURM_CONF
+unset "${!SLURM_@}" "${!SRUN_@}" "${!SBATCH_@}"
+SLURM_JOB_NODELIST='node[1-4]' # not exported: srun would take it for a request
+export SLURM_JOB_ID=$job; [ -z "$conf" ] || export SLURM_CONF=$conf
+
+# Rendered by clusterctl 0.0.0; the run directory is the record of what happened.
+
+run=/runs/big-20260102-030405-abcd
+
+[ -e "$run/finished.json" ] && exit 0
+# The tasks unpickle what lies there: whoever else could write it would run as this user.
+[ -O "$run" ] && [ -O "$run/submitit" ] || { echo "clusterctl: not this user's own: $run" >&2; exit 77; }
+
+# Claim the next attempt. From here on its host.log takes what this script says.
+umask 077
+number=0
+until mkdir "$run/attempts/$number" 2>/dev/null; do
+  [ -d "$run/attempts/$number" ] || { echo "clusterctl: cannot write to $run/attempts" >&2; exit 73; }
+  number=$((number + 1))
+done
+attempt=$run/attempts/$number
+mkdir "$attempt/events" "$attempt/logs"
+exec >>"$attempt/host.log" 2>&1
+
+signal=
+trap 'signal=TERM' TERM # of a time limit, scancel or preemption: note it, wait for srun, record the end
+printf -v start '%(%s)T' -1 # a builtin: on a node that is being shut down no program may start any more
+record() { # further JSON fields
+  printf '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}\n' \
+    "$number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$start" "$1" >"$attempt/.host.json" &&
+    mv "$attempt/.host.json" "$attempt/host.json"
+}
+record ""
+
+# submitit names the pickle after the job when sbatch has answered; should it have died before, the job finds it anyway.
+[ -e "$run/submitit/${SLURM_JOB_ID}_submitted.pkl" ] ||
+  ln "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl" 2>/dev/null ||
+  cp -n "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl"
+
+export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slurm
+
+# To cancel this run and not its allocation: the ranks get TERM from outside, this script URG. What stays is ended.
+trap 'signal=TERM' URG
+stoppable() {
+  [ -z "$signal" ] || return 143
+  "$@" &
+  local child=$! code waited=0
+  wait "$child"
+  code=$?
+  while kill -0 "$child" 2>/dev/null; do # a signal came: it did not end
+    sleep 1
+    [ $((waited += 1)) -ne 30 ] || kill -TERM "$child"
+    kill -0 "$child" 2>/dev/null || { wait "$child"; code=$?; }
+  done
+  return "$code"
+}
+export OMP_NUM_THREADS=1
+export PYTHONPATH=/runs/.code/0123/lib:/runs/.code/0123/project
+export SUBMITIT_LOG_LEVEL=WARNING
+export NVIDIA_VISIBLE_DEVICES=all
+export NVIDIA_DRIVER_CAPABILITIES=compute,utility
+
+# The cluster's own lines.
+module purge
+
+
+# The image is unpacked once per node and allocation, by whichever run comes first; the others wait for it. All scripts
+# of an allocation run on its first node: the number of the owner's process says whether it lives.
+imported() { # its mark, then what imports it
+  local mark=$1 owner code
+  shift
+  until [ -e "$mark/ready" ]; do
+    mkdir -p "$mark.$$" && echo "$$" >"$mark.$$/owner" || return 73
+    if mv -T "$mark.$$" "$mark" 2>/dev/null; then # whole, or not at all: a folder with content is not replaced
+      stoppable "$@"
+      code=$?
+      [ "$code" -ne 0 ] || { touch "$mark/ready" && return 0; }
+      rm -r "$mark"
+      return "$code"
+    fi
+    rm -r "$mark.$$"
+    owner=$(cat "$mark/owner" 2>/dev/null)
+    [ -z "$owner" ] || kill -0 "$owner" 2>/dev/null || rm -r "$mark"
+    [ -z "$signal" ] || return 143
+    sleep 0.5
+  done
+}
+
+imported /runs/.warm/77/clusterctl_77_102e8a30 \
+  srun --overlap --job-name=big-20260102-030405-abcd.ranks --nodes=4 --ntasks=4 --ntasks-per-node=1 --mem=0 --mpi=none --input=none '--container-image=/images/it'"'"'s.sqsh' --container-name=clusterctl_77_102e8a30 --no-container-mount-home --no-container-entrypoint true &&
+stoppable srun \
+  --overlap \
+  --job-name=big-20260102-030405-abcd.ranks \
+  --nodes=2 \
+  --ntasks=16 \
+  --ntasks-per-node=8 \
+  --mem=0 \
+  --time=01:00:00 \
+  --gpus-per-node=8 \
+  --signal=USR2@300 \
+  --kill-on-bad-exit=1 \
+  --cpus-per-task=1 \
+  --mpi=none \
+  --unbuffered \
+  --input=none \
+  --container-name=clusterctl_77_102e8a30 \
+  --container-mounts=/runs:/runs \
+  --container-workdir=/runs/.code/0123/project \
+  --container-readonly \
+  --no-container-mount-home \
+  --no-container-remap-root \
+  --no-container-entrypoint \
+  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_RUN_DIR,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,SUBMITIT_LOG_LEVEL \
+  --chdir=/runs/.code/0123/project \
+  --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
+  sh -c 'trap "" USR2; exec "$@"' sh \
+  /opt/venv/bin/python -u -m submitit.core._submit "$run/submitit"
+code=$?
+printf -v end '%(%s)T' -1
+
+# When a node is lost srun ends with 0 all the same: the run is finished when every rank has said so.
+ended_well() {
+  [ "$(cat "$attempt"/events/*.jsonl 2>/dev/null | grep -c '"event": "exit", "code": 0}')" -eq 16 ]
+}
+if [ "$code" -eq 0 ] && ended_well; then
+  printf '{"attempt": %d, "time": %d}\n' "$number" "$end" >"$run/.finished.json"
+  mv "$run/.finished.json" "$run/finished.json"
+elif [ "$code" -eq 0 ]; then
+  code=1 signal=${signal:-LOST}
+fi
+record ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\""
+exit "$code"

@@ -1,0 +1,199 @@
+"""Warm runs: what their script has besides, and what bash makes of it, with a stand-in srun."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import pytest
+
+from clusterctl.config import Resolved
+from clusterctl.errors import UsageError
+from clusterctl.launch.hold import render_holder
+from clusterctl.launch.plan import make_plan
+from clusterctl.launch.script import render
+from clusterctl.launch.warm import check_fits, image_stamp, warm_folder, warmed
+from clusterctl.runs.layout import RunDir
+from clusterctl.slurm.allocation import Allocation
+from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
+
+GOLDEN = Path(__file__).parent / "golden"
+ALLOCATION = Allocation("77", "RUNNING", 4, None, 8, "node[1-4]")
+JOB = Job(
+    name="big",
+    workload="command",
+    argv=("python", "train.py"),
+    code="/home/me/project",
+    resources=Resources(nodes=2, gpus_per_node=8, tasks_per_node=8, time=3600, warning=300),
+    container=Container(image="/images/it's.sqsh"),
+    train=CommandTrain(),
+)
+CLUSTER = Cluster(name="site", setup=("module purge",))
+PLAIN = replace(JOB, container=Container(), resources=Resources(tasks_per_node=2, gpus_per_node=0, warning=0))
+SAY_SO = (
+    'for r in 0 1; do echo \'{"time": 1, "event": "exit", "code": 0}\' >"$attempt/events/rank_0000$r.jsonl"; done\n'
+)
+
+
+def script(run: RunDir, job: Job = JOB, cluster: Cluster = CLUSTER, stamp: str = "") -> str:
+    resolved = Resolved(job, cluster, {}, Path("/jobs/x.toml"))
+    plan = make_plan(resolved, run, Path("/runs/.code/0123"), "0.0.0", interpreter="/venv/bin/python")
+    return render(warmed(plan, resolved, ALLOCATION, stamp))
+
+
+def test_the_script_of_a_warm_run_is_the_golden_one(update_golden: bool) -> None:
+    text = script(RunDir(Path("/runs/big-20260102-030405-abcd")))
+    path = GOLDEN / "warm.sh"
+    if update_golden:
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_the_holder_is_the_golden_one(update_golden: bool) -> None:
+    text = render_holder(Resolved(JOB, CLUSTER, {}, Path("/jobs/x.toml")), Path("/runs/.warm"))
+    path = GOLDEN / "holder.sh"
+    if update_golden:
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", ["warm.sh", "holder.sh"])
+def test_bash_accepts_it(name: str) -> None:
+    assert subprocess.run(["bash", "-n", GOLDEN / name], capture_output=True, check=True).stderr == b""
+
+
+def test_an_image_that_changed_gets_another_name(tmp_path: Path) -> None:
+    image = tmp_path / "x.sqsh"
+    image.write_text("one")
+    before = image_stamp(str(image))
+    image.write_text("three")
+    assert image_stamp(str(image)) != before
+    assert image_stamp("nvcr.io#nvidia/pyg:24.07-py3") == image_stamp(None) == ""
+    run = RunDir(Path("/runs/big-20260102-030405-abcd"))
+    assert script(run, stamp="a") != script(run, stamp="b")
+
+
+@pytest.mark.parametrize(
+    ("resources", "says"),
+    [
+        (Resources(nodes=5), "asks for 5 nodes, allocation 77 has 4"),
+        (Resources(nodes=1, gpus_per_node=9), "asks for 9 GPUs a node, allocation 77 has 8"),
+    ],
+)
+def test_a_job_that_is_larger_than_the_allocation_is_refused(resources: Resources, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        check_fits(resources, ALLOCATION)
+    check_fits(Resources(nodes=4, gpus_per_node=8), ALLOCATION)
+    check_fits(resources, replace(ALLOCATION, nodes=9, gpus_per_node=None))
+
+
+class Node:
+    """The first node of an allocation: warm scripts, and an srun that notes how it is called and does as told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.runs = folder / "it's runs"
+        self.srun = folder / "bin" / "srun"
+        self.srun.parent.mkdir()
+        self.notes = folder / "notes"
+
+    def start(self, name: str, srun: str, job: Job = PLAIN) -> tuple[RunDir, subprocess.Popen[bytes]]:
+        run = RunDir(self.runs / f"{name}-20260102-030405-abcd")
+        for path in (run.attempts_folder, run.pickles):
+            path.mkdir(parents=True)
+        run.waiting_pickle.write_text("pickle")
+        run.script.write_text(script(run, job, Cluster(name="c")))
+        note = f'env | grep ^SLURM >>{quote(str(self.notes))}; echo "$*" >>{quote(str(self.notes))}\n'
+        prologue = f"#!/bin/bash\n{note}attempt=$CLUSTERCTL_RUN_DIR/attempts/$CLUSTERCTL_ATTEMPT\n"
+        self.srun.write_text(prologue + srun)
+        self.srun.chmod(0o755)
+        step = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "1", "SLURM_STEP_NODELIST": "node1", "SLURM_CONF": "/etc/s.conf"}
+        environment = {"PATH": f"{self.srun.parent}:{os.environ['PATH']}", **step}
+        return run, subprocess.Popen(["bash", run.script], env=environment, stderr=subprocess.PIPE)
+
+    def noted(self) -> list[str]:
+        return self.notes.read_text().splitlines()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def host(run: RunDir) -> dict[str, Any]:
+    return dict(json.loads(run.attempt(0).host_json.read_text()))
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_of_the_host_steps_own_shape_srun_sees_nothing(node: Node) -> None:
+    run, process = node.start("a", SAY_SO)
+    process.communicate()
+    assert process.returncode == 0
+    assert run.finished_json.exists()
+    variables = {line.partition("=")[0] for line in node.noted() if line.startswith("SLURM")}
+    assert variables == {"SLURM_JOB_ID", "SLURM_CONF"}
+    assert (host(run)["nodes"], host(run)["job_id"]) == ("node[1-4]", "77")
+
+
+def test_a_cancel_waits_for_the_ranks_and_is_recorded(node: Node) -> None:
+    run, process = node.start("a", 'touch "$attempt/up"; while [ ! -e "$attempt/go" ]; do sleep 0.05; done; exit 143')
+    until((run.attempt(0).path / "up").exists)
+    process.send_signal(signal.SIGURG)
+    (run.attempt(0).path / "go").touch()
+    process.communicate()
+    assert (process.returncode, host(run)["exit_code"], host(run)["signal"]) == (143, 143, "TERM")
+
+
+IMPORTING = 'case $* in *" true") sleep 0.3; echo imported >>"$attempt/../../../imports";; *) ' + SAY_SO + ";; esac"
+
+
+def test_an_image_is_imported_once_however_many_runs_begin_at_once(node: Node) -> None:
+    job = replace(PLAIN, container=Container(image="/images/x.sqsh"))
+    started = [node.start(name, IMPORTING, job) for name in ("a", "b", "c")]
+    for run, process in started:
+        process.communicate()
+        assert process.returncode == 0
+        assert run.finished_json.exists()
+    assert (node.runs / "imports").read_text() == "imported\n"
+    imports = [line for line in node.noted() if line.endswith(" true")]
+    assert all("--nodes=4" in line and "--container-image=/images/x.sqsh" in line for line in imports)
+    tasks = [line for line in node.noted() if "submitit" in line]
+    assert all("--container-name=clusterctl_77_" in line and "--container-image" not in line for line in tasks)
+
+
+def test_an_import_that_fails_fails_the_run_and_the_next_one_tries_again(node: Node) -> None:
+    job = replace(PLAIN, container=Container(image="/images/x.sqsh"))
+    run, process = node.start("a", "exit 9", job)
+    process.communicate()
+    assert (process.returncode, host(run)["exit_code"]) == (9, 9)
+    _, process = node.start("b", IMPORTING, job)
+    process.communicate()
+    assert process.returncode == 0
+
+
+def test_an_import_whose_run_was_killed_is_taken_over(node: Node) -> None:
+    job = replace(PLAIN, container=Container(image="/images/x.sqsh"))
+    _, process = node.start("a", IMPORTING, job)
+    process.communicate()
+    (mark,) = (warm_folder(node.runs) / "77").iterdir()
+    (mark / "ready").unlink()
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    (mark / "owner").write_text(f"{dead.pid}\n")
+    _, process = node.start("b", IMPORTING, job)
+    process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert (node.runs / "imports").read_text() == "imported\n" * 2
