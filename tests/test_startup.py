@@ -43,7 +43,9 @@ def test_help_imports_click_and_no_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("status",), ("status", "-o", "json"), ("submit", "cora", "--dry-run")], ids=lambda words: " ".join(words)
+    "words",
+    [("status",), ("status", "-o", "json"), ("submit", "cora", "--dry-run"), ("nodes", "-o", "json")],
+    ids=lambda words: " ".join(words),
 )
 def test_asking_and_planning_import_no_torch_numpy_or_submitit(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert not loaded(tmp_path, *words) & HEAVY

@@ -8,8 +8,9 @@ import time
 import pytest
 from scenario import Stage, wait_until
 
-from clusterctl.insight.pending import changes, explain, smallest_change
-from clusterctl.observe.pending import asking, gather_pending, try_changes
+from clusterctl.cli.waiting import explain_waiting
+from clusterctl.observe.pending import gather_pending
+from clusterctl.observe.stage import Status
 from clusterctl.observe.status import report
 from clusterctl.slurm import Slurm
 
@@ -36,19 +37,13 @@ def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
     wait_until(lambda: first.attempt(0).event_files())
     wide = stage.submit(stage.write_job("wide", JOB.format(4)))
 
-    def waiting() -> object:
+    def waiting() -> Status | None:
+        """Slurm's estimate comes with its first look at the queue."""
         (status,) = report([wide]).statuses
-        slurm = Slurm.of(status.record.cluster)
-        found = gather_pending(status, slurm)
-        # Slurm's estimate comes with its first look at the queue.
-        return (status, slurm, found) if found.job.reason == "Resources" and found.job.start else None
+        job = gather_pending(status, Slurm.of(status.record.cluster)).job
+        return status if job.reason == "Resources" and job.start else None
 
-    status, slurm, found = wait_until(waiting, 30, "Slurm's reason")
-    told = explain(
-        try_changes(
-            found, status.record, changes(found), lambda each: smallest_change(each)[0] is not None, asking(slurm)
-        )
-    )
+    told = explain_waiting(wait_until(waiting, 30, "Slurm's reason"))
     assert told.cause.startswith("it is next in line")
     assert told.start is not None
     assert 900 < told.start - time.time() <= 1200
