@@ -47,7 +47,7 @@ def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
     assert told.cause.startswith("it is next in line")
     assert told.start is not None
     assert 900 < told.start - time.time() <= 1200
-    assert "partition main: 2 of 4 nodes have what it asks for" in told.facts
+    assert "partition main: 2 of 4 nodes are wholly free" in told.facts
     assert told.change is not None
     assert told.change.words == "2 nodes instead of 4"
     assert told.unknown == ()

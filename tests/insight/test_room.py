@@ -76,6 +76,8 @@ def test_a_node_has_room_if_everything_asked_for_is_free(node: Node, asked: Aske
         (cluster(IDLE, up=False), WANTED, ("the partition starts no jobs",)),
         (cluster(IDLE, longest=1800), WANTED, ("runs may last 30 min here",)),
         (cluster(IDLE, IDLE, most_nodes=1), replace(WANTED, nodes=2), ("a run may have at most 1 of its nodes",)),
+        (cluster(IDLE, HALF), replace(WANTED, nodes=2, gpus=0, exclusive=True), ("1 of 2 nodes are wholly free",)),
+        (cluster(DRAINED), replace(WANTED, cpus=1, gpus=0), ("0 of 1 nodes have 1 CPU free",)),
         (cluster(IDLE), replace(WANTED, constraint="gen2"), ("0 of 1 nodes have what it asks for",)),
     ],
 )

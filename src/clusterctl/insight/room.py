@@ -161,14 +161,16 @@ def _has_features(node: Node, constraint: str) -> bool:
 
 def _shortage(asked: Asked, nodes: list[Node], with_room: int) -> str:
     """Which of the things asked for is short, if it is one alone."""
+    if asked.exclusive:
+        return f"{with_room} of {asked.nodes} nodes are wholly free"
     starting = [node for node in nodes if node.can_start]
     wants = [
-        (asked.cpus, "CPUs", [node.cpus_free for node in starting]),
-        (asked.gpus, f"{asked.gpu_type} GPUs".strip(), [node.gpus_free for node in starting]),
+        (asked.cpus, "CPU", [node.cpus_free for node in starting]),
+        (asked.gpus, f"{asked.gpu_type} GPU".strip(), [node.gpus_free for node in starting]),
         (asked.memory or 0, "MiB of memory", [node.memory_unallocated for node in starting]),
     ]
     short = [
-        f"{wanted} {name}"
+        f"{wanted} {name}" + "s" * (wanted != 1 and name.endswith("PU"))
         for wanted, name, free in wants
         if wanted and sum(size >= wanted for size in free) < asked.nodes
     ]
