@@ -66,6 +66,7 @@ def test_what_does_not_fit_or_is_not_there_is_refused_and_leaves_nothing(stage: 
     assert set(stage.runs.glob("large-*")) == before
 
 
+@pytest.mark.long
 def test_a_run_ends_with_its_allocation(stage: Stage, held: str) -> None:
     run = stage.submit(stage.write_job("orphan", JOB), "--in-allocation", held, "--set", 'env.NAP="600"')
     wait_until(lambda: run.attempt(0).log(3).is_file() and stage.log(run, 3))
