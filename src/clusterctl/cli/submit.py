@@ -28,6 +28,7 @@ _SHORTCUTS = {
     "account": "resources.account",
     "qos": "resources.qos",
     "name": "name",
+    "code": "container.code",
 }
 
 
@@ -43,6 +44,7 @@ _SHORTCUTS = {
 @click.option("--account", metavar="NAME", help="Slurm's account.")
 @click.option("--qos", metavar="NAME", help="Slurm's quality of service.")
 @click.option("--name", metavar="NAME", help="The run's name; default: the job's.")
+@click.option("--code", metavar="mounted|image", help="Which code runs in an image: this one (default), or its own.")
 @click.option(
     "--dry-run",
     type=click.Choice(["script", "slurm"]),

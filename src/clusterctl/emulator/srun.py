@@ -31,13 +31,7 @@ _WITHOUT_EFFECT = """
     mpi= unbuffered/u input=/i export= job-name=/J overlap exact exclusive? gpus-per-node= gres= mem= time=/t quiet/Q
     cpu-bind= wait=/W
 """
-_CONTAINER = """
-    container-image= container-mounts= container-workdir= container-name= container-env= container-mount-home
-    no-container-mount-home container-writable container-readonly container-remap-root no-container-remap-root
-    container-entrypoint no-container-entrypoint
-"""
-_SRUN = Options(_EFFECTIVE + _WITHOUT_EFFECT + _CONTAINER)
-_CONTAINER_OPTIONS = Options(_CONTAINER).names
+_SRUN = Options(_EFFECTIVE + _WITHOUT_EFFECT)
 
 
 def main(machine: Machine, arguments: list[str]) -> int:
@@ -46,8 +40,6 @@ def main(machine: Machine, arguments: list[str]) -> int:
         raise SlurmError("No command given to execute.")
     if JOB_MARK not in os.environ:
         raise SlurmError("the emulator runs steps inside a batch script alone")
-    if _CONTAINER_OPTIONS & set(options):
-        raise SlurmError("the emulator does not run container images yet")
     job = Job(Path(os.environ[JOB_MARK]))
     if job.record.state is not State.RUNNING:
         raise SlurmError(f"Unable to create step for job {job.id}: Job/step already completing or completed")

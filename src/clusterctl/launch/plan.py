@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.containers.mounts import Mount
-from clusterctl.containers.pyxis import IMAGE_PYTHON, pyxis_flags
+from clusterctl.containers.pyxis import IMAGE_PYTHON, make_view
 from clusterctl.errors import ConfigError
 from clusterctl.spec.values import slurm_time
 
@@ -27,6 +27,8 @@ _OWN_RULES = {
     *("exclusive", "requeue", "sbatch"),
 }
 _FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the last: bytes that are no UTF-8
+_OF_ANOTHER_PYTHON = ("PYTHONPATH", "VIRTUAL_ENV")
+_EXPORTED = re.compile(r"\bexport\s+([A-Za-z_]\w*)=")
 _LONGEST_PATH = 3000  # bytes; what lies in a run directory must stay below the kernel's 4096
 
 
@@ -42,8 +44,10 @@ class Plan:
     name: str
     options: tuple[tuple[str, str | int | None], ...]
     setup: tuple[str, ...]
+    unset: tuple[str, ...]  # variables of the submitter's that must not come into an image
     exports: tuple[tuple[str, str], ...]
     flags: tuple[str, ...]
+    runner: tuple[str, ...]  # what enters the image on a cluster without pyxis, before the tasks' command
     workdir: str
     python: str
     tasks: int
@@ -63,13 +67,10 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     for path in (str(run.path), str(code), job.data.root or ""):
         check_path(path)
     library, project = code / "lib", code / "project"
-    workdir = str(project if job.code else run.path)
+    workdir = str(project if job.code and not brings_code(job) else run.path)
     exports, secrets = resolved.secrets.parted(_exports(resolved, library, project))
-    mounts = [Mount(str(run.path.parent), str(run.path.parent))]
-    if job.data.root:
-        mounts.append(Mount(job.data.root, job.data.root, ("ro",)))
-    script_sets = ["CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT", "SUBMITIT_EXECUTOR"]
-    container = pyxis_flags(job.container, mounts, [*exports, *secrets, *script_sets], workdir)
+    container = _container_flags(resolved, run, workdir, [*exports, *secrets])
+    runner = [interpreter, "-I", "-S", str(library / "clusterctl" / "containers"), *container, "--"]
     flags = [
         "--kill-on-bad-exit=1",
         f"--cpus-per-task={job.resources.cpus_per_task}",  # 22.05 to 23.02: srun does not take it from sbatch
@@ -77,7 +78,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         "--unbuffered",
         "--input=none",
         *cluster.srun_args,
-        *container,
+        *(container if cluster.has_pyxis else ()),
     ]
     return Plan(
         run=run,
@@ -85,13 +86,36 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         name=job.name,
         options=tuple(_options(job, cluster.gpu_request)),
         setup=cluster.setup,
+        unset=_OF_ANOTHER_PYTHON if job.container.image else (),
         exports=tuple(exports.items()),
         flags=tuple(flags),
+        runner=tuple(runner) if container and not cluster.has_pyxis else (),
         workdir=workdir,
         python=cluster.python or (IMAGE_PYTHON if job.container.image else interpreter),
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         secrets=secrets,
     )
+
+
+def brings_code(job: Job) -> bool:
+    """Whether the image has the code of the run, so that none is mounted over it."""
+    return job.container.image is not None and job.container.code == "image"
+
+
+def _container_flags(resolved: Resolved, run: RunDir, workdir: str, set_here: list[str]) -> list[str]:
+    """The flags that tell pyxis, or the runner in its place, about the container; none where there is no image."""
+    job, cluster = resolved.job, resolved.cluster
+    if not job.container.image:
+        return []
+    mounts = [Mount(str(run.path.parent), str(run.path.parent))]
+    if job.data.root:
+        mounts.append(Mount(job.data.root, job.data.root, ("ro",)))
+    environment = {*set_here, "CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT", "SUBMITIT_EXECUTOR"}
+    environment |= {name for line in cluster.setup for name in _EXPORTED.findall(line)}
+    if job.resources.gpus_per_node:
+        environment.add("CUDA_VISIBLE_DEVICES")  # Slurm's, whatever the image was built with
+    view = make_view(job.container.image, job.container, mounts, environment, None if brings_code(job) else workdir)
+    return view.flags()
 
 
 def check_path(path: str) -> None:
@@ -131,12 +155,12 @@ def _options(job: Job, gpu_request: str) -> list[tuple[str, str | int | None]]:
 def _exports(resolved: Resolved, library: Path, project: Path) -> dict[str, str]:
     """What every task finds in its environment besides what it inherits; the job's own values come last and win."""
     job, cluster = resolved.job, resolved.cluster
-    python_path = f"{library}:{project}" if job.code else str(library)
     exports = {
         "OMP_NUM_THREADS": str(job.resources.cpus_per_task),
-        "PYTHONPATH": python_path,
         "SUBMITIT_LOG_LEVEL": "WARNING",  # its greetings would open and close every rank's log
     }
+    if not brings_code(job):
+        exports["PYTHONPATH"] = f"{library}:{project}" if job.code else str(library)
     if cluster.interface:
         exports["CLUSTERCTL_INTERFACE"] = cluster.interface
     if job.container.image:
@@ -144,5 +168,5 @@ def _exports(resolved: Resolved, library: Path, project: Path) -> dict[str, str]
         exports["NVIDIA_VISIBLE_DEVICES"] = "all" if job.resources.gpus_per_node else "void"
         exports["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
     for name, value in job.env.items():
-        exports[name] = f"{exports['PYTHONPATH']}:{value}" if name == "PYTHONPATH" else value
+        exports[name] = f"{exports[name]}:{value}" if name == "PYTHONPATH" and name in exports else value
     return exports

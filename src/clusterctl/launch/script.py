@@ -74,7 +74,8 @@ export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slur
 
 
 def _exports(plan: Plan) -> list[str]:
-    return [f"export {name}={quote(value)}" for name, value in plan.exports]
+    unset = [f"unset {' '.join(plan.unset)}"] if plan.unset else []
+    return unset + [f"export {name}={quote(value)}" for name, value in plan.exports]
 
 
 def _setup(plan: Plan) -> list[str]:
@@ -88,6 +89,7 @@ def _srun(plan: Plan) -> str:
         '--output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err"',
         # The warning signal may come before Python can take it, and would kill it: ignored until the task asks for it.
         """sh -c 'trap "" USR2; exec "$@"' sh""",
+        *map(quote, plan.runner),
         f'{quote(plan.python)} -u -m submitit.core._submit "$run/submitit"',
     ]
     return " \\\n  ".join(lines)
