@@ -192,7 +192,7 @@ def test_whoever_starts_it_is_who_runs_inside(
     ("flags", "said", "hint"),
     [
         (["--container-image=/nowhere.sqsh"], "cannot read the image: /nowhere.sqsh", "image"),
-        (["--container-image=/etc/passwd"], "unsquashfs: ", "verify"),
+        (["--container-image=/etc/passwd"], "cannot read the image: /etc/passwd", "verify"),
         (["--container-image={image}", "--container-mounts=/nowhere:/x"], "cannot mount /nowhere", "mounts"),
         (["--container-image={image}", "--container-workdir=/nowhere"], "no folder to work in", "workdir"),
         (["--container-colour=red"], "no flag of a container: --container-colour=red", ""),

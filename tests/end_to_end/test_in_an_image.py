@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from scenario import Stage
 from thin_image import ThinImage
 

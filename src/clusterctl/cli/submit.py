@@ -120,6 +120,7 @@ def _show_plan(resolved: Resolved, *, ask_slurm: bool) -> None:
         from clusterctl.launch.sbatch import test_only
 
         slurm = _slurm(resolved)
+        _check_container(resolved, slurm)
         click.echo(test_only(plan, slurm.path_of("sbatch"), slurm.environment), err=True)
 
 
@@ -128,6 +129,7 @@ def _submitted(resolved: Resolved, hold: bool, output: str, told_next: bool) -> 
     from clusterctl.runs.files import read_json
 
     slurm = _slurm(resolved)
+    _check_container(resolved, slurm)
     run = send(resolved, slurm.path_of("sbatch"), slurm.environment, hold=hold)
     job_id = read_json(run.submission_json)["job_id"]
     record = {"schema_version": 1, "id": run.id, "job_id": job_id, "directory": str(run.path)}
@@ -136,6 +138,16 @@ def _submitted(resolved: Resolved, hold: bool, output: str, told_next: bool) -> 
         first = f"clusterctl release {run.id}" if hold else f"clusterctl logs -f {run.id}"
         click.echo(f"job {job_id} on {resolved.cluster.name}\nnext: {first}\n      clusterctl status", err=True)
     return run
+
+
+def _check_container(resolved: Resolved, slurm: Slurm) -> None:
+    if resolved.job.container.image:
+        from clusterctl.cli.options import warn
+        from clusterctl.launch.containers import check_container
+        from clusterctl.launch.submit import planned
+
+        for complaint in check_container(planned(resolved), resolved, slurm):
+            warn(complaint.message, complaint.hint)
 
 
 def _slurm(resolved: Resolved) -> Slurm:

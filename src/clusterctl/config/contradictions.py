@@ -47,9 +47,8 @@ def _of_the_container(job: Job, cluster: Cluster) -> Iterator[Problem]:
     image = job.container.image
     if job.container.code == "image" and not image:
         yield Problem(("container", "code"), '"image" needs an image; set container.image')
-    if image and not cluster.has_pyxis and not image.startswith("/"):
-        message = f"{cluster.name} has no pyxis to fetch {image}; make a file of it: clusterctl image import {image}"
-        yield Problem(("container", "image"), message)
+    if job.container.workdir and not job.container.workdir.startswith("/"):
+        yield Problem(("container", "workdir"), f"not an absolute path: {job.container.workdir}")
     if image and cluster.has_pyxis and cluster.kind == "emulator":
         yield Problem(
             ("container", "image"), 'the emulator has no pyxis; set container_runtime = "builtin" in its file'

@@ -22,6 +22,11 @@ def check_image(image: str) -> str:
         return image
     if image.endswith(".sqsh"):
         raise ConfigError(f"container.image: a relative path: {image}", f"write ./{image}")
+    first, slash, rest = image.removeprefix("docker://").partition("/")
+    if slash and "#" not in first and re.search(r"[.:]|^localhost$", first):
+        raise ConfigError(
+            f"container.image: a registry ends with '#', not with '/': {image}", f'write "{first}#{rest}"'
+        )
     if not REFERENCE.fullmatch(image):
         raise ConfigError(
             f"container.image: neither a file nor an image reference: {image}",

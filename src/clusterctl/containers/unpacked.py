@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterctl.containers.contents import Unreadable, look_into
 from clusterctl.errors import TaskError
 from clusterctl.runs.files import make_private
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 KEPT_SECONDS = 3600.0  # an unused tree, for whoever comes back to it
 _OWNED = "+"  # in the name of a tree that was written to: nobody comes back to it
 _SPARE_BYTES = 64 * 2**20
-_PAGE = 4096
+_TIMES_SMALLER = 4  # than its content an image is at most, as a rule
 _ELSEWHERE = "set CLUSTERCTL_UNPACK to a folder on a larger disk of this machine's own"
 _NOTHING_FATAL = 2  # unsquashfs: all is there but what only root may make
 
@@ -74,13 +75,19 @@ def room(store: Path) -> int:
     return min(free, _available_memory() // 2) if _is_memory(store) else free
 
 
+def is_here(image: Path, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether `image` is unpacked on this node."""
+    lock = _lock_folder(environment) / f"{_key(image)}.lock"
+    return lock.exists() and _noted(lock) is not None
+
+
 def unpacked_bytes(image: Path) -> int:
     """What `image` takes when it is unpacked. Raises TaskError for what unsquashfs cannot read."""
-    total = 0
-    for line in _unsquashfs(["-lln", str(image)]).splitlines():
-        if match := re.match(rb"[-d]\S{9}\s+\d+/\d+\s+(\d+) ", line):
-            total += -(-int(match[1]) // _PAGE) * _PAGE
-    return total
+    try:
+        found = look_into(image)
+    except Unreadable as error:
+        raise TaskError(f"cannot read the image: {image}: {error}", f"clusterctl image verify {image}") from error
+    return (found and found.unpacked_bytes) or _TIMES_SMALLER * image.stat().st_size
 
 
 def _unpack(image: Path, locks: Path, name: str, environment: Mapping[str, str]) -> Path:
@@ -201,12 +208,12 @@ def _available_memory() -> int:
     return int(match[1]) * 1024 if match else 0
 
 
-def _unsquashfs(arguments: list[str]) -> bytes:
+def _unsquashfs(arguments: list[str]) -> None:
     try:
         done = subprocess.run(["unsquashfs", *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except FileNotFoundError:
         raise TaskError("no unsquashfs on PATH", "apt-get install squashfs-tools") from None
     if done.returncode in (0, _NOTHING_FATAL):
-        return done.stdout
+        return
     lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
     raise TaskError(f"unsquashfs: {lines[-1] if lines else f'exit code {done.returncode}'}", "clusterctl image verify")

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from clusterctl.containers.image import check_image
 from clusterctl.containers.mounts import Mount
 from clusterctl.containers.pyxis import IMAGE_PYTHON, make_view
 from clusterctl.errors import ConfigError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.config import Resolved
+    from clusterctl.containers.view import View
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Job, Resources
 
@@ -47,6 +49,7 @@ class Plan:
     unset: tuple[str, ...]  # variables of the submitter's that must not come into an image
     exports: tuple[tuple[str, str], ...]
     flags: tuple[str, ...]
+    view: View | None  # of the container, if there is one
     runner: tuple[str, ...]  # what enters the image on a cluster without pyxis, before the tasks' command
     workdir: str
     python: str
@@ -69,7 +72,8 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     library, project = code / "lib", code / "project"
     workdir = str(project if job.code and not brings_code(job) else run.path)
     exports, secrets = resolved.secrets.parted(_exports(resolved, library, project))
-    container = _container_flags(resolved, run, workdir, [*exports, *secrets])
+    view = _view(resolved, run, workdir, [*exports, *secrets])
+    container = view.flags() if view else []
     runner = [interpreter, "-I", "-S", str(library / "clusterctl" / "containers"), *container, "--"]
     flags = [
         "--kill-on-bad-exit=1",
@@ -89,7 +93,8 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         unset=_OF_ANOTHER_PYTHON if job.container.image else (),
         exports=tuple(exports.items()),
         flags=tuple(flags),
-        runner=tuple(runner) if container and not cluster.has_pyxis else (),
+        view=view,
+        runner=tuple(runner) if view and not cluster.has_pyxis else (),
         workdir=workdir,
         python=cluster.python or (IMAGE_PYTHON if job.container.image else interpreter),
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
@@ -102,11 +107,11 @@ def brings_code(job: Job) -> bool:
     return job.container.image is not None and job.container.code == "image"
 
 
-def _container_flags(resolved: Resolved, run: RunDir, workdir: str, set_here: list[str]) -> list[str]:
-    """The flags that tell pyxis, or the runner in its place, about the container; none where there is no image."""
+def _view(resolved: Resolved, run: RunDir, workdir: str, set_here: list[str]) -> View | None:
+    """What the tasks see in their image. `set_here` names the variables that the run sets."""
     job, cluster = resolved.job, resolved.cluster
     if not job.container.image:
-        return []
+        return None
     mounts = [Mount(str(run.path.parent), str(run.path.parent))]
     if job.data.root:
         mounts.append(Mount(job.data.root, job.data.root, ("ro",)))
@@ -114,8 +119,11 @@ def _container_flags(resolved: Resolved, run: RunDir, workdir: str, set_here: li
     environment |= {name for line in cluster.setup for name in _EXPORTED.findall(line)}
     if job.resources.gpus_per_node:
         environment.add("CUDA_VISIBLE_DEVICES")  # Slurm's, whatever the image was built with
-    view = make_view(job.container.image, job.container, mounts, environment, None if brings_code(job) else workdir)
-    return view.flags()
+    if not cluster.has_pyxis and not check_image(job.container.image).startswith("/"):
+        message = f"container.image: {cluster.name} has no pyxis to fetch an image: {job.container.image}"
+        raise ConfigError(message, f"make a file of it: clusterctl image import {job.container.image}")
+    workplace = None if brings_code(job) else workdir
+    return make_view(job.container.image, job.container, mounts, environment, workplace)
 
 
 def check_path(path: str) -> None:
