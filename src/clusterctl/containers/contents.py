@@ -6,7 +6,6 @@ import posixpath
 import re
 import subprocess
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.containers.environment import parse_environment
@@ -14,6 +13,7 @@ from clusterctl.runs.files import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 _MAGIC = b"hsqs"
 _PAGE = 4096

@@ -10,12 +10,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.containers.contents import Contents
 from clusterctl.containers.environment import overridden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from clusterctl.containers.contents import Contents
     from clusterctl.containers.view import View
 
 OLDEST_PYTHON = (3, 11)
