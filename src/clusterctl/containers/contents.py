@@ -45,7 +45,7 @@ class Contents:
                 done, parts = "", joined.strip("/").split("/")
             else:
                 done = step
-        return done
+        return done or "/"
 
     def minor_of(self, python: str) -> str | None:
         """The minor version of the interpreter at `python`, by its name or by the folders of its packages."""
