@@ -33,6 +33,7 @@ COMMANDS = {
     "logs": "Show what the ranks of a run wrote",
     "cancel": "End runs, waiting or running",
     "release": "Let a run start that was submitted with --hold",
+    "image": "Build, import and look after container images",
     "doctor": "Check this machine and a cluster",
     "sandbox": "Start a real Slurm on this machine",
     "config": "Show jobs, clusters and where values come from",
