@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scenario import Stage
+import pytest
+from sandbox_fixture import RunningSandbox
+from scenario import Stage, wait_until
 from thin_image import ThinImage
 
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 
 SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
+
+
+@pytest.fixture(params=["emulator", pytest.param("sandbox", marks=pytest.mark.long)])
+def back_end(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def command(image: ThinImage, program: str, more: str = "", shape: str = SHAPE) -> str:
@@ -59,6 +66,21 @@ while True: time.sleep(0.1)
     run = stage.submit(stage.write_job("warned", command(thin_image, program, shape=shape)), "--wait")
     assert [stage.log(run, rank).splitlines()[-1] for rank in range(2)] == ["warned", "warned"]
     assert exits(run) == {0: 0, 1: 0}
+
+
+def test_on_a_sites_nodes_nothing_of_the_image_is_left_behind(
+    sandbox: RunningSandbox, thin_image: ThinImage, tmp_path: Path
+) -> None:
+    environment = sandbox.environment | {"CLUSTERCTL_RUNS": str(tmp_path / "runs")}
+    stage = Stage("site", tmp_path, environment)
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "site.toml").write_text('container_runtime = "builtin"\npolling_floor = "1s"\n')
+    run = stage.submit(stage.write_job("tidy", command(thin_image, "import sys; print(sys.prefix)")), "--wait")
+    assert stage.log(run, 3).splitlines()[-1] == "/opt/venv"
+    nodes = json.loads(run.attempt(0).host_json.read_text())["nodes"]
+    look = ["srun", f"--nodelist={nodes}", "--ntasks-per-node=1", "sh", "-c", "ls /dev/shm/clusterctl-*"]
+    left = wait_until(lambda: (done := sandbox.try_to(*look)).returncode == 0 and done, 20)
+    assert thin_image.path.stem not in left.stdout
 
 
 def test_code_of_the_images_own_is_what_runs_where_it_is_asked_for(stage: Stage, thin_image: ThinImage) -> None:

@@ -85,6 +85,7 @@ def test_every_task_gets_the_flags_of_the_script_and_runs_in_the_image(
     assert all(flags == rendered for flags in got.values())
 
 
+@pytest.mark.long
 def test_signals_and_exit_codes_pass_and_a_requeue_starts_again_in_the_image(
     site: Stage, records: Path, thin_image: ThinImage
 ) -> None:
@@ -135,6 +136,7 @@ def test_the_plugin_refuses_what_pyxis_refuses(
     assert said in refused.stderr
 
 
+@pytest.mark.long
 def test_doctor_looks_for_pyxis_and_into_the_image(site: Stage, thin_image: ThinImage) -> None:
     with (site.folder / "cluster" / "site.toml").open("a") as file:
         file.write(thin_image.table)

@@ -70,6 +70,7 @@ def plan(job: Job, cluster: Cluster, folder: str = "/runs") -> Plan:
         ("host", HOST_JOB, Cluster(name="local", kind="emulator")),
         ("container", CONTAINER_JOB, CONTAINER_CLUSTER),
         ("builtin", FILE_JOB, Cluster(name="local", kind="emulator", setup=("export COLOUR=red",))),
+        ("builtin_on_slurm", FILE_JOB, replace(CONTAINER_CLUSTER, container_runtime="builtin")),
         ("image_code", replace(FILE_JOB, container=replace(FILE_JOB.container, code="image")), CONTAINER_CLUSTER),
     ],
 )

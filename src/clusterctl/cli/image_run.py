@@ -12,7 +12,8 @@ from clusterctl.errors import UsageError
 
 
 @click.command(
-    short_help="Run a command in an image on this machine", context_settings={"ignore_unknown_options": True}
+    short_help="Run a command in an image on this machine",
+    context_settings={"allow_interspersed_args": False},  # what follows IMAGE is the command's
 )
 @click.argument("image")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from clusterctl.containers.environment import inside, parse_environment
 from clusterctl.containers.namespaces import enter
-from clusterctl.containers.unpacked import hold
+from clusterctl.containers.unpacked import hold, release
 from clusterctl.containers.view import View
 from clusterctl.errors import ClusterctlError, TaskError
 
@@ -28,8 +28,14 @@ _RC = "/etc/rc"  # what the image itself starts, as enroot writes it: cd WORKDIR
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """`FLAGS -- COMMAND`: becomes the command, or ends with the exit code of an error."""
+    """`FLAGS -- COMMAND`: becomes the command, or ends with the exit code of an error.
+
+    `--release IMAGE` removes the image's tree from this node, unless someone runs in it.
+    """
     try:
+        if arguments[:1] == ["--release"]:
+            release(Path(arguments[1]))
+            raise SystemExit(0)
         end = arguments.index("--") if "--" in arguments else len(arguments)
         become(View.parse(arguments[:end]), arguments[end + 1 :])
     except ClusterctlError as error:

@@ -7,6 +7,7 @@ it, through exec and until the process ends, however it ends; whoever unpacks or
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import os
 import re
@@ -57,8 +58,9 @@ def hold(image: Path, owner: str = "", environment: Mapping[str, str] = os.envir
 
 
 def release(image: Path, environment: Mapping[str, str] = os.environ) -> None:
-    """Remove the tree of `image` from this node, unless someone runs in it."""
-    _remove_unused(_lock_folder(environment) / f"{_key(image)}.lock")
+    """Remove the trees of `image` from this node, but for those that someone runs in."""
+    for lock in _lock_folder(environment).glob(f"{glob.escape(_key(image))}*.lock"):
+        _remove_unused(lock)
 
 
 def stores(environment: Mapping[str, str] = os.environ) -> list[Path]:

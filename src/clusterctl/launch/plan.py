@@ -51,6 +51,7 @@ class Plan:
     flags: tuple[str, ...]
     view: View | None  # of the container, if there is one
     runner: tuple[str, ...]  # what enters the image on a cluster without pyxis, before the tasks' command
+    closing: tuple[str, ...]  # what each node is to run once when the tasks have ended
     workdir: str
     python: str
     tasks: int
@@ -74,7 +75,8 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     exports, secrets = resolved.secrets.parted(_exports(resolved, library, project))
     view = _view(resolved, run, workdir, [*exports, *secrets])
     container = view.flags() if view else []
-    runner = [interpreter, "-I", "-S", str(library / "clusterctl" / "containers"), *container, "--"]
+    builtin = view is not None and not cluster.has_pyxis
+    runner = [interpreter, "-I", "-S", str(library / "clusterctl" / "containers")]
     flags = [
         "--kill-on-bad-exit=1",
         f"--cpus-per-task={job.resources.cpus_per_task}",  # 22.05 to 23.02: srun does not take it from sbatch
@@ -94,7 +96,9 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         exports=tuple(exports.items()),
         flags=tuple(flags),
         view=view,
-        runner=tuple(runner) if view and not cluster.has_pyxis else (),
+        runner=(*runner, *container, "--") if builtin else (),
+        # On one's own machine the unpacked image waits for the next run; on a site's nodes nothing is left behind.
+        closing=(*runner, "--release", view.image) if view and builtin and cluster.kind == "slurm" else (),
         workdir=workdir,
         python=cluster.python or (IMAGE_PYTHON if job.container.image else interpreter),
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
