@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +14,9 @@ from sandbox_fixture import RunningSandbox
 from scenario import Stage, wait_until
 from thin_image import ThinImage
 
-import clusterctl
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 
-SOURCE = Path(__file__).parents[1] / "spank" / "pyxis.c"
 SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
 
 
@@ -29,27 +25,8 @@ def back_end() -> str:
     return "sandbox"
 
 
-@pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("spank") / "pyxis.so"
-    subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", library, SOURCE], check=True)
-    return library
-
-
 @pytest.fixture
-def records(sandbox: RunningSandbox, plugin: Path, tmp_path: Path) -> Iterator[Path]:
-    """The sandbox has pyxis for as long as the test lasts; the folder of what each task got."""
-    folder = tmp_path / "records"
-    folder.mkdir()
-    plugins = sandbox.folder / "etc" / "plugstack.conf"
-    runner = Path(clusterctl.__file__).parent / "containers"
-    plugins.write_text(f"required {plugin} record={folder} python={sys.executable} runner={runner}\n")
-    yield folder
-    plugins.write_text("")
-
-
-@pytest.fixture
-def site(stage: Stage, records: Path) -> Stage:
+def site(stage: Stage, pyxis_records: Path) -> Stage:
     """A cluster with pyxis."""
     (stage.folder / "cluster").mkdir()
     (stage.folder / "cluster" / "site.toml").write_text(
@@ -68,7 +45,7 @@ def job_id(run: RunDir) -> str:
 
 
 def test_every_task_gets_the_flags_of_the_script_and_runs_in_the_image(
-    site: Stage, records: Path, thin_image: ThinImage
+    site: Stage, pyxis_records: Path, thin_image: ThinImage
 ) -> None:
     (site.folder / "helper.py").write_text("GREETING = 'hallo'\n")
     program = (
@@ -77,7 +54,7 @@ def test_every_task_gets_the_flags_of_the_script_and_runs_in_the_image(
     run = site.submit(site.write_job("own", command(thin_image, program)), "--wait")
     for rank in range(4):
         assert f"hallo {rank} /opt/venv the image's own" in site.log(run, rank)
-    got = {path.name: sorted(path.read_text().splitlines()) for path in records.iterdir()}
+    got = {path.name: sorted(path.read_text().splitlines()) for path in pyxis_records.iterdir()}
     assert set(got) == {f"{job_id(run)}.0.{rank}" for rank in range(4)}
     lines = [line.strip().removesuffix(" \\").strip("'") for line in run.script.read_text().splitlines()]
     rendered = sorted(line for line in lines if line.startswith(("--container-", "--no-container-")))
@@ -87,7 +64,7 @@ def test_every_task_gets_the_flags_of_the_script_and_runs_in_the_image(
 
 @pytest.mark.long
 def test_signals_and_exit_codes_pass_and_a_requeue_starts_again_in_the_image(
-    site: Stage, records: Path, thin_image: ThinImage
+    site: Stage, pyxis_records: Path, thin_image: ThinImage
 ) -> None:
     program = """
 import os, signal, sys, time
@@ -114,7 +91,7 @@ time.sleep(600)
     assert site.log(run, 0, attempt=1).splitlines()[-1] == "warned"
     (end,) = [event for event in read_lines(run.attempt(1).events(0)) if event["event"] == "exit"]
     assert end["code"] == 7
-    assert len(list(records.iterdir())) == 1  # of one job, step and rank
+    assert len(list(pyxis_records.iterdir())) == 1  # of one job, step and rank
 
 
 @pytest.mark.parametrize(
@@ -129,7 +106,7 @@ time.sleep(600)
     ],
 )
 def test_the_plugin_refuses_what_pyxis_refuses(
-    sandbox: RunningSandbox, records: Path, flags: list[str], said: str
+    sandbox: RunningSandbox, pyxis_records: Path, flags: list[str], said: str
 ) -> None:
     refused = sandbox.try_to("srun", "--nodes=1", *flags, "true")
     assert refused.returncode != 0

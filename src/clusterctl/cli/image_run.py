@@ -52,7 +52,8 @@ def run(
     from clusterctl.containers.unpacked import is_here
     from clusterctl.containers.view import View
 
-    path = find_image(images_folder(load_cluster(cluster) if cluster else None), image).path.absolute()
+    folder = images_folder(None if "/" in image else load_cluster(cluster))  # of a path nobody asks whose it is
+    path = find_image(folder, image).path.absolute()
     view = View(
         image=str(path),
         mounts=tuple(Mount.parse(_absolute(mount)) for mount in mounts),
@@ -67,7 +68,7 @@ def run(
         click.echo(f"unpacking {path.name}, once", err=True)
     runner = str(Path(__file__).parents[1] / "containers")
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-I", "-S", runner, *view.flags(), "--", *command])
+    os.execv(sys.executable, [sys.executable, "-I", "-S", runner, *view.flags(), "--", *command[command[:1] == ("--",) :]])
 
 
 def _absolute(mount: str) -> str:
