@@ -83,7 +83,7 @@ class Engine:
             else:
                 shell = [self.program, "export", container]
             with tempfile.TemporaryFile() as said:
-                with subprocess.Popen(shell, stdout=subprocess.PIPE, stderr=said) as process:
+                with subprocess.Popen(shell, stdout=subprocess.PIPE, stderr=said, pipesize=2**20) as process:
                     assert process.stdout is not None
                     yield process.stdout
                     process.stdout.read()  # the padding of a tar file, which its reader may leave

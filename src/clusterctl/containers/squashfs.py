@@ -6,6 +6,8 @@ of an image's configuration lies in four files: /etc/environment, /etc/fstab, /e
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 import shutil
 import stat
@@ -15,7 +17,7 @@ import tempfile
 import time
 from contextlib import contextmanager, suppress
 from io import BytesIO
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 from clusterctl.containers.layers import DEVICES, merge, parts_of
 from clusterctl.errors import ImageError
@@ -57,7 +59,8 @@ def members_of(archive: Archive) -> Iterator[Member]:
 
 def members_of_stream(stream: IO[bytes]) -> Iterator[Member]:
     """The root that `docker export` or `tar` writes, which is merged already."""
-    with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape") as archive:
+    pipe = cast("IO[bytes]", _Forward(stream))
+    with tarfile.open(fileobj=pipe, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
         for member in archive:
             parts = parts_of(member.name)
             if parts and parts != [".dockerenv"] and member.type not in DEVICES:
@@ -126,10 +129,48 @@ def pack(
 
 
 def _written(stream: IO[bytes]) -> tarfile.TarFile:
-    return tarfile.open(
-        fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape",
-        bufsize=_MEBIBYTE, copybufsize=_MEBIBYTE,
-    )  # fmt: skip
+    """A tar file to be written to `stream`; tarfile's own streams copy everything twice more."""
+    return tarfile.TarFile(
+        fileobj=cast("IO[bytes]", _Counted(stream)),
+        mode="w",
+        format=tarfile.GNU_FORMAT,
+        encoding="utf-8",
+        errors="surrogateescape",
+        copybufsize=_MEBIBYTE,
+    )
+
+
+class _Counted:
+    """A pipe to write to; tarfile asks where it begins."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.write = stream.write
+
+    def tell(self) -> int:
+        return 0
+
+
+class _Forward:
+    """A pipe as a file that is read from its beginning to its end, skipping what is not wanted."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._position = 0
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        self._position += len(content)
+        return content
+
+    def seek(self, position: int) -> int:
+        if position < self._position:
+            raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
+        while self._position < position and self.read(min(position - self._position, _MEBIBYTE)):
+            pass
+        return self._position
 
 
 def _plainly(member: tarfile.TarInfo, name: str) -> tarfile.TarInfo:
@@ -155,7 +196,7 @@ def _mksquashfs(target: Path) -> Iterator[IO[bytes]]:
     command = [program, "-", str(target), *COMPRESSION, *options]
     with (
         tempfile.TemporaryFile() as said,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said) as process,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said, pipesize=_MEBIBYTE) as process,
     ):
         assert process.stdin is not None
         try:
