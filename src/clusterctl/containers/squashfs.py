@@ -1,4 +1,4 @@
-"""A root file system, member by member, into a squashfs that pyxis and enroot run. No root, no unpacking, no device nodes.
+"""A root file system, member by member, into a squashfs that pyxis and enroot run: no root, no unpacking, no devices.
 
 The members go to mksquashfs as a tar stream; nothing of them is ever a file on this machine. What enroot needs to know
 of an image's configuration lies in four files: /etc/environment, /etc/fstab, /etc/rc and /etc/rc.local.
@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from io import BytesIO
 from typing import IO, TYPE_CHECKING, cast
 
-from clusterctl.containers.layers import DEVICES, merge, parts_of
+from clusterctl.containers.layers import DEVICES, BadArchive, linked_parts_of, merge, parts_of
 from clusterctl.errors import ImageError
 
 if TYPE_CHECKING:
@@ -58,16 +58,19 @@ def members_of(archive: Archive) -> Iterator[Member]:
 
 
 def members_of_stream(stream: IO[bytes]) -> Iterator[Member]:
-    """The root that `docker export` or `tar` writes, which is merged already."""
+    """The root that `docker export` or `tar` writes, which is merged already. Raises BadArchive if it breaks off."""
     pipe = cast("IO[bytes]", _Forward(stream))
-    with tarfile.open(fileobj=pipe, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
-        for member in archive:
-            parts = parts_of(member.name)
-            if parts and parts != [".dockerenv"] and member.type not in DEVICES:
-                plain = _plainly(member, "/".join(parts))
-                if member.islnk():
-                    plain.linkname = "/".join(parts_of(member.linkname))
-                yield plain, archive.extractfile(member) if member.isreg() else None
+    try:
+        with tarfile.open(fileobj=pipe, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+            for member in archive:
+                parts = parts_of(member)
+                if parts and parts != [".dockerenv"] and member.type not in DEVICES:
+                    plain = _plainly(member, "/".join(parts))
+                    if member.islnk():
+                        plain.linkname = "/".join(linked_parts_of(member))
+                    yield plain, archive.extractfile(member) if member.isreg() else None
+    except tarfile.TarError as error:
+        raise BadArchive(str(error)) from error
 
 
 def configuration_files(config: ImageConfig) -> dict[str, str]:
@@ -101,8 +104,8 @@ def pack(
     members: Iterable[Member],
     config: ImageConfig,
     target: Path,
-    seen: Callable[[str], None] = lambda path: None,
-    progress: Callable[[int], None] = lambda size: None,
+    seen: Callable[[str], None],
+    progress: Callable[[int], None],
 ) -> None:
     """Write `members` and what `config` says as a squashfs to `target`, a new file.
 
@@ -113,18 +116,15 @@ def pack(
         for member, data in members:
             if member.name == "etc" and not member.isdir():
                 raise ImageError("bad image: /etc is not a folder", "build it from an ordinary base image")
-            if member.name in ours:
+            if member.name.startswith("etc/") and "/".join(member.name.split("/")[:2]) in ours:
                 continue
             root.addfile(member, data)
             seen(member.name)
             progress(member.size)
         for name, text in ours.items():
             file = tarfile.TarInfo(name)
-            file.size, file.mtime, file.mode = (
-                len(text.encode()),
-                int(time.time()),
-                0o755 if name == "etc/rc" else 0o644,
-            )
+            file.size, file.mtime = len(text.encode()), int(time.time())
+            file.mode = 0o755 if name == "etc/rc" else 0o644
             root.addfile(file, BytesIO(text.encode()))
 
 
