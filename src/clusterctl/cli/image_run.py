@@ -46,14 +46,13 @@ def run(
       clusterctl image run clusterctl-cpu -- python -V
       clusterctl image run --mount . ./mine.sqsh -- python train.py
     """
-    from clusterctl.config import images_folder, load_cluster
+    from clusterctl.config import chosen_images_folder
     from clusterctl.containers.folder import find_image
     from clusterctl.containers.mounts import Mount
     from clusterctl.containers.unpacked import is_here
     from clusterctl.containers.view import View
 
-    folder = images_folder(None if "/" in image else load_cluster(cluster))  # of a path nobody asks whose it is
-    path = find_image(folder, image).path.absolute()
+    path = find_image(chosen_images_folder(cluster), image).path.absolute()
     view = View(
         image=str(path),
         mounts=tuple(Mount.parse(_absolute(mount)) for mount in mounts),
@@ -68,7 +67,8 @@ def run(
         click.echo(f"unpacking {path.name}, once", err=True)
     runner = str(Path(__file__).parents[1] / "containers")
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-I", "-S", runner, *view.flags(), "--", *command[command[:1] == ("--",) :]])
+    words = command[1:] if command[:1] == ("--",) else command
+    os.execv(sys.executable, [sys.executable, "-I", "-S", runner, *view.flags(), "--", *words])
 
 
 def _absolute(mount: str) -> str:

@@ -1,6 +1,6 @@
 """Reads job and cluster files; every value knows where it came from."""
 
-from clusterctl.config.clusters import chosen_runs_folder, load_cluster
+from clusterctl.config.clusters import chosen_images_folder, chosen_runs_folder, load_cluster
 from clusterctl.config.places import (
     cache_folder,
     find_file,
@@ -15,6 +15,7 @@ from clusterctl.config.resolve import Resolved, resolve
 __all__ = [
     "Resolved",
     "cache_folder",
+    "chosen_images_folder",
     "chosen_runs_folder",
     "find_file",
     "images_folder",

@@ -1,4 +1,4 @@
-"""Image archives, as `docker save` and `buildah push oci-archive:` write them: the configuration, and the layers in order.
+"""Image archives, as `docker save` and `buildah push oci-archive:` write them: configuration and layers.
 
 Nothing of an archive is unpacked: its members are read where they lie; compressed layers are decompressed into unnamed
 temporary files. Sources: https://github.com/moby/docker-image-spec, https://github.com/opencontainers/image-spec
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from clusterctl.containers.layers import BadArchive
 from clusterctl.errors import ImageError
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _MOST_JSON = 16 * 2**20
 _MEBIBYTE = 2**20
 _OCI_REFERENCE = "org.opencontainers.image.ref.name"
-_HINT = "make it with: docker save IMAGE -o FILE, or buildah push IMAGE oci-archive:FILE"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +45,16 @@ class ImageConfig:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], digest: str) -> ImageConfig:
-        """From the `config` table of an image configuration, docker's or OCI's. Raises ImageError."""
-        try:
-            return cls(
-                digest=digest,
-                environment=tuple(map(str, config.get("Env") or ())),
-                volumes=tuple(sorted(config.get("Volumes") or ())),
-                labels={str(key): str(value) for key, value in (config.get("Labels") or {}).items()},
-                workdir=str(config.get("WorkingDir") or "/"),
-                entrypoint=tuple(map(str, config.get("Entrypoint") or ())),
-                command=tuple(map(str, config.get("Cmd") or ())),
-            )
-        except (AttributeError, TypeError) as error:
-            raise ImageError("bad archive: its configuration is none of an image", _HINT) from error
+        """From the `config` table of an image configuration, docker's or OCI's."""
+        return cls(
+            digest=digest,
+            environment=tuple(map(str, config.get("Env") or ())),
+            volumes=tuple(sorted(config.get("Volumes") or ())),
+            labels={str(key): str(value) for key, value in (config.get("Labels") or {}).items()},
+            workdir=str(config.get("WorkingDir") or "/"),
+            entrypoint=tuple(map(str, config.get("Entrypoint") or ())),
+            command=tuple(map(str, config.get("Cmd") or ())),
+        )
 
 
 @dataclass(frozen=True)
@@ -74,8 +71,8 @@ def open_archive(path: Path) -> Iterator[Archive]:
 
     Raises ImageError, naming `path`, for anything that is no archive of one image, or a damaged one.
     """
-    with ExitStack() as stack:
-        try:
+    try:
+        with ExitStack() as stack:
             outer = stack.enter_context(_tar(stack.enter_context(_plain(path.open("rb"), path.parent))))
             found = _Members(outer)
             config, names, diff_ids = _described(found)
@@ -84,11 +81,11 @@ def open_archive(path: Path) -> Iterator[Archive]:
                 layer = stack.enter_context(_plain(found.open(name), path.parent))
                 _check(layer, diff_id, name)
                 layers.append(stack.enter_context(_tar(layer)))
-        except ImageError as error:
-            raise ImageError(f"{path}: {error.message}", error.hint) from error
-        except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, KeyError, TypeError) as error:
-            raise ImageError(f"{path}: bad archive: {error}", _HINT) from error
-        yield Archive(config, layers)
+            yield Archive(config, layers)
+    except BadArchive as error:
+        raise BadArchive(error.reason, path) from error
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadArchive(str(error), path) from error
 
 
 class _Members:
@@ -109,7 +106,7 @@ class _Members:
             base = PurePosixPath(member.name).parent if member.issym() else PurePosixPath()
             member = self._members.get(_joined(base, member.linkname))
         if member is None or not member.isfile():
-            raise ImageError(f"bad archive: no file: {name}", _HINT)
+            raise BadArchive(f"no file: {name}")
         return cast("IO[bytes]", self._outer.extractfile(member))
 
     def json(self, name: str) -> Any:
@@ -129,18 +126,25 @@ def _joined(base: PurePosixPath, link: str) -> str:
 
 def _described(found: _Members) -> tuple[ImageConfig, list[str], list[str]]:
     """The configuration, the members that are layers, and the digests of the layers' contents."""
+    try:
+        return _read_description(found)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise BadArchive(f"it does not describe an image: {error}") from error
+
+
+def _read_description(found: _Members) -> tuple[ImageConfig, list[str], list[str]]:
     if "manifest.json" in found:
         config_name, layers = _docker(found)
     elif "index.json" in found:
         config_name, layers = _oci(found)
     else:
-        raise ImageError("not an image archive: neither manifest.json nor index.json in it", _HINT)
+        raise BadArchive("neither manifest.json nor index.json in it")
     with found.open(config_name) as file:
         content = file.read(_MOST_JSON)
     config = json.loads(content)
     diff_ids = config["rootfs"]["diff_ids"]
     if len(diff_ids) != len(layers):
-        raise ImageError(f"bad archive: {len(layers)} layers where its configuration has {len(diff_ids)}", _HINT)
+        raise BadArchive(f"{len(layers)} layers where its configuration has {len(diff_ids)}")
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
     return ImageConfig.of(config.get("config") or {}, digest), layers, diff_ids
 
@@ -149,9 +153,7 @@ def _docker(found: _Members) -> tuple[str, list[str]]:
     images = found.json("manifest.json")
     if len(images) != 1:
         tags = [tag for image in images for tag in image.get("RepoTags") or ()]
-        raise ImageError(
-            f"an archive of {len(images)} images: {', '.join(tags) or 'none has a name'}", "save one alone"
-        )
+        raise BadArchive(f"{len(images)} images in it, not one: {', '.join(tags)}")
     return images[0]["Config"], images[0]["Layers"]
 
 
@@ -162,12 +164,12 @@ def _oci(found: _Members) -> tuple[str, list[str]]:
             listed = [one for one in listed if _is_for_this_platform(one)] or listed
         if len(listed) != 1:
             tags = [one.get("annotations", {}).get(_OCI_REFERENCE, one["digest"]) for one in listed]
-            raise ImageError(f"an archive of {len(listed)} images: {', '.join(tags)}", "save one alone")
+            raise BadArchive(f"{len(listed)} images in it, not one: {', '.join(tags)}")
         manifest = found.json(_blob(listed[0]["digest"]))
         if "manifests" not in manifest:
             return _blob(manifest["config"]["digest"]), [_blob(layer["digest"]) for layer in manifest["layers"]]
         listed = manifest["manifests"]
-    raise ImageError("bad archive: an index in an index in an index", _HINT)
+    raise BadArchive("an index in an index in an index")
 
 
 def _is_for_this_platform(descriptor: Mapping[str, Any]) -> bool:
@@ -217,11 +219,11 @@ def _unzstd(file: IO[bytes], plain: IO[bytes]) -> None:
         except BrokenPipeError:
             pass  # its exit code says it
     if process.returncode:
-        raise ImageError("bad archive: a layer that zstd cannot read", _HINT)
+        raise BadArchive("a layer that zstd cannot read")
 
 
 def _check(layer: IO[bytes], diff_id: str, name: str) -> None:
     digest = hashlib.file_digest(cast("Any", layer), "sha256").hexdigest()
     if diff_id != f"sha256:{digest}":
-        raise ImageError(f"bad archive: a damaged layer: {name}", "copy the archive again; was it cut off?")
+        raise BadArchive(f"a damaged layer: {name}")
     layer.seek(0)

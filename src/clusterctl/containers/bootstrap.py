@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterctl.containers.engine import follow
 from clusterctl.errors import ImageError
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ _LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/us
 _DOCKERFILE = 'FROM scratch\nADD root.tar /\nENV LANG=C.UTF-8\nCMD ["python3"]\n'
 
 
-def bootstrapped(engine: Engine, python: str, say: Callable[[str], None]) -> str:
-    """The reference of a base image with Debian's `python`, made if `engine` has none yet.
+def bootstrapped(engine: Engine, python: str, say: Callable[[str], None], *, fresh: bool = False) -> str:
+    """The reference of a base image with Debian's `python`, made if `engine` has none yet, or `fresh`.
 
     Raises ImageError where mmdebstrap is missing or fails, or no Debian release has that Python.
     """
@@ -32,7 +32,7 @@ def bootstrapped(engine: Engine, python: str, say: Callable[[str], None]) -> str
         known = " or ".join(_SUITES)
         raise ImageError(f"no Debian release has Python {python}", f"run clusterctl with Python {known}, or give BASE=")
     reference = f"localhost/clusterctl-base:{suite}"
-    if engine.describe(reference) is None:
+    if fresh or engine.describe(reference) is None:
         if shutil.which("mmdebstrap") is None:
             raise ImageError("no mmdebstrap on PATH to make a base image with", "apt install mmdebstrap")
         with tempfile.TemporaryDirectory(prefix="clusterctl-base-") as folder:
@@ -47,16 +47,8 @@ def _debian(target: Path, suite: str, say: Callable[[str], None]) -> None:
     command = ["mmdebstrap", "--variant=minbase", f"--include={','.join(_PACKAGES)}"]
     command += ['--aptopt=Acquire::Languages "none"']
     command += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
-    with subprocess.Popen(
-        [*command, suite, str(target)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, errors="replace",
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        lines = []
-        for line in process.stdout:
-            lines.append(line.rstrip())
-            say(line.rstrip())
-    if process.returncode != 0:
+    code, lines = follow([*command, suite, str(target)], say)
+    if code != 0:
         errors = [line for line in lines if line.startswith("E:")] or lines[-1:]
         message = errors[0] if errors else "it said nothing"
         raise ImageError(f"mmdebstrap failed: {message}", "is there a network and room here? else give BASE=IMAGE")

@@ -31,7 +31,8 @@ EXTRAS = ("train", "accelerate")
 # Asked of the base image: which wheels it can take, and whether it brings a torch of its own.
 _PROBE = """import importlib.metadata as m, importlib.util as u, json, sys
 version = lambda name: m.version(name) if u.find_spec(name) else None
-print(json.dumps({"python": "%d.%d" % sys.version_info[:2], "torch": version("torch"), "pyg": version("torch_geometric")}))
+python = "%d.%d" % sys.version_info[:2]
+print(json.dumps({"python": python, "torch": version("torch"), "pyg": version("torch_geometric")}))
 """
 
 
@@ -45,6 +46,7 @@ class Request:
     extras: tuple[str, ...] = EXTRAS
     replacing: tuple[str, ...] = ()  # requirements that win over clusterctl's own, such as "torch==2.13.0"
     commit: str = ""
+    fresh: bool = False  # base image and wheels as they are now, not as they were when last asked for
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def build(request: Request, engine: Engine, folder: Path, cache: Path, python: s
     base = _base(request, engine, cache, python, progress)
     progress.stage(f"wheels for Python {base.python}")
     want = wanted(base.python, request.extras, own_torch=base.torch is not None, replacing=request.replacing)
-    wheels = wheelhouse(cache, want)
+    wheels = wheelhouse(cache, want, fresh=request.fresh)
     tag = f"localhost/{request.name}:latest"
     versions = {path.name.split("-")[0].lower(): path.name.split("-")[1] for path in wheels.glob("*.whl")}
     arguments = {
@@ -101,9 +103,9 @@ def _base(request: Request, engine: Engine, cache: Path, python: str, progress: 
     reference = request.base or DEFAULT_BASES[request.kind]
     if reference == BOOTSTRAP:
         progress.stage("base image")
-        reference = bootstrapped(engine, python, progress.say)
+        reference = bootstrapped(engine, python, progress.say, fresh=request.fresh)
     found = engine.describe(reference)
-    if found is None:
+    if found is None or (request.fresh and request.base != BOOTSTRAP):
         progress.stage(f"{engine.kind} pulls {reference}")
         engine.pull(reference, progress.say)
         found = engine.describe(reference)

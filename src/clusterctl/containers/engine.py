@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections import deque
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.containers.archive import ImageConfig
+from clusterctl.containers.engine_errors import explain
 from clusterctl.errors import ConfigError, ImageError
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 KINDS = ("docker", "podman", "buildah")
 _INSTALL = "apt install buildah, or start a docker daemon; CONTAINER_ENGINE= chooses one"
 _ANSWER_SECONDS = 20
+_LAST_LINES = 60
 
 
 @dataclass(frozen=True)
@@ -36,23 +39,19 @@ class Engine:
         words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
         words += ["--file", str(context / "Dockerfile"), "--tag", tag, str(context)]
         if self.kind == "docker":
-            self._follow([self.program, "build", "--network=none", *words], say)
-            return
-        pull = ["--pull=never"] if self.kind == "podman" else ["--pull-never"]
-        verb = "build" if self.kind == "podman" else "bud"
-        if self.kind == "podman":
-            self._follow([self.program, verb, "--layers", "--network=none", *pull, *words], say)
-            return
-        # Its chroot isolation needs no other program, and knows no --network=none: a network of its own does it.
-        alone = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--map-current-user", "--net"]
-        alone = alone if shutil.which("unshare") and os.geteuid() == 0 else []
-        self._follow(
-            [*alone, self.program, verb, "--layers", "--isolation=chroot", "--network=host", *pull, *words], say
-        )
+            command = [self.program, "build", "--network=none", *words]
+        elif self.kind == "podman":
+            command = [self.program, "build", "--layers", "--network=none", "--pull=never", *words]
+        else:
+            # Its chroot isolation needs no other program and knows no --network=none: root gives it an empty network.
+            alone = ["unshare", "--net"] if os.geteuid() == 0 else []
+            command = [*alone, self.program, "bud", "--layers", "--isolation=chroot", "--network=host", "--pull-never"]
+            command += words
+        self._follow(command, "build", say)
 
     def pull(self, reference: str, say: Callable[[str], None]) -> None:
         """Fetch `reference` from its registry. Raises ImageError with a hint for what went wrong there."""
-        self._follow([self.program, "pull", reference], say)
+        self._follow([self.program, "pull", reference], "pull", say)
 
     def describe(self, reference: str) -> ImageConfig | None:
         """The configuration of the image that is there under `reference`, or None."""
@@ -83,13 +82,18 @@ class Engine:
             else:
                 shell = [self.program, "export", container]
             with tempfile.TemporaryFile() as said:
-                with subprocess.Popen(shell, stdout=subprocess.PIPE, stderr=said) as process:
+                with subprocess.Popen(shell, stdout=subprocess.PIPE, stderr=said, pipesize=2**20) as process:
                     assert process.stdout is not None
-                    yield process.stdout
-                    process.stdout.read()  # the padding of a tar file, which its reader may leave
+                    try:
+                        yield process.stdout
+                        process.stdout.read()  # the padding of a tar file, which its reader may leave
+                    except ImageError:
+                        process.stdout.close()
+                        if process.wait() in (0, -signal.SIGPIPE, 128 + signal.SIGPIPE):
+                            raise  # the reader's fault; else the engine's words say more
                 if process.returncode != 0:
                     said.seek(0)
-                    raise self.failure(said.read().decode(errors="replace").splitlines(), "export")
+                    raise self._failure(said.read().decode(errors="replace").splitlines(), "export")
 
     @contextmanager
     def _working_container(self, reference: str) -> Iterator[str]:
@@ -98,17 +102,15 @@ class Engine:
         else:
             done = self._ask(["create", "--network=none", reference, "/bin/sh"])
         if done.returncode != 0:
-            raise self.failure(done.stderr.splitlines(), "create")
+            raise self._failure(done.stderr.splitlines(), "create")
         container = done.stdout.strip().splitlines()[-1]
         try:
             yield container
         finally:
             self._ask(["rm", container])
 
-    def failure(self, said: Sequence[str], what: str) -> ImageError:
+    def _failure(self, said: Sequence[str], what: str) -> ImageError:
         """What the engine's last words mean."""
-        from clusterctl.containers.engine_errors import explain
-
         message, hint = explain(said, self.kind)
         return ImageError(f"{self.kind} {what} failed: {message}", hint)
 
@@ -118,22 +120,31 @@ class Engine:
     def _ask(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run([self.program, *words], capture_output=True, text=True, errors="replace", check=False)
 
-    def _follow(self, command: Sequence[str], say: Callable[[str], None]) -> None:
-        last: deque[str] = deque(maxlen=60)
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                last.append(line.rstrip())
-                say(line.rstrip())
-        if process.returncode != 0:
-            raise self.failure(last, "build" if "--tag" in command else "pull")
+    def _follow(self, command: Sequence[str], what: str, say: Callable[[str], None]) -> None:
+        code, said = follow(command, say)
+        if code != 0:
+            raise self._failure(said, what)
+
+
+def follow(
+    command: Sequence[str], say: Callable[[str], None], environment: Mapping[str, str] | None = None
+) -> tuple[int, list[str]]:
+    """Run `command`, telling `say` what it says while it does; its exit code and its last lines."""
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            last.append(line.rstrip())
+            say(line.rstrip())
+    return process.returncode, list(last)
 
 
 def find_engine(chosen: str | None = None, environment: Mapping[str, str] = os.environ) -> Engine:

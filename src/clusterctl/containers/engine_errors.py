@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _BOOTSTRAP = "BASE=bootstrap makes a base image from Debian packages, without a registry"
-# What it says -> what is wrong, what to type. The first that matches counts; words of docker 20 to 28, podman 4, buildah 1.28.
+# What it says -> what is wrong, what to type; the first that matches. Docker 20 to 28, podman 4, buildah 1.28.
 _KNOWN = (
     (r"no space left on device", "no space left", "make room: {engine} image prune; see: df -h"),
     (r"disk quota exceeded", "the quota is used up", "make room: {engine} image prune; see: quota -s"),
     (
-        r"no such host|dial tcp|connection refused|i/o timeout|TLS handshake|network is unreachable|"
-        r"server misbehaving|certificate signed by unknown|proxyconnect",
+        (
+            r"no such host|dial tcp|connection refused|i/o timeout|TLS handshake|network is unreachable|"
+            r"server misbehaving|certificate signed by unknown|proxyconnect"
+        ),
         "the registry cannot be reached",
         f"is there a network here? {_BOOTSTRAP}",
     ),
@@ -25,8 +27,10 @@ _KNOWN = (
         "is the name right? if so: {engine} login REGISTRY",
     ),
     (
-        r"manifest unknown|not found: manifest|name unknown|repository does not exist|"
-        r"no such image|image not known|short-name .* did not resolve|pull access denied",
+        (
+            r"manifest unknown|not found: manifest|name unknown|repository does not exist|"
+            r"no such image|image not known|short-name .* did not resolve|pull access denied"
+        ),
         "no such image",
         f"check name and tag; {_BOOTSTRAP}",
     ),
@@ -35,7 +39,11 @@ _KNOWN = (
         "you may not build images here",
         "join the group docker, get lines in /etc/subuid and /etc/subgid, or ask for a machine where you may",
     ),
-    (r"No matching distribution found|Could not find a version", "a wheel is missing", "rebuild with: --fresh"),
+    (
+        r"No matching distribution found|Could not find a version",
+        "a wheel is missing",
+        "get the wheels again: clusterctl image build --fresh",
+    ),
 )
 
 

@@ -1,22 +1,21 @@
-"""The image folder: NAME.sqsh with NAME.json beside it. What is new is written aside and renamed; readers never wait."""
+"""The image folder: NAME.sqsh with NAME.json beside it. What is new is written aside, then renamed."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import time
+import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 from clusterctl.containers.record import ImageRecord, read_record, record_path, write_record
 from clusterctl.containers.squashfs import MAGIC
-from clusterctl.errors import ImageError, NotFoundError, UsageError
+from clusterctl.errors import NotFoundError, UsageError
 from clusterctl.spec.record import nearest
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 SUFFIX = ".sqsh"
+_AT_WORK_SECONDS = 3600  # what has not been written for so long belongs to nobody
 _UNFIT = frozenset(",:+%\\\n /")  # in a name: pyxis's flags, Slurm's patterns and paths could not carry it
 
 
@@ -48,8 +47,6 @@ def images_in(folder: Path) -> list[Image]:
 
 def find_image(folder: Path, name: str) -> Image:
     """The image that `name` names in `folder`, or the file that it is the path of. Raises NotFoundError."""
-    from pathlib import Path
-
     path = Path(name) if "/" in name else folder / f"{name.removesuffix(SUFFIX)}{SUFFIX}"
     if not path.is_file():
         close = nearest(name.removesuffix(SUFFIX), [image.name for image in images_in(folder)])
@@ -71,13 +68,10 @@ def publish(sqsh: Path, record: ImageRecord, folder: Path) -> Image:
     return Image(target, record)
 
 
-def check_squashfs(path: Path) -> None:
-    """Raise ImageError unless `path` begins as a squashfs does."""
+def is_squashfs(path: Path) -> bool:
+    """Whether `path` begins as a squashfs does."""
     with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise ImageError(
-                f"not a squashfs: {path}", f"make one from an image archive with: clusterctl image import {path}"
-            )
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def sha256_of(path: Path) -> str:
@@ -88,10 +82,8 @@ def sha256_of(path: Path) -> str:
 def verify(image: Image) -> list[str]:
     """What is wrong with `image`; nothing if it is what its record says, to the last byte."""
     problems = []
-    try:
-        check_squashfs(image.path)
-    except ImageError as error:
-        return [error.message]
+    if not is_squashfs(image.path):
+        return ["it is no squashfs"]
     if image.record is None:
         return [f"no record beside it: {record_path(image.path)}"]
     size = image.path.stat().st_size
@@ -102,11 +94,30 @@ def verify(image: Image) -> list[str]:
     return problems
 
 
-def leftovers(folder: Path, now: float | None = None, older_than: float = 3600) -> list[Path]:
-    """What builds and imports that were killed left in `folder`, and records without an image."""
-    now = time.time() if now is None else now
+def leftovers(folder: Path, now: float) -> list[Path]:
+    """What builds and imports that were killed left in `folder`, and records without an image; `now` as time.time()."""
     if not folder.is_dir():
         return []
-    aside = [path for path in folder.iterdir() if path.name.startswith(".") and now - path.stat().st_mtime > older_than]
+    aside = [
+        path for path in folder.iterdir() if path.name.startswith(".") and now - _last_written(path) > _AT_WORK_SECONDS
+    ]
     orphans = [path for path in folder.glob("[!.]*.json") if not path.with_suffix(SUFFIX).exists()]
     return sorted([*aside, *orphans])
+
+
+def remove(path: Path) -> None:
+    """Remove an image with its record, or one of the leftovers."""
+    if path.is_dir():
+        shutil.rmtree(path)
+        return
+    path.unlink(missing_ok=True)
+    if path.suffix == SUFFIX:
+        record_path(path).unlink(missing_ok=True)
+
+
+def _last_written(path: Path) -> float:
+    """When something in `path` was last written: a build at work writes its squashfs, not its folder."""
+    newest = path.stat().st_mtime
+    for one in path.rglob("*") if path.is_dir() else ():
+        newest = max(newest, one.stat().st_mtime)
+    return newest

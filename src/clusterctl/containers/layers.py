@@ -16,10 +16,20 @@ from clusterctl.errors import ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
+_HINT = "make it again: docker save IMAGE -o FILE, or buildah push IMAGE oci-archive:FILE; trust none of unknown origin"
 DEVICES = (tarfile.CHRTYPE, tarfile.BLKTYPE)
+
+
+class BadArchive(ImageError):
+    """An archive that is damaged, or tries to leave the root; the message names the entry."""
+
+    def __init__(self, reason: str, path: Path | None = None) -> None:
+        super().__init__(f"{path}: bad archive: {reason}" if path else f"bad archive: {reason}", _HINT)
+        self.reason = reason
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +58,12 @@ class _Node:
 def merge(layers: Sequence[Iterable[tarfile.TarInfo]]) -> Iterator[tuple[str, Content | None]]:
     """Every path of the merged root with its content, folders before what is in them, names in order.
 
-    Device nodes are left out; a folder without an entry of its own has None. Raises ImageError, with the entry's name,
+    Device nodes are left out; a folder without an entry of its own has None. Raises BadArchive, with the entry's name,
     for an archive that would leave the root: `..`, absolute names, a name below a link of the same layer.
     """
     root = _Node()
     for number, layer in enumerate(layers):
-        members = [(parts_of(member.name), member) for member in layer]
+        members = [(parts_of(member), member) for member in layer]
         for parts, member in members:  # whatever their place in the layer: they mean the layers below
             _take_away(root, parts, member.name)
         for parts, member in members:
@@ -62,13 +72,20 @@ def merge(layers: Sequence[Iterable[tarfile.TarInfo]]) -> Iterator[tuple[str, Co
     return _walk(root)
 
 
-def parts_of(name: str) -> list[str]:
-    """The components of an entry's name; none for the root itself. Raises ImageError for one that leads out of it."""
-    if name.startswith("/") or "\0" in name:
-        raise _escape(name)
+def parts_of(member: tarfile.TarInfo) -> list[str]:
+    """The components of an entry's name; none for the root itself. Raises BadArchive for one that leads out of it."""
+    return _parts(member.name, _escape(member.name))
+
+
+def linked_parts_of(member: tarfile.TarInfo) -> list[str]:
+    """The components of the name that a hard link means."""
+    return _parts(member.linkname, _escape(member.name, member.linkname))
+
+
+def _parts(name: str, refusal: BadArchive) -> list[str]:
     parts = [part for part in name.split("/") if part not in ("", ".")]
-    if ".." in parts:
-        raise _escape(name)
+    if name.startswith("/") or "\0" in name or ".." in parts:
+        raise refusal
     return parts
 
 
@@ -95,7 +112,7 @@ def _put(root: _Node, parts: list[str], member: tarfile.TarInfo, layer: int) -> 
         below = folder.children.get(part)
         if below is None or not below.is_folder:
             if below is not None and below.layer == layer:
-                raise ImageError(f"bad archive: an entry below a file or link: {member.name}", _HINT)
+                raise BadArchive(f"an entry below a file or link: {member.name}")
             below = folder.children[part] = _Node(layer=layer)
         below.layer = layer
         folder = below
@@ -109,9 +126,9 @@ def _put(root: _Node, parts: list[str], member: tarfile.TarInfo, layer: int) -> 
 
 def _linked(root: _Node, member: tarfile.TarInfo) -> Content:
     """The content of the file that a hard link names."""
-    target = _find(root, parts_of(member.linkname))
+    target = _find(root, linked_parts_of(member))
     if target is None or target.content is None or target.is_folder:
-        raise ImageError(f"bad archive: a hard link to no file: {member.name} -> {member.linkname}", _HINT)
+        raise BadArchive(f"a hard link to no file: {member.name} -> {member.linkname}")
     return target.content
 
 
@@ -132,8 +149,5 @@ def _walk(root: _Node) -> Iterator[tuple[str, Content | None]]:
         waiting += [(f"{path}/{name}", node.children[name]) for name in sorted(node.children, reverse=True)]
 
 
-_HINT = "make the archive again with `docker save` or `buildah push oci-archive:`; do not use one of unknown origin"
-
-
-def _escape(name: str) -> ImageError:
-    return ImageError(f"bad archive: an entry that leads out of the root: {name}", _HINT)
+def _escape(name: str, link: str = "") -> BadArchive:
+    return BadArchive(f"an entry that leads out of the root: {name}" + (f" -> {link}" if link else ""))

@@ -1,4 +1,4 @@
-"""clusterctl as a wheel, made from the files that run here: no build tool, no network, the same bytes for the same files.
+"""clusterctl as a wheel, made from the files that run here: no build tool, no network, same files same bytes.
 
 Format: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
 """

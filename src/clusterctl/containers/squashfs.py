@@ -1,4 +1,4 @@
-"""A root file system, member by member, into a squashfs that pyxis and enroot run. No root, no unpacking, no device nodes.
+"""A root file system, member by member, into a squashfs that pyxis and enroot run: no root, no unpacking, no devices.
 
 The members go to mksquashfs as a tar stream; nothing of them is ever a file on this machine. What enroot needs to know
 of an image's configuration lies in four files: /etc/environment, /etc/fstab, /etc/rc and /etc/rc.local.
@@ -6,6 +6,8 @@ of an image's configuration lies in four files: /etc/environment, /etc/fstab, /e
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 import shutil
 import stat
@@ -15,9 +17,9 @@ import tempfile
 import time
 from contextlib import contextmanager, suppress
 from io import BytesIO
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
-from clusterctl.containers.layers import DEVICES, merge, parts_of
+from clusterctl.containers.layers import DEVICES, BadArchive, linked_parts_of, merge, parts_of
 from clusterctl.errors import ImageError
 
 if TYPE_CHECKING:
@@ -56,15 +58,19 @@ def members_of(archive: Archive) -> Iterator[Member]:
 
 
 def members_of_stream(stream: IO[bytes]) -> Iterator[Member]:
-    """The root that `docker export` or `tar` writes, which is merged already."""
-    with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="surrogateescape") as archive:
-        for member in archive:
-            parts = parts_of(member.name)
-            if parts and parts != [".dockerenv"] and member.type not in DEVICES:
-                plain = _plainly(member, "/".join(parts))
-                if member.islnk():
-                    plain.linkname = "/".join(parts_of(member.linkname))
-                yield plain, archive.extractfile(member) if member.isreg() else None
+    """The root that `docker export` or `tar` writes, which is merged already. Raises BadArchive if it breaks off."""
+    pipe = cast("IO[bytes]", _Forward(stream))
+    try:
+        with tarfile.open(fileobj=pipe, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
+            for member in archive:
+                parts = parts_of(member)
+                if parts and parts != [".dockerenv"] and member.type not in DEVICES:
+                    plain = _plainly(member, "/".join(parts))
+                    if member.islnk():
+                        plain.linkname = "/".join(linked_parts_of(member))
+                    yield plain, archive.extractfile(member) if member.isreg() else None
+    except tarfile.TarError as error:
+        raise BadArchive(str(error)) from error
 
 
 def configuration_files(config: ImageConfig) -> dict[str, str]:
@@ -98,8 +104,8 @@ def pack(
     members: Iterable[Member],
     config: ImageConfig,
     target: Path,
-    seen: Callable[[str], None] = lambda path: None,
-    progress: Callable[[int], None] = lambda size: None,
+    seen: Callable[[str], None],
+    progress: Callable[[int], None],
 ) -> None:
     """Write `members` and what `config` says as a squashfs to `target`, a new file.
 
@@ -110,26 +116,61 @@ def pack(
         for member, data in members:
             if member.name == "etc" and not member.isdir():
                 raise ImageError("bad image: /etc is not a folder", "build it from an ordinary base image")
-            if member.name in ours:
+            if member.name.startswith("etc/") and "/".join(member.name.split("/")[:2]) in ours:
                 continue
             root.addfile(member, data)
             seen(member.name)
             progress(member.size)
         for name, text in ours.items():
             file = tarfile.TarInfo(name)
-            file.size, file.mtime, file.mode = (
-                len(text.encode()),
-                int(time.time()),
-                0o755 if name == "etc/rc" else 0o644,
-            )
+            file.size, file.mtime = len(text.encode()), int(time.time())
+            file.mode = 0o755 if name == "etc/rc" else 0o644
             root.addfile(file, BytesIO(text.encode()))
 
 
 def _written(stream: IO[bytes]) -> tarfile.TarFile:
-    return tarfile.open(
-        fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT, encoding="utf-8", errors="surrogateescape",
-        bufsize=_MEBIBYTE, copybufsize=_MEBIBYTE,
-    )  # fmt: skip
+    """A tar file to be written to `stream`; tarfile's own streams copy everything twice more."""
+    return tarfile.TarFile(
+        fileobj=cast("IO[bytes]", _Counted(stream)),
+        mode="w",
+        format=tarfile.GNU_FORMAT,
+        encoding="utf-8",
+        errors="surrogateescape",
+        copybufsize=_MEBIBYTE,
+    )
+
+
+class _Counted:
+    """A pipe to write to; tarfile asks where it begins."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.write = stream.write
+
+    def tell(self) -> int:
+        return 0
+
+
+class _Forward:
+    """A pipe as a file that is read from its beginning to its end, skipping what is not wanted."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._position = 0
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        self._position += len(content)
+        return content
+
+    def seek(self, position: int) -> int:
+        if position < self._position:
+            raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE))
+        while self._position < position and self.read(min(position - self._position, _MEBIBYTE)):
+            pass
+        return self._position
 
 
 def _plainly(member: tarfile.TarInfo, name: str) -> tarfile.TarInfo:
@@ -155,7 +196,7 @@ def _mksquashfs(target: Path) -> Iterator[IO[bytes]]:
     command = [program, "-", str(target), *COMPRESSION, *options]
     with (
         tempfile.TemporaryFile() as said,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said) as process,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said, pipesize=_MEBIBYTE) as process,
     ):
         assert process.stdin is not None
         try:

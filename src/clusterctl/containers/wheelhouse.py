@@ -1,4 +1,4 @@
-"""The wheels of an image, downloaded once on this machine: a build needs no network, and no certificates of the site."""
+"""The wheels of an image, downloaded once, here: a build needs no network, and no certificates of the site."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -59,12 +60,15 @@ def wanted(python: str, extras: Iterable[str], *, own_torch: bool, replacing: It
     return Wanted(python=python, requirements=tuple(sorted(pinned.values())))
 
 
-def wheelhouse(cache: Path, want: Wanted) -> Path:
-    """The folder with the wheels of `want` and all that they need, downloaded if it is not there yet.
+def wheelhouse(cache: Path, want: Wanted, *, fresh: bool = False) -> Path:
+    """The folder with the wheels of `want` and all that they need, downloaded if it is not there yet, or `fresh`.
 
     Raises ImageError if pip cannot get them.
     """
-    return prepared_once(cache / "wheelhouses" / want.key, lambda folder: _download(folder, want))
+    folder = cache / "wheelhouses" / want.key
+    if fresh and folder.exists():
+        shutil.rmtree(folder)
+    return prepared_once(folder, lambda building: _download(building, want))
 
 
 def _download(folder: Path, want: Wanted) -> None:
