@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 
-from mistake import CONFIG, SLURM, Desk, Mistake, rows
+from mistake import CONFIG, OTHER, SLURM, Desk, Mistake, rows
 
 from clusterctl.containers import unpacked
 
@@ -73,7 +73,6 @@ def mount(what: str, text: str, says: str, hint: str) -> Mistake:
     image("it is written as enroot does", "docker://python:3.11", "neither a file nor", "python:3.11-slim"),
     image("it is a flag", "--container-name=x", "neither a file nor", "image.sqsh"),
     image("it holds a space", "a b", "container.image: must be one word", "config keys"),
-    image("nobody can fetch it", "python:3.11-slim", "local has no pyxis to fetch", "image import python:3.11-slim"),
 )  # fmt: skip
 def test_an_image_that_cannot_be_run(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
@@ -216,6 +215,14 @@ def test_a_container_table_that_makes_no_sense(desk: Desk, mistake: Mistake) -> 
         code=CONFIG,
         says="no room to unpack ",
         hint="set CLUSTERCTL_UNPACK",
+    ),
+    Mistake(
+        what="nobody is here to fetch it",
+        job=job('image = "python:3.11-slim"'),
+        prepare=lambda desk: desk.set(PATH="/nowhere", XDG_DATA_HOME=str(desk.folder / "data")),
+        code=OTHER,
+        says="import",
+        hint="or install enroot",
     ),
     Mistake(
         what="there is no program to unpack it",

@@ -143,10 +143,16 @@ def _submitted(resolved: Resolved, hold: bool, output: str, told_next: bool) -> 
 def _check_container(resolved: Resolved, slurm: Slurm) -> None:
     if resolved.job.container.image:
         from clusterctl.cli.options import warn
-        from clusterctl.launch.containers import check_container
+        from clusterctl.launch.containers import check_container, fetch_image
         from clusterctl.launch.submit import planned
 
-        for complaint in check_container(planned(resolved), resolved, slurm):
+        plan = planned(resolved)
+        if plan.view and plan.view.image != resolved.job.container.image:
+            from clusterctl.display.progress import shown
+
+            with shown(verbose=False) as progress:
+                fetch_image(plan, resolved, progress)
+        for complaint in check_container(plan, resolved, slurm):
             warn(complaint.message, complaint.hint)
 
 

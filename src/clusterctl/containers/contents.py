@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_MAGIC = b"hsqs"
 _PAGE = 4096
 _LINE = re.compile(r"(?P<kind>[-dlbcps])\S{9}\s+\S+\s+(?P<size>\d+)(?:,\s*\d+)? \S+ \S+ squashfs-root(?P<path>/.*)")
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/(?P<name>[\w.]+)-(?P<version>[^/-]+)\.dist-info$")
@@ -55,12 +54,6 @@ class Contents:
         library = posixpath.join(posixpath.dirname(posixpath.dirname(python)), "lib", "python")
         found = {m[1] for path in self.links if (m := re.fullmatch(re.escape(library) + r"(\d+\.\d+)", path))}
         return found.pop() if len(found) == 1 else self.python
-
-
-def is_squashfs(image: Path) -> bool:
-    """By its first bytes. Raises OSError for what cannot be read."""
-    with image.open("rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
 
 
 class Unreadable(Exception):

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.containers import unpacked
-from clusterctl.containers.contents import Contents, Unreadable, is_squashfs, look_into
+from clusterctl.containers.contents import Contents, Unreadable, look_into
+from clusterctl.containers.folder import is_squashfs
 from clusterctl.containers.preflight import Facts, Place
 
 if TYPE_CHECKING:

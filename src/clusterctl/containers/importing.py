@@ -15,7 +15,7 @@ from clusterctl.containers.archive import open_archive
 from clusterctl.containers.engine import Engine, find_engine, follow
 from clusterctl.containers.engine_errors import explain
 from clusterctl.containers.folder import SUFFIX, Image, check_name, is_squashfs, publish, sha256_of
-from clusterctl.containers.image import check_image
+from clusterctl.containers.image import check_image, name_of
 from clusterctl.containers.keep import keep
 from clusterctl.containers.record import ImageRecord, Inventory, environment_of, read_record
 from clusterctl.containers.squashfs import COMPRESSION, members_of, members_of_stream
@@ -76,13 +76,6 @@ def import_reference(
 
     once(done, target, work)
     return Image(target, read_record(target))
-
-
-def name_of(reference: str) -> str:
-    """A file's name for `reference`: nvcr.io#nvidia/pyg:24.11-py3 is nvcr.io-nvidia-pyg-24.11-py3."""
-    without_user = reference.rpartition("@")[2] if "@sha256:" not in reference else reference
-    short = re.sub(r"@sha256:([0-9a-f]{12})[0-9a-f]*", r"-\1", without_user)
-    return re.sub(r"[^\w.-]+", "-", short, flags=re.ASCII).strip("-.")
 
 
 def as_engines_write(reference: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.containers.facts import gather
@@ -12,8 +13,21 @@ from clusterctl.launch.plan import brings_code
 if TYPE_CHECKING:
     from clusterctl.config import Resolved
     from clusterctl.containers.preflight import Complaint
+    from clusterctl.containers.progress import Progress
     from clusterctl.launch.plan import Plan
     from clusterctl.slurm import Slurm
+
+
+def fetch_image(plan: Plan, resolved: Resolved, progress: Progress) -> None:
+    """Import the image of a reference where no pyxis would; of several submits at a time one does, the others wait.
+
+    Raises ImageError.
+    """
+    from clusterctl.containers.importing import import_reference
+
+    assert plan.view
+    assert resolved.job.container.image
+    import_reference(resolved.job.container.image, None, Path(plan.view.image).parent, progress)
 
 
 def check_container(plan: Plan, resolved: Resolved, slurm: Slurm) -> list[Complaint]:

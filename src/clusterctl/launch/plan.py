@@ -8,7 +8,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.containers.image import check_image
+from clusterctl.config import images_folder
+from clusterctl.containers.image import check_image, name_of
 from clusterctl.containers.mounts import Mount
 from clusterctl.containers.pyxis import IMAGE_PYTHON, make_view
 from clusterctl.errors import ConfigError
@@ -123,11 +124,11 @@ def _view(resolved: Resolved, run: RunDir, workdir: str, set_here: list[str]) ->
     environment |= {name for line in cluster.setup for name in _EXPORTED.findall(line)}
     if job.resources.gpus_per_node:
         environment.add("CUDA_VISIBLE_DEVICES")  # Slurm's, whatever the image was built with
-    if not cluster.has_pyxis and not check_image(job.container.image).startswith("/"):
-        message = f"container.image: {cluster.name} has no pyxis to fetch an image: {job.container.image}"
-        raise ConfigError(message, f"make a file of it: clusterctl image import {job.container.image}")
+    image = check_image(job.container.image)
+    if not cluster.has_pyxis and not image.startswith("/"):
+        image = str(images_folder(cluster) / f"{name_of(image)}.sqsh")  # where `submit` brings it
     workplace = None if brings_code(job) else workdir
-    return make_view(job.container.image, job.container, mounts, environment, workplace)
+    return make_view(image, job.container, mounts, environment, workplace)
 
 
 def check_path(path: str) -> None:
