@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,8 +44,8 @@ class ThinImage:
         return f"[container]\nimage = '{self.path}'\nmounts = {list(self.mounts)}\n"
 
 
-def make_thin(folder: Path, name: str = "thin.sqsh", **files: str) -> Path:
-    """Write the image into `folder`; `files` are further ones: etc__environment="A=b"."""
+def make_thin(folder: Path, name: str = "thin.sqsh", pseudo: Sequence[str] = (), **files: str) -> Path:
+    """Write the image into `folder`; `files` are further ones: etc__environment="A=b", `pseudo` mksquashfs's own."""
     root = folder / f"{name}.root"
     texts = {
         "etc/profile": _PROFILE,
@@ -65,9 +65,8 @@ def make_thin(folder: Path, name: str = "thin.sqsh", **files: str) -> Path:
     (root / "opt").mkdir()
     (root / "opt" / "venv").symlink_to(sys.prefix)
     image = folder / name
-    subprocess.run(
-        ["mksquashfs", root, image, "-all-root", "-noappend", "-quiet", "-no-progress"], check=True, capture_output=True
-    )
+    options = ["-all-root", "-noappend", "-quiet", "-no-progress", *(word for line in pseudo for word in ("-p", line))]
+    subprocess.run(["mksquashfs", root, image, *options], check=True, capture_output=True)
     return image
 
 

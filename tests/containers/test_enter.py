@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -11,14 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scenario import wait_until
 from thin_image import ThinImage, make_thin
 
 import clusterctl
 from clusterctl.containers import unpacked
 from clusterctl.containers.enter import own_workdir, program
-from clusterctl.containers.mounts import Mount
+from clusterctl.containers.mounts import FLAGS, Mount
 from clusterctl.containers.view import View
+from clusterctl.errors import ClusterctlError, TaskError
 
 RUNNER = [sys.executable, "-I", "-S", str(Path(clusterctl.__file__).parent / "containers")]
 SYSTEM_RUNNER = ["/usr/bin/python3", *RUNNER[1:]]
@@ -253,9 +255,42 @@ def test_an_image_that_was_replaced_is_unpacked_anew_and_the_old_tree_goes_in_ti
     assert len(list(own_store.glob("*/*.lock"))) == 1
 
 
+@as_root
+def test_device_nodes_and_folders_without_permissions_do_no_harm_to_a_user(tmp_path: Path, own_store: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    nodes = ["dev d 755 0 0", "dev/zero c 666 0 0 1 5", "locked d 555 0 0", "locked/x f 444 0 0 echo hi"]
+    image = make_thin(tmp_path, "nodes.sqsh", pseudo=nodes)
+    image.chmod(0o644)
+    argv = [*USER, *SYSTEM_RUNNER, f"--container-image={image}", "--container-mounts=/usr:/usr:ro", "--"]
+    done = subprocess.run([*argv, "cat", "/locked/x"], capture_output=True, text=True, check=False)
+    assert done.stdout == "hi\n", done.stderr
+    subprocess.run([*USER, *SYSTEM_RUNNER, "--release", image], check=True)
+    assert list((own_store / "clusterctl-65534").iterdir()) == []
+
+
+@as_root
+def test_a_disk_that_fills_while_unpacking_leaves_nothing(
+    thin_image: ThinImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    image = make_thin(tmp_path, "large.sqsh", srv__large="x" * 2**20)
+    monkeypatch.setattr(unpacked, "room", lambda store: 10**12)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", small], check=True)
+    try:
+        with pytest.raises(TaskError, match="unsquashfs: ") as raised:
+            unpacked.hold(image, environment={"CLUSTERCTL_UNPACK": str(small)})
+        left = [path.name for path in (small / f"clusterctl-{os.geteuid()}").iterdir() if path.is_dir()]
+    finally:
+        subprocess.run(["umount", small], check=True)
+    assert "room" in raised.value.hint
+    assert left == []
+
+
 def test_without_room_nothing_is_unpacked(thin_image: ThinImage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacked, "room", lambda store: 1000)
-    with pytest.raises(Exception, match="no room to unpack the image"):
+    with pytest.raises(TaskError, match="no room to unpack the image"):
         unpacked.hold(thin_image.path)
 
 
@@ -270,13 +305,35 @@ def test_a_command_is_the_shells_only_word() -> None:
     assert program([], entrypoint=False, rc=False) == []
 
 
-def test_flags_are_read_as_they_are_written() -> None:
-    view = View(
-        image="/i.sqsh",
-        mounts=(Mount("/a", "/b", ("ro", "rbind")), Mount("/c", "/c")),
-        workdir="/w",
-        writable=True,
-        environment=("A", "B"),
-    )
+PATHS = st.text(st.characters(exclude_characters=",:+%\\\n\0"), min_size=1).map(lambda text: f"/x{text}")
+MOUNTS = st.builds(Mount, PATHS, PATHS, st.lists(st.sampled_from(sorted(FLAGS)), unique=True).map(tuple))
+VIEWS = st.builds(
+    View,
+    image=PATHS,
+    mounts=st.lists(MOUNTS, unique_by=str).map(tuple),
+    workdir=st.none() | PATHS,
+    writable=st.booleans(),
+    mount_home=st.booleans(),
+    remap_root=st.booleans(),
+    entrypoint=st.booleans(),
+    environment=st.lists(st.from_regex(r"[A-Z_]+", fullmatch=True), unique=True).map(tuple),
+)
+
+
+@given(view=VIEWS)
+def test_flags_are_read_as_they_are_written(view: View) -> None:
     assert View.parse(view.flags()) == view
-    assert json.dumps(view.flags())
+
+
+@given(text=st.text())
+def test_any_text_as_a_flag_is_read_or_refused(text: str) -> None:
+    try:
+        View.parse(["--container-image=/i", f"--container-mounts={text}", text])
+    except ClusterctlError as error:
+        assert error.message
+
+
+@given(text=st.text())
+def test_any_rc_names_a_folder(text: str) -> None:
+    assert own_workdir(text)
+    assert own_workdir(f"cd {text}")

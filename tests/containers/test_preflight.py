@@ -66,7 +66,15 @@ def test_packages_may_come_from_a_pythonpath_of_the_jobs_own() -> None:
 def test_room_is_needed_in_one_place_alone() -> None:
     assert examine(replace(GOOD, rooms={"/dev/shm": 10**8, "/tmp": 10**10})) == []
     (complaint,) = examine(replace(GOOD, rooms={"/dev/shm": 10**8, "/tmp": 2 * 10**8}))
-    assert complaint.message == "no room to unpack /i.sqsh: 1.0 GB into /dev/shm (0.1 GB), /tmp (0.2 GB)"
+    assert complaint.message == "no room to unpack /i.sqsh: 1000 MB into /dev/shm (100 MB free), /tmp (200 MB free)"
+
+
+def test_without_pyxis_a_gpu_needs_its_drivers_libraries_mounted() -> None:
+    (complaint,) = examine(replace(GOOD, builtin=True, gpus=4))
+    assert (complaint.fatal, "driver's libraries" in complaint.message) == (False, True)
+    library = Mount("/usr/lib/libcuda.so.1", "/usr/lib/libcuda.so.1")
+    assert examine(replace(GOOD, builtin=True, gpus=4, view=replace(GOOD.view, mounts=(library,)))) == []
+    assert examine(replace(GOOD, gpus=4)) == []
 
 
 def test_what_stops_a_run_is_told_before_what_may_not() -> None:

@@ -6,14 +6,16 @@ import posixpath
 import re
 import subprocess
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterctl.containers.environment import parse_environment
-from clusterctl.runs.files import read_json
+from clusterctl.errors import ImageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from clusterctl.containers.record import ImageRecord
 
 _PAGE = 4096
 _LINE = re.compile(r"(?P<kind>[-dlbcps])\S{9}\s+\S+\s+(?P<size>\d+)(?:,\s*\d+)? \S+ \S+ squashfs-root(?P<path>/.*)")
@@ -65,9 +67,8 @@ def look_into(image: Path) -> Contents | None:
 
     Raises Unreadable.
     """
-    record = read_json(image.with_suffix(".json")) if image.with_suffix(".json").is_file() else None
-    if isinstance(record, dict) and record.get("size") == image.stat().st_size:
-        return _recorded(record)
+    if record := _record(image):
+        return Contents(None, record.environment, record.versions, record.python)
     try:
         lines = _unsquashfs("-lln", str(image))
         environment = parse_environment(_unsquashfs("-cat", str(image), "etc/environment", check=False))
@@ -79,13 +80,15 @@ def look_into(image: Path) -> Contents | None:
     return _listed(lines, environment)
 
 
-def _recorded(record: dict[str, Any]) -> Contents:
-    return Contents(
-        unpacked_bytes=record.get("unpacked_size"),
-        environment=record.get("environment") or {},
-        packages=record.get("versions") or {},
-        python=record.get("python"),
-    )
+def _record(image: Path) -> ImageRecord | None:
+    """What was written down of `image`, if it is of this very file."""
+    from clusterctl.containers.record import read_record  # not at every start of a task
+
+    try:
+        record = read_record(image)
+    except ImageError:  # damaged: the image itself knows better
+        return None
+    return record if record and record.size == image.stat().st_size else None
 
 
 def _listed(listing: str, environment: Mapping[str, str]) -> Contents:

@@ -44,6 +44,8 @@ class Facts:
     contents: Contents | None = None
     has_unsquashfs: bool = True
     unpacks_here: bool = False  # this machine will run the image
+    builtin: bool = False  # clusterctl's own runner will, wherever
+    gpus: int = 0  # of a node
     sources: Mapping[str, Place] = field(default_factory=dict)  # of the mounts
     rooms: Mapping[str, int] | None = None  # folder -> bytes free; None: nothing is to be unpacked
     environment: Mapping[str, str] = field(default_factory=dict)  # the submitter's
@@ -61,7 +63,8 @@ class Complaint:
 
 def examine(facts: Facts) -> list[Complaint]:
     """Everything that is wrong, what stops a run first."""
-    found = [*_pyxis(facts), *_image(facts), *_mounts(facts), *_inside(facts), *_room(facts), *_overridden(facts)]
+    rules = (_pyxis, _image, _mounts, _inside, _room, _gpus, _overridden)
+    found = [complaint for rule in rules for complaint in rule(facts)]
     return sorted(found, key=lambda complaint: not complaint.fatal)
 
 
@@ -87,6 +90,13 @@ def _image(facts: Facts) -> Iterator[Complaint]:
     elif not facts.has_unsquashfs:
         message = f"no unsquashfs on PATH to {'unpack' if facts.unpacks_here else 'look into'} {image}"
         yield Complaint(message, "apt-get install squashfs-tools", fatal=facts.unpacks_here)
+
+
+def _gpus(facts: Facts) -> Iterator[Complaint]:
+    """Without pyxis nobody brings the driver's libraries into the image."""
+    if facts.gpus and facts.builtin and not any("libcuda" in mount.target for mount in facts.view.mounts):
+        message = "without pyxis an image gets the GPUs, but not the driver's libraries"
+        yield Complaint(message, "mount them: libcuda.so.1 and libnvidia-ml.so.1 of the nodes", fatal=False)
 
 
 def _mounts(facts: Facts) -> Iterator[Complaint]:
@@ -129,8 +139,8 @@ def _room(facts: Facts) -> Iterator[Complaint]:
     needed = facts.contents.unpacked_bytes if facts.contents else None
     if needed is None or facts.rooms is None or any(room > needed for room in facts.rooms.values()):
         return
-    rooms = ", ".join(f"{folder} ({room / 1e9:.1f} GB)" for folder, room in facts.rooms.items()) or "no folder"
-    message = f"no room to unpack {facts.view.image}: {needed / 1e9:.1f} GB into {rooms}"
+    rooms = ", ".join(f"{folder} ({room / 1e6:.0f} MB free)" for folder, room in facts.rooms.items()) or "no folder"
+    message = f"no room to unpack {facts.view.image}: {needed / 1e6:.0f} MB into {rooms}"
     yield Complaint(message, "set CLUSTERCTL_UNPACK to a folder on a larger disk of this machine's own")
 
 

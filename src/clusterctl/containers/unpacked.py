@@ -23,7 +23,7 @@ from clusterctl.errors import TaskError
 from clusterctl.runs.files import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 KEPT_SECONDS = 3600.0  # an unused tree, for whoever comes back to it
 _OWNED = "+"  # in the name of a tree that was written to: nobody comes back to it
@@ -41,20 +41,30 @@ def hold(image: Path, owner: str = "", environment: Mapping[str, str] = os.envir
     """
     folder = _lock_folder(environment)
     lock = folder / f"{_key(image)}{f'{_OWNED}{owner}' if owner else ''}.lock"
-    descriptor = _opened(lock)
     while True:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        if _is_removed(descriptor, lock):
+        descriptor = _opened(lock)
+        try:
+            if tree := _held(descriptor, lock, lambda: _unpack(image, folder, lock.stem, environment)):
+                os.set_inheritable(descriptor, True)
+                return tree
+        except BaseException:
             os.close(descriptor)
-            descriptor = _opened(lock)
-        elif tree := _noted(lock):
-            os.utime(lock)
-            os.set_inheritable(descriptor, True)
-            return tree
-        else:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)  # gives up the shared one first: someone may be faster
-            if not _is_removed(descriptor, lock) and not _noted(lock):
-                lock.write_text(str(_unpack(image, folder, lock.stem, environment)))
+            raise
+        os.close(descriptor)
+
+
+def _held(descriptor: int, lock: Path, unpack: Callable[[], Path]) -> Path | None:
+    """The tree under `lock`, shared from now on; None where it was made just now, or the lock taken away meanwhile."""
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if _is_removed(descriptor, lock):
+        return None
+    if tree := _noted(lock):
+        os.utime(lock)
+        return tree
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # gives up the shared one first: someone may be faster
+    if not _is_removed(descriptor, lock) and not _noted(lock):
+        lock.write_text(str(unpack()))
+    return None
 
 
 def release(image: Path, environment: Mapping[str, str] = os.environ) -> None:
@@ -121,8 +131,8 @@ def _roomy(needed: int, locks: Path, name: str, environment: Mapping[str, str]) 
         if attempt == "as it is":
             for other in _locks(locks, but=name):
                 _remove_unused(other)
-    found = ", ".join(f"{place} ({room(place) / 1e9:.1f} GB)" for place in places)
-    message = f"no room to unpack the image: it takes {needed / 1e9:.1f} GB of {found or 'no folder at all'}"
+    found = ", ".join(f"{place} ({room(place) / 1e6:.0f} MB free)" for place in places)
+    message = f"no room to unpack the image: it takes {needed / 1e6:.0f} MB of {found}"
     raise TaskError(message, _ELSEWHERE)
 
 
@@ -218,4 +228,5 @@ def _unsquashfs(arguments: list[str]) -> None:
     if done.returncode in (0, _NOTHING_FATAL):
         return
     lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-    raise TaskError(f"unsquashfs: {lines[-1] if lines else f'exit code {done.returncode}'}", "clusterctl image verify")
+    said = lines[-1].removeprefix("FATAL ERROR: ") if lines else f"exit code {done.returncode}"
+    raise TaskError(f"unsquashfs: {said}", "is the image whole (clusterctl image verify), and is there room? df -h")

@@ -40,6 +40,8 @@ def check_container(plan: Plan, resolved: Resolved, slurm: Slurm) -> list[Compla
         plan.python,
         brings_code=brings_code(resolved.job),
         brings_packages="PYTHONPATH" in resolved.job.env,
+        builtin=not cluster.has_pyxis,
+        gpus=resolved.job.resources.gpus_per_node or 0,
         made_later=(str(plan.run.path.parent),),
         srun_help=slurm.answer("srun", "--help") if cluster.has_pyxis else None,
         unpacks_here=cluster.kind != "slurm" and not cluster.has_pyxis,

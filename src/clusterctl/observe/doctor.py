@@ -126,7 +126,14 @@ def _look_into_image(cluster: Cluster) -> Facts | None:
         image = str(Path(image).expanduser().absolute())
     view = make_view(image, cluster.container, [], cluster.env, None)
     here = cluster.kind != "slurm" and not cluster.has_pyxis
-    return gather_facts(view, cluster.python or IMAGE_PYTHON, srun_help=None, unpacks_here=here)
+    return gather_facts(
+        view,
+        cluster.python or IMAGE_PYTHON,
+        builtin=not cluster.has_pyxis,
+        gpus=cluster.gpus_per_node,
+        srun_help=None,
+        unpacks_here=here,
+    )
 
 
 def look_at(path: Path) -> Folder:
