@@ -62,7 +62,7 @@ def test_the_record_beside_it_is_believed_if_it_is_of_this_file(image: Path) -> 
 
 
 def test_an_image_that_is_cut_off_says_why(image: Path) -> None:
-    os.truncate(image, image.stat().st_size // 2)
+    os.truncate(image, 200)
     with pytest.raises(Unreadable, match=r"\w+ \w+"):
         look_into(image)
 
