@@ -30,8 +30,8 @@ def symlink(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
     return _special(name, tarfile.SYMTYPE, 0o777, target)
 
 
-def hardlink(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
-    return _special(name, tarfile.LNKTYPE, 0o644, target)
+def hardlink(name: str, target: str, mode: int = 0o644) -> tuple[tarfile.TarInfo, bytes]:
+    return _special(name, tarfile.LNKTYPE, mode, target)  # with its target's mode, as every engine writes it
 
 
 def device(name: str) -> tuple[tarfile.TarInfo, bytes]:
@@ -135,16 +135,17 @@ CRAFTED: list[Layer] = [
     [
         folder("etc"), folder("usr"), folder("usr/bin"), symlink("bin", "usr/bin"), folder("root", 0o700),
         file("usr/bin/sh", b"#!", 0o755), file("usr/bin/su", b"su", 0o4755), file("usr/bin/wall", b"w", 0o2755),
-        folder("tmp", 0o1777), hardlink("usr/bin/bash", "usr/bin/sh"), file("etc/shadow", b"secret", 0o0),
+        folder("tmp", 0o1777), hardlink("usr/bin/bash", "usr/bin/sh", 0o755), file("etc/shadow", b"secret", 0o0),
         folder("gone"), file("gone/a", b"a"), file("gone/deep/b", b"b"), file("removed", b"r"),
         folder("opaque", 0o711), file("opaque/old", b"old"), file("opaque/sub/old", b"old"),
         folder("becomes-file"), file("becomes-file/x", b"x"), file("becomes-folder", b"f"),
         symlink("link", "/etc/passwd"),
-        hardlink("hard/first", "usr/bin/su"), symlink("dangling", "../../../outside"),
-        device("dev/null"),
+        hardlink("hard/first", "usr/bin/su", 0o4755), symlink("dangling", "../../../outside"),
+        folder("dev"), device("dev/null"),
     ],
     [
-        file(".wh.removed"), file("gone/.wh.a"), file("opaque/.wh..wh..opq"), file("opaque/new", b"new"),
+        file(".wh.removed"), file("gone/.wh.a"), folder("opaque", 0o711), file("opaque/.wh..wh..opq"),
+        file("opaque/new", b"new"),
         file("becomes-file", b"now a file"), folder("becomes-folder"), file("becomes-folder/inside", b"i"),
         folder("opaque/sub"), file("opaque/sub/new", b"new"), file("link", b"no link any more"),
         file("same-layer/kept", b"k"), file("same-layer/.wh.kept"), file("usr/bin/.wh.bash"),

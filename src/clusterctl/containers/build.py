@@ -38,7 +38,7 @@ print(json.dumps({"python": python, "torch": version("torch"), "pyg": version("t
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to build."""
+    """What to build. Raises UsageError for a name that no flag could carry."""
 
     name: str
     kind: str = "cpu"  # which Dockerfile: cpu or gpu
@@ -47,6 +47,9 @@ class Request:
     replacing: tuple[str, ...] = ()  # requirements that win over clusterctl's own, such as "torch==2.13.0"
     commit: str = ""
     fresh: bool = False  # base image and wheels as they are now, not as they were when last asked for
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,6 @@ def build(request: Request, engine: Engine, folder: Path, cache: Path, python: s
     `cache` keeps wheels and what is known of base images; `python` is the minor version of a bootstrapped base.
     Raises ImageError.
     """
-    check_name(request.name)
     folder.mkdir(parents=True, exist_ok=True)
     base = _base(request, engine, cache, python, progress)
     progress.stage(f"wheels for Python {base.python}")

@@ -173,7 +173,7 @@ def find_engine(chosen: str | None = None, environment: Mapping[str, str] = os.e
             return Engine(kind, program)
         problems.append(f"{kind}: {problem}")
     found = "; ".join(problems) or "neither docker, podman nor buildah on PATH"
-    raise ImageError(f"nothing here can build an image ({found})", _INSTALL)
+    raise ImageError(f"nothing here can build or fetch an image: {found}", _INSTALL)
 
 
 def _problem(kind: str, program: str) -> str:

@@ -92,7 +92,7 @@ def _some_engine(chosen: str | None) -> Engine:
     try:
         return find_engine(chosen)
     except ImageError as error:
-        raise ImageError(error.message.replace("build", "import"), f"{error.hint}; or install enroot") from error
+        raise ImageError(error.message, f"{error.hint}; enroot would do too") from error
 
 
 def _pulled(engine: Engine, reference: str, name: str, folder: Path, progress: Progress) -> None:
