@@ -221,8 +221,8 @@ def test_a_container_table_that_makes_no_sense(desk: Desk, mistake: Mistake) -> 
         job=job('image = "python:3.11-slim"'),
         prepare=lambda desk: desk.set(PATH="/nowhere", XDG_DATA_HOME=str(desk.folder / "data")),
         code=OTHER,
-        says="import",
-        hint="or install enroot",
+        says="nothing here can build or fetch an image",
+        hint="enroot would do too",
     ),
     Mistake(
         what="there is no program to unpack it",
