@@ -35,7 +35,10 @@ class Engine:
     program: str
 
     def build(self, context: Path, tag: str, arguments: Mapping[str, str], say: Callable[[str], None]) -> None:
-        """Build `context`/Dockerfile as `tag`, without any network. `say` gets what the engine says, line by line."""
+        """Build `context`/Dockerfile as `tag`, without a network. `say` gets what the engine says, line by line.
+
+        For buildah without root the network is there all the same: the recipes do not use it.
+        """
         words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
         words += ["--file", str(context / "Dockerfile"), "--tag", tag, str(context)]
         if self.kind == "docker":
