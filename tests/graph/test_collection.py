@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Batch, Data
+from torch_geometric.utils import to_undirected
 
 from clusterctl.graph.collection import Collection, joined_graphs
 from clusterctl.graph.storage import compressed
@@ -41,8 +42,31 @@ def test_a_batch_is_what_pyg_makes_of_the_same_graphs_repeated_ones_too(numbers:
     theirs = Batch.from_data_list([graphs[number] for number in numbers])
     assert torch.equal(batch.bounds, theirs.ptr)
     assert torch.equal(collected(graphs).x[batch.nodes], theirs.x)
-    assert pairs_of(batch.columns, batch.offsets) == set(zip(*theirs.edge_index.tolist(), strict=True))
-    assert batch.columns.numel() == theirs.edge_index.size(1)
+    edges = set(zip(*theirs.edge_index.tolist(), strict=True))
+    (offsets, sources), (offsets_out, targets) = batch.incoming, batch.outgoing
+    assert (
+        pairs_of(sources, offsets) == {(target, source) for source, target in pairs_of(targets, offsets_out)} == edges
+    )
+    assert sources.numel() == targets.numel() == theirs.edge_index.size(1)
+
+
+def test_edges_that_all_have_their_reverse_are_kept_once() -> None:
+    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    y, x = torch.zeros(1, dtype=torch.int64), torch.zeros(3, 1)
+    both_ways = Collection(torch.tensor([0, 3]), *compressed(edges, 3), x, y, num_classes=1)
+    assert both_ways.outgoing[1] is both_ways.indices
+    one_way = Collection(torch.tensor([0, 3]), *compressed(edges[:, ::2], 3), x, y, num_classes=1)
+    assert one_way.outgoing[1] is not one_way.indices
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_gradients_of_sums_over_neighbours_and_graphs_are_those_of_finite_differences(symmetric: bool) -> None:
+    graphs = random_graphs()
+    for graph in graphs:
+        graph.edge_index = to_undirected(graph.edge_index) if symmetric else graph.edge_index
+    batch = collected(graphs).batch(torch.tensor([3, 11, 7, 3]))
+    rows = torch.randn(batch.nodes.numel(), 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda values: batch.readout(batch.neighbor_sum(values) ** 2, "mean"), rows)
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from clusterctl.graph.storage import Graph, compressed, load, save
+from clusterctl.graph.storage import Graph, compressed, load, resident, save
+from clusterctl.task.task import Task
 
 MakeGraph = Callable[..., Graph]
 
@@ -30,9 +31,11 @@ def test_a_saved_graph_comes_back_mapped_and_equal(random_graph: MakeGraph, tmp_
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_only_another_precision_copies_the_features(random_graph: MakeGraph, dtype: torch.dtype) -> None:
+def test_only_another_precision_copies_the_features(
+    random_graph: MakeGraph, lone_task: Task, dtype: torch.dtype
+) -> None:
     graph = random_graph()
-    moved = graph.to(torch.device("cpu"), dtype)
-    assert moved.x.dtype == dtype
+    moved = resident(graph, lone_task, dtype)
+    assert torch.equal(moved.x, graph.x.to(dtype))
     assert (moved.x.data_ptr() == graph.x.data_ptr()) == (dtype == torch.float64)
     assert moved.indices.data_ptr() == graph.indices.data_ptr()

@@ -42,11 +42,18 @@ def test_four_ranks_train_on_real_data_tell_their_stages_and_write_nothing_besid
 
 
 @pytest.mark.long
-def test_cora_reaches_087_on_average_of_three_seeds(tmp_path: Path) -> None:
-    accuracies = []
-    for seed in range(3):
-        run = RunDir(tmp_path / "runs" / f"cora-{seed}")
-        done = run_job(cora_job(epochs=20, seed=seed), run, [2, 2])
-        assert [code for code, _, _ in done] == [0, 0, 0, 0], done
-        accuracies.append(metrics_of(run)[-1]["test_accuracy"])
-    assert mean(accuracies) >= 0.87, accuracies
+def test_cora_reaches_088_on_average_of_three_seeds_with_every_acceleration_too(tmp_path: Path) -> None:
+    # cora.toml's own settings; one training is uncertain by 0.4 points, a mean of three by a quarter of a point.
+    accelerations: list[dict[str, object]] = [{}, {"cache_first_aggregation": True, "precision": "bfloat16"}]
+    means = []
+    for chosen in accelerations:
+        accuracies = []
+        for seed in range(3):
+            run = RunDir(tmp_path / f"runs-{len(means)}" / f"cora-{seed}")
+            done = run_job(cora_job(epochs=20, seed=seed, lr=1e-3, **chosen), run, [2, 2])
+            assert [code for code, _, _ in done] == [0, 0, 0, 0], done
+            accuracies.append(metrics_of(run)[-1]["test_accuracy"])
+        means.append(mean(accuracies))
+    print("cora, plain and accelerated:", means)
+    assert min(means) >= 0.88, means
+    assert abs(means[0] - means[1]) <= 0.01, means

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from clusterctl.graph.storage import compressed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,16 +47,24 @@ class Collection:
 
     def batch(self, graphs: Tensor) -> GraphBatch:
         """The graphs with these int64 numbers, in this order; one may be wanted more than once."""
-        first = self.bounds[graphs]
-        sizes = self.bounds[graphs + 1] - first
-        begin = self.indptr[first]
-        edges = self.indptr[self.bounds[graphs + 1]] - begin
-        bounds, nodes = _ranges(first, sizes)
-        edge_bounds, taken = _ranges(begin, edges)
-        shift = (bounds[:-1] - first).repeat_interleave(edges, output_size=taken.numel())
-        ends = self.indptr[nodes + 1] + (edge_bounds[:-1] - begin).repeat_interleave(sizes, output_size=nodes.numel())
-        offsets = torch.cat([ends.new_zeros(1), ends])
-        return GraphBatch(nodes, bounds, offsets, self.indices[taken] + shift)
+        first, last = self.bounds.index_select(0, graphs), self.bounds.index_select(0, graphs + 1)
+        bounds, nodes = _ranges(first, last - first)
+        incoming = _cut(self.indptr, self.indices, first, last, bounds, nodes)
+        symmetric = self.outgoing[1] is self.indices
+        outgoing = incoming if symmetric else _cut(*self.outgoing, first, last, bounds, nodes)
+        return GraphBatch(nodes, bounds, incoming, outgoing)
+
+    @cached_property
+    def outgoing(self) -> tuple[Tensor, Tensor]:
+        """`indptr` and `indices` of the outgoing edges; the very same tensors where every edge has its reverse."""
+        targets = torch.arange(self.num_nodes, device=self.indptr.device).repeat_interleave(self.degree)
+        indptr, indices = compressed(torch.stack([targets, self.indices.to(torch.int64)]), self.num_nodes)
+        same = torch.equal(indptr, self.indptr) and torch.equal(indices, self.indices)
+        return (self.indptr, self.indices) if same else (indptr, indices)
+
+
+Rows = tuple[Tensor, Tensor]
+"""int64 offsets [nodes + 1] and int64 rows: those of node `i` are `rows[offsets[i]:offsets[i + 1]]`."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +73,61 @@ class GraphBatch:
 
     nodes: Tensor  # int64 [nodes], ids in the collection
     bounds: Tensor  # int64 [graphs + 1], rows of each graph's nodes
-    offsets: Tensor  # int64 [nodes + 1], edges into each row
-    columns: Tensor  # int64 [edges], source rows
+    incoming: Rows  # the sources of the edges into each row
+    outgoing: Rows  # the targets of the edges out of each row
 
     def neighbor_sum(self, rows: Tensor) -> Tensor:
         """The sum of each node's neighbours' rows, zero where there are none."""
-        return F.embedding_bag(self.columns, rows, self.offsets, mode="sum", include_last_offset=True)
+        summed: Tensor = _NeighborSum.apply(rows, self.incoming, self.outgoing)  # type: ignore[no-untyped-call]
+        return summed
 
     def readout(self, rows: Tensor, mode: str) -> Tensor:
         """The "sum" or "mean" of each graph's rows."""
-        every_row = torch.arange(rows.size(0), device=rows.device)
-        return F.embedding_bag(every_row, rows, self.bounds, mode=mode, include_last_offset=True)
+        sizes = self.bounds.diff()
+        summed: Tensor = _Readout.apply(rows, self.bounds, sizes)  # type: ignore[no-untyped-call]
+        return summed if mode == "sum" else summed / sizes.clamp(min=1)[:, None]
+
+
+class _NeighborSum(torch.autograd.Function):
+    """Its gradient is a neighbour sum too, along the reversed edges; torch's own sorts the edges for it every time."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, incoming: Rows, outgoing: Rows) -> Tensor:
+        ctx.outgoing = outgoing
+        return _bag(incoming, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return _bag(ctx.outgoing, gradients[0].contiguous()), None, None
+
+
+class _Readout(torch.autograd.Function):
+    """Its gradient gives each row that of its graph."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, bounds: Tensor, sizes: Tensor) -> Tensor:
+        ctx.sizes, ctx.rows = sizes, rows.size(0)
+        return _bag((bounds, torch.arange(rows.size(0), device=rows.device)), rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0].repeat_interleave(ctx.sizes, 0, output_size=ctx.rows), None, None
+
+
+def _bag(taken: Rows, rows: Tensor) -> Tensor:
+    offsets, places = taken
+    return F.embedding_bag(places, rows, offsets, mode="sum", include_last_offset=True)
+
+
+def _cut(indptr: Tensor, indices: Tensor, first: Tensor, last: Tensor, bounds: Tensor, nodes: Tensor) -> Rows:
+    """The edges of the graphs whose nodes are those from `first` up to `last`, as rows of the batch."""
+    begin = indptr.index_select(0, first)
+    edges = indptr.index_select(0, last) - begin
+    edge_bounds, taken = _ranges(begin, edges)
+    shift = (bounds[:-1] - first).repeat_interleave(edges, output_size=taken.numel())
+    moved = (edge_bounds[:-1] - begin).repeat_interleave(last - first, output_size=nodes.numel())
+    ends = indptr.index_select(0, nodes + 1) + moved
+    return torch.cat([ends.new_zeros(1), ends]), indices.index_select(0, taken) + shift
 
 
 def joined_graphs(graphs: Sequence[tuple[int, Tensor]]) -> tuple[Tensor, Tensor]:

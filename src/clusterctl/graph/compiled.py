@@ -31,7 +31,7 @@ class CompiledSampling:
 
     def sample_neighbors(self, graph: Graph, nodes: Tensor, count: int, key: int) -> tuple[Tensor, Tensor]:
         """At most `count` neighbours of each node (-1: all), as int32 offsets [nodes + 1] and int32 node ids."""
-        degree = graph.indptr[nodes + 1] - graph.indptr[nodes]
+        degree = graph.indptr.index_select(0, nodes + 1) - graph.indptr.index_select(0, nodes)
         taken = degree if count < 0 else degree.clamp(max=count)
         offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
         torch.cumsum(taken, 0, out=offsets[1:])

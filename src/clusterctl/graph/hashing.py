@@ -8,9 +8,10 @@ generators", OOPSLA 2014) in the wrapping int64 arithmetic that torch offers on 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def _signed(bits: int) -> int:
@@ -20,6 +21,7 @@ def _signed(bits: int) -> int:
 GOLDEN = _signed(0x9E3779B97F4A7C15)
 FIRST = _signed(0xBF58476D1CE4E5B9)
 SECOND = _signed(0x94D049BB133111EB)
+_MASK = (1 << 64) - 1
 
 
 class Purpose(IntEnum):
@@ -33,10 +35,10 @@ class Purpose(IntEnum):
 
 def stream(purpose: Purpose, *numbers: int) -> int:
     """The key of a stream: a hash of all the numbers, order included."""
-    key = torch.tensor([int(purpose)])
+    key = int(purpose)
     for number in numbers:
-        key = mix(key + number)
-    return int(mix(key).item())
+        key = _mix_number(key + number)
+    return _signed(_mix_number(key))
 
 
 def draws(key: int, counters: Tensor) -> Tensor:
@@ -58,6 +60,14 @@ def below(bits: Tensor, bounds: Tensor) -> Tensor:
     Integers alone: a product of floats can round up to the bound itself. The bias is below bound / 2**32.
     """
     return (_shift_right(bits, 32) * bounds) >> 32
+
+
+def _mix_number(value: int) -> int:
+    """`mix` of one number, unsigned; many times faster than a tensor's."""
+    value = (value + GOLDEN) & _MASK
+    for shift, factor in ((30, FIRST), (27, SECOND)):
+        value = (value ^ (value >> shift)) * factor & _MASK
+    return value ^ (value >> 31)
 
 
 def _shift_right(values: Tensor, shift: int) -> Tensor:

@@ -9,12 +9,14 @@ from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.graph.blocks import Block
+from clusterctl.task.shared_table import shared_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clusterctl.graph.network import Network
     from clusterctl.graph.storage import Graph
+    from clusterctl.task.task import Task
 
 _NODES_AT_ONCE = 16384  # bounds what a layer holds beside its input and output
 
@@ -42,15 +44,25 @@ def infer(network: Network, graph: Graph, aggregated: Tensor | None = None) -> t
 
 
 @torch.no_grad()
-def first_aggregation(network: Network, graph: Graph) -> Tensor:
+def first_aggregation(network: Network, graph: Graph, task: Task) -> Tensor:
     """What the first layer aggregates for every node [nodes, features]: without parameters before it, a constant.
 
-    A collective, split over the ranks as `infer`; every rank holds the whole result.
+    A collective, split over the ranks as `infer`. The whole result is there once a node, or once a GPU.
     """
     own, size = _own_slice(graph)
     layer, rows = network.convolutions[0], graph.x[own.start : own.stop]
     parts = [layer.aggregate(block, graph.x, rows[part]).to(graph.x.dtype) for part, block in _blocks(graph, own)]
-    return _gathered(torch.cat(parts), size)[: graph.num_nodes]
+    ranks = dist.get_world_size()
+    with shared_table(task, (size * ranks, graph.num_features), graph.x.dtype) as (table, writes):
+        slices = torch.split(table, size)
+        piece = torch.zeros_like(slices[0])
+        for rank in range(ranks):  # one slice travels at a time: no rank holds them all
+            if rank == dist.get_rank():
+                torch.cat(parts, out=piece[: len(own)])
+            dist.broadcast(piece.view(torch.uint8), rank)  # as bytes: not every back end knows every type
+            if writes:
+                slices[rank].copy_(piece)
+    return table[: graph.num_nodes]
 
 
 def _own_slice(graph: Graph) -> tuple[range, int]:

@@ -103,8 +103,8 @@ class GcnConv(nn.Module):
 def _normalized_sum(block: Block, table: Tensor, targets: Tensor) -> Tensor:
     degree = block.graph.degree
     exact = torch.promote_types(table.dtype, torch.float32)  # bfloat16 counts only to 256
-    of_target = degree[block.nodes].to(exact)
+    of_target = degree.index_select(0, block.nodes).to(exact)
     sampled = block.offsets.diff()
     for_edges = ((of_target / sampled) * (of_target + 1).rsqrt()).repeat_interleave(sampled)  # an empty row has no edge
-    weights = for_edges * (degree[block.neighbors].to(exact) + 1).rsqrt()
+    weights = for_edges * (degree.index_select(0, block.neighbors).to(exact) + 1).rsqrt()
     return block.weighted_sum(table, weights.to(table.dtype)) + targets / (of_target + 1)[:, None]

@@ -39,8 +39,8 @@ class Network(nn.Module):
         """
         first, *others = self.convolutions
         nodes = blocks[0].nodes
-        targets = x[nodes]
-        summary = first.aggregate(blocks[0], x, targets) if aggregated is None else aggregated[nodes]
+        targets = x.index_select(0, nodes)  # on a CPU several times faster than x[nodes]
+        summary = first.aggregate(blocks[0], x, targets) if aggregated is None else aggregated.index_select(0, nodes)
         rows = first.combine(summary, targets)
         for depth, (layer, block) in enumerate(zip(others, blocks[1:], strict=True)):
             rows = rows.relu()

@@ -55,18 +55,18 @@ class NeighborSampler:
 
 def sample_neighbors(graph: Graph, nodes: Tensor, count: int, key: int) -> tuple[Tensor, Tensor]:
     """At most `count` neighbours of each node (-1: all), as int32 offsets [nodes + 1] and int32 node ids."""
-    start = graph.indptr[nodes]
-    degree = graph.indptr[nodes + 1] - start
+    start = graph.indptr.index_select(0, nodes)
+    degree = graph.indptr.index_select(0, nodes + 1) - start
     taken = degree if count < 0 else degree.clamp(max=count)
     offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int64, device=nodes.device)
     torch.cumsum(taken, 0, out=offsets[1:])
     positions = torch.arange(int(offsets[-1]), device=nodes.device)
     positions += (start - offsets[:-1]).repeat_interleave(taken, output_size=positions.numel())
-    if count > 0:
-        crowded = (degree > count).nonzero().squeeze(1)
+    crowded = (degree > count).nonzero().squeeze(1)
+    if count > 0 and crowded.numel():
         places = offsets[crowded] + torch.arange(count, device=nodes.device)[:, None]
         positions[places] = start[crowded] + choose(degree[crowded], count, draws(key, nodes[crowded]))
-    return offsets.to(torch.int32), graph.indices[positions]
+    return offsets.to(torch.int32), graph.indices.index_select(0, positions)
 
 
 def choose(degree: Tensor, count: int, keys: Tensor) -> Tensor:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+
+from clusterctl.task.shared_table import shared_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +33,7 @@ T = TypeVar("T", bound="Stored")
 
 FORMAT = 2  # of the prepared files; part of its name
 FILE = "graph.pt"
+_ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -59,11 +62,23 @@ class Graph:
         """int64 [nodes]: incoming edges."""
         return self.indptr.diff()
 
-    def to(self, device: torch.device, dtype: torch.dtype) -> Graph:
-        """The graph on `device`, features as `dtype`; on the CPU in float32 nothing is copied."""
-        moved = {name: value.to(device) for name, value in _record(self).items() if isinstance(value, Tensor)}
-        moved["x"] = moved["x"].to(dtype)
-        return Graph(**moved, num_classes=self.num_classes)
+
+def resident(graph: Graph, task: Task, dtype: torch.dtype) -> Graph:
+    """The graph on the task's device with features of `dtype`; on the CPU a node holds one copy of all, as of the file.
+
+    A collective of the node's ranks.
+    """
+    moved: dict[str, Any] = {
+        name: value.to(task.device)
+        for name, value in _record(graph).items()
+        if isinstance(value, Tensor) and (name != "x" or value.dtype == dtype)
+    }
+    if "x" not in moved:
+        with shared_table(task, tuple(graph.x.shape), dtype) as (moved["x"], writes):
+            for start in range(0, graph.num_nodes if writes else 0, _ROWS_AT_ONCE):
+                part = slice(start, start + _ROWS_AT_ONCE)
+                moved["x"][part] = graph.x[part]
+    return replace(graph, **moved)
 
 
 def compressed(edges: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:

@@ -80,7 +80,7 @@ class GraphClassification:
 
     def _scores(self, batch: GraphBatch, randomness: tuple[int, ...]) -> Tensor:
         with self._precision.autocast(self._summed.device):
-            scores: Tensor = self.model(batch, self._summed[batch.nodes], randomness)
+            scores: Tensor = self.model(batch, self._summed.index_select(0, batch.nodes), randomness)
         return scores.to(self._precision.weights)
 
 

@@ -13,6 +13,7 @@ from clusterctl.graph.inference import first_aggregation, infer
 from clusterctl.graph.layers import GcnConv, SageConv
 from clusterctl.graph.network import Network
 from clusterctl.graph.sampling import NeighborSampler
+from clusterctl.graph.storage import resident
 from clusterctl.training.objective import Accuracy
 from clusterctl.training.precision import PRECISIONS
 
@@ -37,8 +38,8 @@ class NodeClassification:
         widths = [graph.num_features, *[train.hidden_channels] * (len(train.fan_out) - 1), graph.num_classes]
         kind = {"sage": SageConv, "gcn": GcnConv}[train.model]
         self.model = Network(kind, widths, train.dropout).to(task.device, self._precision.weights)
-        self._graph = graph.to(task.device, self._precision.values)
-        self._aggregated = first_aggregation(self.model, self._graph) if train.cache_first_aggregation else None
+        self._graph = resident(graph, task, self._precision.values)
+        self._aggregated = first_aggregation(self.model, self._graph, task) if train.cache_first_aggregation else None
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
         self._sampler = NeighborSampler(self._graph, fan_out, train.seed)
         self._seed = train.seed

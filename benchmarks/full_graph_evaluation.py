@@ -1,0 +1,125 @@
+"""Exact evaluation on the whole graph: our layer-wise inference against that of PyG's examples, the same weights.
+
+PyG's examples walk over the nodes batch by batch and layer by layer, each batch with all its neighbours from a
+NeighborLoader. Where neither torch-sparse nor pyg-lib is installed, the batches are cut by us, outside the measured
+time. The outputs of both are compared in the same run.
+
+python benchmarks/full_graph_evaluation.py [--scale 0.1] [--threads 2] [--runs 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import torch
+from node_steps import lone_task, pyg_data, pyg_model, rows_of
+from reddit_like import reddit_like
+from side_by_side import Timed, compare, timed
+from torch import Tensor
+from torch import distributed as dist
+
+from clusterctl.graph.inference import infer
+from clusterctl.spec import RedditTrain
+from clusterctl.training.node_classification import NodeClassification
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.graph.storage import Graph
+
+SETTINGS = RedditTrain()
+_NODES_AT_ONCE = 1024  # the batch of the examples' inference
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--scale", type=float, default=0.1, help="of Reddit's number of nodes; 1: all 233 thousand")
+    words.add_argument("--threads", type=int, default=2)
+    words.add_argument("--runs", type=int, default=3)
+    options = words.parse_args()
+    torch.set_num_threads(options.threads)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    graph = reddit_like(options.scale)
+    print(f"{graph.num_nodes} nodes, {graph.indices.numel()} edges, {options.threads} threads")
+    network = NodeClassification(graph, SETTINGS, lone_task()).model.eval()
+    layers = pyg_model(graph, SETTINGS).eval()
+    for ours, theirs in zip(network.layers, layers, strict=True):
+        renamed = {
+            "lin_l.weight": ours.neighbor.weight,
+            "lin_l.bias": ours.neighbor.bias,
+            "lin_r.weight": ours.root.weight,
+        }
+        theirs.load_state_dict(renamed)
+    outputs: list[Tensor] = []
+    has_loader = bool(find_spec("torch_sparse") or find_spec("pyg_lib"))
+    name = "PyG's NeighborLoader" if has_loader else "PyG, neighbourhoods for nothing"
+    rival = pyg_inference(graph, layers, outputs, has_loader)
+    title = "Outputs of all nodes, two layers of GraphSAGE"
+    compare(title, ("clusterctl", timed(lambda: infer(network, graph))), (name, rival), bound=1 / 10, runs=options.runs)
+    difference = (infer(network, graph)[1] - outputs[-1]).abs().max()
+    print(f"largest difference between the outputs: {difference:.1e}")
+    dist.destroy_process_group()
+
+
+def pyg_inference(graph: Graph, layers: torch.nn.ModuleList, outputs: list[Tensor], has_loader: bool) -> Timed:
+    """Every layer for every batch of nodes, from all neighbours; what comes out goes to `outputs`."""
+    batches = loaded(graph) if has_loader else given(graph)
+
+    @torch.no_grad()
+    def once() -> float:
+        spent, rows = 0.0, graph.x
+        for depth, layer in enumerate(layers):
+            parts = []
+            for nodes, edges, count, seconds in next(batches):
+                began = time.perf_counter()
+                out = layer(rows[nodes], edges)[:count]
+                parts.append(out.relu() if depth < len(layers) - 1 else out)
+                spent += time.perf_counter() - began + seconds
+            rows = torch.cat(parts)
+        outputs[:] = [rows]
+        return spent
+
+    return once
+
+
+Cut = tuple[Tensor, Tensor, int, float]
+"""Nodes, edges among their rows, how many of the first rows are wanted, seconds that the cut took."""
+
+
+def loaded(graph: Graph) -> Iterator[Iterator[Cut]]:
+    from torch_geometric.loader import NeighborLoader
+
+    data = pyg_data(graph)
+    del data.x, data.y  # as in the examples: the rows of each layer are fetched by hand
+    loader = NeighborLoader(data, [-1], None, batch_size=_NODES_AT_ONCE, is_sorted=True)
+
+    def one_pass() -> Iterator[Cut]:
+        began = time.perf_counter()
+        for batch in loader:
+            yield batch.n_id, batch.edge_index, batch.batch_size, time.perf_counter() - began
+            began = time.perf_counter()
+
+    while True:
+        yield one_pass()
+
+
+def given(graph: Graph) -> Iterator[Iterator[Cut]]:
+    def one_pass() -> Iterator[Cut]:
+        place = torch.empty(graph.num_nodes, dtype=torch.int64)
+        for nodes in torch.arange(graph.num_nodes).split(_NODES_AT_ONCE):
+            offsets = graph.indptr[nodes[0] : nodes[-1] + 2]
+            sources = graph.indices[offsets[0] : offsets[-1]].to(torch.int64)
+            new = sources.unique()
+            everything = torch.cat([nodes, new[(new < nodes[0]) | (new > nodes[-1])]])
+            place[everything] = torch.arange(everything.numel())
+            yield everything, torch.stack([place[sources], rows_of(offsets)]), nodes.numel(), 0.0
+
+    while True:
+        yield one_pass()
+
+
+if __name__ == "__main__":
+    main()

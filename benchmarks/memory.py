@@ -1,0 +1,49 @@
+"""What further ranks on a node cost in memory: four against one, the proportional set size of all processes together.
+
+What the programs themselves need (torch, numba) is measured with a graph of almost nothing, and taken off. The global
+batch is the same, 1,024 seeds. The last column is what a graph in every rank costs, as in the published examples.
+
+python benchmarks/memory.py [--scale 0.1]
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rank_worker import Wanted, measure
+from reddit_like import reddit_like
+
+from clusterctl.graph.storage import save
+
+ROWS = {"float32": ("float32", False), "bfloat16, cached first aggregation": ("bfloat16", True)}
+_AIM = 1.15
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--scale", type=float, default=0.1, help="of Reddit's number of nodes; 1: all 233 thousand")
+    options = words.parse_args()
+    with TemporaryDirectory() as folder:
+        paths = {"graph": Path(folder, "graph.pt"), "empty": Path(folder, "empty.pt")}
+        save(reddit_like(options.scale), paths["graph"])
+        save(reddit_like(100 / 232_965), paths["empty"])
+        print(f"{'':<36}{'1 rank':>10}{'4 ranks':>10}{'ratio':>8}   four copies")
+        for name, (precision, cached) in ROWS.items():
+
+            def bytes_of(graph: str, ranks: int, precision: str = precision, cached: bool = cached) -> int:
+                wanted = Wanted(str(paths[graph]), 5, 1024 // ranks, precision, cached, evaluate=True)
+                return measure(wanted, ranks, 1).proportional
+
+            one, four = (bytes_of("graph", ranks) - bytes_of("empty", ranks) for ranks in (1, 4))
+            verdict = "reached" if four <= _AIM * one else "NOT reached"
+            print(
+                f"{name:<36}{one / 1e6:>7.0f} MB{four / 1e6:>7.0f} MB{four / one:>8.2f}{4 * one / 1e6:>11.0f} MB",
+                end="",
+            )
+            print(f"   aim: at most {_AIM}, {verdict}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Steps of node classification: ours, and PyG's on subgraphs of sampled neighbourhoods."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from itertools import count, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.nn import functional as F
+
+from clusterctl.graph.sampling import NeighborSampler
+from clusterctl.runs.events import Events
+from clusterctl.runs.metrics import MetricsWriter
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import StopRequest
+from clusterctl.task.task import Task
+from clusterctl.training.adam import Adam
+from clusterctl.training.epoch_plan import EpochPlan
+from clusterctl.training.flat import FlatModel
+from clusterctl.training.node_classification import NodeClassification
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from side_by_side import Timed
+
+    from clusterctl.graph.storage import Graph
+    from clusterctl.spec import NodeTrain
+
+Sample = tuple["Callable[[], tuple[Tensor, Tensor, Tensor]]", float]
+"""Fetches the rows' features, the edges among them and the labels of the first rows; seconds spent before."""
+
+
+def lone_task() -> Task:
+    """The only rank of a world of one, outside any run."""
+    world = dist.group.WORLD
+    assert world is not None
+    silent = Events(None, 0), MetricsWriter(None, 0), StopRequest()
+    return Task(Place(), torch.device("cpu"), world, Path("unused"), *silent)
+
+
+def our_step(graph: Graph, settings: NodeTrain) -> Timed:
+    """Sampling, forward, backward, update, one after the other.
+
+    `fit` samples ahead in a thread; here that thread would work during the rival's time.
+    """
+    task = lone_task()
+    objective = NodeClassification(graph, settings, task)
+    flat = FlatModel(objective.model)
+    optimizer = Adam(flat.values, flat.gradients, settings.lr, settings.weight_decay)
+    plan = EpochPlan(graph.train, settings.batch_size, seed=0, rank=0, world_size=1)
+    batches = (batch for epoch in count() for batch in plan.batches(epoch))
+    objective.model.train()
+
+    def once() -> float:
+        batch = next(batches)
+        began = time.perf_counter()
+        flat.backward(objective.loss(batch, objective.prepare(batch)), task.stop)
+        optimizer.step()
+        return time.perf_counter() - began
+
+    return once
+
+
+def pyg_model(graph: Graph, settings: NodeTrain) -> torch.nn.ModuleList:
+    """PyG's convolutions between the same widths."""
+    from torch_geometric.nn import GCNConv, SAGEConv
+
+    kind = {"sage": SAGEConv, "gcn": GCNConv}[settings.model]
+    widths = [graph.num_features, *[settings.hidden_channels] * (len(settings.fan_out) - 1), graph.num_classes]
+    return torch.nn.ModuleList(kind(*pair) for pair in pairwise(widths))
+
+
+def pyg_forward(layers: torch.nn.ModuleList, x: Tensor, edges: Tensor, dropout: float) -> Tensor:
+    """The examples' forward pass: every layer computes all rows of the subgraph."""
+    for layer in list(layers)[:-1]:
+        x = F.dropout(layer(x, edges).relu(), dropout, training=layers.training)
+    out: Tensor = layers[-1](x, edges)
+    return out
+
+
+def pyg_step(graph: Graph, settings: NodeTrain, samples: Iterator[Sample]) -> Timed:
+    """The examples' step: fetch the sample's features, convolutions on all its rows, backward, Adam."""
+    layers = pyg_model(graph, settings)
+    optimizer = torch.optim.Adam(layers.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
+
+    def once() -> float:
+        fetch, seconds = next(samples)
+        began = time.perf_counter()
+        x, edges, y = fetch()
+        loss = F.cross_entropy(pyg_forward(layers, x, edges, settings.dropout)[: y.numel()], y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return time.perf_counter() - began + seconds
+
+    return once
+
+
+def loader_samples(graph: Graph, settings: NodeTrain) -> Iterator[Sample]:
+    """Samples of PyG's NeighborLoader, with the seconds that each took, features included."""
+    from torch_geometric.loader import NeighborLoader
+
+    loader = NeighborLoader(
+        pyg_data(graph), list(settings.fan_out), graph.train, batch_size=settings.batch_size, shuffle=True,
+        is_sorted=True,
+    )  # fmt: skip
+    while True:
+        began = time.perf_counter()
+        for batch in loader:
+            sample = (batch.x, batch.edge_index, batch.y[: batch.batch_size])
+            yield partial(tuple, sample), time.perf_counter() - began
+            began = time.perf_counter()
+
+
+def pyg_data(graph: Graph) -> object:
+    """The graph as PyG's Data, edges sorted by target."""
+    from torch_geometric.data import Data
+
+    targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
+    return Data(x=graph.x, y=graph.y, edge_index=torch.stack([graph.indices.to(torch.int64), targets]))
+
+
+def given_samples(graph: Graph, settings: NodeTrain) -> Iterator[Sample]:
+    """Samples by PyG's rule, further hops for new nodes alone; they cost the rival nothing but their features."""
+    sampler = NeighborSampler(graph, (*settings.fan_out, 0), seed=1)
+    plan = EpochPlan(graph.train, settings.batch_size, seed=1, rank=0, world_size=1)
+    for epoch in count():
+        for batch in plan.batches(epoch):
+            everything, *hops = sampler.sample(batch.seeds, epoch, batch.step)
+            edges, old = [], 0
+            for block in reversed(hops):  # the seeds' hop first
+                ends = torch.stack([block.columns.to(torch.int64), rows_of(block.offsets)])
+                edges.append(ends[:, ends[1] >= old])
+                old = block.nodes.numel()
+            nodes, y = everything.nodes, graph.y[batch.seeds]
+            yield partial(lambda rows, *others: (graph.x[rows], *others), nodes, torch.cat(edges, dim=1), y), 0.0
+
+
+def rows_of(offsets: Tensor) -> Tensor:
+    """The row of each edge, from where the rows' edges begin."""
+    return torch.arange(offsets.numel() - 1).repeat_interleave(offsets.diff())

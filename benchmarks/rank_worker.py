@@ -1,0 +1,114 @@
+"""Several ranks that train on a stored graph for some steps: what `ranks_and_threads`, `memory` and `growth` measure.
+
+Started by `measure`, which runs this file under torchrun, once a rank.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, islice
+from pathlib import Path
+
+import torch
+from torch import distributed as dist
+
+from clusterctl.graph import compiled  # noqa: F401 - so that ranks without a graph hold the same programs as the others
+from clusterctl.graph.storage import Graph, load
+from clusterctl.runs.events import Events
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import StopRequest
+from clusterctl.spec import Job, RedditTrain
+from clusterctl.task.task import joined
+from clusterctl.training.adam import Adam
+from clusterctl.training.epoch_plan import EpochPlan
+from clusterctl.training.flat import FlatModel
+from clusterctl.training.node_classification import NodeClassification
+from clusterctl.training.prefetch import prefetched
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the ranks do: train `steps` steps on the graph in `path` after three to warm up, then evaluate, or not."""
+
+    path: str
+    steps: int = 10
+    batch_size: int = 1024
+    precision: str = "float32"
+    cached: bool = False
+    evaluate: bool = False
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All ranks together; memory in bytes."""
+
+    seeds_per_second: float
+    proportional: int  # set size at rest, after all that was wanted
+    peak: int  # of one rank, mapped pages of the graph included
+
+
+def measure(wanted: Wanted, ranks: int, threads: int) -> Measured:
+    """Run `ranks` processes of `threads` threads each on this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    done = subprocess.run(
+        [*launcher, __file__, json.dumps(asdict(wanted))],
+        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return Measured(**json.loads(done.stdout))
+
+
+def main(wanted: Wanted) -> None:
+    settings = replace(
+        RedditTrain(),
+        batch_size=wanted.batch_size,
+        precision=wanted.precision,
+        cache_first_aggregation=wanted.cached,
+    )
+    place, stop = Place.from_environment(), StopRequest()
+    with joined(Job(name="benchmark", workload="reddit"), "cpu", place, None, Events(None, 0), stop) as task:
+        objective = NodeClassification(load(Graph, Path(wanted.path)), settings, task)
+        flat = FlatModel(objective.model)
+        optimizer = Adam(flat.values, flat.gradients, settings.lr, settings.weight_decay)
+        plan = EpochPlan(objective.seeds, settings.batch_size, 0, place.rank, place.world_size)
+        objective.model.train()
+        batches = chain.from_iterable(plan.batches(epoch) for epoch in range(wanted.steps + 3))
+        for step, (batch, prepared) in enumerate(prefetched(islice(batches, wanted.steps + 3), objective.prepare)):
+            if step == 3:
+                dist.barrier()
+                began = time.perf_counter()
+            flat.backward(objective.loss(batch, prepared), stop)
+            optimizer.step()
+        seconds = time.perf_counter() - began
+        del batch, prepared
+        if wanted.evaluate:
+            objective.model.eval()
+            objective.evaluate(["val", "test"])
+        ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for the next step is not the graph's
+        dist.barrier()
+        proportional = torch.tensor(kilobytes("smaps_rollup", "Pss") * 1024)
+        dist.barrier()  # before a rank leaves: the share of its pages would fall to the others
+        dist.all_reduce(proportional)
+        if place.rank == 0:
+            seeds = wanted.steps * settings.batch_size * place.world_size / seconds
+            print(json.dumps(asdict(Measured(seeds, int(proportional), kilobytes("status", "VmHWM") * 1024))))
+
+
+def kilobytes(file: str, field: str) -> int:
+    """A figure of this process from /proc."""
+    for line in Path("/proc/self", file).read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1])
+    raise KeyError(field)
+
+
+if __name__ == "__main__":
+    main(Wanted(**json.loads(sys.argv[1])))

@@ -1,0 +1,43 @@
+"""Does a core give as much as a rank as it gives as a thread? Two ranks of one thread against one rank of two.
+
+Seeds a second while training GraphSAGE on a generated graph with Reddit's statistics, sampling ahead as `fit` does.
+
+python benchmarks/ranks_and_threads.py [--scale 0.1] [--runs 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rank_worker import Wanted, measure
+from reddit_like import reddit_like
+from side_by_side import Timed, compare
+
+from clusterctl.graph.storage import save
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--scale", type=float, default=0.1, help="of Reddit's number of nodes; 1: all 233 thousand")
+    words.add_argument("--runs", type=int, default=5)
+    options = words.parse_args()
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "graph.pt")
+        save(reddit_like(options.scale), path)
+        compare(
+            "Training 1,024 seeds",
+            ("two ranks of one thread", thousand_seeds(path, 2, 1)),
+            ("one rank of two threads", thousand_seeds(path, 1, 2)),
+            bound=1 / 0.9,
+            runs=options.runs,
+        )
+
+
+def thousand_seeds(path: Path, ranks: int, threads: int) -> Timed:
+    return lambda: 1024 / measure(Wanted(str(path)), ranks, threads).seeds_per_second
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""A rank that is alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from clusterctl.runs.events import Events
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.metrics import MetricsWriter
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import StopRequest
+from clusterctl.task.task import Task
+
+
+@pytest.fixture
+def lone_task(tmp_path: Path) -> Iterator[Task]:
+    """The only rank of attempt 0 in `tmp_path / "run"`."""
+    attempt = RunDir(tmp_path / "run").attempt(0)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    world = dist.group.WORLD
+    assert world is not None
+    yield Task(
+        place=Place(),
+        device=torch.device("cpu"),
+        node=world,
+        cache=tmp_path / "cache",
+        events=Events(attempt, 0),
+        metrics=MetricsWriter(attempt, 0),
+        stop=StopRequest(),
+    )
+    dist.destroy_process_group()
