@@ -84,6 +84,7 @@ def test_a_registry_that_refuses_leaves_nothing(enroot: Path, tmp_path: Path, mo
     with pytest.raises(ImageError, match="enroot import failed: the registry refuses") as caught:
         import_reference("nvcr.io#nvidia/pyg:24.11-py3", None, tmp_path / "images", Quiet())
     assert "401" in caught.value.message
+    assert "enroot/.credentials" in caught.value.hint
     assert list((tmp_path / "images").iterdir()) == []
 
 
