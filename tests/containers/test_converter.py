@@ -9,7 +9,19 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from image_archive import CRAFTED, OURS, Described, described, device, file, hardlink, write_archive
+from image_archive import (
+    CRAFTED,
+    OURS,
+    Described,
+    Layer,
+    described,
+    device,
+    file,
+    folder,
+    hardlink,
+    symlink,
+    write_archive,
+)  # fmt: skip
 from image_fixture import Quiet
 
 from clusterctl.containers.archive import open_archive
@@ -33,8 +45,8 @@ def converted(archive: Path, place: Path) -> tuple[Described, Path]:
 def layered_by_tar(archive: Path, place: Path) -> Described:
     """The root as GNU tar and rm make it, layer after layer, without a line of the converter."""
     root, outer = place / "by-tar", place / "outer"
-    for folder in (root, outer):
-        folder.mkdir()
+    for place_of in (root, outer):
+        place_of.mkdir()
     subprocess.run(["tar", "-xf", archive, "-C", outer], check=True)
     (manifest,) = json.loads((outer / "manifest.json").read_text())
     for layer in manifest["Layers"]:
@@ -108,12 +120,31 @@ def test_the_configuration_becomes_enroots_files(tmp_path: Path) -> None:
     )
     _, root = converted(archive, tmp_path)
     assert (root / "etc/environment").read_text() == "A=1\nMULTI=one\nPATH=/opt/x:/bin\n"
-    assert (root / "etc/fstab").read_text() == "/data /data none x-create=dir,bind,rw,nosuid\n"
+    assert (root / "etc/fstab").read_text() == "${ENROOT_ROOTFS}/data /data none x-create=dir,bind,rw,nosuid,nodev\n"
     rc = (root / "etc/rc").read_text()
     assert rc.startswith("# a with newline\n# b 2\n")
     assert "exec /entry 'a b' \"$@\"\n" in rc
     assert "exec /entry 'a b' run '$HOME'\n" in rc
     assert subprocess.run(["sh", "-n", root / "etc/rc"], check=False).returncode == 0
+    assert (root / "it's here").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("layer", "workdir", "there"),
+    [
+        ([folder("srv")], "/srv/a/b", ["srv", "srv/a", "srv/a/b"]),
+        ([file("srv/a/x")], "/srv/a/", ["srv", "srv/a", "srv/a/x"]),
+        ([symlink("srv", "/etc")], "/srv/a", ["srv"]),
+        ([file("x")], "/../../a", ["x"]),
+        ([file("x")], "", ["x"]),
+    ],
+)
+def test_the_working_directory_is_there_unless_a_link_is_in_its_way(
+    layer: Layer, workdir: str, there: list[str], tmp_path: Path
+) -> None:
+    found, root = converted(write_archive(tmp_path / "made.tar", [layer], WorkingDir=workdir), tmp_path)
+    assert sorted(set(found) - OURS - {"etc"}) == there
+    assert (root / "etc/rc").read_text().endswith("exec /bin/sh\nfi\n")
 
 
 def test_the_record_tells_python_and_packages(tmp_path: Path) -> None:

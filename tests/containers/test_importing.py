@@ -84,6 +84,7 @@ def test_a_registry_that_refuses_leaves_nothing(enroot: Path, tmp_path: Path, mo
     with pytest.raises(ImageError, match="enroot import failed: the registry refuses") as caught:
         import_reference("nvcr.io#nvidia/pyg:24.11-py3", None, tmp_path / "images", Quiet())
     assert "401" in caught.value.message
+    assert "enroot/.credentials" in caught.value.hint
     assert list((tmp_path / "images").iterdir()) == []
 
 
@@ -153,9 +154,18 @@ def test_an_image_that_was_changed_does_not_verify(tmp_path: Path) -> None:
     assert "bytes, its record says" in verify(image)[0]
     image.path.write_text("no squashfs")
     assert verify(image) == ["it is no squashfs"]
-    image.path.with_suffix(".json").write_text("{")
-    with pytest.raises(ImageError, match="damaged"):
-        find_image(tmp_path / "images", "made")
+
+
+def test_a_damaged_record_is_told_and_the_other_images_are_listed(enroot: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    for name in ("one", "two"):
+        import_reference("python:3.11-slim", name, folder, Quiet())
+    (folder / "one.json").write_text("{")
+    one, two = images_in(folder)
+    assert (one.record, two.problem) == (None, "")
+    assert "damaged" in verify(one)[0]
+    import_reference("python:3.11-slim", "one", folder, Quiet())
+    assert verify(find_image(folder, "one")) == []
 
 
 def test_what_killed_builds_left_is_found_once_it_is_old(tmp_path: Path) -> None:

@@ -243,4 +243,5 @@ def _show_made(made: Image, how: str) -> None:
 def _as_json(found: Image) -> dict[str, object]:
     from clusterctl.spec import to_record
 
-    return {"name": found.name, "path": os.fspath(found.path), **(to_record(found.record) if found.record else {})}
+    known = to_record(found.record) if found.record else {"problem": found.problem or "no record"}
+    return {"name": found.name, "path": os.fspath(found.path), **known}

@@ -25,6 +25,8 @@ KINDS = ("docker", "podman", "buildah")
 _INSTALL = "apt install buildah, or start a docker daemon; CONTAINER_ENGINE= chooses one"
 _ANSWER_SECONDS = 20
 _LAST_LINES = 60
+# buildah has no export; without root its mounts are seen in its own namespace alone. $0 is buildah, $1 the container.
+_EXPORT = 'root=$("$0" mount "$1") && tar -C "$root" -cf - . && "$0" umount "$1" >/dev/null'
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,10 @@ class Engine:
     program: str
 
     def build(self, context: Path, tag: str, arguments: Mapping[str, str], say: Callable[[str], None]) -> None:
-        """Build `context`/Dockerfile as `tag`, without any network. `say` gets what the engine says, line by line."""
+        """Build `context`/Dockerfile as `tag`, without a network. `say` gets what the engine says, line by line.
+
+        For buildah without root the network is there all the same: the recipes do not use it.
+        """
         words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
         words += ["--file", str(context / "Dockerfile"), "--tag", tag, str(context)]
         if self.kind == "docker":
@@ -77,8 +82,7 @@ class Engine:
         """The root file system of `reference`, all layers merged, as a tar stream."""
         with self._working_container(reference) as container:
             if self.kind == "buildah":
-                script = f'set -e; tar -C "$({self.program} mount "$1")" -cf - .; {self.program} umount "$1" >/dev/null'
-                shell = [*self._rootless(), "sh", "-c", script, "sh", container]
+                shell = [*self._rootless(), "sh", "-c", _EXPORT, self.program, container]
             else:
                 shell = [self.program, "export", container]
             with tempfile.TemporaryFile() as said:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 _BOOTSTRAP = "BASE=bootstrap makes a base image from Debian packages, without a registry"
 # What it says -> what is wrong, what to type; the first that matches. Docker 20 to 28, podman 4, buildah 1.28.
 _KNOWN = (
-    (r"no space left on device", "no space left", "make room: {engine} image prune; see: df -h"),
-    (r"disk quota exceeded", "the quota is used up", "make room: {engine} image prune; see: quota -s"),
+    (r"no space left on device", "no space left", "make room{room}; see: df -h"),
+    (r"disk quota exceeded", "the quota is used up", "make room{room}; see: quota -s"),
     (
         (
             r"no such host|dial tcp|connection refused|i/o timeout|TLS handshake|network is unreachable|"
@@ -24,7 +24,7 @@ _KNOWN = (
     (
         r"unauthorized|authentication required|denied: requested access|forbidden|no basic auth",
         "the registry refuses",
-        "is the name right? if so: {engine} login REGISTRY",
+        "is the name right? if so: {login}",
     ),
     (
         (
@@ -54,8 +54,16 @@ def explain(said: Sequence[str], engine: str) -> tuple[str, str]:
     for pattern, message, hint in _KNOWN:
         if match := re.search(pattern, text, re.IGNORECASE):
             whole = next((one for one in said if match[0].splitlines()[0] in one), line)
-            return f"{message}: {whole.strip()}", hint.format(engine=engine)
+            return f"{message}: {whole.strip()}", hint.format(login=_login(engine), room=_room(engine))
     return line, "the lines above say more; build with -v to see all of them"
+
+
+def _login(engine: str) -> str:
+    return "a line for it in ~/.config/enroot/.credentials" if engine == "enroot" else f"{engine} login REGISTRY"
+
+
+def _room(engine: str) -> str:
+    return "" if engine == "enroot" else f": {engine} {'rmi --prune' if engine == 'buildah' else 'image prune'}"
 
 
 def _telling(said: Sequence[str]) -> str:

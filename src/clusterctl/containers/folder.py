@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from clusterctl.containers.record import ImageRecord, read_record, record_path, write_record
 from clusterctl.containers.squashfs import MAGIC
-from clusterctl.errors import NotFoundError, UsageError
+from clusterctl.errors import ImageError, NotFoundError, UsageError
 from clusterctl.spec.record import nearest
 
 SUFFIX = ".sqsh"
@@ -21,10 +21,11 @@ _UNFIT = frozenset(",:+%\\\n /")  # in a name: pyxis's flags, Slurm's patterns a
 
 @dataclass(frozen=True)
 class Image:
-    """One image of the folder; no record where somebody else put the file there."""
+    """One image of the folder; no record where somebody else put the file there, or it is damaged."""
 
     path: Path
     record: ImageRecord | None
+    problem: str = ""  # of the record
 
     @property
     def name(self) -> str:
@@ -42,7 +43,14 @@ def images_in(folder: Path) -> list[Image]:
     """All images, by name."""
     if not folder.is_dir():
         return []
-    return [Image(path, read_record(path)) for path in sorted(folder.glob(f"[!.]*{SUFFIX}")) if path.is_file()]
+    return [_looked_at(path) for path in sorted(folder.glob(f"[!.]*{SUFFIX}")) if path.is_file()]
+
+
+def _looked_at(path: Path) -> Image:
+    try:
+        return Image(path, read_record(path))
+    except ImageError as error:
+        return Image(path, None, error.message)
 
 
 def find_image(folder: Path, name: str) -> Image:
@@ -52,7 +60,7 @@ def find_image(folder: Path, name: str) -> Image:
         close = nearest(name.removesuffix(SUFFIX), [image.name for image in images_in(folder)])
         hint = f"did you mean {close}?" if close else "see what there is with: clusterctl image list"
         raise NotFoundError(f"no such image: {path}", hint)
-    return Image(path, read_record(path))
+    return _looked_at(path)
 
 
 def publish(sqsh: Path, record: ImageRecord, folder: Path) -> Image:
@@ -85,7 +93,7 @@ def verify(image: Image) -> list[str]:
     if not is_squashfs(image.path):
         return ["it is no squashfs"]
     if image.record is None:
-        return [f"no record beside it: {record_path(image.path)}"]
+        return [image.problem or f"no record beside it: {record_path(image.path)}"]
     size = image.path.stat().st_size
     if size != image.record.size:
         problems.append(f"it has {size} bytes, its record says {image.record.size}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ImageError
-from clusterctl.runs.files import read_json, write_json
+from clusterctl.runs.files import read_json, write_text
 from clusterctl.spec.record import to_record
 
 if TYPE_CHECKING:
@@ -78,7 +79,9 @@ def record_path(sqsh: Path) -> Path:
 
 
 def write_record(path: Path, record: ImageRecord) -> None:
-    write_json(path, {"schema_version": SCHEMA_VERSION, **to_record(record)})
+    """Write `record` to `path`, for everybody who may read the image."""
+    text = json.dumps({"schema_version": SCHEMA_VERSION, **to_record(record)}, indent=1)
+    write_text(path, f"{text}\n", mode=0o644)
 
 
 def read_record(sqsh: Path) -> ImageRecord | None:

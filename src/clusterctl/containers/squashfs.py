@@ -34,6 +34,8 @@ MAGIC = b"hsqs"
 COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "3", "-b", "1M")
 _MEBIBYTE = 2**20
 
+_VOLUME = "none x-create=dir,bind,rw,nosuid,nodev"  # a folder of the root itself, bound over a root that is read-only
+
 # A member of the root: path, links, modes and size as the tar format has them, and the content of a file.
 Member = tuple[tarfile.TarInfo, "IO[bytes] | None"]
 
@@ -43,9 +45,7 @@ def members_of(archive: Archive) -> Iterator[Member]:
     written: dict[Content, str] = {}
     for path, content in merge(archive.layers):
         if content is None:
-            folder = tarfile.TarInfo(path)
-            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-            yield folder, None
+            yield _folder(path), None
         elif content in written:
             link = tarfile.TarInfo(path)
             link.type, link.linkname = tarfile.LNKTYPE, written[content]
@@ -79,6 +79,7 @@ def configuration_files(config: ImageConfig) -> dict[str, str]:
     comments = [f"# {key} {value}".replace("\n", " ") for key, value in sorted(config.labels.items())]
     workdir = shlex.quote(config.workdir)
     words = [shlex.join(config.entrypoint)] if config.entrypoint else []
+    command = config.command or (() if config.entrypoint else ("/bin/sh",))
     rc = [
         *comments,
         f"mkdir -p {workdir} 2>/dev/null",
@@ -89,12 +90,12 @@ def configuration_files(config: ImageConfig) -> dict[str, str]:
         "if [ $# -gt 0 ]; then",
         "  " + " ".join(["exec", *words, '"$@"']),
         "else",
-        "  " + " ".join(["exec", *words, *([shlex.join(config.command)] if config.command else [])]),
+        "  " + " ".join(["exec", *words, *([shlex.join(command)] if command else [])]),
         "fi",
     ]
     return {
         "etc/environment": "".join(f"{line}\n" for line in variables),
-        "etc/fstab": "".join(f"{path} {path} none x-create=dir,bind,rw,nosuid\n" for path in config.volumes),
+        "etc/fstab": "".join(f"${{ENROOT_ROOTFS}}{path} {path} {_VOLUME}\n" for path in config.volumes),
         "etc/rc": "\n".join(rc) + "\n",
         "etc/rc.local": "",
     }
@@ -112,6 +113,7 @@ def pack(
     `seen` gets every path, `progress` the bytes that it added. Raises ImageError without mksquashfs or room.
     """
     ours = configuration_files(config)
+    workdir = _Workdir(config.workdir)
     with _mksquashfs(target) as stream, _written(stream) as root:
         for member, data in members:
             if member.name == "etc" and not member.isdir():
@@ -119,8 +121,11 @@ def pack(
             if member.name.startswith("etc/") and "/".join(member.name.split("/")[:2]) in ours:
                 continue
             root.addfile(member, data)
+            workdir.see(member)
             seen(member.name)
             progress(member.size)
+        for path in workdir.missing():
+            root.addfile(_folder(path))
         for name, text in ours.items():
             file = tarfile.TarInfo(name)
             file.size, file.mtime = len(text.encode()), int(time.time())
@@ -171,6 +176,31 @@ class _Forward:
         while self._position < position and self.read(min(position - self._position, _MEBIBYTE)):
             pass
         return self._position
+
+
+class _Workdir:
+    """The image's working directory: /etc/rc enters it, and cannot make it in a root that is read-only."""
+
+    def __init__(self, path: str) -> None:
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        self._paths = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)] if ".." not in parts else []
+        self._is_folder: dict[str, bool] = {}
+
+    def see(self, member: tarfile.TarInfo) -> None:
+        if member.name in self._paths:
+            self._is_folder[member.name] = member.isdir()
+
+    def missing(self) -> list[str]:
+        """The folders on the way that the root has not; none below a link or a file."""
+        if not all(self._is_folder.values()):
+            return []
+        return [path for path in self._paths if path not in self._is_folder]
+
+
+def _folder(path: str) -> tarfile.TarInfo:
+    folder = tarfile.TarInfo(path)
+    folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+    return folder
 
 
 def _plainly(member: tarfile.TarInfo, name: str) -> tarfile.TarInfo:

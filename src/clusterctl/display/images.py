@@ -33,7 +33,7 @@ def _cells(image: Image, now: float) -> list[str]:
     facts = [image.name, f"{status.st_size / 2**20:.0f}"]
     record = image.record
     if record is None:
-        return [*facts, duration(now - status.st_mtime), "", "", "no record"]
+        return [*facts, duration(now - status.st_mtime), "", "", image.problem or "no record"]
     return [
         *facts,
         duration(now - record.created),
