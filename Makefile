@@ -29,12 +29,22 @@ run: setup ## Train GraphSAGE on Cora, 2 nodes x 2 tasks, on this machine
 slurm: # Slurm's packages for the tests, where root may install them
 	@tests/install-slurm.sh
 
+.PHONY: builders
+builders: # what builds images for the tests, where root may install it
+	@tests/install-containers.sh
+
+.PHONY: container
+container: setup ## Build the image into a .sqsh (GPU=1, BASE=, OUTPUT=, CONTAINER_ENGINE= choose)
+	@$(BIN)/clusterctl image build $(if $(GPU),--gpu) $(if $(BASE),--base '$(BASE)') $(if $(OUTPUT),--output '$(OUTPUT)') \
+	  $(if $(CONTAINER_ENGINE),--engine '$(CONTAINER_ENGINE)')
+
 .PHONY: test
-test: setup slurm lint ## Run the tests (15 minutes at most on two cores)
+test: setup slurm builders lint ## Run the tests (15 minutes at most on two cores)
 	$(BIN)/python -m pytest -m 'not long'
 
 .PHONY: test-long
 test-long: setup slurm ## Run every test: matrices, accuracies (under an hour)
+	@tests/install-containers.sh docker
 	$(BIN)/python -m pytest
 
 .PHONY: lint

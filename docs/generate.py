@@ -23,6 +23,7 @@ def reference() -> dict[Path, str]:
     from clusterctl.cli import COMMANDS
 
     subcommands = [["config", name] for name in ("show", "keys", "list")]
+    subcommands += [["image", name] for name in ("build", "import", "list", "inspect", "verify", "prune")]
     commands = [_page(words) for words in ([], *([name] for name in COMMANDS), *subcommands)]
     return {
         DOCS / "reference" / "commands.md": "\n".join(["# Commands\n\nGenerated from `--help`.\n", *commands]),

@@ -12,7 +12,7 @@ import pytest
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
 
-pytest_plugins = ["sandbox_fixture"]
+pytest_plugins = ["sandbox_fixture", "image_fixture", "pyxis_fixture", "thin_image"]
 
 RUN_ID = "cora-20260102-030405-00a1"
 CREATED = 1_000_000.0

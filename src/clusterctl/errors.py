@@ -6,6 +6,7 @@ ClusterctlError
 ├── SlurmError          4    Slurm cannot be reached, or refused
 ├── NotFoundError       5    no such run, job file or cluster file
 ├── RunFailed           1    a waited-for run ended otherwise than finished
+├── ImageError          1    an image cannot be built or imported, or is damaged
 ├── TaskError           1    something that a task needs is missing or wrong
 └── WaitTimedOut      124    `--timeout` passed before the run ended
 
@@ -51,6 +52,10 @@ class NotFoundError(ClusterctlError):
 
 
 class RunFailed(ClusterctlError):
+    exit_code = 1
+
+
+class ImageError(ClusterctlError):
     exit_code = 1
 
 

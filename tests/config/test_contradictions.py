@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from clusterctl.config.contradictions import SCRIPT_VARIABLES, contradictions
@@ -33,7 +34,7 @@ def test_all_contradictions_are_told_at_once() -> None:
         workload="command",
         env={"SLURM_PROCID": "0", "run": "/", "OK": "1"},
         resources=Resources(time=60, warning=60, sbatch={"output": "x", "nodes": "3", "hint": "nomultithread"}),
-        container=Container(image="python"),
+        container=Container(code="image", workdir="src"),
     )
     assert keys(job, "emulator") == [
         "argv",
@@ -42,6 +43,7 @@ def test_all_contradictions_are_told_at_once() -> None:
         "env.SLURM_PROCID",
         "env.run",
         "resources.warning",
-        "container.image",
+        "container.code",
+        "container.workdir",
     ]
-    assert "container.image" not in keys(job)
+    assert keys(replace(job, container=Container(image="python"))) == keys(job)[:-2]

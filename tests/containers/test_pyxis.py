@@ -6,14 +6,14 @@ import pytest
 
 from clusterctl.containers.image import check_image
 from clusterctl.containers.mounts import Mount
-from clusterctl.containers.pyxis import pyxis_flags
+from clusterctl.containers.pyxis import make_view
 from clusterctl.errors import ConfigError
 from clusterctl.spec import Container
 
 
 def test_every_switch_is_explicit_so_that_no_site_setting_decides() -> None:
-    flags = pyxis_flags(Container(image="/images/pyg.sqsh"), [Mount("/runs", "/runs")], ["B", "A", "B"], "/work")
-    assert flags == [
+    view = make_view("/images/pyg.sqsh", Container(), [Mount("/runs", "/runs")], ["B", "A", "B"], "/work")
+    assert view.flags() == [
         "--container-image=/images/pyg.sqsh",
         "--container-mounts=/runs:/runs",
         "--container-workdir=/work",
@@ -25,18 +25,27 @@ def test_every_switch_is_explicit_so_that_no_site_setting_decides() -> None:
     ]
 
 
-def test_without_an_image_there_are_no_flags() -> None:
-    assert pyxis_flags(Container(mounts=("/a",)), [], [], "/") == []
-
-
 def test_mounts_follow_the_runs_own_and_a_path_alone_means_the_same_inside() -> None:
-    container = Container(image="python:3.11-slim", mounts=("/data:/in:ro+rbind", "/scratch"))
-    assert "--container-mounts=/runs:/runs,/data:/in:ro+rbind,/scratch:/scratch" in pyxis_flags(
-        container, [Mount("/runs", "/runs")], [], "/"
-    )
+    container = Container(mounts=("/data:/in:ro+rbind", "/scratch"))
+    flags = make_view("python:3.11-slim", container, [Mount("/runs", "/runs")], [], "/").flags()
+    assert "--container-mounts=/runs:/runs,/data:/in:ro+rbind,/scratch:/scratch" in flags
 
 
-@pytest.mark.parametrize("text", ["data:/x", "/a:/b:ro:more", "/a,b:/c", "/a+b", "/a:c d:", "", "/a\n", "/100%"])
+def test_a_folder_is_mounted_before_what_lies_below_it() -> None:
+    container = Container(mounts=("/shared:/shared:ro", "/shared/data"))
+    view = make_view("/i.sqsh", container, [Mount("/shared/me/runs", "/shared/me/runs")], [], "/")
+    assert [mount.target for mount in view.mounts] == ["/shared", "/shared/data", "/shared/me/runs"]
+
+
+def test_the_image_chooses_where_to_work_if_nobody_else_does() -> None:
+    assert not any("workdir" in flag for flag in make_view("/i.sqsh", Container(), [], [], None).flags())
+    assert "--container-workdir=/own" in make_view("/i.sqsh", Container(workdir="/own"), [], [], "/x").flags()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["data:/x", "/a:/b:ro:more", "/a,b:/c", "/a+b", "/a:c d:", "", "/a\n", "/100%", "/a:/b:r0", "/a:/", "/a:/b:"],
+)
 def test_a_mount_that_pyxis_would_misread_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="container.mounts"):
         Mount.parse(text)

@@ -112,7 +112,7 @@ srun -N1 -n1 bash -c "$show"; srun --nodes=1 bash -c "$show" | sort; srun --ntas
     [
         ("--nodes=3 true", "More processors requested than permitted"),
         ("--ntasks=9 true", "More processors requested than permitted"),
-        ("--container-image=x true", "does not run container images yet"),
+        ("--container-image=x true", "unrecognized option '--container-image'"),
         ("--output=no/such/folder/x true", "Could not open"),
         ("--no-such true", "unrecognized option"),
         ("", "No command"),

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from clusterctl.containers.contents import Contents
+from clusterctl.containers.preflight import Facts, Place
+from clusterctl.containers.view import View
 from clusterctl.errors import SlurmError
 from clusterctl.insight.doctor import Finding, Verdict, examine
 from clusterctl.observe.doctor import Evidence, Folder, Interpreter
@@ -169,9 +173,34 @@ def test_the_emulator_is_asked_nothing_and_may_lie_on_a_local_disk() -> None:
     assert the(evidence, "emulator").message.startswith("3 virtual nodes")
 
 
-def test_an_image_is_not_looked_into() -> None:
-    evidence = replace(GOOD, interpreter=None, cluster=Cluster(name="s", container=Container(image="nvcr.io#x")))
-    assert "nvcr.io#x" in the(evidence, "tasks").message
+def with_image(**facts: Any) -> Evidence:
+    view = View(image="/images/pyg.sqsh")
+    container = Facts(**{"view": view, "python": "/opt/venv/bin/python", **facts})
+    return replace(GOOD, interpreter=None, container=container)
+
+
+def test_an_image_that_is_still_in_its_registry_is_not_looked_into() -> None:
+    finding = the(with_image(view=View(image="nvcr.io#x")), "image")
+    assert (finding.verdict, finding.message) == (Verdict.OK, "nvcr.io#x, which is not looked into")
+
+
+def test_an_image_is_known_by_its_packages() -> None:
+    contents = Contents(packages={"submitit": "1.5.4", "torch": "2.13.0"}, python="3.12")
+    finding = the(with_image(image=Place(exists=True), contents=contents), "image")
+    assert finding.message == "/images/pyg.sqsh, Python 3.12, torch 2.13.0, submitit 1.5.4"
+
+
+def test_an_image_that_no_run_could_use_fails_with_its_fix() -> None:
+    finding = the(with_image(image=Place(exists=False)), "image")
+    assert (finding.verdict, finding.message) == (Verdict.FAIL, "no such image: /images/pyg.sqsh")
+    assert "clusterctl image build" in finding.fix
+    foreign = the(with_image(image=Place(exists=False, foreign=True)), "image")
+    assert foreign.verdict is Verdict.WARN
+
+
+def test_without_pyxis_images_are_clusterctls_own_to_run() -> None:
+    evidence = with_answer("srun", "--mpi", Cluster(name="s", kind="sandbox"))
+    assert the(evidence, "containers").verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(

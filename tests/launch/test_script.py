@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ CONTAINER_JOB = Job(
     env={"NCCL_DEBUG": "WARN", "TRICKY": 'a\'b "c" $HOME `id` \\ \n é'},
     train=CommandTrain(),
 )
+FILE_JOB = replace(HOST_JOB, container=Container(image="/images/it's.sqsh", mounts=("/data:/data:ro",), writable=True))
 CONTAINER_CLUSTER = Cluster(
     name="site",
     gpu_request="gres",
@@ -64,7 +66,13 @@ def plan(job: Job, cluster: Cluster, folder: str = "/runs") -> Plan:
 
 @pytest.mark.parametrize(
     ("name", "job", "cluster"),
-    [("host", HOST_JOB, Cluster(name="local", kind="emulator")), ("container", CONTAINER_JOB, CONTAINER_CLUSTER)],
+    [
+        ("host", HOST_JOB, Cluster(name="local", kind="emulator")),
+        ("container", CONTAINER_JOB, CONTAINER_CLUSTER),
+        ("builtin", FILE_JOB, Cluster(name="local", kind="emulator", setup=("export COLOUR=red",))),
+        ("builtin_on_slurm", FILE_JOB, replace(CONTAINER_CLUSTER, container_runtime="builtin")),
+        ("image_code", replace(FILE_JOB, container=replace(FILE_JOB.container, code="image")), CONTAINER_CLUSTER),
+    ],
 )
 def test_the_script_is_the_golden_one(name: str, job: Job, cluster: Cluster, update_golden: bool) -> None:
     text = render(plan(job, cluster))

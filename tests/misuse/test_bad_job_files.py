@@ -264,13 +264,6 @@ def test_a_job_that_cannot_be_carried_out(desk: Desk, mistake: Mistake) -> None:
         says="unrecognized option '--frobnicate'",
         hint="remove it",
     ),
-    Mistake(
-        what="an image on the emulator",
-        job=JOB + 'container.image = "python"',
-        code=CONFIG,
-        says="container.image: the emulator runs no containers",
-        hint="config keys",
-    ),
 )
 def test_a_job_that_the_cluster_cannot_run(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)

@@ -36,6 +36,7 @@ COMMANDS = {
     "attach": "Open a shell beside a rank of a run",
     "alloc": "Hold nodes, to start runs on them in seconds",
     "nodes": "Show what is free, and where a job would fit",
+    "image": "Build, import and look after container images",
     "doctor": "Check this machine and a cluster",
     "sandbox": "Start a real Slurm on this machine",
     "config": "Show jobs, clusters and where values come from",

@@ -29,6 +29,7 @@ _SHORTCUTS = {
     "account": "resources.account",
     "qos": "resources.qos",
     "name": "name",
+    "code": "container.code",
 }
 
 
@@ -44,6 +45,7 @@ _SHORTCUTS = {
 @click.option("--account", metavar="NAME", help="Slurm's account.")
 @click.option("--qos", metavar="NAME", help="Slurm's quality of service.")
 @click.option("--name", metavar="NAME", help="The run's name; default: the job's.")
+@click.option("--code", metavar="mounted|image", help="Which code runs in an image: this one (default), or its own.")
 @click.option(
     "--dry-run",
     type=click.Choice(["script", "slurm"]),
@@ -126,6 +128,7 @@ def _show_plan(resolved: Resolved, ask_slurm: bool, in_allocation: str | None) -
         from clusterctl.launch.sbatch import test_only
 
         slurm = _slurm(resolved)
+        _check_container(resolved, slurm)
         click.echo(test_only(plan, slurm.path_of("sbatch"), slurm.environment), err=True)
 
 
@@ -142,6 +145,7 @@ def _submitted(resolved: Resolved, hold: bool, in_allocation: str | None, output
     from clusterctl.runs.files import read_json
 
     slurm = _slurm(resolved)
+    _check_container(resolved, slurm)
     if in_allocation:
         run = submit_warm(resolved, _held(resolved, in_allocation), slurm.path_of("srun"), slurm.environment)
     else:
@@ -153,6 +157,22 @@ def _submitted(resolved: Resolved, hold: bool, in_allocation: str | None, output
         first = f"clusterctl release {run.id}" if hold else f"clusterctl logs -f {run.id}"
         click.echo(f"job {job_id} on {resolved.cluster.name}\nnext: {first}\n      clusterctl status", err=True)
     return run
+
+
+def _check_container(resolved: Resolved, slurm: Slurm) -> None:
+    if resolved.job.container.image:
+        from clusterctl.cli.options import warn
+        from clusterctl.launch.containers import check_container, fetch_image
+        from clusterctl.launch.submit import planned
+
+        plan = planned(resolved)
+        if plan.view and plan.view.image != resolved.job.container.image:
+            from clusterctl.display.progress import shown
+
+            with shown(verbose=False) as progress:
+                fetch_image(plan, resolved, progress)
+        for complaint in check_container(plan, resolved, slurm):
+            warn(complaint.message, complaint.hint)
 
 
 def _slurm(resolved: Resolved) -> Slurm:

@@ -1,13 +1,24 @@
 """Reads job and cluster files; every value knows where it came from."""
 
-from clusterctl.config.clusters import chosen_runs_folder, load_cluster
-from clusterctl.config.places import find_file, names, runs_folder, shipped_folder, state_folder
+from clusterctl.config.clusters import chosen_images_folder, chosen_runs_folder, load_cluster
+from clusterctl.config.places import (
+    cache_folder,
+    find_file,
+    images_folder,
+    names,
+    runs_folder,
+    shipped_folder,
+    state_folder,
+)
 from clusterctl.config.resolve import Resolved, resolve
 
 __all__ = [
     "Resolved",
+    "cache_folder",
+    "chosen_images_folder",
     "chosen_runs_folder",
     "find_file",
+    "images_folder",
     "load_cluster",
     "names",
     "resolve",

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from clusterctl.config.places import find_file, runs_folder, user_config_folder
+from clusterctl.config.places import find_file, images_folder, runs_folder, user_config_folder
 from clusterctl.config.source import Values, explained, read_toml, shown_path
 from clusterctl.errors import UsageError
 from clusterctl.spec import Cluster, from_record
@@ -45,6 +45,12 @@ def chosen_runs_folder(name: str | None, environment: Mapping[str, str] = os.env
     """Where the runs of a cluster are, or those of nowhere in particular where none is chosen: looking harms nobody."""
     name = _chosen(name, environment)
     return runs_folder(load_cluster(name, environment) if name else None)
+
+
+def chosen_images_folder(name: str | None, environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the images of a cluster are, or the user's own where none is chosen."""
+    name = _chosen(name, environment)
+    return images_folder(load_cluster(name, environment) if name else None)
 
 
 def _chosen(name: str | None, environment: Mapping[str, str]) -> str | None:

@@ -39,6 +39,22 @@ def runs_folder(cluster: Cluster | None) -> Path:
     return user_data_path("clusterctl") / "runs"
 
 
+def images_folder(cluster: Cluster | None) -> Path:
+    """The folder of all images: the cluster's, else the user's data folder."""
+    if cluster and cluster.images:
+        return expanded(cluster.images).absolute()
+    from platformdirs import user_data_path
+
+    return user_data_path("clusterctl") / "images"
+
+
+def cache_folder() -> Path:
+    """What can be made again: wheels, base images' descriptions."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("clusterctl")
+
+
 def user_config_folder() -> Path:
     from platformdirs import user_config_path
 

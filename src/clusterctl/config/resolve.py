@@ -16,7 +16,7 @@ from clusterctl.config.overrides import read_overrides
 from clusterctl.config.places import expanded, find_file
 from clusterctl.config.secrets import Secrets
 from clusterctl.config.source import Values, explained, read_toml, shown_path
-from clusterctl.spec import Job, from_record, to_record
+from clusterctl.spec import Container, Job, from_record, to_record
 from clusterctl.spec.record import InvalidRecord
 
 if TYPE_CHECKING:
@@ -81,8 +81,9 @@ def _cluster_values(cluster: Cluster) -> Values:
     for name in CLUSTER_DEFAULTS:
         if getattr(cluster, name) is not None:
             values.put(("resources", name), getattr(cluster, name), origin)
+    unset = to_record(Container())
     for name, value in to_record(cluster.container).items():
-        if value not in (None, False, []):
+        if value != unset[name]:
             values.put(("container", name), value, origin)
     for name, value in cluster.env.items():
         values.put(("env", name), value, origin)
@@ -105,7 +106,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
     resources = job.resources
     gpus = resources.gpus_per_node or 0
     code = absolute(("code",), job.code)
-    if code is None and job.workload == "command":
+    if code is None and job.workload == "command" and job.container.code == "mounted":
         code = str(cwd)
         values.origins["code",] = "default: the current folder"
     image = job.container.image

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 
 from clusterctl.errors import ConfigError
 
+# mount(8)'s, of which enroot takes any; `ro` is the one that is used.
+FLAGS = frozenset(
+    {"ro", "rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "shared", "rshared"}
+    | {"nosuid", "suid", "nodev", "dev", "noexec", "exec", "noatime", "relatime", "nofail"}
+)
 UNCARRIED = re.compile(r"[,:+\n\\%]")
 
 
@@ -29,6 +35,15 @@ class Mount:
             if not path.startswith("/"):
                 raise ConfigError(f"container.mounts: not an absolute path: {path!r} in {text}", "write /SRC:/DST")
         mount.check()
+        if not target.strip("/"):
+            raise ConfigError(
+                f"container.mounts: nothing can be mounted over the image itself: {text}", "write /SRC:/DST"
+            )
+        for flag in flags:
+            if flag not in FLAGS and not flag.startswith("x-"):
+                close = difflib.get_close_matches(flag, FLAGS, n=1)
+                known = f"did you mean {close[0]}?" if close else f"flags: {', '.join(sorted(FLAGS))}"
+                raise ConfigError(f"container.mounts: no flag of a mount: {flag!r} in {text}", known)
         return mount
 
     def check(self) -> None:

@@ -32,13 +32,7 @@ _WITHOUT_EFFECT = """
     mpi= unbuffered/u input=/i export= overlap exact exclusive? gpus-per-node= gres= mem= time=/t quiet/Q
     cpu-bind= wait=/W relative=/r signal=
 """
-_CONTAINER = """
-    container-image= container-mounts= container-workdir= container-name= container-env= container-mount-home
-    no-container-mount-home container-writable container-readonly container-remap-root no-container-remap-root
-    container-entrypoint no-container-entrypoint
-"""
-_SRUN = Options(_EFFECTIVE + _WITHOUT_EFFECT + _CONTAINER)
-_CONTAINER_OPTIONS = Options(_CONTAINER).names
+_SRUN = Options(_EFFECTIVE + _WITHOUT_EFFECT)
 
 
 def main(machine: Machine, arguments: list[str]) -> int:
@@ -47,8 +41,6 @@ def main(machine: Machine, arguments: list[str]) -> int:
         raise SlurmError("No command given to execute.")
     if "jobid" not in options and JOB_MARK not in os.environ:
         raise SlurmError("the emulator runs steps inside a job alone: --jobid names one")
-    if _CONTAINER_OPTIONS & set(options):
-        raise SlurmError("the emulator does not run container images yet")
     job = jobs.find(machine, options["jobid"]) if "jobid" in options else Job(Path(os.environ[JOB_MARK]))
     if "jobid" in options:
         jobs.bury_lost(machine)

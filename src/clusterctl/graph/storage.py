@@ -1,6 +1,6 @@
 """Arrays that all ranks of a node share: one file, memory-mapped, so a node holds one copy however many ranks it runs.
 
-Ranks import torch alone. What reads the data set's own format runs once, in the preparation (see `task.once`).
+Ranks import torch alone. What reads the data set's own format runs once, in the preparation (see `runs.once`).
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from clusterctl.containers.preflight import examine as examine_container
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from clusterctl.observe.doctor import Evidence, Folder, Interpreter, Told
 
+_SHOWN = ("torch", "torch_geometric", "submitit", "clusterctl")  # of the packages in an image
 LEAST_OPEN_FILES = 1024
 LEAST_PROCESSES = 512  # every rank has dozens of threads, and threads count
 MOST_SECONDS_AHEAD = 2.0
@@ -66,7 +68,7 @@ def examine(evidence: Evidence) -> list[Finding]:
 def _tasks(evidence: Evidence) -> Iterator[Finding]:
     interpreter = evidence.interpreter
     if interpreter is None:
-        yield ok("tasks", f"run in the image {evidence.cluster.container.image}, which is not looked into")
+        yield from _image(evidence)
         return
     # What the cluster's setup lines would load is not there on this machine.
     no = warn if evidence.cluster.setup else fail
@@ -78,6 +80,20 @@ def _tasks(evidence: Evidence) -> Iterator[Finding]:
         yield no("tasks", f"{interpreter.path} is Python {interpreter.says.get('python')}", fix)
     for name in ("torch", "submitit"):
         yield _module(interpreter, name, no is warn)
+
+
+def _image(evidence: Evidence) -> Iterator[Finding]:
+    facts = evidence.container
+    assert facts, "tasks without an interpreter run in an image"
+    complaints = examine_container(facts)
+    for complaint in complaints:
+        yield (fail if complaint.fatal else warn)("image", complaint.message, complaint.hint)
+    if not complaints and facts.contents is None:
+        yield ok("image", f"{facts.view.image}, which is not looked into")
+    elif not complaints and facts.contents:
+        known = [f"{name} {facts.contents.packages[name]}" for name in _SHOWN if name in facts.contents.packages]
+        minor = facts.contents.minor_of(facts.python)
+        yield ok("image", ", ".join([facts.view.image, *([f"Python {minor}"] if minor else []), *known]))
 
 
 def _module(interpreter: Interpreter, name: str, doubtful: bool) -> Finding:
@@ -106,7 +122,7 @@ def _slurm(evidence: Evidence) -> Iterator[Finding]:
         on = kind and not kind[1].endswith(("/none", "(null)"))
         yield ok("accounting", "on" if on else "off: how a run ended is told by its own files alone")
     if not isinstance(told["srun"], SlurmError):
-        yield _containers("--container-image" in told["srun"], needed=cluster.container.image is not None)
+        yield _containers("--container-image" in told["srun"], evidence)
 
 
 def _told(subject: str, told: Told) -> Finding:
@@ -141,11 +157,13 @@ def _partition(known: list[str], wanted: str | None) -> Finding:
     return ok("partition", wanted)
 
 
-def _containers(there: bool, *, needed: bool) -> Finding:
+def _containers(there: bool, evidence: Evidence) -> Finding:
+    if not evidence.cluster.has_pyxis:
+        return ok("containers", "images are run by clusterctl itself")
     if there:
         return ok("containers", "srun has pyxis")
-    if needed:
-        fix = "ask your administrator for pyxis, or remove `container.image` from the cluster file"
+    if evidence.cluster.container.image:
+        fix = 'set container_runtime = "builtin" in the cluster file, or ask your administrator for pyxis'
         return fail("containers", "srun --help shows no --container-image, and the cluster file has an image", fix)
     return ok("containers", "none: jobs run on the host")
 

@@ -8,8 +8,10 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from clusterctl.config import images_folder
+from clusterctl.containers.image import check_image, name_of
 from clusterctl.containers.mounts import Mount
-from clusterctl.containers.pyxis import IMAGE_PYTHON, pyxis_flags
+from clusterctl.containers.pyxis import IMAGE_PYTHON, make_view
 from clusterctl.errors import ConfigError
 from clusterctl.spec.values import slurm_time
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.config import Resolved
+    from clusterctl.containers.view import View
     from clusterctl.launch.warm import Warm
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Job, Resources
@@ -28,6 +31,8 @@ _OWN_RULES = {
     *("exclusive", "requeue", "sbatch"),
 }
 _FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the last: bytes that are no UTF-8
+_OF_ANOTHER_PYTHON = ("PYTHONPATH", "VIRTUAL_ENV")
+_EXPORTED = re.compile(r"\bexport\s+([A-Za-z_]\w*)=")
 _LONGEST_PATH = 3000  # bytes; what lies in a run directory must stay below the kernel's 4096
 
 
@@ -43,8 +48,12 @@ class Plan:
     name: str
     options: tuple[tuple[str, str | int | None], ...]
     setup: tuple[str, ...]
+    unset: tuple[str, ...]  # variables of the submitter's that must not come into an image
     exports: tuple[tuple[str, str], ...]
     flags: tuple[str, ...]
+    view: View | None  # of the container, if there is one
+    runner: tuple[str, ...]  # what enters the image on a cluster without pyxis, before the tasks' command
+    closing: tuple[str, ...]  # what each node is to run once when the tasks have ended
     workdir: str
     python: str
     tasks: int
@@ -65,13 +74,12 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     for path in (str(run.path), str(code), job.data.root or ""):
         check_path(path)
     library, project = code / "lib", code / "project"
-    workdir = str(project if job.code else run.path)
+    workdir = str(project if job.code and not brings_code(job) else run.path)
     exports, secrets = resolved.secrets.parted(_exports(resolved, library, project))
-    mounts = [Mount(str(run.path.parent), str(run.path.parent))]
-    if job.data.root:
-        mounts.append(Mount(job.data.root, job.data.root, ("ro",)))
-    script_sets = ["CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT", "SUBMITIT_EXECUTOR"]
-    container = pyxis_flags(job.container, mounts, [*exports, *secrets, *script_sets], workdir)
+    view = _view(resolved, run, workdir, [*exports, *secrets])
+    container = view.flags() if view else []
+    builtin = view is not None and not cluster.has_pyxis
+    runner = [interpreter, "-I", "-S", str(library / "clusterctl" / "containers")]
     flags = [
         "--kill-on-bad-exit=1",
         f"--cpus-per-task={job.resources.cpus_per_task}",  # 22.05 to 23.02: srun does not take it from sbatch
@@ -79,7 +87,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         "--unbuffered",
         "--input=none",
         *cluster.srun_args,
-        *container,
+        *(container if cluster.has_pyxis else ()),
     ]
     return Plan(
         run=run,
@@ -87,13 +95,42 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         name=job.name,
         options=tuple(_options(job, cluster.gpu_request)),
         setup=cluster.setup,
+        unset=_OF_ANOTHER_PYTHON if job.container.image else (),
         exports=tuple(exports.items()),
         flags=tuple(flags),
+        view=view,
+        runner=(*runner, *container, "--") if builtin else (),
+        # On one's own machine the unpacked image waits for the next run; on a site's nodes nothing is left behind.
+        closing=(*runner, "--release", view.image) if view and builtin and cluster.kind == "slurm" else (),
         workdir=workdir,
         python=cluster.python or (IMAGE_PYTHON if job.container.image else interpreter),
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         secrets=secrets,
     )
+
+
+def brings_code(job: Job) -> bool:
+    """Whether the image has the code of the run, so that none is mounted over it."""
+    return job.container.image is not None and job.container.code == "image"
+
+
+def _view(resolved: Resolved, run: RunDir, workdir: str, set_here: list[str]) -> View | None:
+    """What the tasks see in their image. `set_here` names the variables that the run sets."""
+    job, cluster = resolved.job, resolved.cluster
+    if not job.container.image:
+        return None
+    mounts = [Mount(str(run.path.parent), str(run.path.parent))]
+    if job.data.root:
+        mounts.append(Mount(job.data.root, job.data.root, ("ro",)))
+    environment = {*set_here, "CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT", "SUBMITIT_EXECUTOR"}
+    environment |= {name for line in cluster.setup for name in _EXPORTED.findall(line)}
+    if job.resources.gpus_per_node:
+        environment.add("CUDA_VISIBLE_DEVICES")  # Slurm's, whatever the image was built with
+    image = check_image(job.container.image)
+    if not cluster.has_pyxis and not image.startswith("/"):
+        image = str(images_folder(cluster) / f"{name_of(image)}.sqsh")  # where `submit` brings it
+    workplace = None if brings_code(job) else workdir
+    return make_view(image, job.container, mounts, environment, workplace)
 
 
 def check_path(path: str) -> None:
@@ -133,12 +170,12 @@ def _options(job: Job, gpu_request: str) -> list[tuple[str, str | int | None]]:
 def _exports(resolved: Resolved, library: Path, project: Path) -> dict[str, str]:
     """What every task finds in its environment besides what it inherits; the job's own values come last and win."""
     job, cluster = resolved.job, resolved.cluster
-    python_path = f"{library}:{project}" if job.code else str(library)
     exports = {
         "OMP_NUM_THREADS": str(job.resources.cpus_per_task),
-        "PYTHONPATH": python_path,
         "SUBMITIT_LOG_LEVEL": "WARNING",  # its greetings would open and close every rank's log
     }
+    if not brings_code(job):
+        exports["PYTHONPATH"] = f"{library}:{project}" if job.code else str(library)
     if cluster.interface:
         exports["CLUSTERCTL_INTERFACE"] = cluster.interface
     if job.container.image:
@@ -146,5 +183,5 @@ def _exports(resolved: Resolved, library: Path, project: Path) -> dict[str, str]
         exports["NVIDIA_VISIBLE_DEVICES"] = "all" if job.resources.gpus_per_node else "void"
         exports["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
     for name, value in job.env.items():
-        exports[name] = f"{exports['PYTHONPATH']}:{value}" if name == "PYTHONPATH" else value
+        exports[name] = f"{exports[name]}:{value}" if name == "PYTHONPATH" and name in exports else value
     return exports

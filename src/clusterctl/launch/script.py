@@ -78,7 +78,8 @@ export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slur
 
 
 def _exports(plan: Plan) -> list[str]:
-    return [f"export {name}={quote(value)}" for name, value in plan.exports]
+    unset = [f"unset {' '.join(plan.unset)}"] if plan.unset else []
+    return unset + [f"export {name}={quote(value)}" for name, value in plan.exports]
 
 
 def _setup(plan: Plan) -> list[str]:
@@ -92,9 +93,21 @@ def _srun(plan: Plan) -> str:
         '--output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err"',
         # The warning signal may come before Python can take it, and would kill it: ignored until the task asks for it.
         """sh -c 'trap "" USR2; exec "$@"' sh""",
+        *_flag_by_flag(plan.runner),
         f'{quote(plan.python)} -u -m submitit.core._submit "$run/submitit"',
     ]
     return " \\\n  ".join(lines)
+
+
+def _flag_by_flag(words: tuple[str, ...]) -> list[str]:
+    """Lines of `words`, each long flag on one of its own."""
+    lines: list[str] = []
+    for word in words:
+        if lines and not word.startswith("--"):
+            lines[-1] += f" {quote(word)}"
+        else:
+            lines.append(quote(word))
+    return lines
 
 
 def _after(plan: Plan) -> str:
@@ -112,5 +125,13 @@ elif [ "$code" -eq 0 ]; then
   code=1 signal=${{signal:-LOST}}
 fi
 record ", \\"end\\": $end, \\"exit_code\\": $code, \\"signal\\": \\"$signal\\""
-exit "$code"
+{_closing(plan)}exit "$code"
 """
+
+
+def _closing(plan: Plan) -> str:
+    """One task on each node tidies up, with a minute for it: a node that is lost would keep srun waiting."""
+    if not plan.closing:
+        return ""
+    srun = 'timeout 60 srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none --quiet'
+    return f"{srun} \\\n  {' '.join(map(quote, plan.closing))}\n"

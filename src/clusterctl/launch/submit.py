@@ -21,7 +21,7 @@ from clusterctl.config import runs_folder
 from clusterctl.errors import ConfigError
 from clusterctl.launch.adopt import adopt
 from clusterctl.launch.git import git_state
-from clusterctl.launch.plan import Plan, check_path, make_plan
+from clusterctl.launch.plan import Plan, brings_code, check_path, make_plan
 from clusterctl.launch.sbatch import SlurmRefused, call_sbatch
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import take_snapshot
@@ -97,7 +97,7 @@ def _prepared(resolved: Resolved) -> tuple[Plan, Path]:
     runs = runs_folder(resolved.cluster)
     check_path(str(runs))
     _check_writable(runs)
-    code = _snapshot(runs, Path(resolved.job.code) if resolved.job.code else None)
+    code = _snapshot(runs, Path(resolved.job.code) if resolved.job.code and not brings_code(resolved.job) else None)
     run = RunDir(runs / _new_id(resolved.job.name))
     return make_plan(resolved, run, code, clusterctl.__version__), code
 

@@ -25,6 +25,7 @@ from clusterctl.errors import SlurmError
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
+    from clusterctl.containers.preflight import Facts
     from clusterctl.spec import Cluster
 
 INTERPRETER_SECONDS = 30  # the first import of torch from a shared file system
@@ -87,18 +88,21 @@ class Evidence:
     open_files: int
     processes: int
     git: bool
+    container: Facts | None = None  # of the cluster's image, where it names one
 
 
 def gather(cluster: Cluster) -> Evidence:
     """Look at this machine and ask `cluster`."""
     runs = runs_folder(cluster)
     with ThreadPoolExecutor() as pool:
+        container = pool.submit(_look_into_image, cluster)
         interpreter = pool.submit(_ask_interpreter, cluster.python or sys.executable)
         slurm = {name: pool.submit(_ask, cluster, words) for name, words in _questions(cluster).items()}
         return Evidence(
             cluster=cluster,
             python=platform.python_version(),
             interpreter=None if cluster.container.image else interpreter.result(),
+            container=container.result(),
             slurm={name: answer.result() for name, answer in slurm.items()},
             runs=look_at(runs),
             state=look_at(state_folder()),
@@ -108,6 +112,28 @@ def gather(cluster: Cluster) -> Evidence:
             processes=_limit(resource.RLIMIT_NPROC),
             git=shutil.which("git") is not None,
         )
+
+
+def _look_into_image(cluster: Cluster) -> Facts | None:
+    """What the preflight of a run would find, but for what the run itself adds."""
+    if not cluster.container.image:
+        return None
+    from clusterctl.containers.facts import gather as gather_facts
+    from clusterctl.containers.pyxis import IMAGE_PYTHON, make_view
+
+    image = cluster.container.image
+    if image.startswith((".", "~")):
+        image = str(Path(image).expanduser().absolute())
+    view = make_view(image, cluster.container, [], cluster.env, None)
+    here = cluster.kind != "slurm" and not cluster.has_pyxis
+    return gather_facts(
+        view,
+        cluster.python or IMAGE_PYTHON,
+        builtin=not cluster.has_pyxis,
+        gpus=cluster.gpus_per_node,
+        srun_help=None,
+        unpacks_here=here,
+    )
 
 
 def look_at(path: Path) -> Folder:

@@ -36,6 +36,9 @@ class Cluster:
     python: Line | None = None  # interpreter of the tasks; default: this one, or the image's
     runs: Line | None = None  # folder of the runs; must be shared by login and compute nodes
     images: Line | None = None
+    container_runtime: Annotated[str, OneOf(("pyxis", "builtin"))] | None = (
+        None  # default: pyxis where Slurm is a site's
+    )
     container: Container = field(default_factory=Container)
     env: Environment = field(default_factory=dict)
     secrets: tuple[Line, ...] = SECRETS  # patterns of variables in `env` whose values are never written or shown
@@ -45,6 +48,11 @@ class Cluster:
     slurm_conf: Line | None = None
     polling_floor: Seconds = 10  # between two questions to Slurm
     emulator: Emulator = field(default_factory=Emulator)
+
+    @property
+    def has_pyxis(self) -> bool:
+        """Whether images are pyxis's to run there, or clusterctl's own (`containers/enter.py`)."""
+        return (self.container_runtime or ("pyxis" if self.kind == "slurm" else "builtin")) == "pyxis"
 
 
 @dataclass(frozen=True, kw_only=True)

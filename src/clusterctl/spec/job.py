@@ -16,6 +16,7 @@ from clusterctl.spec.values import (
     Minutes,
     Name,
     Natural,
+    OneOf,
     Option,
     OptionText,
     Seconds,
@@ -75,7 +76,8 @@ class Container:
 
     image: Word | None = None  # a .sqsh file, registry#name:tag, or none: run on the host
     mounts: tuple[Line, ...] = ()  # SRC:DST[:flag+flag], added to the cluster's
-    workdir: Line | None = None  # default: the code's folder
+    code: Annotated[str, OneOf(("mounted", "image"))] = "mounted"  # the snapshot taken by submit, or what the image has
+    workdir: Line | None = None  # default: the code's folder, or the image's own
     writable: bool = False
     mount_home: bool = False
     remap_root: bool = False

@@ -13,10 +13,10 @@ from torch import distributed as dist
 
 from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.metrics import MetricsWriter
+from clusterctl.runs.once import prepared_once
 from clusterctl.runs.stages import Stage
 from clusterctl.task.device import check_exclusive, choose_device, gpu_identity, visible_gpus
 from clusterctl.task.groups import call_roll, node_group
-from clusterctl.task.once import prepared_once
 from clusterctl.task.rendezvous import meet
 
 if TYPE_CHECKING:

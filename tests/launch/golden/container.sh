@@ -52,9 +52,10 @@ record ""
   cp -n "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl"
 
 export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slurm
+unset PYTHONPATH VIRTUAL_ENV
 export OMP_NUM_THREADS=14
-export PYTHONPATH=/runs/.code/0123/lib:/runs/.code/0123/project
 export SUBMITIT_LOG_LEVEL=WARNING
+export PYTHONPATH=/runs/.code/0123/lib:/runs/.code/0123/project
 export CLUSTERCTL_INTERFACE=ib0
 export NVIDIA_VISIBLE_DEVICES=all
 export NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -81,7 +82,7 @@ srun \
   --no-container-mount-home \
   --no-container-remap-root \
   --no-container-entrypoint \
-  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_INTERFACE,CLUSTERCTL_RUN_DIR,NCCL_DEBUG,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,SUBMITIT_LOG_LEVEL,TRICKY \
+  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_INTERFACE,CLUSTERCTL_RUN_DIR,CUDA_VISIBLE_DEVICES,NCCL_DEBUG,NCCL_SOCKET_IFNAME,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,SUBMITIT_LOG_LEVEL,TRICKY \
   --chdir=/runs/.code/0123/project \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   sh -c 'trap "" USR2; exec "$@"' sh \

@@ -45,8 +45,8 @@ record ""
 
 export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slurm
 export OMP_NUM_THREADS=1
-export PYTHONPATH=/runs/.code/0123/lib
 export SUBMITIT_LOG_LEVEL=WARNING
+export PYTHONPATH=/runs/.code/0123/lib
 
 # One log a rank; the container, if any, is unnamed and goes with the step.
 srun \

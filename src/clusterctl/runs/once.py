@@ -27,10 +27,30 @@ def prepared_once(folder: Path, prepare: Callable[[Path], None], stale_seconds: 
 
     `prepare` is given a fresh folder on the same file system.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    lease = folder.with_name(f".{folder.name}.lease")
+
+    def work(building: Path) -> None:
+        prepare(building)
+        try:
+            building.rename(folder)
+        except OSError:
+            if building.exists() and not folder.exists():  # else the lease was taken away, or somebody was faster
+                raise
+
+    once(lambda: folder in folder.parent.iterdir(), folder, work, stale_seconds)  # not exists(): NFS remembers absence
+    return folder
+
+
+def once(
+    done: Callable[[], bool], name: Path, work: Callable[[Path], None], stale_seconds: float = STALE_SECONDS
+) -> None:
+    """Let one of all who ask do the `work` on `name`, while the others wait until it is `done`.
+
+    `work` is given a fresh folder beside `name`, removed afterwards; it renames what it made into place.
+    """
+    name.parent.mkdir(parents=True, exist_ok=True)
+    lease = name.with_name(f".{name.name}.lease")
     watch = _Watch(lease, stale_seconds)
-    while folder not in folder.parent.iterdir():  # not exists(): NFS remembers a name's absence
+    while not done():
         try:
             lease.mkdir(mode=0o700)
         except FileExistsError:
@@ -40,24 +60,15 @@ def prepared_once(folder: Path, prepare: Callable[[Path], None], stale_seconds: 
             continue
         building = lease / uuid.uuid4().hex  # unlike the name that a second holder of the lease would use
         try:
-            if not folder.exists():
-                _prepare(folder, building, prepare)
+            if not done():
+                building.mkdir()
+                with _beating(lease):
+                    work(building)
+                return
         finally:
             shutil.rmtree(building, ignore_errors=True)
             with suppress(OSError):  # taken away, or in another's hands
                 lease.rmdir()
-    return folder
-
-
-def _prepare(folder: Path, building: Path, prepare: Callable[[Path], None]) -> None:
-    building.mkdir()
-    with _beating(building.parent):
-        prepare(building)
-    try:
-        building.rename(folder)
-    except OSError:
-        if building.exists() and not folder.exists():  # else the lease was taken away, or somebody was faster
-            raise
 
 
 class _Watch:

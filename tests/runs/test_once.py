@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.task.once import prepared_once
+from clusterctl.runs.once import prepared_once
 
 
 def writing(calls: list[Path]) -> Callable[[Path], None]:

@@ -1,0 +1,143 @@
+"""How long an image takes: after a changed file, when it is there already, and its conversion against tar and lzo.
+
+python benchmarks/image.py            needs buildah, mmdebstrap and squashfs-tools; the first run downloads
+
+The rival does what enroot does with its default compressor: layers unpacked one over the other, mksquashfs -comp lzo.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.config import cache_folder
+from clusterctl.containers import build as building
+from clusterctl.containers.build import Request, build
+from clusterctl.containers.engine import find_engine
+from clusterctl.containers.folder import publish, sha256_of
+from clusterctl.containers.importing import import_file
+from clusterctl.containers.project_wheel import write_project_wheel
+from clusterctl.containers.record import ImageRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+CHANGES = 3
+
+
+class Stages:
+    """A listener that times the stages of a build."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._stage, self._since = "", time.perf_counter()
+
+    def stage(self, text: str, total: int | None = None) -> None:  # noqa: ARG002 - every listener's signature
+        self.end()
+        self._stage = text.split(" localhost")[0]
+
+    def end(self) -> None:
+        now = time.perf_counter()
+        if self._stage:
+            self.seconds[self._stage] = now - self._since
+        self._since = now
+
+    def say(self, line: str) -> None:
+        pass
+
+    def advance(self, size: int) -> None:
+        pass
+
+
+@contextmanager
+def one_file_changed(number: int) -> Iterator[None]:
+    """The project wheel has one file more, of another content each time."""
+
+    def write(folder: Path) -> Path:
+        import zipfile
+
+        wheel = write_project_wheel(folder)
+        with zipfile.ZipFile(wheel, "a") as changed:
+            changed.writestr("clusterctl/changed.py", f"{time.time()} {number}\n")
+        return wheel
+
+    kept = building.write_project_wheel
+    building.write_project_wheel = write
+    try:
+        yield
+    finally:
+        building.write_project_wheel = kept
+
+
+def timed(title: str, work: Callable[[], object], aim: float | None = None) -> float:
+    began = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - began
+    verdict = f"   aim: at most {aim:g} s, {'reached' if seconds <= aim else 'NOT reached'}" if aim else ""
+    print(f"  {title:<58} {seconds:8.2f} s{verdict}", flush=True)
+    return seconds
+
+
+def unpack_and_squash(archive: Path, place: Path) -> Path:
+    """tar for every layer, whiteouts taken away, mksquashfs as enroot calls it."""
+    outer, root, target = place / "outer", place / "root", place / "rival.sqsh"
+    for folder in (outer, root):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+    target.unlink(missing_ok=True)
+    subprocess.run(["tar", "-xf", archive, "-C", outer], check=True)
+    (manifest,) = json.loads((outer / "manifest.json").read_text())
+    for layer in manifest["Layers"]:
+        subprocess.run(["tar", "-xpf", outer / layer, "-C", root], check=True)
+        for whiteout in root.rglob(".wh.*"):
+            subprocess.run(["rm", "-rf", whiteout, whiteout.with_name(whiteout.name[4:])], check=True)
+    command = ["mksquashfs", root, target, "-all-root", "-comp", "lzo", "-no-progress", "-quiet"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return target
+
+
+def main() -> None:
+    engine, cache = find_engine(), cache_folder()
+    with tempfile.TemporaryDirectory(prefix="image-", dir=cache) as scratch:
+        place = Path(scratch)
+        request = Request(name="benchmark", base="bootstrap")
+        print(f"make container, with {engine.kind}")
+        timed("whatever was not there yet", lambda: build(request, engine, place, cache, PYTHON, Stages()))
+        for number in range(CHANGES):
+            stages = Stages()
+            with one_file_changed(number):
+                timed("one file changed", lambda: build(request, engine, place, cache, PYTHON, stages), aim=15)  # noqa: B023
+            stages.end()
+            print("    " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in stages.seconds.items()))
+
+        print("\nfinding what is there")
+        image = place / "benchmark.sqsh"
+        record = ImageRecord(
+            name="python-3.11-slim", digest="sha256:x", sqsh=sha256_of(image), size=image.stat().st_size,
+            source="python:3.11-slim", created=time.time(),
+        )  # fmt: skip
+        publish(Path(shutil.copyfile(image, place / ".copy")), record, place)
+        command = [str(Path(sys.executable).with_name("clusterctl")), "image", "import", "python:3.11-slim"]
+        for _ in range(3):
+            timed("clusterctl image import, of one that is there", lambda: subprocess.run(
+                [*command, "--output", scratch], check=True, capture_output=True), aim=0.2)  # fmt: skip
+
+        print("\nan archive into a squashfs")
+        archive = place / "saved.tar"
+        subprocess.run([engine.program, "push", "-q", "localhost/benchmark", f"docker-archive:{archive}"], check=True)
+        ours = timed("clusterctl image import", lambda: import_file(archive, "converted", place, Stages()))
+        rival = timed("tar and mksquashfs -comp lzo", lambda: unpack_and_squash(archive, place))
+        mine, theirs = ((place / name).stat().st_size / 2**20 for name in ("converted.sqsh", "rival.sqsh"))
+        print(f"  time {ours / rival:.2f} of the rival's, size {mine:.0f} MiB against {theirs:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()

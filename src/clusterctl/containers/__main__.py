@@ -1,0 +1,16 @@
+"""Started by path, in front of a task's command: `python -I -S .../clusterctl/containers FLAGS -- COMMAND`.
+
+Python puts this folder first on its path; what is imported is the package that the folder belongs to.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).absolute().parents[2])
+
+    from clusterctl.containers.enter import main
+
+    main(sys.argv[1:])

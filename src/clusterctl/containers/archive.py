@@ -1,0 +1,229 @@
+"""Image archives, as `docker save` and `buildah push oci-archive:` write them: configuration and layers.
+
+Nothing of an archive is unpacked: its members are read where they lie; compressed layers are decompressed into unnamed
+temporary files. Sources: https://github.com/moby/docker-image-spec, https://github.com/opencontainers/image-spec
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import zlib
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from clusterctl.containers.layers import BadArchive
+from clusterctl.errors import ImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_MOST_JSON = 16 * 2**20
+_MEBIBYTE = 2**20
+_OCI_REFERENCE = "org.opencontainers.image.ref.name"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageConfig:
+    """What an image says about how it is to be run."""
+
+    digest: str  # of the configuration, which names every layer: what docker calls the image's id
+    environment: tuple[str, ...] = ()  # NAME=VALUE
+    volumes: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "/"
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], digest: str) -> ImageConfig:
+        """From the `config` table of an image configuration, docker's or OCI's."""
+        return cls(
+            digest=digest,
+            environment=tuple(map(str, config.get("Env") or ())),
+            volumes=tuple(sorted(config.get("Volumes") or ())),
+            labels={str(key): str(value) for key, value in (config.get("Labels") or {}).items()},
+            workdir=str(config.get("WorkingDir") or "/"),
+            entrypoint=tuple(map(str, config.get("Entrypoint") or ())),
+            command=tuple(map(str, config.get("Cmd") or ())),
+        )
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An open archive: configuration, and one readable tar file a layer, the lowest first."""
+
+    config: ImageConfig
+    layers: Sequence[tarfile.TarFile]
+
+
+@contextmanager
+def open_archive(path: Path) -> Iterator[Archive]:
+    """Open the archive at `path`, its layers checked against the digests in its configuration.
+
+    Raises ImageError, naming `path`, for anything that is no archive of one image, or a damaged one.
+    """
+    try:
+        with ExitStack() as stack:
+            outer = stack.enter_context(_tar(stack.enter_context(_plain(path.open("rb"), path.parent))))
+            found = _Members(outer)
+            config, names, diff_ids = _described(found)
+            layers = []
+            for name, diff_id in zip(names, diff_ids, strict=True):
+                layer = stack.enter_context(_plain(found.open(name), path.parent))
+                _check(layer, diff_id, name)
+                layers.append(stack.enter_context(_tar(layer)))
+            yield Archive(config, layers)
+    except BadArchive as error:
+        raise BadArchive(error.reason, path) from error
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BadArchive(str(error), path) from error
+
+
+class _Members:
+    """The members of the outer archive by name. A link leads to another member, or nowhere."""
+
+    def __init__(self, outer: tarfile.TarFile) -> None:
+        self._outer = outer
+        self._members = {str(PurePosixPath(member.name)): member for member in outer}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._members
+
+    def open(self, name: str) -> IO[bytes]:
+        member = self._members.get(name)
+        for _ in range(8):  # `docker save` wrote a layer once and linked to it
+            if member is None or not (member.issym() or member.islnk()):
+                break
+            base = PurePosixPath(member.name).parent if member.issym() else PurePosixPath()
+            member = self._members.get(_joined(base, member.linkname))
+        if member is None or not member.isfile():
+            raise BadArchive(f"no file: {name}")
+        return cast("IO[bytes]", self._outer.extractfile(member))
+
+    def json(self, name: str) -> Any:
+        with self.open(name) as file:
+            return json.loads(file.read(_MOST_JSON))
+
+
+def _joined(base: PurePosixPath, link: str) -> str:
+    parts: list[str] = []
+    for part in (*base.parts, *PurePosixPath(link).parts):
+        if part == "..":
+            parts = parts[:-1]
+        else:
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _described(found: _Members) -> tuple[ImageConfig, list[str], list[str]]:
+    """The configuration, the members that are layers, and the digests of the layers' contents."""
+    try:
+        return _read_description(found)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise BadArchive(f"it does not describe an image: {error}") from error
+
+
+def _read_description(found: _Members) -> tuple[ImageConfig, list[str], list[str]]:
+    if "manifest.json" in found:
+        config_name, layers = _docker(found)
+    elif "index.json" in found:
+        config_name, layers = _oci(found)
+    else:
+        raise BadArchive("neither manifest.json nor index.json in it")
+    with found.open(config_name) as file:
+        content = file.read(_MOST_JSON)
+    config = json.loads(content)
+    diff_ids = config["rootfs"]["diff_ids"]
+    if len(diff_ids) != len(layers):
+        raise BadArchive(f"{len(layers)} layers where its configuration has {len(diff_ids)}")
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    return ImageConfig.of(config.get("config") or {}, digest), layers, diff_ids
+
+
+def _docker(found: _Members) -> tuple[str, list[str]]:
+    images = found.json("manifest.json")
+    if len(images) != 1:
+        tags = [tag for image in images for tag in image.get("RepoTags") or ()]
+        raise BadArchive(f"{len(images)} images in it, not one: {', '.join(tags)}")
+    return images[0]["Config"], images[0]["Layers"]
+
+
+def _oci(found: _Members) -> tuple[str, list[str]]:
+    listed = found.json("index.json")["manifests"]
+    for _ in range(4):  # an index may hold an index, one manifest a platform
+        if len(listed) != 1:
+            listed = [one for one in listed if _is_for_this_platform(one)] or listed
+        if len(listed) != 1:
+            tags = [one.get("annotations", {}).get(_OCI_REFERENCE, one["digest"]) for one in listed]
+            raise BadArchive(f"{len(listed)} images in it, not one: {', '.join(tags)}")
+        manifest = found.json(_blob(listed[0]["digest"]))
+        if "manifests" not in manifest:
+            return _blob(manifest["config"]["digest"]), [_blob(layer["digest"]) for layer in manifest["layers"]]
+        listed = manifest["manifests"]
+    raise BadArchive("an index in an index in an index")
+
+
+def _is_for_this_platform(descriptor: Mapping[str, Any]) -> bool:
+    import platform
+
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    found = descriptor.get("platform", {})
+    return (found.get("os"), found.get("architecture")) == ("linux", machine)
+
+
+def _blob(digest: str) -> str:
+    algorithm, _, value = digest.partition(":")
+    return f"blobs/{algorithm}/{value}"
+
+
+def _tar(file: IO[bytes]) -> tarfile.TarFile:
+    return tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape")
+
+
+@contextmanager
+def _plain(file: IO[bytes], folder: Path) -> Iterator[IO[bytes]]:
+    """`file`, decompressed into a temporary file in `folder` if it is compressed."""
+    with file:
+        magic = file.read(4)
+        file.seek(0)
+        if not magic.startswith((_GZIP, _ZSTD)):
+            yield file
+            return
+        with tempfile.TemporaryFile(dir=folder) as plain:
+            if magic.startswith(_GZIP):
+                with gzip.open(file) as reader:
+                    shutil.copyfileobj(reader, plain, _MEBIBYTE)
+            else:
+                _unzstd(file, plain)
+            plain.seek(0)
+            yield plain
+
+
+def _unzstd(file: IO[bytes], plain: IO[bytes]) -> None:
+    if shutil.which("zstd") is None:
+        raise ImageError("a layer is compressed with zstd, and there is no zstd here", "apt install zstd")
+    with subprocess.Popen(["zstd", "-dcq"], stdin=subprocess.PIPE, stdout=plain, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        try:
+            with process.stdin:
+                shutil.copyfileobj(file, process.stdin, _MEBIBYTE)
+        except BrokenPipeError:
+            pass  # its exit code says it
+    if process.returncode:
+        raise BadArchive("a layer that zstd cannot read")
+
+
+def _check(layer: IO[bytes], diff_id: str, name: str) -> None:
+    digest = hashlib.file_digest(cast("Any", layer), "sha256").hexdigest()
+    if diff_id != f"sha256:{digest}":
+        raise BadArchive(f"a damaged layer: {name}")
+    layer.seek(0)

@@ -1,0 +1,145 @@
+"""`make container`: base image, wheels, clusterctl, one build, one squashfs in the image folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterctl import __version__
+from clusterctl.config import shipped_folder
+from clusterctl.containers.bootstrap import BOOTSTRAP, bootstrapped
+from clusterctl.containers.folder import check_name
+from clusterctl.containers.keep import keep
+from clusterctl.containers.project_wheel import write_project_wheel
+from clusterctl.containers.squashfs import members_of_stream
+from clusterctl.containers.wheelhouse import wanted, wheelhouse
+from clusterctl.errors import ImageError
+from clusterctl.runs.files import read_json, write_json
+
+if TYPE_CHECKING:
+    from clusterctl.containers.engine import Engine
+    from clusterctl.containers.folder import Image
+    from clusterctl.containers.progress import Progress
+
+DEFAULT_BASES = {"cpu": "python:3.11-slim", "gpu": "nvcr.io/nvidia/pyg:24.11-py3"}
+EXTRAS = ("train", "accelerate")
+# Asked of the base image: which wheels it can take, and whether it brings a torch of its own.
+_PROBE = """import importlib.metadata as m, importlib.util as u, json, sys
+version = lambda name: m.version(name) if u.find_spec(name) else None
+python = "%d.%d" % sys.version_info[:2]
+print(json.dumps({"python": python, "torch": version("torch"), "pyg": version("torch_geometric")}))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What to build. Raises UsageError for a name that no flag could carry."""
+
+    name: str
+    kind: str = "cpu"  # which Dockerfile: cpu or gpu
+    base: str | None = None  # default: the Dockerfile's; or "bootstrap"
+    extras: tuple[str, ...] = EXTRAS
+    replacing: tuple[str, ...] = ()  # requirements that win over clusterctl's own, such as "torch==2.13.0"
+    commit: str = ""
+    fresh: bool = False  # base image and wheels as they are now, not as they were when last asked for
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+
+
+@dataclass(frozen=True)
+class Base:
+    """What the base image brings."""
+
+    reference: str
+    python: str
+    torch: str | None
+    pyg: str | None
+
+
+def build(request: Request, engine: Engine, folder: Path, cache: Path, python: str, progress: Progress) -> Image:
+    """Build `request` with `engine` and leave it in the image folder `folder`.
+
+    `cache` keeps wheels and what is known of base images; `python` is the minor version of a bootstrapped base.
+    Raises ImageError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    base = _base(request, engine, cache, python, progress)
+    progress.stage(f"wheels for Python {base.python}")
+    want = wanted(base.python, request.extras, own_torch=base.torch is not None, replacing=request.replacing)
+    wheels = wheelhouse(cache, want, fresh=request.fresh)
+    tag = f"localhost/{request.name}:latest"
+    versions = {path.name.split("-")[0].lower(): path.name.split("-")[1] for path in wheels.glob("*.whl")}
+    arguments = {
+        "BASE": base.reference,
+        "VERSION": __version__,
+        "COMMIT": request.commit,
+        "PYTHON": base.python,
+        "TORCH": base.torch or versions.get("torch", ""),
+        "PYG": versions.get("torch_geometric") or base.pyg or "",
+    }
+    progress.stage(f"{engine.kind} builds {tag}")
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=wheels.parent) as context:
+        _fill(Path(context), request.kind, wheels, want.requirements)
+        engine.build(Path(context), tag, arguments, progress.say)
+    return packed(engine, tag, request.name, f"built from {base.reference}", folder, progress)
+
+
+def packed(engine: Engine, reference: str, name: str, source: str, folder: Path, progress: Progress) -> Image:
+    """The engine's image `reference` as NAME.sqsh in `folder`."""
+    config = engine.describe(reference)
+    if config is None:
+        raise ImageError(f"{engine.kind} has no image {reference}", f"{engine.kind} images")
+    progress.stage(f"writing {name}.sqsh")
+    with engine.exported(reference) as stream:
+        return keep(members_of_stream(stream), config, name, source, folder, progress)
+
+
+def _base(request: Request, engine: Engine, cache: Path, python: str, progress: Progress) -> Base:
+    """The base image, there and asked what it brings. Raises ImageError."""
+    reference = request.base or DEFAULT_BASES[request.kind]
+    if reference == BOOTSTRAP:
+        progress.stage("base image")
+        reference = bootstrapped(engine, python, progress.say, fresh=request.fresh)
+    found = engine.describe(reference)
+    if found is None or (request.fresh and request.base != BOOTSTRAP):
+        progress.stage(f"{engine.kind} pulls {reference}")
+        engine.pull(reference, progress.say)
+        found = engine.describe(reference)
+        if found is None:
+            raise ImageError(f"{engine.kind} pulled {reference} and does not have it", f"{engine.kind} images")
+    note = cache / "bases" / f"{found.digest.removeprefix('sha256:')}.json"
+    answer: Any = read_json(note)
+    if answer is None:
+        answer = _probed(engine, reference)
+        note.parent.mkdir(parents=True, exist_ok=True)
+        write_json(note, answer)
+    return Base(reference, answer["python"], answer["torch"], answer["pyg"])
+
+
+def _probed(engine: Engine, reference: str) -> Any:
+    done = engine.run(reference, "python3", "-c", _PROBE)
+    try:
+        return json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError) as error:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        message = f"the base image has no Python that works: {reference}: {last}"
+        raise ImageError(message, "choose one that has: BASE=python:3.11-slim, or BASE=bootstrap") from error
+
+
+def _fill(context: Path, kind: str, wheels: Path, requirements: tuple[str, ...]) -> None:
+    """Lay out what the Dockerfile copies. Wheels are linked, not copied, where the file system can."""
+    recipe = shipped_folder() / "containers"
+    shutil.copyfile(recipe / f"Dockerfile.{kind}", context / "Dockerfile")
+    shutil.copyfile(recipe / "install.sh", context / "install.sh")
+    (context / "requirements.txt").write_text("".join(f"{one}\n" for one in requirements))
+    for name in ("wheels", "project"):
+        (context / name).mkdir()
+    for wheel in wheels.glob("*.whl"):
+        os.link(wheel, context / "wheels" / wheel.name)
+    write_project_wheel(context / "project")

@@ -1,0 +1,115 @@
+"""What is in an image file, without unpacking it: interpreter, packages, the environment that it will impose."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import subprocess
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from clusterctl.containers.environment import parse_environment
+from clusterctl.errors import ImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from clusterctl.containers.record import ImageRecord
+
+_PAGE = 4096
+_LINE = re.compile(r"(?P<kind>[-dlbcps])\S{9}\s+\S+\s+(?P<size>\d+)(?:,\s*\d+)? \S+ \S+ squashfs-root(?P<path>/.*)")
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/(?P<name>[\w.]+)-(?P<version>[^/-]+)\.dist-info$")
+_SECONDS = 60
+_MOST_STEPS = 400  # links may lead in circles
+
+
+@dataclass(frozen=True)
+class Contents:
+    """`links` maps each path to what it links to, "" for what is no link; it is empty where only a record was read."""
+
+    unpacked_bytes: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)  # name -> version
+    python: str | None = None  # minor version, such as 3.11, where a record says so
+    links: Mapping[str, str] = field(default_factory=dict)
+
+    def resolved(self, path: str) -> str:
+        """Where `path` leads to through the links of the image, whether something is there or not."""
+        done, parts = "", path.strip("/").split("/")
+        for _ in range(_MOST_STEPS):
+            if not parts:
+                break
+            step = f"{done}/{parts.pop(0)}"
+            if target := self.links.get(step):
+                joined = posixpath.normpath(posixpath.join(done or "/", target, *parts))
+                done, parts = "", joined.strip("/").split("/")
+            else:
+                done = step
+        return done or "/"
+
+    def minor_of(self, python: str) -> str | None:
+        """The minor version of the interpreter at `python`, by its name or by the folders of its packages."""
+        for path in (self.resolved(python), python):
+            if match := re.fullmatch(r"python(\d+\.\d+)", posixpath.basename(path)):
+                return match[1]
+        library = posixpath.join(posixpath.dirname(posixpath.dirname(python)), "lib", "python")
+        found = {m[1] for path in self.links if (m := re.fullmatch(re.escape(library) + r"(\d+\.\d+)", path))}
+        return found.pop() if len(found) == 1 else self.python
+
+
+class Unreadable(Exception):
+    """What unsquashfs says of an image that it cannot read."""
+
+
+def look_into(image: Path) -> Contents | None:
+    """The contents of `image`, by the record beside it, else by a listing of its files; None without unsquashfs.
+
+    Raises Unreadable.
+    """
+    if record := _record(image):
+        return Contents(None, record.environment, record.versions, record.python)
+    try:
+        lines = _unsquashfs("-lln", str(image))
+        environment = parse_environment(_unsquashfs("-cat", str(image), "etc/environment", check=False))
+    except FileNotFoundError:
+        return None
+    except (OSError, subprocess.SubprocessError) as error:
+        said = str(getattr(error, "stderr", "") or error).strip().splitlines()
+        raise Unreadable(said[-1].removeprefix("FATAL ERROR: ")) from error
+    return _listed(lines, environment)
+
+
+def _record(image: Path) -> ImageRecord | None:
+    """What was written down of `image`, if it is of this very file."""
+    from clusterctl.containers.record import read_record  # not at every start of a task
+
+    try:
+        record = read_record(image)
+    except ImageError:  # damaged: the image itself knows better
+        return None
+    return record if record and record.size == image.stat().st_size else None
+
+
+def _listed(listing: str, environment: Mapping[str, str]) -> Contents:
+    total, links, packages = 0, {}, {}
+    for match in filter(None, map(_LINE.fullmatch, listing.splitlines())):
+        path, _, target = match["path"].partition(" -> ") if match["kind"] == "l" else (match["path"], "", "")
+        links[path] = target
+        total += -(-int(match["size"]) // _PAGE) * _PAGE if match["kind"] == "-" else 0
+        if package := _PACKAGE.search(path):
+            packages[package["name"].lower()] = package["version"]
+    return Contents(total, environment, packages, None, links)
+
+
+def _unsquashfs(*words: str, check: bool = True) -> str:
+    done = subprocess.run(
+        ["unsquashfs", *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+        timeout=_SECONDS,
+        check=check,
+    )
+    return done.stdout if done.returncode == 0 else ""

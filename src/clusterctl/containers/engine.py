@@ -1,0 +1,198 @@
+"""What builds images: docker, podman or buildah, whichever is there. Each question to them is one method."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from clusterctl.containers.archive import ImageConfig
+from clusterctl.containers.engine_errors import explain
+from clusterctl.errors import ConfigError, ImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+KINDS = ("docker", "podman", "buildah")
+_INSTALL = "apt install buildah, or start a docker daemon; CONTAINER_ENGINE= chooses one"
+_ANSWER_SECONDS = 20
+_LAST_LINES = 60
+# buildah has no export; without root its mounts are seen in its own namespace alone. $0 is buildah, $1 the container.
+_EXPORT = 'root=$("$0" mount "$1") && tar -C "$root" -cf - . && "$0" umount "$1" >/dev/null'
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One engine: which kind, and its program."""
+
+    kind: str
+    program: str
+
+    def build(self, context: Path, tag: str, arguments: Mapping[str, str], say: Callable[[str], None]) -> None:
+        """Build `context`/Dockerfile as `tag`, without a network. `say` gets what the engine says, line by line.
+
+        For buildah without root the network is there all the same: the recipes do not use it.
+        """
+        words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+        words += ["--file", str(context / "Dockerfile"), "--tag", tag, str(context)]
+        if self.kind == "docker":
+            command = [self.program, "build", "--network=none", *words]
+        elif self.kind == "podman":
+            command = [self.program, "build", "--layers", "--network=none", "--pull=never", *words]
+        else:
+            # Its chroot isolation needs no other program and knows no --network=none: root gives it an empty network.
+            alone = ["unshare", "--net"] if os.geteuid() == 0 else []
+            command = [*alone, self.program, "bud", "--layers", "--isolation=chroot", "--network=host", "--pull-never"]
+            command += words
+        self._follow(command, "build", say)
+
+    def pull(self, reference: str, say: Callable[[str], None]) -> None:
+        """Fetch `reference` from its registry. Raises ImageError with a hint for what went wrong there."""
+        self._follow([self.program, "pull", reference], "pull", say)
+
+    def describe(self, reference: str) -> ImageConfig | None:
+        """The configuration of the image that is there under `reference`, or None."""
+        kind = ["--type", "image"] if self.kind == "buildah" else []
+        verb = ["inspect"] if self.kind == "buildah" else ["image", "inspect"]
+        done = self._ask([*verb, *kind, reference])
+        if done.returncode != 0:
+            return None
+        found: Any = json.loads(done.stdout)
+        if self.kind == "buildah":
+            return ImageConfig.of(found["OCIv1"].get("config") or {}, _digest(found["FromImageID"]))
+        return ImageConfig.of(found[0].get("Config") or {}, _digest(found[0]["Id"]))
+
+    def run(self, reference: str, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Run `argv` in a container of `reference` that is thrown away."""
+        if self.kind != "buildah":
+            return self._ask(["run", "--rm", "--network=none", "--entrypoint=", reference, *argv])
+        with self._working_container(reference) as container:
+            return self._ask(["run", "--isolation=chroot", container, "--", *argv])
+
+    @contextmanager
+    def exported(self, reference: str) -> Iterator[IO[bytes]]:
+        """The root file system of `reference`, all layers merged, as a tar stream."""
+        with self._working_container(reference) as container:
+            if self.kind == "buildah":
+                shell = [*self._rootless(), "sh", "-c", _EXPORT, self.program, container]
+            else:
+                shell = [self.program, "export", container]
+            with tempfile.TemporaryFile() as said:
+                with subprocess.Popen(shell, stdout=subprocess.PIPE, stderr=said, pipesize=2**20) as process:
+                    assert process.stdout is not None
+                    try:
+                        yield process.stdout
+                        process.stdout.read()  # the padding of a tar file, which its reader may leave
+                    except ImageError:
+                        process.stdout.close()
+                        if process.wait() in (0, -signal.SIGPIPE, 128 + signal.SIGPIPE):
+                            raise  # the reader's fault; else the engine's words say more
+                if process.returncode != 0:
+                    said.seek(0)
+                    raise self._failure(said.read().decode(errors="replace").splitlines(), "export")
+
+    @contextmanager
+    def _working_container(self, reference: str) -> Iterator[str]:
+        if self.kind == "buildah":
+            done = self._ask(["from", "--pull-never", reference])
+        else:
+            done = self._ask(["create", "--network=none", reference, "/bin/sh"])
+        if done.returncode != 0:
+            raise self._failure(done.stderr.splitlines(), "create")
+        container = done.stdout.strip().splitlines()[-1]
+        try:
+            yield container
+        finally:
+            self._ask(["rm", container])
+
+    def _failure(self, said: Sequence[str], what: str) -> ImageError:
+        """What the engine's last words mean."""
+        message, hint = explain(said, self.kind)
+        return ImageError(f"{self.kind} {what} failed: {message}", hint)
+
+    def _rootless(self) -> list[str]:
+        return [self.program, "unshare"] if os.geteuid() != 0 else []
+
+    def _ask(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([self.program, *words], capture_output=True, text=True, errors="replace", check=False)
+
+    def _follow(self, command: Sequence[str], what: str, say: Callable[[str], None]) -> None:
+        code, said = follow(command, say)
+        if code != 0:
+            raise self._failure(said, what)
+
+
+def follow(
+    command: Sequence[str], say: Callable[[str], None], environment: Mapping[str, str] | None = None
+) -> tuple[int, list[str]]:
+    """Run `command`, telling `say` what it says while it does; its exit code and its last lines."""
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            last.append(line.rstrip())
+            say(line.rstrip())
+    return process.returncode, list(last)
+
+
+def find_engine(chosen: str | None = None, environment: Mapping[str, str] = os.environ) -> Engine:
+    """The engine that `chosen` or CONTAINER_ENGINE names, else the first that works.
+
+    A docker client without a daemon is no engine. Raises ConfigError for a name that is none, ImageError without one.
+    """
+    wanted = chosen or environment.get("CONTAINER_ENGINE")
+    if wanted:
+        kind = Path(wanted).name
+        if kind not in KINDS:
+            raise ConfigError(f"CONTAINER_ENGINE: no such engine: {wanted}", f"known: {', '.join(KINDS)}")
+        program = shutil.which(wanted, path=environment.get("PATH"))
+        if program is None:
+            raise ImageError(f"CONTAINER_ENGINE: not on PATH: {wanted}", _INSTALL)
+        if problem := _problem(kind, program):
+            raise ImageError(f"CONTAINER_ENGINE: {wanted} does not work here: {problem}", _INSTALL)
+        return Engine(kind, program)
+    problems = []
+    for kind in KINDS:
+        program = shutil.which(kind, path=environment.get("PATH"))
+        if program is None:
+            continue
+        problem = _problem(kind, program)
+        if not problem:
+            return Engine(kind, program)
+        problems.append(f"{kind}: {problem}")
+    found = "; ".join(problems) or "neither docker, podman nor buildah on PATH"
+    raise ImageError(f"nothing here can build or fetch an image: {found}", _INSTALL)
+
+
+def _problem(kind: str, program: str) -> str:
+    """Why `program` cannot build, or nothing."""
+    words = ["version", "--format", "{{.Server.Version}}"] if kind == "docker" else ["--version"]
+    try:
+        done = subprocess.run([program, *words], capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"it does not answer within {_ANSWER_SECONDS} s"
+    except OSError as error:
+        return str(error.strerror)
+    if done.returncode == 0:
+        return ""
+    return "no daemon answers" if kind == "docker" else (done.stderr.strip().splitlines() or ["it fails"])[-1]
+
+
+def _digest(image_id: str) -> str:
+    return image_id if image_id.startswith("sha256:") else f"sha256:{image_id}"

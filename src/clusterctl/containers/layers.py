@@ -1,0 +1,153 @@
+"""Layers of an image, merged into one root: a pure function over names. Nothing is written, so nothing can escape.
+
+As overlayfs does it (and so docker, podman, buildah, enroot): what a layer holds takes the place of what lies below it;
+a folder over a folder keeps what is in it; `.wh.NAME` takes away the NAME of lower layers, `.wh..wh..opq` all that they
+have in a folder. No link is ever followed: a symbolic link is its text.
+Source: https://github.com/opencontainers/image-spec/blob/main/layer.md
+"""
+
+from __future__ import annotations
+
+import tarfile
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import ImageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+WHITEOUT = ".wh."
+OPAQUE = ".wh..wh..opq"
+_HINT = "make it again: docker save IMAGE -o FILE, or buildah push IMAGE oci-archive:FILE; trust none of unknown origin"
+DEVICES = (tarfile.CHRTYPE, tarfile.BLKTYPE)
+
+
+class BadArchive(ImageError):
+    """An archive that is damaged, or tries to leave the root; the message names the entry."""
+
+    def __init__(self, reason: str, path: Path | None = None) -> None:
+        super().__init__(f"{path}: bad archive: {reason}" if path else f"bad archive: {reason}", _HINT)
+        self.reason = reason
+
+
+@dataclass(frozen=True, eq=False)
+class Content:
+    """What a name stands for: a member of a layer. Hard links of one file share one Content."""
+
+    layer: int
+    member: tarfile.TarInfo
+
+    @property
+    def is_folder(self) -> bool:
+        return self.member.isdir()
+
+
+@dataclass(eq=False, slots=True)
+class _Node:
+    content: Content | None = None  # None: a folder that no layer describes
+    children: dict[str, _Node] = field(default_factory=dict)
+    layer: int = -1  # the highest that touched it
+
+    @property
+    def is_folder(self) -> bool:
+        return self.content is None or self.content.is_folder
+
+
+def merge(layers: Sequence[Iterable[tarfile.TarInfo]]) -> Iterator[tuple[str, Content | None]]:
+    """Every path of the merged root with its content, folders before what is in them, names in order.
+
+    Device nodes are left out; a folder without an entry of its own has None. Raises BadArchive, with the entry's name,
+    for an archive that would leave the root: `..`, absolute names, a name below a link of the same layer.
+    """
+    root = _Node()
+    for number, layer in enumerate(layers):
+        members = [(parts_of(member), member) for member in layer]
+        for parts, member in members:  # whatever their place in the layer: they mean the layers below
+            _take_away(root, parts, member.name)
+        for parts, member in members:
+            if parts and not parts[-1].startswith(WHITEOUT) and member.type not in DEVICES:
+                _put(root, parts, member, number)
+    return _walk(root)
+
+
+def parts_of(member: tarfile.TarInfo) -> list[str]:
+    """The components of an entry's name; none for the root itself. Raises BadArchive for one that leads out of it."""
+    return _parts(member.name, _escape(member.name))
+
+
+def linked_parts_of(member: tarfile.TarInfo) -> list[str]:
+    """The components of the name that a hard link means."""
+    return _parts(member.linkname, _escape(member.name, member.linkname))
+
+
+def _parts(name: str, refusal: BadArchive) -> list[str]:
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or "\0" in name or ".." in parts:
+        raise refusal
+    return parts
+
+
+def _take_away(root: _Node, parts: list[str], name: str) -> None:
+    if not parts or not parts[-1].startswith(WHITEOUT):
+        return
+    folder = _find(root, parts[:-1])
+    if parts[-1] == OPAQUE:
+        if folder:
+            folder.children.clear()
+        return
+    hidden = parts[-1].removeprefix(WHITEOUT)
+    if hidden.startswith(WHITEOUT):  # marks that AUFS left behind
+        return
+    if hidden in ("", ".", ".."):
+        raise _escape(name)
+    if folder:
+        folder.children.pop(hidden, None)
+
+
+def _put(root: _Node, parts: list[str], member: tarfile.TarInfo, layer: int) -> None:
+    folder = root
+    for part in parts[:-1]:
+        below = folder.children.get(part)
+        if below is None or not below.is_folder:
+            if below is not None and below.layer == layer:
+                raise BadArchive(f"an entry below a file or link: {member.name}")
+            below = folder.children[part] = _Node(layer=layer)
+        below.layer = layer
+        folder = below
+    content = _linked(root, member) if member.islnk() else Content(layer, member)
+    there = folder.children.get(parts[-1])
+    if there is not None and there.is_folder and content.is_folder:
+        there.content, there.layer = content, layer
+    else:
+        folder.children[parts[-1]] = _Node(content, layer=layer)
+
+
+def _linked(root: _Node, member: tarfile.TarInfo) -> Content:
+    """The content of the file that a hard link names."""
+    target = _find(root, linked_parts_of(member))
+    if target is None or target.content is None or target.is_folder:
+        raise BadArchive(f"a hard link to no file: {member.name} -> {member.linkname}")
+    return target.content
+
+
+def _find(root: _Node, parts: list[str]) -> _Node | None:
+    node: _Node | None = root
+    for part in parts:
+        if node is None:
+            return None
+        node = node.children.get(part)
+    return node
+
+
+def _walk(root: _Node) -> Iterator[tuple[str, Content | None]]:
+    waiting = [(name, root.children[name]) for name in sorted(root.children, reverse=True)]
+    while waiting:  # no recursion: a path may be deep
+        path, node = waiting.pop()
+        yield path, node.content
+        waiting += [(f"{path}/{name}", node.children[name]) for name in sorted(node.children, reverse=True)]
+
+
+def _escape(name: str, link: str = "") -> BadArchive:
+    return BadArchive(f"an entry that leads out of the root: {name}" + (f" -> {link}" if link else ""))

@@ -1,0 +1,150 @@
+"""Entering an image's file tree: user and mount namespaces, mounts, chroot. Linux alone has what this takes.
+
+Everything happens in this very process, which then becomes the task: a process that stayed in between would keep the
+warning signal from it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import TaskError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.containers.mounts import Mount
+    from clusterctl.containers.view import View
+
+# unshare(2), mount(2), statvfs(3)
+_NEW_MOUNTS, _NEW_USER = 0x20000, 0x10000000
+_READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
+# A mount's own flags, which a remount has to repeat in a user namespace: statvfs's bits -> mount's.
+_KEPT = {2: _NO_SUID, 4: _NO_DEV, 8: _NO_EXEC, 1024: 1024, 2048: 2048, 4096: 1 << 21}
+_FLAGS = {"ro": _READ_ONLY, "nosuid": _NO_SUID, "nodev": _NO_DEV, "noexec": _NO_EXEC}
+_OF_THE_HOST = ("/sys", "/dev", "/etc/hosts", "/etc/resolv.conf")
+_PASSWD = "/etc/passwd"
+
+
+def enter(tree: Path, view: View) -> None:
+    """Make `tree` the root of this process, with the mounts of `view`; afterwards nothing else of the host is there.
+
+    Raises TaskError where the kernel does not allow it, or a mount's source is missing.
+    """
+    home = os.environ.get("HOME", "/")
+    _unshare(remap_root=view.remap_root)
+    _mount(None, "/", None, _REC | _PRIVATE)
+    with _told(f"cannot enter {tree}"):
+        _mount(str(tree), str(tree), None, _BIND | _REC)
+        os.chdir(tree)
+        for name in ("proc", "sys", "dev", "tmp", "etc"):
+            Path(name).mkdir(exist_ok=True)
+        _mount("/proc", "proc", None, _BIND | _REC)
+        sources = {name: os.open(name, os.O_PATH) for name in _OF_THE_HOST if Path(name).exists()}
+        given = [(mount, _open(mount)) for mount in view.mounts]
+        at_home = os.open(home, os.O_PATH) if view.mount_home else None
+        os.chroot(".")
+        os.chdir("/")
+    # From here on every path is the image's; what is outside is reached by its descriptor alone.
+    for target, descriptor in sources.items():
+        _bind(descriptor, target)
+    _mount("tmpfs", "/tmp", "tmpfs", _NO_SUID | _NO_DEV, "mode=1777")
+    _name_the_user(home)
+    if at_home is not None:
+        _bind(at_home, home)
+    else:
+        _make_place(home, folder=True)
+    for mount, descriptor in given:
+        _bind(descriptor, mount.target, mount.flags)
+    if not view.writable:
+        _mount(None, "/", None, _REMOUNT | _BIND | _READ_ONLY | _flags_of("/"))
+
+
+def _unshare(*, remap_root: bool) -> None:
+    """Namespaces of this process's own. Root needs none for users; whoever may not do without maps itself to itself."""
+    user, group = os.geteuid(), os.getegid()
+    libc = _libc()
+    if user == 0 and libc.unshare(_NEW_MOUNTS) == 0:
+        return
+    if libc.unshare(_NEW_USER | _NEW_MOUNTS):
+        hint = "ask your administrator for user namespaces: sysctl user.max_user_namespaces"
+        raise TaskError(f"cannot make a user namespace: {os.strerror(ctypes.get_errno())}", hint)
+    with _told("cannot map this user into a namespace"):
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{0 if remap_root else user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{0 if remap_root else group} {group} 1")
+
+
+def _open(mount: Mount) -> int:
+    try:
+        return os.open(mount.source, os.O_PATH)
+    except OSError as error:
+        raise TaskError(f"cannot mount {mount.source}: {error.strerror}", "see [container] mounts") from None
+
+
+def _bind(source: int, target: str, flags: tuple[str, ...] = ()) -> None:
+    """Mount what the descriptor `source` stands for, whatever is mounted below it included."""
+    path = f"/proc/self/fd/{source}"
+    place = _make_place(target, folder=Path(path).is_dir())
+    _mount(path, place, None, _BIND | _REC)
+    os.close(source)
+    if wanted := sum({_FLAGS[flag] for flag in flags if flag in _FLAGS}):
+        _mount(None, place, None, _REMOUNT | _BIND | wanted | _flags_of(place))
+
+
+def _make_place(target: str, *, folder: bool) -> str:
+    """`target` as a folder or file that something can be mounted on; its real path, whatever links lead there."""
+    place = Path(os.path.realpath(target))
+    with _told(f"cannot make {target} in the image"):
+        (place if folder else place.parent).mkdir(parents=True, exist_ok=True)
+        if not folder:
+            place.touch()
+    return str(place)
+
+
+def _name_the_user(home: str) -> None:
+    """Give this user a name in the image, which may know root alone: libraries ask for it."""
+    user, group = os.getuid(), os.getgid()
+    passwd = Path(_PASSWD)
+    known = passwd.read_text(errors="surrogateescape") if passwd.is_file() else ""
+    if any(line.split(":")[2:3] == [str(user)] for line in known.splitlines()):
+        return
+    aside = Path("/tmp/.passwd")
+    name = os.environ.get("USER", "")
+    fields = (name if re.fullmatch(r"[\w.-]+", name) else "user", "x", str(user), str(group), "", home, "/bin/sh")
+    aside.write_text(f"{known}{':'.join(fields)}\n", errors="surrogateescape")
+    aside.chmod(0o644)
+    _bind(os.open(aside, os.O_PATH), _PASSWD)
+    aside.unlink()
+
+
+def _flags_of(path: str) -> int:
+    found = os.statvfs(path).f_flag
+    return sum(flag for bit, flag in _KEPT.items() if found & bit)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    words = [None if word is None else os.fsencode(word) for word in (source, target, kind, data)]
+    if _libc().mount(*words[:3], ctypes.c_ulong(flags), words[3]):
+        reason = os.strerror(ctypes.get_errno())
+        raise TaskError(f"cannot mount {source or 'again'} on {target}: {reason}", _HINT)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+_HINT = "does the kernel let users mount in their own namespaces? sysctl kernel.apparmor_restrict_unprivileged_userns"
+
+
+@contextmanager
+def _told(message: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TaskError(f"{message}: {error.filename or ''}: {error.strerror}", _HINT) from None

@@ -1,0 +1,18 @@
+"""Where builds and imports say how far they are; `display.progress` shows it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """The listener of a build or an import."""
+
+    def stage(self, text: str, total: int | None = None) -> None:
+        """A new stage begins, of `total` bytes where that is known."""
+
+    def say(self, line: str) -> None:
+        """A program said `line`."""
+
+    def advance(self, size: int) -> None:
+        """`size` bytes more are done."""

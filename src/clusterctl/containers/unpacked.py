@@ -1,0 +1,232 @@
+"""An image's file tree on this node: unpacked once, shared by all who run in it, in memory where there is room.
+
+The lease is a lock of the kernel's, which on a node's own file systems can be trusted: whoever runs in the image shares
+it, through exec and until the process ends, however it ends; whoever unpacks or removes has it alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.containers.contents import Unreadable, look_into
+from clusterctl.errors import TaskError
+from clusterctl.runs.files import make_private
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+KEPT_SECONDS = 3600.0  # an unused tree, for whoever comes back to it
+_OWNED = "+"  # in the name of a tree that was written to: nobody comes back to it
+_SPARE_BYTES = 64 * 2**20
+_TIMES_SMALLER = 4  # than its content an image is at most, as a rule
+_ELSEWHERE = "set CLUSTERCTL_UNPACK to a folder on a larger disk of this machine's own"
+_NOTHING_FATAL = 2  # unsquashfs: all is there but what only root may make
+
+
+def hold(image: Path, owner: str = "", environment: Mapping[str, str] = os.environ) -> Path:
+    """The tree of `image`, which stays until this process - whatever program it becomes - has ended.
+
+    With an `owner` it is a tree apart, for those alone who name the same one: to write into. Raises TaskError where
+    the image cannot be unpacked.
+    """
+    folder = _lock_folder(environment)
+    lock = folder / f"{_key(image)}{f'{_OWNED}{owner}' if owner else ''}.lock"
+    while True:
+        descriptor = _opened(lock)
+        try:
+            if tree := _held(descriptor, lock, lambda: _unpack(image, folder, lock.stem, environment)):
+                os.set_inheritable(descriptor, True)
+                return tree
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _held(descriptor: int, lock: Path, unpack: Callable[[], Path]) -> Path | None:
+    """The tree under `lock`, shared from now on; None where it was made just now, or the lock taken away meanwhile."""
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    if _is_removed(descriptor, lock):
+        return None
+    if tree := _noted(lock):
+        os.utime(lock)
+        return tree
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # gives up the shared one first: someone may be faster
+    if not _is_removed(descriptor, lock) and not _noted(lock):
+        lock.write_text(str(unpack()))
+    return None
+
+
+def release(image: Path, environment: Mapping[str, str] = os.environ) -> None:
+    """Remove the trees of `image` from this node, but for those that someone runs in."""
+    for lock in _lock_folder(environment).glob(f"{glob.escape(_key(image))}*.lock"):
+        _remove_unused(lock)
+
+
+def stores(environment: Mapping[str, str] = os.environ) -> list[Path]:
+    """The folders of this node's own where a tree may go, the fastest first; programs can be started from each."""
+    chosen = environment.get("CLUSTERCTL_UNPACK")
+    places = (chosen,) if chosen else ("/dev/shm", environment.get("XDG_RUNTIME_DIR"), "/tmp", "/var/tmp")
+    return [Path(place) for place in dict.fromkeys(filter(None, places)) if _is_usable(Path(place))]
+
+
+def room(store: Path) -> int:
+    """Bytes that may be written to `store`; of memory half of what is available, for the program needs some too."""
+    status = os.statvfs(store)
+    free = status.f_bavail * status.f_frsize
+    return min(free, _available_memory() // 2) if _is_memory(store) else free
+
+
+def is_here(image: Path, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether `image` is unpacked on this node."""
+    lock = _lock_folder(environment) / f"{_key(image)}.lock"
+    return lock.exists() and _noted(lock) is not None
+
+
+def unpacked_bytes(image: Path) -> int:
+    """What `image` takes when it is unpacked. Raises TaskError for what unsquashfs cannot read."""
+    try:
+        found = look_into(image)
+    except Unreadable as error:
+        raise TaskError(f"cannot read the image: {image}: {error}", f"clusterctl image verify {image}") from error
+    return (found and found.unpacked_bytes) or _TIMES_SMALLER * image.stat().st_size
+
+
+def _unpack(image: Path, locks: Path, name: str, environment: Mapping[str, str]) -> Path:
+    """Make room, unpack `image` aside, and give it its name."""
+    for other in _locks(locks, but=name):
+        if _OWNED in other.stem or time.time() - other.stat().st_mtime > KEPT_SECONDS:
+            _remove_unused(other)
+    store = _roomy(unpacked_bytes(image), locks, name, environment)
+    folder = _private(store)
+    for left in folder.glob(f".{name}.*"):  # by one who was killed: the lock is ours alone
+        _remove_tree(left)
+    aside, tree = folder / f".{name}.{os.getpid()}", folder / name
+    try:
+        _unsquashfs(["-no-progress", "-no-xattrs", "-dest", str(aside), str(image)])
+    except BaseException:
+        _remove_tree(aside)
+        raise
+    aside.rename(tree)
+    return tree
+
+
+def _roomy(needed: int, locks: Path, name: str, environment: Mapping[str, str]) -> Path:
+    """The first store that `needed` bytes fit into; trees that nobody runs in yield."""
+    places = stores(environment)
+    for attempt in ("as it is", "cleared"):
+        for store in places:
+            if room(store) > needed + _SPARE_BYTES:
+                return store
+        if attempt == "as it is":
+            for other in _locks(locks, but=name):
+                _remove_unused(other)
+    found = ", ".join(f"{place} ({room(place) / 1e6:.0f} MB free)" for place in places)
+    message = f"no room to unpack the image: it takes {needed / 1e6:.0f} MB of {found}"
+    raise TaskError(message, _ELSEWHERE)
+
+
+def _locks(folder: Path, but: str) -> Iterator[Path]:
+    return (path for path in folder.glob("*.lock") if path.stem != but)
+
+
+def _remove_unused(lock: Path) -> None:
+    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not _is_removed(descriptor, lock):
+            if tree := _noted(lock):
+                _remove_tree(tree)
+            lock.unlink()
+    except BlockingIOError:
+        pass  # in use
+    finally:
+        os.close(descriptor)
+
+
+def _remove_tree(tree: Path) -> None:
+    for parent, _, _ in os.walk(tree):
+        with suppress(OSError):
+            Path(parent).chmod(0o700)  # an image may have folders that even their owner cannot change
+    shutil.rmtree(tree, ignore_errors=True)
+
+
+def _key(image: Path) -> str:
+    """Names the content of `image` as far as that is known without reading it."""
+    try:
+        status = image.stat()
+    except OSError as error:
+        raise TaskError(f"cannot read the image: {image}: {error.strerror}", "see [container] image") from None
+    mark = f"{image.resolve()} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+    return f"{image.stem[:40]}-{hashlib.sha256(os.fsencode(mark)).hexdigest()[:16]}"
+
+
+def _lock_folder(environment: Mapping[str, str]) -> Path:
+    if places := stores(environment):
+        return _private(places[0])
+    raise TaskError("no folder to unpack an image into: none is writable and lets programs start", _ELSEWHERE)
+
+
+def _private(store: Path) -> Path:
+    folder = store / f"clusterctl-{os.geteuid()}"
+    make_private(folder)
+    if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+        raise TaskError(f"belongs to someone else: {folder}", "remove it, or ask its owner to")
+    return folder
+
+
+def _opened(lock: Path) -> int:
+    return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _is_removed(descriptor: int, lock: Path) -> bool:
+    try:
+        return os.fstat(descriptor).st_ino != lock.stat().st_ino
+    except FileNotFoundError:
+        return True
+
+
+def _noted(lock: Path) -> Path | None:
+    """The tree that is under `lock`, if it is there."""
+    tree = Path(lock.read_text() or "/nowhere/at/all")
+    return tree if tree.is_dir() else None
+
+
+def _is_usable(place: Path) -> bool:
+    return place.is_dir() and os.access(place, os.W_OK | os.X_OK) and not os.statvfs(place).f_flag & os.ST_NOEXEC
+
+
+def _is_memory(place: Path) -> bool:
+    points = {}
+    for line in Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines():
+        _, point, kind, *_ = line.split(" ")
+        points[point] = kind
+    nearest = next((folder for folder in (place, *place.parents) if str(folder) in points), Path("/"))
+    return points.get(str(nearest)) in ("tmpfs", "ramfs")
+
+
+def _available_memory() -> int:
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(match[1]) * 1024 if match else 0
+
+
+def _unsquashfs(arguments: list[str]) -> None:
+    try:
+        done = subprocess.run(["unsquashfs", *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except FileNotFoundError:
+        raise TaskError("no unsquashfs on PATH", "apt-get install squashfs-tools") from None
+    if done.returncode in (0, _NOTHING_FATAL):
+        return
+    lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+    said = lines[-1].removeprefix("FATAL ERROR: ") if lines else f"exit code {done.returncode}"
+    raise TaskError(f"unsquashfs: {said}", "is the image whole (clusterctl image verify), and is there room? df -h")

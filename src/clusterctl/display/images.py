@@ -1,0 +1,43 @@
+"""The table of images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from clusterctl.display.plain import duration, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from clusterctl.containers.folder import Image
+
+
+def show_images(console: Console, images: Sequence[Image], now: float) -> None:
+    """Print one line an image."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for title, right in (("IMAGE", False), ("MIB", True), ("AGE", True), ("PYTHON", False), ("TORCH", False)):
+        table.add_column(title, justify="right" if right else "left", overflow="fold")
+    table.add_column("FROM", overflow="ellipsis", no_wrap=True)
+    for image in images:
+        table.add_row(*(Text(plain(cell)) for cell in _cells(image, now)))
+    console.print(table)
+
+
+def _cells(image: Image, now: float) -> list[str]:
+    status = image.path.stat()
+    facts = [image.name, f"{status.st_size / 2**20:.0f}"]
+    record = image.record
+    if record is None:
+        return [*facts, duration(now - status.st_mtime), "", "", image.problem or "no record"]
+    return [
+        *facts,
+        duration(now - record.created),
+        record.python or "",
+        record.versions.get("torch", ""),
+        record.source,
+    ]

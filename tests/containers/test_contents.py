@@ -1,0 +1,72 @@
+"""Looking into an image without unpacking it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clusterctl.containers.contents import Unreadable, look_into
+from clusterctl.containers.record import ImageRecord, record_path, write_record
+
+FILES = {
+    "opt/venv/bin/python3.12": "",
+    "opt/venv/lib/python3.12/site-packages/torch-2.13.0+cpu.dist-info/METADATA": "",
+    "opt/venv/lib/python3.12/site-packages/submitit-1.5.4.dist-info/METADATA": "",
+    "etc/environment": "COLOUR=red\nPATH=/x\n",
+    "srv/größe -> 数": "x" * 5000,
+}
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    root = tmp_path / "root"
+    for name, text in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    (root / "opt/venv/bin/python").symlink_to("python3.12")
+    command = ["mksquashfs", root, tmp_path / "i.sqsh", "-quiet", "-no-progress"]
+    subprocess.run(command, check=True, capture_output=True)
+    return tmp_path / "i.sqsh"
+
+
+def record(image: Path, size: int) -> ImageRecord:
+    return ImageRecord(
+        name="i", digest="", sqsh="", size=size, source="", created=0, python="3.13", versions={"submitit": "2"}
+    )
+
+
+def test_the_list_of_its_files_tells_interpreter_packages_environment_and_size(image: Path) -> None:
+    found = look_into(image)
+    assert found
+    assert found.minor_of("/opt/venv/bin/python") == "3.12"
+    assert found.resolved("/opt/venv/bin/python") in found.links
+    assert found.packages == {"torch": "2.13.0+cpu", "submitit": "1.5.4"}
+    assert found.environment == {"COLOUR": "red", "PATH": "/x"}
+    assert found.unpacked_bytes == 3 * 4096
+
+
+def test_the_record_beside_it_is_believed_if_it_is_of_this_file(image: Path) -> None:
+    write_record(record_path(image), record(image, image.stat().st_size))
+    found = look_into(image)
+    assert found
+    assert (found.minor_of("/opt/venv/bin/python"), found.packages) == ("3.13", {"submitit": "2"})
+    write_record(record_path(image), record(image, 7))
+    assert (other := look_into(image))
+    assert other.packages["submitit"] == "1.5.4"
+    record_path(image).write_text("{")
+    assert (again := look_into(image))
+    assert again.packages["submitit"] == "1.5.4"
+
+
+def test_an_image_that_is_cut_off_says_why(image: Path) -> None:
+    os.truncate(image, 200)
+    with pytest.raises(Unreadable, match=r"\w+ \w+"):
+        look_into(image)
+
+
+def test_without_unsquashfs_nothing_is_known(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert look_into(image) is None

@@ -1,0 +1,115 @@
+"""Which engine is taken, what it is asked to do, and what its last words mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterctl.containers.engine import Engine, find_engine
+from clusterctl.containers.engine_errors import explain
+from clusterctl.errors import ClusterctlError, ConfigError, ImageError
+
+
+def program(folder: Path, name: str, script: str = "exit 0") -> Path:
+    path = folder / name
+    path.write_text(f'#!/bin/sh\necho "$0 $*" >>"{folder}/asked"\n{script}\n')
+    path.chmod(0o700)
+    return path
+
+
+def asked(folder: Path) -> str:
+    return (folder / "asked").read_text()
+
+
+def test_a_docker_client_without_a_daemon_is_no_engine(tmp_path: Path) -> None:
+    program(tmp_path, "docker", "echo Cannot connect to the Docker daemon >&2; exit 1")
+    with pytest.raises(ImageError, match="docker: no daemon answers") as caught:
+        find_engine(environment={"PATH": str(tmp_path)})
+    assert "buildah" in caught.value.hint
+    program(tmp_path, "buildah")
+    assert find_engine(environment={"PATH": str(tmp_path)}).kind == "buildah"
+
+
+def test_docker_comes_first_unless_another_is_named(tmp_path: Path) -> None:
+    for name in ("docker", "podman", "buildah"):
+        program(tmp_path, name)
+    environment = {"PATH": str(tmp_path)}
+    assert find_engine(environment=environment) == Engine("docker", str(tmp_path / "docker"))
+    assert find_engine(environment=environment | {"CONTAINER_ENGINE": "podman"}).kind == "podman"
+    assert find_engine("buildah", environment | {"CONTAINER_ENGINE": "podman"}).kind == "buildah"
+    assert find_engine(str(tmp_path / "podman"), environment).program == str(tmp_path / "podman")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "error", "says"),
+    [
+        ("dokcer", ConfigError, "no such engine: dokcer"),
+        ("podman", ImageError, "not on PATH: podman"),
+        ("docker", ImageError, "docker does not work here: no daemon answers"),
+        ("buildah", ImageError, "buildah does not work here: no subuids"),
+        (None, ImageError, "docker: no daemon answers; buildah: no subuids"),
+    ],
+)
+def test_an_engine_that_does_not_work_is_said_with_its_reason(
+    chosen: str | None, error: type[ClusterctlError], says: str, tmp_path: Path
+) -> None:
+    program(tmp_path, "docker", "exit 1")
+    program(tmp_path, "buildah", "echo no subuids >&2; exit 125")
+    with pytest.raises(error) as caught:
+        find_engine(chosen, {"PATH": str(tmp_path)})
+    assert says in caught.value.message
+    assert caught.value.hint
+
+
+def test_nothing_on_path_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="neither docker, podman nor buildah on PATH"):
+        find_engine(environment={"PATH": str(tmp_path)})
+
+
+@pytest.mark.parametrize("kind", ["docker", "podman", "buildah"])
+def test_no_build_has_a_network(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    engine = Engine(kind, str(program(tmp_path, kind, "echo STEP 1; echo step 2 >&2")))
+    unshare = program(tmp_path, "unshare", 'shift; exec "$@"')
+    monkeypatch.setenv("PATH", f"{unshare.parent}:/usr/bin:/bin")
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    engine.build(tmp_path / "context", "localhost/x:latest", {"BASE": "b:1"}, said.append)
+    assert sorted(said) == ["STEP 1", "step 2"]
+    words = asked(tmp_path)
+    assert "--network=none" in words or "unshare --net" in words
+    assert "--build-arg BASE=b:1" in words
+    assert "--tag localhost/x:latest" in words
+
+
+def test_a_failed_build_says_what_the_engine_said_last(tmp_path: Path) -> None:
+    script = "echo STEP 1; echo 'Error: writing blob: no space left on device' >&2; exit 125"
+    engine = Engine("podman", str(program(tmp_path, "podman", script)))
+    with pytest.raises(ImageError, match="podman build failed: no space left: Error: writing blob") as caught:
+        engine.build(tmp_path, "x", {}, lambda line: None)
+    assert "podman image prune" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        ("dial tcp: lookup registry-1.docker.io: no such host", "the registry cannot be reached", "BASE=bootstrap"),
+        ("pinging container registry nvcr.io: Get: dial tcp: i/o timeout", "cannot be reached", "BASE=bootstrap"),
+        ("manifest for python:3.11-slimm not found: manifest unknown", "no such image", "check name and tag"),
+        ("pull access denied for x, repository does not exist or may require", "no such image", "check name and tag"),
+        ("Error: localhost/gone: image not known", "no such image", "check name and tag"),
+        ("unauthorized: authentication required", "the registry refuses", "docker login REGISTRY"),
+        ("write /x: no space left on device", "no space left", "df -h"),
+        ("ERROR: No matching distribution found for torch", "a wheel is missing", "--fresh"),
+        ("dial unix /var/run/docker.sock: permission denied /var/run/docker.sock", "you may not build", "group docker"),
+        ("Error: something new", "Error: something new", "-v"),
+    ],
+)
+def test_known_words_have_a_hint(line: str, message: str, hint: str) -> None:
+    found, typed = explain(["STEP 3/7: COPY", line, "exit status 1"], "docker")
+    assert message in found
+    assert hint in typed
+
+
+def test_an_engine_that_said_nothing_is_explained_too() -> None:
+    assert explain([], "docker")[0] == "it said nothing"

@@ -1,0 +1,339 @@
+"""Running inside an image without pyxis: what a command finds there, and that it is the command who runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scenario import wait_until
+from thin_image import ThinImage, make_thin
+
+import clusterctl
+from clusterctl.containers import unpacked
+from clusterctl.containers.enter import own_workdir, program
+from clusterctl.containers.mounts import FLAGS, Mount
+from clusterctl.containers.view import View
+from clusterctl.errors import ClusterctlError, TaskError
+
+RUNNER = [sys.executable, "-I", "-S", str(Path(clusterctl.__file__).parent / "containers")]
+SYSTEM_RUNNER = ["/usr/bin/python3", *RUNNER[1:]]
+USER = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+NO_ADMIN = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No tree of another test's, and none left behind."""
+    store = tmp_path / "store"
+    store.mkdir(mode=0o777)
+    store.chmod(0o777)
+    monkeypatch.setenv("CLUSTERCTL_UNPACK", str(store))
+    return store
+
+
+def inside(
+    image: ThinImage,
+    command: Sequence[str],
+    *flags: str,
+    prefix: Sequence[str] = (),
+    mounts: Sequence[str] = (),
+    **more: str,
+) -> subprocess.CompletedProcess[str]:
+    runner = SYSTEM_RUNNER if prefix else RUNNER
+    given = ",".join([*(("/usr:/usr:ro",) if prefix else image.mounts), *mounts])
+    argv = [*prefix, *runner, f"--container-image={image.path}", f"--container-mounts={given}", *flags, "--", *command]
+    return subprocess.run(argv, env={**os.environ, **more}, capture_output=True, text=True, timeout=60, check=False)
+
+
+def shell(image: ThinImage, script: str, *flags: str, **more: str) -> str:
+    done = inside(image, ["sh", "-c", script], *flags, **more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_command_sees_the_image_and_nothing_else_of_the_host(thin_image: ThinImage, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("")
+    assert shell(thin_image, f"ls {tmp_path} 2>/dev/null || echo hidden") == "hidden\n"
+    assert shell(thin_image, "pwd; cat own.txt") == "/srv\nthe image's own\n"
+
+
+def test_the_root_is_read_only_and_tmp_is_fresh(thin_image: ThinImage) -> None:
+    script = "touch /x 2>/dev/null || echo refused; ls -A /tmp; touch /tmp/x && echo scratch"
+    assert shell(thin_image, script) == "refused\nscratch\n"
+
+
+def test_what_is_written_into_a_writable_image_is_gone_with_it(thin_image: ThinImage) -> None:
+    assert shell(thin_image, "echo new >/srv/own.txt; cat own.txt", "--container-writable") == "new\n"
+    assert shell(thin_image, "cat own.txt") == "the image's own\n"
+    assert shell(thin_image, "cat own.txt", "--container-writable") == "the image's own\n"
+
+
+def test_tasks_of_one_step_write_into_the_same_image(thin_image: ThinImage) -> None:
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURMD_NODENAME": "n1"}
+    shell(thin_image, "echo new >/srv/own.txt", "--container-writable", **step)
+    assert shell(thin_image, "cat own.txt", "--container-writable", **step) == "new\n"
+    other = {**step, "SLURMD_NODENAME": "n2"}
+    assert shell(thin_image, "cat own.txt", "--container-writable", **other) == "the image's own\n"
+
+
+def test_mounts_come_in_at_their_places_read_only_where_they_say_so(thin_image: ThinImage, tmp_path: Path) -> None:
+    for name in ("data", "scratch", "data/below"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file").write_text("one file\n")
+    mounts = [f"{tmp_path}/data:/in/data:ro", f"{tmp_path}/scratch:/scratch", f"{tmp_path}/file:/etc/one:ro"]
+    script = "touch /in/data/x 2>/dev/null || echo refused; echo hi >/scratch/x; ls /in/data; cat /etc/one"
+    done = inside(thin_image, ["sh", "-c", script], mounts=mounts)
+    assert done.stdout == "refused\nbelow\none file\n", done.stderr
+    assert (tmp_path / "scratch" / "x").read_text() == "hi\n"
+
+
+def test_links_in_the_image_lead_to_the_images_own_places(tmp_path: Path, thin_image: ThinImage) -> None:
+    root = tmp_path / "thin.sqsh.root"
+    root.mkdir()
+    (root / "data").symlink_to("/srv")
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "x").write_text("")
+    image = ThinImage(make_thin(tmp_path), thin_image.mounts)
+    assert inside(image, ["ls", "/srv/in"], mounts=[f"{tmp_path}/given:/data/in"]).stdout == "x\n"
+    assert not Path("/srv/in").exists()
+
+
+def test_variables_follow_enroots_rules(thin_image: ThinImage) -> None:
+    script = "echo $COLOUR $SHAPE $MINE $LC_ALL $LANG; echo $PATH"
+    host = {
+        "COLOUR": "host",
+        "SHAPE": "host",
+        "MINE": "host",
+        "LC_ALL": "C",
+        "LANG": "C",
+        "PATH": f"/host:{os.environ['PATH']}",
+    }
+    shown = shell(thin_image, script, "--container-env=SHAPE", **host)
+    assert shown == "image host host C.UTF-8\n/opt/venv/bin:/usr/local/bin:/usr/bin:/bin\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "command", "shown"),
+    [
+        (["--no-container-entrypoint"], ["echo", "a  b", "$HOME"], "a  b $HOME\n"),
+        (["--container-entrypoint"], ["echo", "a  b"], "entry point\na  b\n"),
+        ([], [], "started by the image\n"),
+        (["--container-workdir=/etc"], ["pwd"], "/etc\n"),
+    ],
+)
+def test_the_entry_point_is_the_images_own_where_it_is_asked_for(
+    thin_image: ThinImage, flags: list[str], command: list[str], shown: str
+) -> None:
+    assert inside(thin_image, command, *flags).stdout == shown
+
+
+@pytest.mark.parametrize("code", [0, 3, 255])
+def test_exit_codes_pass(thin_image: ThinImage, code: int) -> None:
+    assert inside(thin_image, ["sh", "-c", f"exit {code}"]).returncode == code
+
+
+def test_the_process_becomes_the_command_so_that_signals_arrive(thin_image: ThinImage) -> None:
+    script = """
+import os, signal, time
+signal.signal(signal.SIGUSR2, lambda *_: print("warned", flush=True))
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+    argv = [*RUNNER, f"--container-image={thin_image.path}", f"--container-mounts={','.join(thin_image.mounts)}"]
+    process = subprocess.Popen([*argv, "--", "/opt/venv/bin/python", "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert process.stdout.readline() == f"{process.pid}\n"
+    process.send_signal(signal.SIGUSR2)
+    assert process.stdout.readline() == "warned\n"
+    process.terminate()
+    assert process.wait(10) == -signal.SIGTERM
+    process.stdout.close()
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("prefix", "flags", "who"),
+    [
+        (USER, [], "65534 nobody-in-here /nowhere"),
+        (USER, ["--container-remap-root"], "0 root /root"),
+        (NO_ADMIN, [], "0 root /nowhere"),
+        (["env"], ["--container-remap-root"], "0 root /root"),
+    ],
+    ids=["a user", "a user mapped to root", "root without CAP_SYS_ADMIN", "root"],
+)
+def test_whoever_starts_it_is_who_runs_inside(
+    tmp_path: Path, own_store: Path, prefix: list[str], flags: list[str], who: str
+) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine").chmod(0o777)
+    image = ThinImage(make_thin(tmp_path), ())
+    image.path.chmod(0o644)
+    script = "echo $(id -u) $(id -un) $HOME; touch /x 2>/dev/null || echo refused; touch /mine/x && echo written"
+    runner = [*prefix, *SYSTEM_RUNNER, *flags]
+    argv = [*runner, f"--container-image={image.path}", f"--container-mounts=/usr:/usr:ro,{tmp_path}/mine:/mine"]
+    environment = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "USER": "nobody-in-here"}
+    environment["CLUSTERCTL_UNPACK"] = str(own_store)
+    done = subprocess.run(
+        [*argv, "--", "sh", "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"{who}\nrefused\nwritten\n", done.stderr
+    assert (tmp_path / "mine" / "x").stat().st_uid == (65534 if prefix == USER else 0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said", "hint"),
+    [
+        (["--container-image=/nowhere.sqsh"], "cannot read the image: /nowhere.sqsh", "image"),
+        (["--container-image=/etc/passwd"], "cannot read the image: /etc/passwd", "verify"),
+        (["--container-image={image}", "--container-mounts=/nowhere:/x"], "cannot mount /nowhere", "mounts"),
+        (["--container-image={image}", "--container-workdir=/nowhere"], "no folder to work in", "workdir"),
+        (["--container-colour=red"], "no flag of a container: --container-colour=red", ""),
+        ([], "no image to run in", "--container-image"),
+    ],
+)
+def test_what_cannot_be_done_is_told_without_a_traceback(
+    thin_image: ThinImage, flags: list[str], said: str, hint: str
+) -> None:
+    argv = [*RUNNER, *(flag.format(image=thin_image.path) for flag in flags), "--", "true"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode in (1, 2)
+    assert f"error: {said}" in done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_many_at_once_unpack_once(thin_image: ThinImage, own_store: Path) -> None:
+    argv = [*RUNNER, f"--container-image={thin_image.path}", "--container-mounts=/usr:/usr:ro", "--"]
+    script = "stat -c %i /etc/profile"
+    started = [subprocess.Popen([*argv, "sh", "-c", script], stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    assert len({process.communicate()[0] for process in started}) == 1
+    assert {process.returncode for process in started} == {0}
+    names = sorted(path.suffix for path in (own_store / f"clusterctl-{os.geteuid()}").iterdir())
+    assert names == ["", ".lock"]
+
+
+def test_a_tree_is_removed_when_nobody_runs_in_it_and_not_before(thin_image: ThinImage, own_store: Path) -> None:
+    folder = own_store / f"clusterctl-{os.geteuid()}"
+    argv = [*RUNNER, f"--container-image={thin_image.path}", "--container-mounts=/usr:/usr:ro", "--"]
+    process = subprocess.Popen([*argv, "sh", "-c", "echo up; exec sleep 600"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    assert process.stdout.readline() == "up\n"
+    unpacked.release(thin_image.path)
+    assert len(list(folder.iterdir())) == 2
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    wait_until(lambda: (unpacked.release(thin_image.path), not list(folder.iterdir()))[1])
+
+
+def test_an_image_that_was_replaced_is_unpacked_anew_and_the_old_tree_goes_in_time(
+    tmp_path: Path, thin_image: ThinImage, own_store: Path
+) -> None:
+    image = ThinImage(make_thin(tmp_path), thin_image.mounts)
+    assert shell(image, "cat own.txt") == "the image's own\n"
+    (old,) = own_store.glob("*/*.lock")
+    os.utime(old, (0, 0))
+    newer = make_thin(tmp_path, "newer.sqsh", srv__own__txt="")
+    (tmp_path / "newer.sqsh.root" / "srv" / "own.txt").write_text("newer\n")
+    image.path.unlink()
+    newer.unlink()
+    subprocess.run(
+        ["mksquashfs", f"{newer}.root", image.path, "-quiet", "-no-progress"], check=True, capture_output=True
+    )
+    assert shell(image, "cat own.txt") == "newer\n"
+    assert not old.exists()
+    assert len(list(own_store.glob("*/*.lock"))) == 1
+
+
+@as_root
+def test_device_nodes_and_folders_without_permissions_do_no_harm_to_a_user(tmp_path: Path, own_store: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    nodes = ["dev d 755 0 0", "dev/zero c 666 0 0 1 5", "locked d 555 0 0", "locked/x f 444 0 0 echo hi"]
+    image = make_thin(tmp_path, "nodes.sqsh", pseudo=nodes)
+    image.chmod(0o644)
+    argv = [*USER, *SYSTEM_RUNNER, f"--container-image={image}", "--container-mounts=/usr:/usr:ro", "--"]
+    done = subprocess.run([*argv, "cat", "/locked/x"], capture_output=True, text=True, check=False)
+    assert done.stdout == "hi\n", done.stderr
+    subprocess.run([*USER, *SYSTEM_RUNNER, "--release", image], check=True)
+    assert list((own_store / "clusterctl-65534").iterdir()) == []
+
+
+@as_root
+def test_a_disk_that_fills_while_unpacking_leaves_nothing(
+    thin_image: ThinImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    image = make_thin(tmp_path, "large.sqsh", srv__large="x" * 2**20)
+    monkeypatch.setattr(unpacked, "room", lambda store: 10**12)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", small], check=True)
+    try:
+        with pytest.raises(TaskError, match="unsquashfs: ") as raised:
+            unpacked.hold(image, environment={"CLUSTERCTL_UNPACK": str(small)})
+        left = [path.name for path in (small / f"clusterctl-{os.geteuid()}").iterdir() if path.is_dir()]
+    finally:
+        subprocess.run(["umount", small], check=True)
+    assert "room" in raised.value.hint
+    assert left == []
+
+
+def test_without_room_nothing_is_unpacked(thin_image: ThinImage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpacked, "room", lambda store: 1000)
+    with pytest.raises(TaskError, match="no room to unpack the image"):
+        unpacked.hold(thin_image.path)
+
+
+def test_the_own_folder_of_an_image_is_read_from_its_rc() -> None:
+    assert own_workdir('mkdir -p "/a b" 2> /dev/null\ncd "/a b" && unset OLDPWD || exit 1\n') == "/a b"
+    assert own_workdir("exec true") == own_workdir("") == own_workdir("cd 'unfinished") == "/"
+
+
+def test_a_command_is_the_shells_only_word() -> None:
+    assert program(["a b", "c"], entrypoint=False, rc=True) == ["-c", 'exec "$@"', "sh", "a b", "c"]
+    assert program(["a"], entrypoint=True, rc=False) == ["-c", 'exec "$@"', "sh", "a"]
+    assert program([], entrypoint=False, rc=False) == []
+
+
+PATHS = st.text(st.characters(exclude_characters=",:+%\\\n\0"), min_size=1).map(lambda text: f"/x{text}")
+MOUNTS = st.builds(Mount, PATHS, PATHS, st.lists(st.sampled_from(sorted(FLAGS)), unique=True).map(tuple))
+VIEWS = st.builds(
+    View,
+    image=PATHS,
+    mounts=st.lists(MOUNTS, unique_by=str).map(tuple),
+    workdir=st.none() | PATHS,
+    writable=st.booleans(),
+    mount_home=st.booleans(),
+    remap_root=st.booleans(),
+    entrypoint=st.booleans(),
+    environment=st.lists(st.from_regex(r"[A-Z_]+", fullmatch=True), unique=True).map(tuple),
+)
+
+
+@given(view=VIEWS)
+def test_flags_are_read_as_they_are_written(view: View) -> None:
+    assert View.parse(view.flags()) == view
+
+
+@given(text=st.text())
+def test_any_text_as_a_flag_is_read_or_refused(text: str) -> None:
+    try:
+        View.parse(["--container-image=/i", f"--container-mounts={text}", text])
+    except ClusterctlError as error:
+        assert error.message
+
+
+@given(text=st.text())
+def test_any_rc_names_a_folder(text: str) -> None:
+    assert own_workdir(text)
+    assert own_workdir(f"cd {text}")

@@ -1,0 +1,189 @@
+"""What becomes an image of the folder, once, whoever asks; and what must not."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from image_archive import file, write_archive
+from image_fixture import Quiet
+
+from clusterctl.containers.folder import find_image, images_in, leftovers, remove, verify
+from clusterctl.containers.importing import as_engines_write, import_file, import_reference, name_of
+from clusterctl.containers.record import read_record
+from clusterctl.errors import ClusterctlError, ConfigError, ImageError, NotFoundError, UsageError
+
+# An enroot that "imports" by making a squashfs of a folder; it notes what it was asked, and by which environment.
+ENROOT = """#!/bin/sh
+echo "$* $ENROOT_SQUASH_OPTIONS" >>"$0.asked"
+[ -n "$FAIL" ] && { echo "[ERROR] URL https://registry returned error code: 401 Unauthorized" >&2; exit 1; }
+mkdir -p "$0.root/etc" && echo FROM=enroot >"$0.root/etc/environment"
+exec mksquashfs "$0.root" "$3" -quiet -no-progress
+"""
+
+
+@pytest.fixture
+def enroot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "bin" / "enroot"
+    path.parent.mkdir()
+    path.write_text(ENROOT)
+    path.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{path.parent}:/usr/local/bin:/usr/bin:/bin")
+    return path
+
+
+def times_asked(enroot: Path) -> int:
+    path = enroot.with_name("enroot.asked")
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_of_all_who_ask_at_a_time_one_imports_and_the_others_wait(enroot: Path, tmp_path: Path) -> None:
+    folder, failures = tmp_path / "images", []
+
+    def submit() -> None:
+        try:
+            import_reference("nvcr.io#nvidia/pyg:24.11-py3", None, folder, Quiet())
+        except ClusterctlError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=submit) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert times_asked(enroot) == 1
+    (image,) = images_in(folder)
+    assert image.name == "nvcr.io-nvidia-pyg-24.11-py3"
+    assert image.record is not None
+    assert image.record.environment == {"FROM": "enroot"}
+    assert verify(image) == []
+    assert {path.suffix for path in folder.iterdir()} == {".sqsh", ".json"}
+
+
+def test_it_is_asked_again_only_when_told_so(enroot: Path, tmp_path: Path) -> None:
+    for fresh, times in ((False, 1), (False, 1), (True, 2)):
+        import_reference("python:3.11-slim", None, tmp_path / "images", Quiet(), fresh=fresh)
+        assert times_asked(enroot) == times
+    import_reference("python:3.12-slim", "python-3.11-slim", tmp_path / "images", Quiet())
+    record = read_record(tmp_path / "images" / "python-3.11-slim.sqsh")
+    assert record is not None
+    assert record.source == "python:3.12-slim"
+
+
+def test_enroot_gets_zstd_and_the_reference_and_no_credentials(enroot: Path, tmp_path: Path) -> None:
+    import_reference("me@ghcr.io#a/b:1", None, tmp_path / "images", Quiet())
+    words = enroot.with_name("enroot.asked").read_text()
+    assert "docker://me@ghcr.io#a/b:1" in words
+    assert "-comp zstd" in words
+
+
+def test_a_registry_that_refuses_leaves_nothing(enroot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAIL", "1")
+    with pytest.raises(ImageError, match="enroot import failed: the registry refuses") as caught:
+        import_reference("nvcr.io#nvidia/pyg:24.11-py3", None, tmp_path / "images", Quiet())
+    assert "401" in caught.value.message
+    assert "enroot/.credentials" in caught.value.hint
+    assert list((tmp_path / "images").iterdir()) == []
+
+
+@pytest.mark.parametrize("reference", ["python::3", "nvcr.io/#x", "Python", "a b", "image.sqsh"])
+def test_what_is_no_reference_asks_nobody(reference: str, enroot: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        import_reference(reference, None, tmp_path / "images", Quiet())
+    assert times_asked(enroot) == 0
+
+
+def test_names_and_references() -> None:
+    digest = "a" * 64
+    assert name_of(f"user@nvcr.io#nvidia/pyg@sha256:{digest}") == f"user-nvcr.io-nvidia-pyg-{'a' * 12}"
+    assert name_of("localhost:5000#a/b:1") == "localhost-5000-a-b-1"
+    assert as_engines_write("python:3.11-slim") == "docker.io/library/python:3.11-slim"
+    assert as_engines_write("pyg/pyg:1") == "docker.io/pyg/pyg:1"
+    assert as_engines_write("me@nvcr.io#nvidia/pyg:1") == "nvcr.io/nvidia/pyg:1"
+    assert as_engines_write(f"ghcr.io#a/b@sha256:{digest}") == f"ghcr.io/a/b@sha256:{digest}"
+
+
+def test_a_file_that_is_not_there_or_nothing_known_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no such file"):
+        import_file(tmp_path / "gone.tar", None, tmp_path / "images", Quiet())
+    (tmp_path / "text.tar").write_text("hello")
+    with pytest.raises(ImageError, match="text.tar: bad archive"):
+        import_file(tmp_path / "text.tar", None, tmp_path / "images", Quiet())
+    (tmp_path / "cut.sqsh").write_bytes(b"hsqs" + b"\0" * 10)
+    with pytest.raises(ImageError, match="unsquashfs failed"):
+        import_file(tmp_path / "cut.sqsh", None, tmp_path / "images", Quiet())
+    assert images_in(tmp_path / "images") == []
+
+
+@pytest.mark.parametrize("name", ["a,b", "a:b", "a+b", "../x", ".hidden", "-x", "a b", "100%", "a\x1b[31m"])
+def test_a_name_that_no_flag_could_carry_is_refused(name: str, tmp_path: Path) -> None:
+    archive = write_archive(tmp_path / "made.tar", [[file("x")]])
+    with pytest.raises(UsageError, match="not a name for an image"):
+        import_file(archive, name, tmp_path / "images", Quiet())
+
+
+def test_without_room_the_error_says_so_and_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "bin" / "mksquashfs"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\necho 'Write failed because No space left on device' >&2\nexit 1\n")
+    fake.chmod(0o700)
+    archive = write_archive(tmp_path / "made.tar", [[file("x", b"1" * 500_000)]])
+    monkeypatch.setenv("PATH", f"{fake.parent}:/usr/bin:/bin")
+    with pytest.raises(ImageError, match="no space left for the image") as caught:
+        import_file(archive, None, tmp_path / "images", Quiet())
+    assert "df -h" in caught.value.hint
+    fake.write_text("#!/bin/sh\necho 'mksquashfs: -tar is an invalid option' >&2\nexit 1\n")
+    with pytest.raises(ImageError, match="mksquashfs is too old here"):
+        import_file(archive, None, tmp_path / "images", Quiet())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ImageError, match="no mksquashfs on PATH"):
+        import_file(archive, None, tmp_path / "images", Quiet())
+    assert list((tmp_path / "images").iterdir()) == []
+
+
+def test_an_image_that_was_changed_does_not_verify(tmp_path: Path) -> None:
+    archive = write_archive(tmp_path / "made.tar", [[file("x", b"1")]])
+    image = import_file(archive, None, tmp_path / "images", Quiet())
+    assert verify(image) == []
+    content = image.path.read_bytes()
+    image.path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert verify(image) == ["its content is not what its record says"]
+    image.path.write_bytes(content + b"x")
+    assert "bytes, its record says" in verify(image)[0]
+    image.path.write_text("no squashfs")
+    assert verify(image) == ["it is no squashfs"]
+
+
+def test_a_damaged_record_is_told_and_the_other_images_are_listed(enroot: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    for name in ("one", "two"):
+        import_reference("python:3.11-slim", name, folder, Quiet())
+    (folder / "one.json").write_text("{")
+    one, two = images_in(folder)
+    assert (one.record, two.problem) == (None, "")
+    assert "damaged" in verify(one)[0]
+    import_reference("python:3.11-slim", "one", folder, Quiet())
+    assert verify(find_image(folder, "one")) == []
+
+
+def test_what_killed_builds_left_is_found_once_it_is_old(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    image = import_file(write_archive(tmp_path / "made.tar", [[file("x")]]), None, folder, Quiet())
+    (folder / ".made-abc").mkdir()
+    (folder / ".made-abc" / "image.sqsh").write_text("half")
+    (folder / "orphan.json").write_text("{}")
+    now = image.path.stat().st_mtime
+    assert leftovers(folder, now + 60) == [folder / "orphan.json"]
+    assert leftovers(folder, now + 7200) == [folder / ".made-abc", folder / "orphan.json"]
+    for path in [*leftovers(folder, now + 7200), image.path]:
+        remove(path)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_wrong_name_has_the_nearest_as_its_hint(tmp_path: Path) -> None:
+    import_file(write_archive(tmp_path / "made.tar", [[file("x")]]), "clusterctl-cpu", tmp_path / "images", Quiet())
+    with pytest.raises(NotFoundError) as caught:
+        find_image(tmp_path / "images", "clusterctl-cup")
+    assert caught.value.hint == "did you mean clusterctl-cpu?"

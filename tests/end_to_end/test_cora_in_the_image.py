@@ -1,0 +1,29 @@
+"""The first job of everybody, in the image that `make container` builds: it learns there what it learns outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scenario import Stage
+
+from clusterctl.containers import unpacked
+from clusterctl.runs.files import read_lines
+from clusterctl.runs.layout import RunDir
+
+
+def losses(run: RunDir) -> list[float]:
+    return [line["loss"] for line in read_lines(run.attempt(0).metrics) if "loss" in line]
+
+
+@pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)])
+def test_cora_learns_in_the_image_what_it_learns_outside(stage: Stage, cpu_image: Path) -> None:
+    inside = stage.submit("cora", "--set", f"container.image={cpu_image}", "--wait")
+    outside = stage.submit("cora", "--wait")
+    unpacked.release(cpu_image)
+    assert "/opt/venv/bin/python" in inside.script.read_text()
+    assert losses(inside) == pytest.approx(losses(outside), rel=1e-5)
+    assert len(losses(inside)) > 10
+    accuracies = [stage.status(run)["test_accuracy"] for run in (inside, outside)]
+    assert accuracies[0] == pytest.approx(accuracies[1], abs=0.01)
+    assert accuracies[0] > 0.8

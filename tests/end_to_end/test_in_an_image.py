@@ -1,0 +1,93 @@
+"""Runs in an image on clusters without pyxis behave as they do outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from sandbox_fixture import RunningSandbox
+from scenario import Stage, wait_until
+from thin_image import ThinImage
+
+from clusterctl.runs.files import read_lines
+from clusterctl.runs.layout import RunDir
+
+SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
+
+
+@pytest.fixture(params=["emulator", pytest.param("sandbox", marks=pytest.mark.long)])
+def back_end(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def command(image: ThinImage, program: str, more: str = "", shape: str = SHAPE) -> str:
+    return f'workload = "command"\nargv = ["python", "-c", {json.dumps(program)}]\n{shape}{image.table}{more}'
+
+
+def exits(run: RunDir) -> dict[int, int]:
+    files = run.attempt(0).event_files()
+    return {rank: [e["code"] for e in read_lines(path) if e["event"] == "exit"][-1] for rank, path in files.items()}
+
+
+def test_a_program_finds_the_image_its_rank_and_its_code(stage: Stage, thin_image: ThinImage) -> None:
+    (stage.folder / "helper.py").write_text("GREETING = 'hallo'\n")
+    program = """
+import os, sys, helper
+from pathlib import Path
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "COLOUR", "SHAPE", "NVIDIA_VISIBLE_DEVICES")
+print(helper.GREETING, sys.prefix, Path("/srv/own.txt").exists(), Path("/var").exists(), *map(os.environ.get, names))
+"""
+    stage.environment |= {"COLOUR": "submitter", "VIRTUAL_ENV": "/nowhere"}
+    job = command(thin_image, program, '[env]\nSHAPE = "job"\n')
+    run = stage.submit(stage.write_job("own", job), "--wait")
+    assert [stage.log(run, rank).splitlines()[-1] for rank in range(4)] == [
+        f"hallo /opt/venv True False {rank} 4 {rank % 2} image job void" for rank in range(4)
+    ]
+
+
+def test_an_exit_code_comes_out_of_the_image_and_the_others_are_ended(stage: Stage, thin_image: ThinImage) -> None:
+    program = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(600)"
+    job = stage.write_job("failing", command(thin_image, program))
+    done = stage.call("submit", job, "--cluster", stage.cluster, "--wait")
+    assert done.returncode == 1
+    run = RunDir(stage.runs / done.stdout.strip())
+    assert exits(run)[1] == 3
+    assert json.loads(run.attempt(0).host_json.read_text())["exit_code"] != 0
+
+
+def test_the_warning_signal_comes_into_the_image(stage: Stage, thin_image: ThinImage) -> None:
+    program = """
+import signal, sys, time
+signal.signal(signal.SIGUSR2, lambda *_: sys.exit(print("warned", flush=True)))
+while True: time.sleep(0.1)
+"""
+    shape = '[resources]\nnodes = 1\ntasks_per_node = 2\ntime = "60s"\nwarning = "54s"\n'
+    run = stage.submit(stage.write_job("warned", command(thin_image, program, shape=shape)), "--wait")
+    assert [stage.log(run, rank).splitlines()[-1] for rank in range(2)] == ["warned", "warned"]
+    assert exits(run) == {0: 0, 1: 0}
+
+
+def test_on_a_sites_nodes_nothing_of_the_image_is_left_behind(
+    sandbox: RunningSandbox, thin_image: ThinImage, tmp_path: Path
+) -> None:
+    environment = sandbox.environment | {"CLUSTERCTL_RUNS": str(tmp_path / "runs")}
+    stage = Stage("site", tmp_path, environment)
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "site.toml").write_text('container_runtime = "builtin"\npolling_floor = "1s"\n')
+    run = stage.submit(stage.write_job("tidy", command(thin_image, "import sys; print(sys.prefix)")), "--wait")
+    assert stage.log(run, 3).splitlines()[-1] == "/opt/venv"
+    nodes = json.loads(run.attempt(0).host_json.read_text())["nodes"]
+    look = ["srun", f"--nodelist={nodes}", "--ntasks-per-node=1", "sh", "-c", "ls /dev/shm/clusterctl-*"]
+    left = wait_until(lambda: (done := sandbox.try_to(*look)).returncode == 0 and done, 20)
+    assert thin_image.path.stem not in left.stdout
+
+
+def test_code_of_the_images_own_is_what_runs_where_it_is_asked_for(stage: Stage, thin_image: ThinImage) -> None:
+    (stage.folder / "helper.py").write_text("raise SystemExit('the snapshot')\n")
+    program = "import os, clusterctl; print(os.getcwd(), clusterctl.__file__)"
+    run = stage.submit(stage.write_job("own", command(thin_image, program, shape="")), "--code", "image", "--wait")
+    folder, file = stage.log(run, 0).split()[-2:]
+    assert folder == "/srv"
+    assert not Path(file).is_relative_to(stage.runs)
+    assert list((run.code / "project").iterdir()) == []

@@ -1,0 +1,70 @@
+"""Guides whose every command is typed: their blocks, and what the commands are to show."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+
+def steps(text: str) -> list[tuple[str, str]]:
+    """The fenced blocks of the guide: ("toml", "# jobs/mine.toml\\n...") or ("console", "$ ...")."""
+    return re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def commands(block: str) -> list[tuple[str, list[str], int]]:
+    """Each command of a console block with the lines that it shows and its exit code."""
+    found: list[tuple[str, list[str], int]] = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            found.append((line[2:], [], 0))
+        elif match := re.fullmatch(r"\[exit code (\d+)\]", line):
+            found[-1] = (*found[-1][:2], int(match[1]))
+        else:
+            found[-1][1].append(line)
+    return found
+
+
+def shown_as(expected: list[str]) -> re.Pattern[str]:
+    """A pattern for the lines in their order: `...` is anything, blanks between columns are as many as it takes."""
+    lines = []
+    for line in expected:
+        parts = [re.sub(r"(\\ )+", r"\\s+", re.escape(part.strip())) for part in line.split("...")]
+        indent = r"\s*" if line.startswith(" ") else ""
+        lines.append(indent + r"[^\n]*".join(parts))
+    return re.compile(r"\s*\n(?:[^\n]*\n)*?".join(line for line in lines if line != r"[^\n]*"))
+
+
+def follow(guide: Path, project: Path, environment: dict[str, str]) -> int:
+    """Do all that the guide says in the folder `project`; how many commands that were. `environment` gains exports.
+
+    Files are written where their first line says; blocks of other languages than a file's or "console" are for reading.
+    """
+    done = 0
+    for language, block in steps(guide.read_text()):
+        if language in ("sh", "dockerfile"):
+            continue
+        if language != "console":
+            path = re.match(r"# (\S+)\n", block)
+            assert path, block
+            (project / path[1]).write_text(block)
+            continue
+        for command, expected, code in commands(block):
+            if command.startswith("export "):
+                name, _, value = command.removeprefix("export ").partition("=")
+                environment[name] = value
+                continue
+            ran = subprocess.run(
+                ["bash", "-c", command],
+                cwd=project,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            output = ran.stdout + ran.stderr
+            assert ran.returncode == code, f"$ {command}\n{output}"
+            assert shown_as(expected).search(output), f"$ {command}\n{output}\nis not as in the guide:\n{expected}"
+            done += 1
+    return done

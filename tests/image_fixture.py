@@ -1,0 +1,85 @@
+"""The CPU image for tests, built for real: Debian bootstrapped, wheels, one build, one squashfs.
+
+It is kept in the user's cache under a name that says what it was made from: a second run of the tests finds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterctl.config import cache_folder, shipped_folder
+from clusterctl.containers.build import EXTRAS, Request, build
+from clusterctl.containers.engine import Engine, find_engine
+from clusterctl.containers.project_wheel import write_project_wheel
+from clusterctl.containers.wheelhouse import wanted
+from clusterctl.errors import ClusterctlError, ImageError
+from clusterctl.runs.once import once
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_KEPT_SECONDS = 2 * 86400
+
+
+class Quiet:
+    """A listener that keeps what it hears: pytest shows it with a failure."""
+
+    def stage(self, text: str, total: int | None = None) -> None:
+        print(f"{time.strftime('%T')} {text}")
+
+    def say(self, line: str) -> None:
+        print(f"  {line}")
+
+    def advance(self, size: int) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def image_engine() -> Engine:
+    """What builds images here. Skipped only where nothing can; on CI that is a failure."""
+    return working_engine()
+
+
+@pytest.fixture(scope="session")
+def cpu_image(image_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A .sqsh with Python, torch for CPUs, PyG, submitit and this clusterctl, its record beside it."""
+    folder = cache_folder() / "test-images"
+    name = f"cpu-{_content(tmp_path_factory.mktemp('wheel'))}"
+    sqsh = folder / f"{name}.sqsh"
+
+    def work(_: Path) -> None:
+        build(Request(name=name, base="bootstrap"), image_engine, folder, cache_folder(), PYTHON, Quiet())
+
+    once(lambda: sqsh.exists(), sqsh, work)
+    os.utime(sqsh)
+    for old in folder.glob("cpu-*.sqsh"):
+        if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
+            old.unlink(missing_ok=True)
+            old.with_suffix(".json").unlink(missing_ok=True)
+    return sqsh
+
+
+def working_engine(chosen: str | None = None) -> Engine:
+    """The engine, if all that a build needs is here."""
+    try:
+        for program, package in (("mksquashfs", "squashfs-tools"), ("mmdebstrap", "mmdebstrap")):
+            if shutil.which(program) is None:
+                raise ImageError(f"no {program} on PATH (package {package})")
+        return find_engine(chosen)
+    except ClusterctlError as error:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no image can be built: {error.message}")
+
+
+def _content(place: Path) -> str:
+    """A name for all that the image is made from."""
+    recipe = [path.read_bytes() for path in sorted((shipped_folder() / "containers").iterdir())]
+    parts = [*recipe, write_project_wheel(place).read_bytes()]
+    want = wanted(PYTHON, EXTRAS, own_torch=False)
+    facts = [want.key, *(hashlib.sha256(part).hexdigest() for part in parts)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]

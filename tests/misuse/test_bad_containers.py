@@ -1,0 +1,326 @@
+"""Mistakes with images and mounts: all of them are told before anything is submitted."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+from mistake import CONFIG, OTHER, SLURM, Desk, Mistake, rows
+
+from clusterctl.containers import unpacked
+
+PYXIS = 'echo "      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH"'
+PACKAGES = "opt/venv/lib/python3.11/site-packages"
+GOOD = ("opt/venv/bin/python3.11", f"{PACKAGES}/submitit-1.5.4.dist-info/METADATA")
+
+
+def job(table: str, more: str = "") -> str:
+    return f'workload = "command"\nargv = ["true"]\n{more}[container]\n{table}\n'
+
+
+def with_image(*files: str) -> Callable[[Desk], None]:
+    """An image in the project's folder with these files in it."""
+
+    def make(desk: Desk) -> None:
+        root = desk.folder / "root"
+        for name in files or GOOD:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text("")
+        for python in root.glob("opt/venv/bin/python3.*"):
+            python.with_name("python").symlink_to(python.name)
+        image = desk.project / "i.sqsh"
+        subprocess.run(["mksquashfs", root, image, "-quiet", "-no-progress"], check=True, capture_output=True)
+
+    return make
+
+
+def with_slurm(image: bool, cluster: str = "", **answers: str) -> Callable[[Desk], None]:
+    def make(desk: Desk) -> None:
+        desk.use_slurm(cluster, **{"srun": PYXIS, **answers})
+        if image:
+            with_image()(desk)
+
+    return make
+
+
+def image(what: str, name: str, says: str, hint: str, prepare: Callable[[Desk], object] = lambda desk: None) -> Mistake:
+    return Mistake(what=what, job=job(f'image = "{name}"'), code=CONFIG, says=says, hint=hint, prepare=prepare)
+
+
+def mount(what: str, text: str, says: str, hint: str) -> Mistake:
+    table = f'image = "./i.sqsh"\nmounts = ["{text}"]'
+    return Mistake(what=what, job=job(table), code=CONFIG, says=says, hint=hint, prepare=with_image())
+
+
+@rows(
+    image("there is none", "./none.sqsh", "no such image: ", "clusterctl image"),
+    image(
+        "a link leads nowhere", "./i.sqsh", "no such image: ", "clusterctl image",
+        lambda desk: (desk.project / "i.sqsh").symlink_to("nowhere"),
+    ),
+    image(
+        "it is an archive", "./i.sqsh", "not a squashfs: ", "clusterctl image import",
+        lambda desk: desk.write("i.sqsh", b"\x1f\x8b\x08 a tar.gz"),
+    ),
+    image("it is empty", "./i.sqsh", "not a squashfs: ", "image import", lambda desk: desk.write("i.sqsh", "")),
+    image("it is cut off", "./i.sqsh", "cannot read the image: ", "verify", lambda desk: desk.write("i.sqsh", b"hsqs")),
+    image(
+        "it is a folder", "./i.sqsh", "Is a directory", "verify", lambda desk: (desk.project / "i.sqsh").mkdir()
+    ),
+    image("its path is relative", "i.sqsh", "a relative path: i.sqsh", "write ./i.sqsh"),
+    image("it is no path and no reference", "Python:3", "neither a file nor an image reference", "python:3.11-slim"),
+    image("it is written as docker does", "nvcr.io/nvidia/pyg:24", "a registry ends with '#'", "nvcr.io#nvidia/pyg:24"),
+    image("it is written as enroot does", "docker://python:3.11", "neither a file nor", "python:3.11-slim"),
+    image("it is a flag", "--container-name=x", "neither a file nor", "image.sqsh"),
+    image("it holds a space", "a b", "container.image: must be one word", "config keys"),
+)  # fmt: skip
+def test_an_image_that_cannot_be_run(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
+
+
+@rows(
+    mount("a comma is in it", "/a,b:/c", "',' in a mounted path", "cannot escape"),
+    mount("a plus is in it", "/a+b:/c", "'+' in a mounted path", "cannot escape"),
+    mount("a percent sign is in it", "/a%t:/c", "'%' in a mounted path", "cannot escape"),
+    mount("it has too many colons", "/a:/b:ro:/c", "more than SRC:DST:FLAGS", "':'"),
+    mount("its source is relative", "data:/c", "not an absolute path: 'data'", "/SRC:/DST"),
+    mount("its target is relative", "/tmp:c", "not an absolute path: 'c'", "/SRC:/DST"),
+    mount("it is empty", "", "container.mounts", ""),
+    mount("its flag has a typo", "/tmp:/c:r0", "no flag of a mount: 'r0'", "ro, "),
+    mount("it hides the image", "/tmp:/", "nothing can be mounted over the image itself", "/SRC:/DST"),
+    mount("its source is not there", "/tmp/no/such/folder:/c", "no such folder to mount: /tmp/no/such/folder", "mkdir"),
+    mount("another is at its place", '/tmp:/c", "/usr:/c', "two mounts at the same place: /tmp and /usr", "elsewhere"),
+)  # fmt: skip
+def test_a_mount_that_cannot_be_made(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
+
+
+@rows(
+    Mistake(
+        what="the data lies where no mount can go",
+        job=job('image = "./i.sqsh"', '[data]\nroot = "/tmp/a,b"\n'),
+        prepare=with_image(),
+        code=CONFIG,
+        says="',' in a mounted path: /tmp/a,b",
+        hint="cannot escape",
+    ),
+    Mistake(
+        what="the runs lie where no mount can go",
+        job=job('image = "./i.sqsh"'),
+        environment={"CLUSTERCTL_RUNS": "/tmp/a:b"},
+        prepare=with_image(),
+        code=CONFIG,
+        says="':' in a mounted path: /tmp/a:b",
+        hint="cannot escape",
+    ),
+    Mistake(
+        what="the folder to work in is relative",
+        job=job('image = "./i.sqsh"\nworkdir = "src"'),
+        prepare=with_image(),
+        code=CONFIG,
+        says="container.workdir: not an absolute path: src",
+        hint="config keys",
+    ),
+    Mistake(
+        what="the code is to come from no image",
+        job=job('code = "image"'),
+        code=CONFIG,
+        says='container.code: "image" needs an image',
+        hint="config keys",
+    ),
+    Mistake(
+        what="the code is to come from elsewhere",
+        typed="submit ./job.toml --code imag",
+        job=job('image = "./i.sqsh"'),
+        prepare=with_image(),
+        code=CONFIG,
+        says="--set: container.code: must be one of mounted, image",
+        hint="config keys",
+    ),
+    Mistake(
+        what="a key has a typo",
+        job=job('imgae = "./i.sqsh"'),
+        code=CONFIG,
+        says="container.imgae: unknown key (did you mean image?)",
+        hint="config keys",
+    ),
+    Mistake(
+        what="mounts are no list",
+        job=job('image = "./i.sqsh"\nmounts = "/tmp"'),
+        prepare=with_image(),
+        code=CONFIG,
+        says="container.mounts: expected a list",
+        hint="config keys",
+    ),
+    Mistake(
+        what="several things are wrong",
+        job=job('image = "./none.sqsh"\nmounts = ["/tmp/no/such:/a", "/tmp/nor/such:/b"]'),
+        code=CONFIG,
+        says="3 problems with the container",
+        hint="clusterctl image",
+    ),
+)
+def test_a_container_table_that_makes_no_sense(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
+
+
+@rows(
+    Mistake(
+        what="its Python is too old",
+        job=job('image = "./i.sqsh"'),
+        prepare=with_image(
+            "opt/venv/bin/python3.9", "opt/venv/lib/python3.9/site-packages/submitit-1.dist-info/METADATA"
+        ),
+        code=CONFIG,
+        says="/opt/venv/bin/python in the image is Python 3.9",
+        hint="3.11 or later",
+    ),
+    Mistake(
+        what="it has no Python",
+        job=job('image = "./i.sqsh"'),
+        prepare=with_image("bin/sh"),
+        code=CONFIG,
+        says="no /opt/venv/bin/python in the image",
+        hint="install one",
+    ),
+    Mistake(
+        what="its Python is elsewhere",
+        job=job('image = "./i.sqsh"'),
+        prepare=with_image("usr/bin/python3"),
+        code=CONFIG,
+        says="no /opt/venv/bin/python in the image",
+        hint="set `python` in the cluster file: /usr/bin/python3",
+    ),
+    Mistake(
+        what="it has no submitit",
+        job=job('image = "./i.sqsh"'),
+        prepare=with_image("opt/venv/bin/python3.11", f"{PACKAGES}/torch-2.13.0.dist-info/METADATA"),
+        code=CONFIG,
+        says="/opt/venv/bin/python in the image has no submitit",
+        hint="-m pip install clusterctl",
+    ),
+    Mistake(
+        what="it is to bring code that it does not have",
+        typed="submit ./job.toml --code image",
+        job=job('image = "./i.sqsh"'),
+        prepare=with_image(),
+        code=CONFIG,
+        says="in the image has no clusterctl",
+        hint="-m pip install clusterctl",
+    ),
+    Mistake(
+        what="there is no room for it",
+        job=job('image = "./i.sqsh"'),
+        prepare=lambda desk: (with_image()(desk), desk.patch.setattr(unpacked, "room", lambda store: 0)),
+        code=CONFIG,
+        says="no room to unpack ",
+        hint="set CLUSTERCTL_UNPACK",
+    ),
+    Mistake(
+        what="nobody is here to fetch it",
+        job=job('image = "python:3.11-slim"'),
+        prepare=lambda desk: desk.set(PATH="/nowhere", XDG_DATA_HOME=str(desk.folder / "data")),
+        code=OTHER,
+        says="nothing here can build or fetch an image",
+        hint="enroot would do too",
+    ),
+    Mistake(
+        what="there is no program to unpack it",
+        job=job('image = "./i.sqsh"'),
+        prepare=lambda desk: (with_image()(desk), desk.set(PATH="/nowhere")),
+        code=CONFIG,
+        says="no unsquashfs on PATH to unpack",
+        hint="apt-get install squashfs-tools",
+    ),
+)
+def test_an_image_that_a_run_cannot_use(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
+
+
+@rows(
+    Mistake(
+        what="Slurm has no pyxis",
+        job=job('image = "./i.sqsh"'),
+        prepare=with_slurm(image=True, srun="echo Usage: srun"),
+        code=SLURM,
+        says="this Slurm has no pyxis",
+        hint='container_runtime = "builtin"',
+    ),
+    Mistake(
+        what="srun is broken",
+        job=job('image = "./i.sqsh"'),
+        prepare=with_slurm(image=True, srun="echo no such library >&2; exit 127"),
+        code=SLURM,
+        says="srun: no such library",
+    ),
+    Mistake(
+        what="the file is not on the shared file system",
+        job=job('image = "/tmp/no/such.sqsh"'),
+        prepare=with_slurm(image=False),
+        code=CONFIG,
+        says="no such image: /tmp/no/such.sqsh",
+        hint="clusterctl image",
+    ),
+    Mistake(
+        what="the cluster's own mount is not there",
+        job=job('image = "./i.sqsh"'),
+        prepare=with_slurm(image=True, cluster='[container]\nmounts = ["/tmp/no/such"]\n'),
+        code=CONFIG,
+        says="no such folder to mount: /tmp/no/such",
+        hint="mkdir",
+    ),
+    Mistake(
+        what="the runtime is one that nobody knows",
+        job=job('image = "./i.sqsh"'),
+        prepare=with_slurm(image=True, cluster='container_runtime = "docker"\n'),
+        code=CONFIG,
+        says="container_runtime: must be one of pyxis, builtin",
+        hint="config keys",
+    ),
+    Mistake(
+        what="the emulator is to have pyxis",
+        job=job('image = "./i.sqsh"'),
+        files={"cluster/mine.toml": 'kind = "emulator"\ncontainer_runtime = "pyxis"\n'},
+        environment={"CLUSTERCTL_CLUSTER": "mine"},
+        prepare=with_image(),
+        code=CONFIG,
+        says="the emulator has no pyxis",
+        hint="config keys",
+    ),
+)
+def test_a_cluster_that_cannot_run_the_image(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
+    assert desk.asked("sbatch") == 0
+
+
+def test_what_only_the_nodes_may_have_is_a_warning(desk: Desk) -> None:
+    desk.use_slurm(srun=PYXIS, sbatch="echo Submitted batch job 7")
+    desk.write("job.toml", job('image = "/raid-of-the-nodes/images/i.sqsh"\nmounts = ["/raid-of-the-nodes/data"]'))
+    code, _, err = desk.type("submit ./job.toml")
+    assert (code, len(desk.run_directories())) == (0, 1), err
+    assert "warning: not on this machine: /raid-of-the-nodes/images/i.sqsh" in err
+    assert "warning: not on this machine: /raid-of-the-nodes/data" in err
+
+
+def test_a_good_image_is_submitted_without_a_word(desk: Desk) -> None:
+    desk.use_slurm(srun=PYXIS, sbatch="echo Submitted batch job 7")
+    with_image()(desk)
+    desk.write("job.toml", job('image = "./i.sqsh"\nmounts = ["/tmp:/x:ro"]'))
+    code, _, err = desk.type("submit ./job.toml")
+    assert (code, err) == (0, "")
+    assert desk.asked("srun") == 1
+
+
+def test_a_variable_that_the_image_would_change_is_told(desk: Desk) -> None:
+    desk.use_slurm(srun=PYXIS, sbatch="echo Submitted batch job 7")
+    with_image()(desk)
+    (desk.folder / "root" / "etc").mkdir()
+    (desk.folder / "root" / "etc" / "environment").write_text("COLOUR=image\nSHAPE=image\nPATH=/image\n")
+    (desk.project / "i.sqsh").unlink()
+    packing = ["mksquashfs", desk.folder / "root", desk.project / "i.sqsh", "-quiet", "-no-progress"]
+    subprocess.run(packing, check=True, capture_output=True)
+    desk.set(COLOUR="mine", SHAPE="mine")
+    desk.write("job.toml", job('image = "./i.sqsh"', '[env]\nSHAPE = "job"\n'))
+    code, _, err = desk.type("submit ./job.toml")
+    assert code == 0
+    assert "warning: the image sets COLOUR otherwise than your environment does" in err
