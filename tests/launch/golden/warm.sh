@@ -56,9 +56,10 @@ stoppable() {
   done
   return "$code"
 }
+unset PYTHONPATH VIRTUAL_ENV
 export OMP_NUM_THREADS=1
-export PYTHONPATH=/runs/.code/0123/lib:/runs/.code/0123/project
 export SUBMITIT_LOG_LEVEL=WARNING
+export PYTHONPATH=/runs/.code/0123/lib:/runs/.code/0123/project
 export NVIDIA_VISIBLE_DEVICES=all
 export NVIDIA_DRIVER_CAPABILITIES=compute,utility
 
@@ -112,7 +113,7 @@ stoppable srun \
   --no-container-mount-home \
   --no-container-remap-root \
   --no-container-entrypoint \
-  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_RUN_DIR,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,SUBMITIT_LOG_LEVEL \
+  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_RUN_DIR,CUDA_VISIBLE_DEVICES,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,SUBMITIT_LOG_LEVEL \
   --chdir=/runs/.code/0123/project \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   sh -c 'trap "" USR2; exec "$@"' sh \
