@@ -15,6 +15,7 @@ from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
+from clusterctl.slurm.shared import SharedAnswers
 
 Fabricate = Callable[..., RunDir]
 A, B, C = "a-20260101-000000-aaaa", "b-20260101-000000-bbbb", "c-20260101-000000-cccc"
@@ -162,3 +163,30 @@ def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabrica
             }
         ],
     }  # fmt: skip
+
+
+def test_an_answer_from_before_the_submission_says_nothing_about_the_run(fabricate: Fabricate) -> None:
+    run = fabricate(A, {"submission.json": {"job_id": "1", "time": NOW}}, created=NOW - 1)
+
+    def asked_before(cluster: object) -> Slurm:
+        answer = subprocess.CompletedProcess([], 0, "", "")
+        return Slurm(lambda command: command, {}, lambda argv, environment: answer, clock=lambda: NOW - 5)
+
+    (status,) = report([run], asked_before, lambda: NOW + 3).statuses
+    assert (status.stage, status.sure) == (Stage.QUEUED, True)
+
+
+def test_what_slurm_said_before_it_fell_silent_is_shown_with_its_age(fabricate: Fabricate, tmp_path: Path) -> None:
+    run = fabricate(A, {"submission.json": {"job_id": "1", "time": 5}})
+    time = [NOW]
+    shared = SharedAnswers(tmp_path, 10.0, clock=lambda: time[0])
+
+    def slurm(queue: Queue) -> Slurm:
+        return Slurm(lambda command: command, {}, queue._answer, shared=shared)
+
+    report([run], lambda _: slurm(Queue(("1", "PENDING", Path("/x")))), lambda: NOW)
+    time[0] = NOW + 45
+    found = report([run], lambda _: slurm(Queue(silent=True)), lambda: NOW + 45)
+    assert [(status.stage, status.sure) for status in found.statuses] == [(Stage.QUEUED, False)]
+    (problem,) = found.problems
+    assert problem.message == "squeue did not answer within 10 s; what Slurm knew is as of 45 s ago"

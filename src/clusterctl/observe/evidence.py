@@ -38,9 +38,14 @@ class AttemptEvidence:
 
 @dataclass(frozen=True)
 class Answer:
-    """What Slurm said when asked: the run's job, or None where it knows no such job."""
+    """What Slurm said when asked: the run's job, or None where it knows no such job.
+
+    `early`: it was asked before the run was submitted, so that it says nothing. `stale`: it does not answer any more.
+    """
 
     job: QueuedJob | None
+    early: bool = False
+    stale: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ class Evidence:
     finished_at: float | None
     attempts: tuple[AttemptEvidence, ...]
     answer: Answer | None = None
+    submitted_at: float | None = None  # when sbatch had answered
 
 
 def read_evidence(record: Record) -> Evidence:
@@ -65,7 +71,8 @@ def read_evidence(record: Record) -> Evidence:
     if attempts:
         attempts[-1] = replace(attempts[-1], stage=_read_stage(folders[-1]), metrics=_read_metrics(folders[-1]))
     job_id = _job_id(submission) or (attempts[-1].job_id if attempts else "")
-    return Evidence(record, job_id or None, _mark(cancelled), _mark(finished), tuple(attempts))
+    submitted_at = _number(submission or {}, "time")
+    return Evidence(record, job_id or None, _mark(cancelled), _mark(finished), tuple(attempts), None, submitted_at)
 
 
 def numbers_of(record: dict[str, Any]) -> dict[str, Number]:

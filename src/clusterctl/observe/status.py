@@ -53,7 +53,9 @@ def report(
         controller = evidence.record.controller
         if controller not in snapshots:
             try:
-                snapshots[controller] = slurm_of(evidence.record.cluster).snapshot()
+                snapshots[controller] = asked = slurm_of(evidence.record.cluster).snapshot()
+                if asked.problem:
+                    problems.append(_stale(asked.problem, clock() - asked.taken_at))
             except SlurmError as error:
                 snapshots[controller] = None
                 problems.append(error)
@@ -62,6 +64,10 @@ def report(
             found[index] = answered(evidence, snapshot)
     now = clock()
     return Report(now, tuple(judge(evidence, now) for evidence in found), tuple(problems))
+
+
+def _stale(problem: SlurmError, age: float) -> SlurmError:
+    return SlurmError(f"{problem.message}; what Slurm knew is as of {age:.0f} s ago", problem.hint)
 
 
 def answered(evidence: Evidence, snapshot: Snapshot) -> Evidence:
@@ -73,7 +79,8 @@ def answered(evidence: Evidence, snapshot: Snapshot) -> Evidence:
     job_id = evidence.job_id or (job.job_id if job else None)
     if job_id:
         adopt(run, job_id)
-    return replace(evidence, job_id=job_id, answer=Answer(job))
+    early = job is None and snapshot.taken_at <= (evidence.submitted_at or evidence.record.created)
+    return replace(evidence, job_id=job_id, answer=Answer(job, early, stale=snapshot.problem is not None))
 
 
 def to_json(report: Report) -> dict[str, Any]:

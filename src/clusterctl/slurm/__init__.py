@@ -3,5 +3,6 @@
 from clusterctl.slurm.client import Slurm
 from clusterctl.slurm.environment import built_environment
 from clusterctl.slurm.queue import JobState, QueuedJob, Snapshot
+from clusterctl.slurm.shared import Told
 
-__all__ = ["JobState", "QueuedJob", "Slurm", "Snapshot", "built_environment"]
+__all__ = ["JobState", "QueuedJob", "Slurm", "Snapshot", "Told", "built_environment"]
