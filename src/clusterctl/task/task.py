@@ -15,9 +15,10 @@ from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.metrics import MetricsWriter
 from clusterctl.runs.stages import Stage
 from clusterctl.task.device import check_exclusive, choose_device, gpu_identity, visible_gpus
-from clusterctl.task.groups import call_roll, node_group
+from clusterctl.task.groups import call_roll, node_group, ranks_by_node
 from clusterctl.task.once import prepared_once
 from clusterctl.task.rendezvous import meet
+from clusterctl.task.telemetry import start_sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,10 +59,13 @@ def joined(
     job: Job, wanted_device: str, place: Place, attempt: Attempt | None, events: Events, stop: StopRequest
 ) -> Iterator[Task]:
     """Meet the other ranks, take a device, and leave together."""
+    sampler = start_sampling(attempt, place)
     events.stage(Stage.RENDEZVOUS)
     device = choose_device(wanted_device, job.resources.gpus_per_node or 0, visible_gpus(), place.local_rank)
     store = meet(place, attempt)
     members = call_roll(store, place, gpu_identity(device))
+    if sampler is not None:
+        sampler.ranks = next(ranks for ranks in ranks_by_node(members) if place.rank in ranks)
     check_exclusive(members)
     if device.type == "cuda":
         torch.cuda.set_device(device)
