@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from clusterctl.task.device import check_exclusive, choose_device, gpu_identity,
 from clusterctl.task.groups import call_roll, node_group, ranks_by_node
 from clusterctl.task.once import prepared_once
 from clusterctl.task.rendezvous import meet
+from clusterctl.task.step_clock import StepClock
 from clusterctl.task.telemetry import start_sampling
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Task:
     events: Events
     metrics: MetricsWriter
     stop: StopRequest
+    clock: StepClock = field(default_factory=StepClock)
 
     @property
     def leads_node(self) -> bool:
@@ -76,7 +78,7 @@ def joined(
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // node.size()))
     metrics, cache = MetricsWriter(attempt, place.rank), _cache_folder(attempt)
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # its default is beside the code, maybe read-only
-    yield Task(place, device, node, cache, events, metrics, stop)
+    yield Task(place, device, node, cache, events, metrics, stop, StepClock(device))
     dist.destroy_process_group()  # not after an error: NCCL would wait for ranks that may never come
 
 
