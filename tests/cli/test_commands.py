@@ -82,6 +82,42 @@ def test_status_as_json_has_a_version_and_the_names_of_the_stages(typed: Typed, 
     assert [(run["id"], run["stage"]) for run in content["runs"]] == [(A, "finished")]
 
 
+def test_status_for_programs_comes_in_lines_and_as_a_table_too(typed: Typed, fabricate: Fabricate) -> None:
+    for run in (A, B):
+        fabricate(run, FINISHED)
+    _, out, _ = typed("status", "-o", "jsonl")
+    assert [json.loads(line)["id"] for line in out.splitlines()] == [B, A]
+    _, out, _ = typed("status", "-o", "csv")
+    head, *rows = out.splitlines()
+    assert head.startswith("id,job,stage,sure,")
+    assert [row.split(",")[:3] for row in rows] == [[B, "cora", "finished"], [A, "cora", "finished"]]
+    assert typed("status", "--name", "x*", "-o", "csv")[1] == head + "\n"
+    assert "NOTE" not in typed("status", "-o", "wide")[1]  # no run has one
+
+
+def test_status_narrows_by_stage_and_says_so_where_none_is_left(typed: Typed, fabricate: Fabricate) -> None:
+    fabricate(A, FINISHED)
+    fabricate(B, {"attempts/0/host.json": {"start": 1, "end": 2, "exit_code": 3}})
+    assert [line.split()[0] for line in typed("status", "--state", "failed,lost")[1].splitlines()] == ["RUN", B]
+    assert len(typed("status", "--state", "ended")[1].splitlines()) == 3
+    assert typed("status", "--state", "running") == (0, "", "no such runs\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--state", "finish"), "error: no such state: finish\nhint: did you mean finished?\n"),
+        (("--since", "tomorrow"), "error: --since tomorrow: not a duration"),
+        (("--watch", "-o", "json"), "error: --watch does not end, and json has one"),
+        (("cora", "--state", "failed"), "error: RUN names the runs already"),
+    ],
+)
+def test_a_status_that_makes_no_sense_is_said_with_a_hint(typed: Typed, words: tuple[str, ...], says: str) -> None:
+    code, out, err = typed("status", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith(says)
+
+
 def test_status_of_a_slurm_that_fails_shows_what_the_files_say_and_warns(
     typed: Typed, site: Path, fabricate: Fabricate
 ) -> None:

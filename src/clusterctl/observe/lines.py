@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.runs.files import parse_record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # Of a file that is not there (yet), or a folder in its place.
@@ -72,12 +73,23 @@ def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -
     return 0
 
 
-def last_records(path: Path) -> list[dict[str, Any]]:
-    """The last records of a file of JSON lines, as many as 64 KiB hold; torn and foreign lines are dropped."""
+def last_lines(path: Path, most_bytes: int = _BLOCK_BYTES) -> list[bytes]:
+    """The last whole lines, as many as `most_bytes` hold; the first may be cut, and what has no newline is left out."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _BLOCK_BYTES))
-            lines = file.read().split(b"\n")[:-1]
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
+            return file.read().split(b"\n")[:-1]
     except NO_FILE:
         return []
-    return [record for line in lines if (record := parse_record(line)) is not None]
+
+
+def last_records(path: Path, most_bytes: int = _BLOCK_BYTES) -> list[dict[str, Any]]:
+    """The last records of a file of JSON lines, as many as `most_bytes` hold; torn and foreign lines are dropped."""
+    return [record for line in last_lines(path, most_bytes) if (record := parse_record(line)) is not None]
+
+
+def newest_first(lines: list[bytes]) -> Iterator[dict[str, Any]]:
+    """The records of JSON lines from the last one back, each parsed when it is asked for."""
+    for line in reversed(lines):
+        if (record := parse_record(line)) is not None:
+            yield record

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import types
 import typing
 from typing import Any, NamedTuple, TypeVar
@@ -69,6 +70,7 @@ def nearest(word: str, names: typing.Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(word, list(names), n=1)), "")
 
 
+@functools.cache  # a thousand records are read for one `status`, and types never change
 def fields_of(cls: type) -> dict[str, Any]:
     """Field name -> type with its marks, in the order of definition."""
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -76,7 +78,7 @@ def fields_of(cls: type) -> dict[str, Any]:
 
 
 def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, ...], problems: list[Problem]) -> Any:
-    hints = fields_of(cls)
+    hints = dict(fields_of(cls))
     if hints.get("train") is Train:
         workload = record.get("workload")
         if isinstance(workload, str) and workload in WORKLOADS:
