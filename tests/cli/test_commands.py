@@ -12,6 +12,7 @@ import pytest
 from clusterctl import cli
 from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stamp import stamp
 
 Fabricate = Callable[..., RunDir]
 Typed = Callable[..., tuple[int, str, str]]
@@ -153,6 +154,64 @@ def test_logs_mark_each_line_with_its_rank_and_keep_its_bytes(typed: Typed, fabr
     assert typed("logs", "cora") == (0, "r00 hello \x1b[1m0\nr01 hello \x1b[1m1\n", "")
     assert typed("logs", "cora", "--rank", "1") == (0, "hello \x1b[1m1\n", "")
     assert typed("logs", "cora", "--stderr") == (0, "", "")
+
+
+def test_logs_are_merged_labelled_with_their_nodes_and_what_ranks_share_stands_once(
+    typed: Typed, fabricate: Fabricate
+) -> None:
+    began = {
+        f"attempts/0/events/rank_0000{rank}.jsonl": [{"event": "began", "node": f"node{rank // 2}"}]
+        for rank in range(4)
+    }
+    logs = {
+        f"attempts/0/logs/rank_0000{rank}.out": f"{stamp(100)}ready\n{stamp(110 - rank)}rank {rank}\n"
+        for rank in range(4)
+    }
+    fabricate(A, FINISHED | began | logs)
+    assert typed("logs", A)[1].splitlines() == [
+        "r00-03 x4 ready", "r03 node1 rank 3", "r02 node1 rank 2", "r01 node0 rank 1", "r00 node0 rank 0",
+    ]  # fmt: skip
+    assert len(typed("logs", A, "--no-collapse")[1].splitlines()) == 8
+    assert typed("logs", A, "--node", "node1", "--grep", "rank [0-3]", "--times")[1].splitlines() == [
+        "r03 node1 1970-01-01T00:01:47.000Z rank 3", "r02 node1 1970-01-01T00:01:48.000Z rank 2",
+    ]  # fmt: skip
+    assert typed("logs", A, "--since", "1970-01-01T00:01:50Z")[1] == "r00 node0 rank 0\n"
+    assert typed("logs", A, "--since", "5m")[1] == ""
+    assert typed("logs", A, "--node", "node9") == (5, "", f"error: no node node9 in {A}\nhint: it has node0, node1\n")
+
+
+def test_the_errors_of_a_run_are_shown_first_one_first(typed: Typed, fabricate: Fabricate) -> None:
+    def failed(time: float, error: str) -> list[dict[str, object]]:
+        text = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{error}\n'
+        return [{"event": "began"}, {"time": time, "event": "exception", "traceback": text}]
+
+    said = ["ValueError: \x1b[2Jbatch 7", "ValueError: \x1b[2Jbatch 9", "RuntimeError: peer gone"]
+    events = {f"attempts/0/events/rank_0000{n}.jsonl": failed(50 + n, error) for n, error in enumerate(said)}
+    logs = {f"attempts/0/logs/rank_0000{n}.err": "" for n in range(3)}
+    fabricate(A, FINISHED | events | logs)
+    assert typed("logs", A, "--errors")[1].splitlines() == [
+        "r00-01 x2 1970-01-01T00:00:50.000Z",
+        "Traceback (most recent call last):",
+        '  File "t.py", line 3, in f',
+        "ValueError: batch 7",
+        "then r02 1970-01-01T00:00:52.000Z RuntimeError: peer gone",
+    ]
+    fabricate(B, FINISHED | {"attempts/0/logs/rank_00000.out": "fine\n"})
+    assert typed("logs", B, "--errors") == (0, "", f"no errors in the logs of {B}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--grep", "("), "error: --grep (: missing ), unterminated subpattern"),
+        (("--since", "noon"), "error: --since noon: no age and no time"),
+        (("--errors", "-f"), "error: --errors shows errors alone"),
+    ],
+)
+def test_logs_that_make_no_sense_are_said_with_a_hint(typed: Typed, words: tuple[str, ...], says: str) -> None:
+    code, out, err = typed("logs", "cora", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith(says)
 
 
 def test_logs_of_a_missing_rank_are_not_found(typed: Typed, fabricate: Fabricate) -> None:

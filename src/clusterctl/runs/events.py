@@ -34,7 +34,9 @@ class Events:
 
     def began(self, local_rank: int, node_rank: int) -> None:
         """The first event: which process on which node this rank is."""
-        self._write("began", host=socket.gethostname(), pid=os.getpid(), local_rank=local_rank, node_rank=node_rank)
+        host = socket.gethostname()
+        place = {"local_rank": local_rank, "node_rank": node_rank, "node": os.environ.get("SLURMD_NODENAME") or host}
+        self._write("began", host=host, pid=os.getpid(), **place)
 
     def exception(self, error: BaseException) -> None:
         """Record the first exception of this rank, the innermost cause first to be told; later ones are its echo."""
