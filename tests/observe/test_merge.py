@@ -87,7 +87,7 @@ def line(rank: int, text: str, time: float = 0.0) -> Line:
 
 
 def shown(*lines: Line) -> list[tuple[str, tuple[int, ...]]]:
-    return [(one.text.decode(), one.ranks) for one in collapsed(lines)]
+    return [(one.text.decode(), one.ranks or (one.source.rank or 0,)) for one in collapsed(lines)]
 
 
 def test_the_same_line_of_many_ranks_stands_once_at_its_first_place() -> None:
@@ -106,7 +106,7 @@ def test_no_line_is_lost_and_each_ranks_own_order_stays(written: list[tuple[int,
     told = list(collapsed(line(*item) for item in written))
     for rank in range(4):
         own = [text for other, text, _ in written if other == rank]
-        assert sorted(one.text.decode() for one in told if rank in one.ranks) == sorted(own)
+        assert sorted(one.text.decode() for one in told if rank in (one.ranks or (one.source.rank,))) == sorted(own)
 
 
 def test_the_node_of_a_rank_is_in_its_first_event_and_narrows_the_logs(fabricate: Fabricate) -> None:

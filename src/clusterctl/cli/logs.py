@@ -17,7 +17,7 @@ from clusterctl.observe.follow import watch
 from clusterctl.observe.logs import Logs, Nodes, Selection, check_selection
 from clusterctl.observe.record import read_record
 from clusterctl.observe.times import is_stamped, time_of
-from clusterctl.runs.stamp import stamp
+from clusterctl.runs.stamp import LENGTH, stamp
 from clusterctl.spec.values import parse_seconds
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from clusterctl.observe.logs import Line
     from clusterctl.runs.layout import RunDir
 
-_FLUSH_LINES = 200
+# The first lines are shown as they are found, the others some at a time.
+_AT_ONCE_LINES, _TOGETHER_LINES = 100, 500
 
 
 @click.command(short_help="Show what the ranks of a run wrote")
@@ -125,14 +126,20 @@ def _filter(since: float | None, pattern: str | None) -> Callable[[Line], bool]:
 def _print(lines: Iterable[Line], label: _Label, *, times: bool) -> None:
     """A terminal gets text that cannot move its cursor, a file or a pipe the very bytes."""
     at_terminal = sys.stdout.isatty()
-    out = sys.stdout.buffer
+    waiting: list[bytes] = []
     for count, line in enumerate(lines):
         text = as_shown(line.text).encode() if at_terminal else line.text
-        before = (line.content[:25].decode() if is_stamped(line.content) else stamp(line.time)) if times else ""
-        out.write(f"{label.of(line)}{before}".encode() + text + b"\n")
-        if count < _FLUSH_LINES:  # the first ones at once
-            out.flush()
-    out.flush()
+        before = (line.content[:LENGTH].decode() if is_stamped(line.content) else stamp(line.time)) if times else ""
+        waiting.append(f"{label.of(line)}{before}".encode() + text + b"\n")
+        if count < _AT_ONCE_LINES or len(waiting) >= _TOGETHER_LINES:
+            _write(waiting)
+    _write(waiting)
+
+
+def _write(lines: list[bytes]) -> None:
+    sys.stdout.buffer.write(b"".join(lines))
+    sys.stdout.buffer.flush()
+    lines.clear()
 
 
 def _print_errors(run: RunDir, selection: Selection, lines: Iterator[Line], label: _Label) -> None:
@@ -153,12 +160,16 @@ class _Label:
 
     def __init__(self, run: RunDir, *, several_ranks: bool, several_nodes: bool) -> None:
         self._several_ranks, self._several_nodes, self._nodes = several_ranks, several_nodes, Nodes(run)
+        self._known: dict[tuple[int, tuple[int, ...]], str] = {}
 
     def of(self, line: Line) -> str:
         source = line.source
         if source.rank is None:
             return f"{_attempt(source.attempt)}host "
-        return self.of_ranks(source.attempt, line.ranks or (source.rank,))
+        key = (source.attempt, line.ranks or (source.rank,))
+        if key not in self._known:
+            self._known[key] = self.of_ranks(*key)
+        return self._known[key]
 
     def of_ranks(self, attempt: int, ranks: tuple[int, ...]) -> str:
         if not self._several_ranks or not ranks:

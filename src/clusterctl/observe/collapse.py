@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,13 +10,14 @@ if TYPE_CHECKING:
 
     from clusterctl.observe.logs import Line
 
+_Waiting = OrderedDict[tuple[int, bytes], tuple["Line", list[int]]]
 _SECONDS = 2.0  # ranks are not that far apart, nor their clocks
 _MOST_LINES = 2000  # that wait for their like
 
 
 def collapsed(lines: Iterable[Line]) -> Iterator[Line]:
     """`lines`, with the same text of other ranks gathered at its first place. A rank's own repetitions all stay."""
-    waiting: dict[tuple[int, bytes], tuple[Line, list[int]]] = {}
+    waiting: _Waiting = OrderedDict()  # a dict takes ever longer to find its first key when many were removed
     for line in lines:
         rank = line.source.rank
         if rank is None:
@@ -39,11 +41,11 @@ def collapsed(lines: Iterable[Line]) -> Iterator[Line]:
     yield from _released(waiting)
 
 
-def _released(waiting: dict[tuple[int, bytes], tuple[Line, list[int]]]) -> Iterator[Line]:
+def _released(waiting: _Waiting) -> Iterator[Line]:
     for line, ranks in waiting.values():
         yield _joined(line, ranks)
     waiting.clear()
 
 
 def _joined(line: Line, ranks: list[int]) -> Line:
-    return line._replace(ranks=tuple(sorted(ranks)))
+    return line if len(ranks) == 1 else line._replace(ranks=tuple(sorted(ranks)))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Of a file that is not there (yet), or a folder in its place.
 NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _BLOCK_BYTES = 65536
+_FIRST_BLOCK_BYTES = 4096
 _MOST_EXTENTS = 10_000
 _LONGEST_LINE_BYTES = 2**20  # what has no newline until then is handed out as it is
 
@@ -38,8 +39,13 @@ class Growing:
         return list(self.added())
 
     def added(self, block_bytes: int = 2**20) -> Iterator[bytes]:
-        """As `read`, but never more than `block_bytes` of the file are held; the file is opened anew for each block."""
-        while block := self._next_block(block_bytes):
+        """As `read`, but never more than `block_bytes` of the file are held; the file is opened anew for each block.
+
+        The first blocks are small: of many files the first lines are there at once.
+        """
+        size = min(_FIRST_BLOCK_BYTES, block_bytes)
+        while block := self._next_block(size):
+            size = min(4 * size, block_bytes)
             *lines, self._torn = (self._torn + block).split(b"\n")
             yield from lines
             if len(self._torn) >= _LONGEST_LINE_BYTES:

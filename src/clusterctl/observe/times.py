@@ -28,6 +28,11 @@ def without_stamp(line: bytes) -> bytes:
 
 def time_of(line: bytes) -> float | None:
     """Seconds since the epoch; None for a line that does not begin with a time."""
+    if line[23:25] == b"Z " and line[19:20] == b"." and line[20:23].isdigit():
+        try:
+            return _seconds(line[:19], b"Z") + int(line[20:23]) / 1000
+        except ValueError:
+            return None
     if line[4:5] not in (b"-", b"/") and line[5:6] not in (b"-", b"/"):  # most lines end here
         return None
     match = _OTHERS.match(line)
