@@ -70,15 +70,19 @@ def nearest(word: str, names: typing.Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(word, list(names), n=1)), "")
 
 
-@functools.cache  # a thousand records are read for one `status`, and types never change
 def fields_of(cls: type) -> dict[str, Any]:
-    """Field name -> type with its marks, in the order of definition."""
+    """Field name -> type with its marks, in the order of definition; the caller's own."""
+    return dict(_fields_of(cls))
+
+
+@functools.cache  # a thousand records are read for one `status`, and types never change
+def _fields_of(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, ...], problems: list[Problem]) -> Any:
-    hints = dict(fields_of(cls))
+    hints = fields_of(cls)
     if hints.get("train") is Train:
         workload = record.get("workload")
         if isinstance(workload, str) and workload in WORKLOADS:

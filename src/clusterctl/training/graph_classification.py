@@ -64,7 +64,7 @@ class GraphClassification:
     def loss(self, batch: Batch, prepared: GraphBatch) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
         ranks = dist.get_world_size()
-        self._clock.count(nodes=prepared.nodes.numel() * ranks, edges=prepared.columns.numel() * ranks)
+        self._clock.count(nodes=prepared.nodes.numel() * ranks, edges=prepared.incoming[1].numel() * ranks)
         scores = self._scores(prepared, (self._seed, batch.epoch, batch.step))
         losses = F.cross_entropy(scores, self._graphs.y[batch.seeds], reduction="none")
         return (losses * batch.weights).sum() / batch.total
