@@ -27,6 +27,14 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
 
 
+@pytest.fixture(autouse=True)
+def runtime_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What processes share about Slurm lies in a folder of the tests' own."""
+    folder = tmp_path_factory.getbasetemp() / "runtime"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+
+
 Fabricate = Callable[..., RunDir]
 
 

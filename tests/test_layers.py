@@ -30,6 +30,7 @@ OUTSIDE = {
     "numpy": set(TASK),
     "scipy": set(TASK),
     "numba": {"graph"},
+    "pynvml": {"task"},
 }
 
 

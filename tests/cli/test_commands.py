@@ -12,6 +12,7 @@ import pytest
 from clusterctl import cli
 from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stamp import stamp
 
 Fabricate = Callable[..., RunDir]
 Typed = Callable[..., tuple[int, str, str]]
@@ -82,6 +83,42 @@ def test_status_as_json_has_a_version_and_the_names_of_the_stages(typed: Typed, 
     assert [(run["id"], run["stage"]) for run in content["runs"]] == [(A, "finished")]
 
 
+def test_status_for_programs_comes_in_lines_and_as_a_table_too(typed: Typed, fabricate: Fabricate) -> None:
+    for run in (A, B):
+        fabricate(run, FINISHED)
+    _, out, _ = typed("status", "-o", "jsonl")
+    assert [json.loads(line)["id"] for line in out.splitlines()] == [B, A]
+    _, out, _ = typed("status", "-o", "csv")
+    head, *rows = out.splitlines()
+    assert head.startswith("id,job,stage,sure,")
+    assert [row.split(",")[:3] for row in rows] == [[B, "cora", "finished"], [A, "cora", "finished"]]
+    assert typed("status", "--name", "x*", "-o", "csv")[1] == head + "\n"
+    assert "NOTE" not in typed("status", "-o", "wide")[1]  # no run has one
+
+
+def test_status_narrows_by_stage_and_says_so_where_none_is_left(typed: Typed, fabricate: Fabricate) -> None:
+    fabricate(A, FINISHED)
+    fabricate(B, {"attempts/0/host.json": {"start": 1, "end": 2, "exit_code": 3}})
+    assert [line.split()[0] for line in typed("status", "--state", "failed,lost")[1].splitlines()] == ["RUN", B]
+    assert len(typed("status", "--state", "ended")[1].splitlines()) == 3
+    assert typed("status", "--state", "running") == (0, "", "no such runs\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--state", "finish"), "error: no such state: finish\nhint: did you mean finished?\n"),
+        (("--since", "tomorrow"), "error: --since tomorrow: not a duration"),
+        (("--watch", "-o", "json"), "error: --watch does not end, and json has one"),
+        (("cora", "--state", "failed"), "error: RUN names the runs already"),
+    ],
+)
+def test_a_status_that_makes_no_sense_is_said_with_a_hint(typed: Typed, words: tuple[str, ...], says: str) -> None:
+    code, out, err = typed("status", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith(says)
+
+
 def test_status_of_a_slurm_that_fails_shows_what_the_files_say_and_warns(
     typed: Typed, site: Path, fabricate: Fabricate
 ) -> None:
@@ -117,6 +154,64 @@ def test_logs_mark_each_line_with_its_rank_and_keep_its_bytes(typed: Typed, fabr
     assert typed("logs", "cora") == (0, "r00 hello \x1b[1m0\nr01 hello \x1b[1m1\n", "")
     assert typed("logs", "cora", "--rank", "1") == (0, "hello \x1b[1m1\n", "")
     assert typed("logs", "cora", "--stderr") == (0, "", "")
+
+
+def test_logs_are_merged_labelled_with_their_nodes_and_what_ranks_share_stands_once(
+    typed: Typed, fabricate: Fabricate
+) -> None:
+    began = {
+        f"attempts/0/events/rank_0000{rank}.jsonl": [{"event": "began", "node": f"node{rank // 2}"}]
+        for rank in range(4)
+    }
+    logs = {
+        f"attempts/0/logs/rank_0000{rank}.out": f"{stamp(100)}ready\n{stamp(110 - rank)}rank {rank}\n"
+        for rank in range(4)
+    }
+    fabricate(A, FINISHED | began | logs)
+    assert typed("logs", A)[1].splitlines() == [
+        "r00-03 x4 ready", "r03 node1 rank 3", "r02 node1 rank 2", "r01 node0 rank 1", "r00 node0 rank 0",
+    ]  # fmt: skip
+    assert len(typed("logs", A, "--no-collapse")[1].splitlines()) == 8
+    assert typed("logs", A, "--node", "node1", "--grep", "rank [0-3]", "--times")[1].splitlines() == [
+        "r03 node1 1970-01-01T00:01:47.000Z rank 3", "r02 node1 1970-01-01T00:01:48.000Z rank 2",
+    ]  # fmt: skip
+    assert typed("logs", A, "--since", "1970-01-01T00:01:50Z")[1] == "r00 node0 rank 0\n"
+    assert typed("logs", A, "--since", "5m")[1] == ""
+    assert typed("logs", A, "--node", "node9") == (5, "", f"error: no node node9 in {A}\nhint: it has node0, node1\n")
+
+
+def test_the_errors_of_a_run_are_shown_first_one_first(typed: Typed, fabricate: Fabricate) -> None:
+    def failed(time: float, error: str) -> list[dict[str, object]]:
+        text = f'Traceback (most recent call last):\n  File "t.py", line 3, in f\n{error}\n'
+        return [{"event": "began"}, {"time": time, "event": "exception", "traceback": text}]
+
+    said = ["ValueError: \x1b[2Jbatch 7", "ValueError: \x1b[2Jbatch 9", "RuntimeError: peer gone"]
+    events = {f"attempts/0/events/rank_0000{n}.jsonl": failed(50 + n, error) for n, error in enumerate(said)}
+    logs = {f"attempts/0/logs/rank_0000{n}.err": "" for n in range(3)}
+    fabricate(A, FINISHED | events | logs)
+    assert typed("logs", A, "--errors")[1].splitlines() == [
+        "r00-01 x2 1970-01-01T00:00:50.000Z",
+        "Traceback (most recent call last):",
+        '  File "t.py", line 3, in f',
+        "ValueError: batch 7",
+        "then r02 1970-01-01T00:00:52.000Z RuntimeError: peer gone",
+    ]
+    fabricate(B, FINISHED | {"attempts/0/logs/rank_00000.out": "fine\n"})
+    assert typed("logs", B, "--errors") == (0, "", f"no errors in the logs of {B}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--grep", "("), "error: --grep (: missing ), unterminated subpattern"),
+        (("--since", "noon"), "error: --since noon: no age and no time"),
+        (("--errors", "-f"), "error: --errors shows errors alone"),
+    ],
+)
+def test_logs_that_make_no_sense_are_said_with_a_hint(typed: Typed, words: tuple[str, ...], says: str) -> None:
+    code, out, err = typed("logs", "cora", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith(says)
 
 
 def test_logs_of_a_missing_rank_are_not_found(typed: Typed, fabricate: Fabricate) -> None:

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from clusterctl.observe.evidence import AttemptEvidence
+from clusterctl.observe.pace import Pace
 from clusterctl.observe.record import Record
 from clusterctl.observe.stage import Status
 from clusterctl.runs.layout import RunDir
@@ -38,7 +39,15 @@ def status(
     )
 
 
-TRAINING = {"step": 130, "steps": 2600, "epoch": 1, "epochs": 20, "loss": 0.51234, "val_accuracy": 0.8125}
+TRAINING = {
+    "step": 130,
+    "steps": 2600,
+    "epoch": 1,
+    "epochs": 20,
+    "loss": 0.51234,
+    "val_accuracy": 0.8125,
+    "nodes_per_second": 35_210,
+}
 FINISHED = TRAINING | {"step": 2600, "epoch": 20, "loss": 0.0123, "test_accuracy": 0.88512, "test_nodes": 1000}
 
 
@@ -46,7 +55,14 @@ FINISHED = TRAINING | {"step": 2600, "epoch": 20, "loss": 0.0123, "test_accuracy
 def statuses() -> list[Status]:
     return [
         status("cora-20260102-030405-00a1", Stage.QUEUED, reason="Resources"),
-        status("cora-20260102-030404-00a1", Stage.TRAINING, metrics=TRAINING),
+        status(
+            "cora-20260102-030404-00a1",
+            Stage.TRAINING,
+            metrics=TRAINING,
+            nodes="node[1-2]",
+            pace=Pace(4.0, NOW - 1),
+            gpu=87.4,
+        ),
         status("cora-20260101-030405-00a1", Stage.FINISHED, age=90_000, metrics=FINISHED, exit_code=0),
         status("a-rather-long-name-20260101-030405-00a1", Stage.FAILED, metrics={}, exit_code=137),
         status("cora-20251231-235959-00a1", Stage.QUEUED, sure=False),
@@ -55,7 +71,7 @@ def statuses() -> list[Status]:
 
 @pytest.fixture
 def console() -> Callable[..., tuple[Console, StringIO]]:
-    def make(width: int = 80, **options: bool) -> tuple[Console, StringIO]:
+    def make(width: int = 80, **options: object) -> tuple[Console, StringIO]:
         file = StringIO()
         return Console(file=file, width=width, highlight=False, markup=False, emoji=False, **options), file  # type: ignore[arg-type]
 

@@ -70,6 +70,7 @@ def test_slurm_is_needed_for_these(open_: Evidence) -> None:
     ("known", "stage"),
     [
         (evidence(answer=job(JobState.PENDING)), Stage.QUEUED),
+        (evidence(RUNNING, answer=job(JobState.PENDING)), Stage.TRAINING),  # it has started since the answer
         (evidence(TERMINATED, answer=job(JobState.PENDING)), Stage.QUEUED),
         (evidence(answer=job(JobState.RUNNING)), Stage.STARTING),
         (evidence(answer=job(JobState.CONFIGURING)), Stage.STARTING),

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from json_schema import violations
 
 from clusterctl.errors import SlurmError
-from clusterctl.observe.status import report, to_json
+from clusterctl.observe.status import SCHEMA, Filter, newest, report, to_json
 from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
+from clusterctl.slurm.shared import SharedAnswers
 
 Fabricate = Callable[..., RunDir]
 A, B, C = "a-20260101-000000-aaaa", "b-20260101-000000-bbbb", "c-20260101-000000-cccc"
@@ -130,6 +134,7 @@ def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabrica
     )
     content = to_json(report([run], Queue(), lambda: NOW))
     assert json.loads(json.dumps(content, allow_nan=False)) == content
+    assert violations(content, json.loads(SCHEMA.read_text())) == []
     assert content == {
         "schema_version": 1,
         "as_of": NOW,
@@ -141,6 +146,9 @@ def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabrica
                 "sure": True,
                 "job_id": "12",
                 "attempt": 0,
+                "attempts": 1,
+                "cancelling": False,
+                "reason": "",
                 "epoch": 2,
                 "epochs": 2,
                 "step": 4,
@@ -148,12 +156,19 @@ def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabrica
                 "loss": None,
                 "val_accuracy": None,
                 "test_accuracy": 0.875,
+                "progress": 1.0,
+                "seconds_left": None,
+                "steps_per_second": None,
+                "nodes_per_second": None,
+                "edges_per_second": None,
+                "gpu_percent": None,
                 "metrics": {
                     "step": 4, "steps": 4, "epoch": 2, "epochs": 2, "loss": None, "test_accuracy": 0.875,
                     "test_nodes": 16,
                 },
                 "nodes": 2,
                 "tasks_per_node": 2,
+                "node_names": "node[1-2]",
                 "created": 1_000_000.0,
                 "started": 100,
                 "ended": 160,
@@ -162,3 +177,87 @@ def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabrica
             }
         ],
     }  # fmt: skip
+
+
+def test_an_answer_from_before_the_submission_says_nothing_about_the_run(fabricate: Fabricate) -> None:
+    run = fabricate(A, {"submission.json": {"job_id": "1", "time": NOW}}, created=NOW - 1)
+
+    def asked_before(cluster: object) -> Slurm:
+        answer = subprocess.CompletedProcess([], 0, "", "")
+        return Slurm(lambda command: command, {}, lambda argv, environment: answer, clock=lambda: NOW - 5)
+
+    (status,) = report([run], asked_before, lambda: NOW + 3).statuses
+    assert (status.stage, status.sure) == (Stage.QUEUED, True)
+
+
+def test_what_slurm_said_before_it_fell_silent_is_shown_with_its_age(fabricate: Fabricate, tmp_path: Path) -> None:
+    run = fabricate(A, {"submission.json": {"job_id": "1", "time": 5}})
+    moment = [NOW]
+    shared = SharedAnswers(tmp_path, 10.0, clock=lambda: moment[0])
+
+    def slurm(queue: Queue) -> Slurm:
+        return Slurm(lambda command: command, {}, queue._answer, shared=shared)
+
+    report([run], lambda _: slurm(Queue(("1", "PENDING", Path("/x")))), lambda: NOW)
+    moment[0] = NOW + 45
+    found = report([run], lambda _: slurm(Queue(silent=True)), lambda: NOW + 45)
+    assert [(status.stage, status.sure) for status in found.statuses] == [(Stage.QUEUED, False)]
+    (problem,) = found.problems
+    assert problem.message == "squeue did not answer within 10 s; what Slurm knew is as of 45 s ago"
+
+
+def test_a_run_at_work_tells_its_pace_the_time_left_and_its_gpus_and_fits_the_schema(fabricate: Fabricate) -> None:
+    rates = {"nodes_per_second": 1000, "edges_per_second": 25_000}
+    steps = [{"time": NOW - 20 + step, "step": step, "steps": 100, "loss": 1.0, **rates} for step in range(1, 11)]
+    gpus = [{"index": 0, "utilisation": 90}, {"index": 1, "utilisation": 70}, {"index": 2, "utilisation": None}]
+    run = fabricate(
+        A,
+        {
+            "submission.json": {"job_id": "1", "time": 5},
+            "attempts/0/host.json": {"start": NOW - 30},
+            "attempts/0/events/rank_00000.jsonl": [{"event": "stage", "stage": "training"}],
+            "attempts/0/metrics.jsonl": [{"time": NOW - 25, "val_accuracy": 0.5}, *steps],
+            "attempts/0/telemetry/node1.jsonl": [{"time": NOW, "seconds": 5, "gpus": gpus}],
+        },
+    )
+    content = to_json(report([run], Queue(("1", "RUNNING", run.path)), lambda: NOW))
+    assert violations(content, json.loads(SCHEMA.read_text())) == []
+    (one,) = content["runs"]
+    assert (one["stage"], one["progress"], one["val_accuracy"]) == ("training", 0.1, 0.5)
+    assert one["steps_per_second"] == 1.0
+    assert one["seconds_left"] == 80.0  # 90 steps, and the last one was 10 s ago
+    assert (one["gpu_percent"], one["nodes_per_second"], one["edges_per_second"]) == (80.0, 1000, 25_000)
+
+
+def test_the_schema_refuses_what_is_not_as_it_says(fabricate: Fabricate) -> None:
+    content = to_json(report([fabricate(A, {"finished.json": {}})], Queue(), lambda: NOW))
+    schema = json.loads(SCHEMA.read_text())
+    for change in ({"stage": "asleep"}, {"further": 1}, {"loss": "nan"}, {"metrics": {"a": None, "b": []}}):
+        assert violations({**content, "runs": [content["runs"][0] | change]}, schema), change
+    del content["runs"][0]["id"]
+    assert violations(content, schema)
+
+
+def test_runs_are_chosen_by_name_stage_and_age(fabricate: Fabricate, folder: Path) -> None:
+    now = time.time()
+    fabricate(A, {"finished.json": {}}, created=now - 100)
+    fabricate(B, {"attempts/0/host.json": {"start": 1, "end": 2, "exit_code": 1}}, created=now - 5000)
+    fabricate(C, {"finished.json": {}}, created=now - 9000)
+
+    def ids(wanted: Filter, count: int | None = None) -> list[str]:
+        return [status.record.run.id for status in newest(folder, wanted, count).statuses]
+
+    assert len(ids(Filter())) == 3
+    assert ids(Filter(names=("b*", "a"))) == [run for run in ids(Filter()) if run in (A, B)]
+    assert ids(Filter(stages=frozenset({Stage.FAILED}))) == [B]
+    assert ids(Filter(seconds=6000)) == [run for run in ids(Filter()) if run in (A, B)]
+    assert ids(Filter(stages=frozenset({Stage.FINISHED})), 1) == [run for run in ids(Filter()) if run in (A, C)][:1]
+    assert ids(Filter(names=("[",))) == []
+
+
+def test_who_looks_again_reads_a_finished_run_no_more(fabricate: Fabricate) -> None:
+    run = fabricate(A, {"finished.json": {"time": 5}})
+    ended: dict[RunDir, Any] = {}
+    first = report([run], Queue(), lambda: NOW, ended)
+    run.run_json.unlink()
+    assert report([run], Queue(), lambda: NOW, ended) == first

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from clusterctl.observe.times import is_stamped, without_stamp
 from clusterctl.runs.entry import Entry
 from clusterctl.runs.files import read_lines, write_json
 from clusterctl.runs.layout import RunDir
@@ -72,7 +73,9 @@ def test_an_exception_is_recorded_with_its_traceback_before_anything_else(run: R
 def test_what_the_user_can_mend_is_told_without_a_traceback(run: RunDir) -> None:
     done, events = started(run, "raise TaskError('no data at /x', 'set data.root')")
     assert done.returncode == 1
-    assert done.stderr == "error: no data at /x\nhint: set data.root\n"
+    lines = done.stderr.encode().splitlines()
+    assert all(map(is_stamped, lines))
+    assert [without_stamp(line) for line in lines] == [b"error: no data at /x", b"hint: set data.root"]
     assert [event["event"] for event in events][-2:] == ["exception", "exit"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -68,3 +69,24 @@ def test_nonsense_in_every_field_never_raises_and_is_read_or_counted(values: lis
     assert all(job.job_id == "7" for job in snapshot.jobs.values())
     assert len(snapshot.jobs) + snapshot.skipped == 1
     assert bool(snapshot.jobs) == (sum(value.count("\x1f") + 1 for value in values) + 1 >= len(FIELDS))
+
+
+@pytest.mark.parametrize(
+    ("version", "states"),
+    [
+        ("22.05.8", ["CANCELLED", "FAILED", *["PENDING"] * 5, "RUNNING"]),
+        ("23.11", ["COMPLETING", "OUT_OF_MEMORY", *["PENDING"] * 3, "RUNNING"]),
+        ("24.11", ["CONFIGURING", "NODE_FAIL", "PENDING", "REQUEUE_HOLD", "RESV_DEL_HOLD", "STAGE_OUT"]),
+        ("25.05", ["DEADLINE", "LAUNCH_FAILED", "PENDING", "PREEMPTED", "RUNNING", "UNKNOWN"]),
+    ],
+)
+def test_what_each_version_says_is_read_whole(version: str, states: list[str]) -> None:
+    text = (Path(__file__).parent / "fixtures" / f"squeue-{version}.txt").read_text()
+    snapshot = parse_queue(text, 0.0)
+    jobs = list(snapshot.jobs.values())
+    assert sorted(job.state.value for job in jobs) == states
+    assert snapshot.skipped == 0
+    assert all(job.work_dir in ("/runs/cora-20260102-030405-00a1", "/tmp") for job in jobs)
+    assert all(job.nodes and job.start_time for job in jobs if job.state is JobState.RUNNING)
+    assert all(job.state.waiting for job in jobs if job.state.value.startswith(("PENDING", "RESV", "REQUEUE")))
+    assert all(job.state.ended for job in jobs if job.state.value.endswith(("FAIL", "FAILED", "MEMORY", "DEADLINE")))

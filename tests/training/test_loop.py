@@ -78,6 +78,11 @@ def test_every_step_and_every_score_is_in_the_metrics(lone_task: Task, tmp_path:
     assert [record["val_accuracy"] for record in scores] == [0.75, 0.75]
     assert (scores[-1]["test_accuracy"], scores[-1]["test_nodes"]) == (0.75, 4)
     assert "test_accuracy" not in scores[0]
+    assert all(record["evaluation_seconds"] > 0 for record in scores)
+    for record in losses:
+        assert record["seconds"] > 0
+        parts = sum(record[part] for part in ("sampling", "gathering", "compute", "communication"))
+        assert record["seconds"] == pytest.approx(parts, abs=1e-5)
 
 
 def test_it_learns_and_rank_0_tells_every_epoch(lone_task: Task, capsys: pytest.CaptureFixture[str]) -> None:

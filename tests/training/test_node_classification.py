@@ -69,3 +69,19 @@ def test_bfloat16_keeps_weights_and_gradients_in_float32_and_stays_close(
     for ours, exact in zip(got, wanted, strict=True):
         assert float((ours - exact).norm() / exact.norm()) < 0.05
     assert NodeClassification(graph, coarse, lone_task).evaluate(("test",))["test"].total == graph.test.numel()
+
+
+def test_a_step_tells_what_it_gathers_computes_and_how_many_edges_it_sampled(
+    random_graph: MakeGraph, lone_task: Task
+) -> None:
+    graph = random_graph()
+    objective = NodeClassification(graph, EXACT, lone_task)
+    batch = batch_of(graph)
+    prepared = objective.prepare(batch)
+    lone_task.clock.restart("sampling")
+    objective.loss(batch, prepared)
+    lap = lone_task.clock.lap("compute")
+    assert lap["gathering"] > 0
+    assert lap["compute"] > 0
+    edges = sum(block.neighbors.numel() for block in prepared)
+    assert lap["edges_per_second"] / lap["nodes_per_second"] == pytest.approx(edges / batch.total, rel=0.01)

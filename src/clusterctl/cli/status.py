@@ -2,46 +2,159 @@
 
 from __future__ import annotations
 
-import itertools
 import json
+import sys
+import time
+from typing import TYPE_CHECKING
 
 import click
 
 from clusterctl.cli.options import cluster_option, runs_named, warn
 from clusterctl.config import chosen_runs_folder
-from clusterctl.observe.find import newest_first
-from clusterctl.observe.status import report, to_json
+from clusterctl.errors import UsageError
+from clusterctl.observe.status import Filter, newest, report, run_columns, run_record, to_json
+from clusterctl.runs.stages import ENDED, Stage
+from clusterctl.spec.record import nearest
+from clusterctl.spec.values import parse_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clusterctl.observe.status import Ended, Report
+
+LOOK_SECONDS = 2.0
+_DEFAULT_COUNT = 10
+# Words for several stages at once.
+_GROUPS = {
+    "ended": ENDED,
+    "alive": frozenset(Stage) - ENDED,
+    "running": frozenset(Stage) - ENDED - {Stage.QUEUED},
+}
 
 
 @click.command(short_help="Show runs: stage, progress, accuracy")
 @click.argument("names", metavar="[RUN]...", nargs=-1)
-@click.option("-n", "count", metavar="N", type=click.IntRange(min=1), default=10, help="The newest N; default: 10.")
+@click.option("-n", "count", metavar="N", type=click.IntRange(min=1), help="The newest N; default: 10.")
 @click.option("-a", "--all", "everything", is_flag=True, help="All runs, however old.")
-@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets.")
+@click.option("--name", "patterns", metavar="GLOB", multiple=True, help="Runs whose job or id is like this: 'cora*'.")
+@click.option("--state", "states", metavar="STAGE", multiple=True, help="In this stage, or: alive, running, ended.")
+@click.option("--since", metavar="AGE", help="Submitted no longer ago than this: 90m, 8h, 2d.")
+@click.option("-w", "--watch", is_flag=True, help="Show them again every 2 seconds, until Ctrl-C.")
+@click.option(
+    "-o",
+    "output",
+    type=click.Choice(["table", "wide", "json", "jsonl", "csv"]),
+    default="table",
+    help="What stdout gets.",
+)
 @cluster_option
-def status(names: tuple[str, ...], count: int, everything: bool, output: str, cluster: str | None) -> None:
-    """Show RUNs, or the newest ones: stage, progress, accuracy.
+def status(
+    names: tuple[str, ...],
+    count: int | None,
+    everything: bool,
+    patterns: tuple[str, ...],
+    states: tuple[str, ...],
+    since: str | None,
+    watch: bool,
+    output: str,
+    cluster: str | None,
+) -> None:
+    """Show RUNs, or the newest ones: stage, progress, time left, loss, accuracy, throughput.
 
     \b
     Examples:
       clusterctl status
+      clusterctl status --watch
+      clusterctl status --state running --since 2d
       clusterctl status @last -o json
     """
-    if names:
-        runs = runs_named(names, cluster)
-    else:
-        newest = newest_first(chosen_runs_folder(cluster))
-        runs = list(newest if everything else itertools.islice(newest, count))
-    found = report(runs)
+    wanted = Filter(patterns, _stages(states), _seconds(since))
+    if names and (patterns or states or since or everything or count):
+        raise UsageError("RUN names the runs already", "leave out -n, -a, --name, --state and --since")
+    if watch and output in ("json", "csv"):
+        raise UsageError(f"--watch does not end, and {output} has one", "use -o jsonl: a line whenever a run changes")
+    most = None if everything else count or _DEFAULT_COUNT
+    runs, folder = runs_named(names, cluster), None if names else chosen_runs_folder(cluster)
+    ended: Ended = {}
+
+    def look() -> Report:
+        return report(runs, ended=ended) if folder is None else newest(folder, wanted, most, ended)
+
+    if watch:
+        _watch(look, output)
+        return
+    found = look()
     if names and not found.statuses:
         raise found.problems[0]
-    if output == "json":
-        click.echo(json.dumps(to_json(found), indent=1))
-    elif found.statuses:
-        from clusterctl.display import table, terminal  # rich: for people only
-
-        table.show_runs(terminal.data(), found.statuses, found.as_of)
-    elif not found.problems:
-        click.echo("no runs yet; try: clusterctl submit cora --follow", err=True)
+    if found.statuses or output in ("json", "csv"):
+        _show(found, output)
+    elif not found.problems and output in ("table", "wide"):
+        narrowed = bool(patterns or states or since)
+        click.echo("no such runs" if narrowed else "no runs yet; try: clusterctl submit cora --follow", err=True)
     for problem in found.problems:
         warn(problem.message, problem.hint)
+
+
+def _show(found: Report, output: str) -> None:
+    if output in ("table", "wide"):
+        from clusterctl.display import table, terminal  # rich: for people only
+
+        table.show_runs(terminal.data(), found.statuses, found.as_of, wide=output == "wide")
+    elif output == "json":
+        click.echo(json.dumps(to_json(found), indent=1))
+    elif output == "jsonl":
+        for run in to_json(found)["runs"]:
+            click.echo(json.dumps(run))
+    else:
+        _write_csv(found)
+
+
+def _write_csv(found: Report) -> None:
+    """One line a run under a line of names; the further metrics are in the JSON outputs."""
+    import csv
+
+    columns = [column for column in run_columns() if column != "metrics"]
+    writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(run_record(one, found.as_of) for one in found.statuses)
+
+
+def _watch(look: Callable[[], Report], output: str) -> None:
+    def reports() -> Iterator[Report]:
+        while True:
+            yield look()
+            time.sleep(LOOK_SECONDS)
+
+    if output != "jsonl":
+        from clusterctl.display import terminal, watch
+
+        watch.show(reports(), terminal.data(), wide=output == "wide")
+        return
+    told: dict[str, object] = {}
+    for found in reports():
+        for run in to_json(found)["runs"]:
+            news = {name: value for name, value in run.items() if name != "seconds_left"}
+            if told.get(run["id"]) != news:
+                told[run["id"]] = news
+                click.echo(json.dumps(run))
+
+
+def _stages(words: tuple[str, ...]) -> frozenset[Stage]:
+    """The stages that `--state` names, also several after commas."""
+    stages: frozenset[Stage] = frozenset()
+    known = {stage.value: frozenset({stage}) for stage in Stage} | _GROUPS
+    for word in ",".join(words).split(",") if words else ():
+        if word not in known:
+            close = nearest(word, known)
+            raise UsageError(
+                f"no such state: {word}", f"did you mean {close}?" if close else f"one of {', '.join(known)}"
+            )
+        stages |= known[word]
+    return stages
+
+
+def _seconds(age: str | None) -> float | None:
+    try:
+        return None if age is None else float(parse_seconds(age))
+    except ValueError as error:
+        raise UsageError(f"--since {age}: {error}", "for example --since 2d") from None

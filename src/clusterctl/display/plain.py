@@ -62,3 +62,11 @@ def share(done: float | None, total: float | None) -> str:
     if done is None:
         return ""
     return f"{done:.0f}" if total is None else f"{done:.0f}/{total:.0f}"
+
+
+def rounded(value: float) -> str:
+    """A count or a rate in three digits: 950, 1.2k, 35k, 1.2M."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.1f}{unit}" if abs(value) < 10 * size else f"{value / size:.0f}{unit}"
+    return f"{value:.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.1f}"

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from rich.table import Table
+from rich.cells import cell_len
 from rich.text import Text
 
-from clusterctl.display.plain import duration, number, plain, share
+from clusterctl.display.plain import duration, number, plain, rounded, share
+from clusterctl.observe.pace import progress, seconds_left
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rich.console import Console
 
+    from clusterctl.observe.evidence import Number
     from clusterctl.observe.stage import Status
 
 _STYLES = {Stage.FINISHED: "green", Stage.QUEUED: "yellow", Stage.CANCELLED: "dim"}
+_AT_WORK = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
 _GAP = 2
+_BAR_CELLS = 10
+_PARTS = " ▏▎▍▌▋▊▉"
 
 
 class Column(NamedTuple):
@@ -31,31 +36,57 @@ class Column(NamedTuple):
 _COLUMNS = (
     Column("RUN", lambda status, _: status.record.run.id, 0),
     Column("STAGE", lambda status, _: _stage_text(status), 0),
+    Column("PROGRESS", lambda status, _: _bar(status), 5),
     Column("EPOCH", lambda status, _: share(status.metrics.get("epoch"), status.metrics.get("epochs")), 1, True),
-    Column("STEP", lambda status, _: share(status.metrics.get("step"), status.metrics.get("steps")), 7, True),
+    Column("STEP", lambda status, _: share(status.metrics.get("step"), status.metrics.get("steps")), 10, True),
+    Column("ETA", lambda status, now: _time_left(status, now), 3, True),
     Column("LOSS", lambda status, _: number(status.metrics.get("loss")), 1, True),
-    Column("VAL", lambda status, _: number(status.metrics.get("val_accuracy")), 3, True),
+    Column(
+        "VAL", lambda status, _: number(status.metrics.get("val_accuracy", status.metrics.get("accuracy"))), 4, True
+    ),
     Column("TEST", lambda status, _: number(status.metrics.get("test_accuracy")), 2, True),
-    Column("TASKS", lambda status, _: f"{status.record.job.resources.nodes}x{status.record.tasks_per_node}", 6, True),
+    Column("NODES/S", lambda status, _: _throughput(status), 8, True),
+    Column("GPU", lambda status, _: _gpu(status), 7, True),
+    Column("TASKS", lambda status, _: f"{status.record.job.resources.nodes}x{status.record.tasks_per_node}", 9, True),
     Column("AGE", lambda status, now: duration(now - status.record.created), 4, True),
-    Column("RAN", lambda status, now: _ran(status, now), 8, True),
-    Column("TRY", lambda status, _: str(status.attempts or ""), 9, True),
-    Column("JOB", lambda status, _: status.job_id or "", 10, True),
-    Column("NOTE", lambda status, _: note(status), 5),
+    Column("RAN", lambda status, now: _ran(status, now), 11, True),
+    Column("TRY", lambda status, _: str(status.attempts or ""), 12, True),
+    Column("JOB", lambda status, _: status.job_id or "", 13, True),
+    Column("NOTE", lambda status, _: note(status), 6),
 )
+_NODES = Column("ON", lambda status, _: plain(status.attempt.nodes) if status.attempt else "", 14)
 
 
-def show_runs(console: Console, statuses: Sequence[Status], now: float) -> None:
-    """Print one line a run, newest first as given."""
-    columns = _fitting(statuses, now, console.width)
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(column.title, justify="right" if column.right else "left", overflow="fold")
-    for status in statuses:
-        style = _STYLES.get(status.stage, "red" if status.stage.ended else "cyan")
-        texts = (Text(column.cell(status, now), style if column.title == "STAGE" else "") for column in columns)
-        table.add_row(*texts)
-    console.print(table)
+def show_runs(console: Console, statuses: Sequence[Status], now: float, *, wide: bool = False) -> None:
+    """Print one line a run, newest first as given; `wide` prints every column, however long the lines get."""
+    console.print(runs_table(statuses, now, None if wide else console.width), soft_wrap=True)
+
+
+def runs_table(statuses: Sequence[Status], now: float, width: int | None, rows: int | None = None) -> Text:
+    """The table, in lines of at most `width` cells (None: as they come) and at most `rows` of them with its head.
+
+    Put together here: rich's own table takes a millisecond a line.
+    """
+    left_out = len(statuses) - (rows - 2) if rows is not None and len(statuses) + 1 > rows else 0
+    shown = statuses[: len(statuses) - left_out]
+    columns = [*_COLUMNS, _NODES] if width is None else list(_COLUMNS)
+    cells = {column: [column.cell(status, now) for status in shown] for column in columns}
+    widths = {column: max(map(cell_len, (column.title, *cells[column]))) for column in columns}
+    columns = _fitting([column for column in columns if any(cells[column])], widths, width)
+    lines = [Text("  ".join(_padded(column.title, widths[column], column) for column in columns).rstrip(), "bold")]
+    for place, status in enumerate(shown):
+        line = Text()
+        for column in columns:
+            style = _style(status) if column.title == "STAGE" else ""
+            line.append("  " if line else "").append(_padded(cells[column][place], widths[column], column), style)
+        line.rstrip()
+        lines.append(line)
+    if left_out:
+        lines.append(Text(f"and {left_out} more", "dim"))
+    if width is not None:
+        for line in lines:
+            line.truncate(width)
+    return Text("\n").join(lines)
 
 
 def note(status: Status) -> str:
@@ -67,14 +98,57 @@ def note(status: Status) -> str:
     return f"exit code {status.exit_code}" if status.stage is Stage.FAILED and status.exit_code else ""
 
 
-def _fitting(statuses: Sequence[Status], now: float, width: int) -> list[Column]:
-    widths = {
-        column: max(len(column.title), *(len(column.cell(status, now)) for status in statuses)) for column in _COLUMNS
-    }
-    filled = [column for column in _COLUMNS if any(column.cell(status, now) for status in statuses)]
-    while sum(widths[column] + _GAP for column in filled) - _GAP > width and any(column.rank for column in filled):
+def _fitting(filled: list[Column], widths: dict[Column, int], width: int | None) -> list[Column]:
+    """The columns that `width` has room for."""
+    while width is not None and sum(widths[column] + _GAP for column in filled) - _GAP > width:
+        if not any(column.rank for column in filled):
+            break
         filled.remove(max(filled, key=lambda column: column.rank))
     return filled
+
+
+def _padded(text: str, width: int, column: Column) -> str:
+    blank = " " * (width - cell_len(text))
+    return blank + text if column.right else text + blank
+
+
+def _style(status: Status) -> str:
+    return _STYLES.get(status.stage, "red" if status.stage.ended else "cyan")
+
+
+def _bar(status: Status) -> str:
+    """`█████▌     55%`: legible without colour."""
+    done = progress(status.metrics)
+    if done is None or status.stage in (Stage.QUEUED, Stage.STARTING):
+        return ""
+    eighths = int(done * 8 * _BAR_CELLS)
+    bar = "█" * (eighths // 8) + _PARTS[eighths % 8].strip()
+    return f"{bar:<{_BAR_CELLS}}{int(done * 100):>4}%"
+
+
+def _time_left(status: Status, now: float) -> str:
+    if status.stage not in _AT_WORK or status.attempt is None:
+        return ""
+    left = seconds_left(status.metrics, status.attempt.pace, now)
+    return "" if left is None else duration(left)
+
+
+def _validation(metrics: Mapping[str, Number]) -> Number | None:
+    """On the validation split; of a program of the user's, what it calls its accuracy."""
+    return metrics.get("val_accuracy", metrics.get("accuracy"))
+
+
+def _throughput(status: Status) -> str:
+    """Seed nodes a second, over all ranks."""
+    if status.stage not in _AT_WORK:
+        return ""
+    rate = status.metrics.get("nodes_per_second")
+    return "" if rate is None else rounded(rate)
+
+
+def _gpu(status: Status) -> str:
+    used = status.attempt.gpu if status.attempt and not status.stage.ended else None
+    return "" if used is None else f"{used:.0f}%"
 
 
 def _ran(status: Status, now: float) -> str:

@@ -29,19 +29,30 @@ class Network(nn.Module):
     def convolutions(self) -> list[Convolution]:
         return cast("list[Convolution]", list(self.layers))
 
+    def gather(self, block: Block, x: Tensor, aggregated: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """What the outermost block takes from the features `x` of the whole graph: the part without parameters.
+
+        What the neighbours' rows come to, and the targets' own rows. Where the first layer's aggregation of all
+        neighbours is known (`inference.first_aggregation`), it stands for that of the block.
+        """
+        targets = x.index_select(0, block.nodes)  # on a CPU several times faster than x[nodes]
+        if aggregated is not None:
+            return aggregated.index_select(0, block.nodes), targets
+        return self.convolutions[0].aggregate(block, x, targets), targets
+
     def forward(
         self, blocks: list[Block], x: Tensor, randomness: tuple[int, ...], aggregated: Tensor | None = None
     ) -> Tensor:
         """The outputs of the last block's nodes; `x` holds the features of the whole graph.
 
-        `randomness` are the numbers that dropout is keyed by: seed, epoch and step. Where the first layer's aggregation
-        of all neighbours is known (`inference.first_aggregation`), it stands for that of the outermost block.
+        `randomness` are the numbers that dropout is keyed by: seed, epoch and step.
         """
+        return self.transform(blocks, self.gather(blocks[0], x, aggregated), randomness)
+
+    def transform(self, blocks: list[Block], gathered: tuple[Tensor, Tensor], randomness: tuple[int, ...]) -> Tensor:
+        """As `forward`, from what was gathered."""
         first, *others = self.convolutions
-        nodes = blocks[0].nodes
-        targets = x.index_select(0, nodes)  # on a CPU several times faster than x[nodes]
-        summary = first.aggregate(blocks[0], x, targets) if aggregated is None else aggregated.index_select(0, nodes)
-        rows = first.combine(summary, targets)
+        rows = first.combine(*gathered)
         for depth, (layer, block) in enumerate(zip(others, blocks[1:], strict=True)):
             rows = rows.relu()
             if self.training:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.observe.lines import last_records
-from clusterctl.runs.files import read_json
+from clusterctl.observe.lines import last_lines, newest_first
+from clusterctl.observe.pace import Pace, pace_of
+from clusterctl.observe.telemetry import gpu_utilisation, latest_samples
+from clusterctl.runs.files import parse_record, read_json
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 Number = int | float
 _STAGES = frozenset(Stage)
+# Of metrics.jsonl: an evaluation may lie some hundred steps back, but for the last one of a run that is over.
+_TAIL_BYTES, _TAIL_OF_ENDED_BYTES = 65536, 16384
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,20 @@ class AttemptEvidence:
     terminated: bool = False  # ended from outside: TERM of a time limit, cancel or preemption, or a lost node
     stage: Stage | None = None
     metrics: dict[str, Number] = field(default_factory=dict)
+    pace: Pace | None = None
+    gpu: float | None = None  # utilisation of its GPUs now, in percent, their mean
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What Slurm said when asked: the run's job, or None where it knows no such job."""
+    """What Slurm said when asked: the run's job, or None where it knows no such job.
+
+    `early`: it was asked before the run was submitted, so that it says nothing. `stale`: it does not answer any more.
+    """
 
     job: QueuedJob | None
+    early: bool = False
+    stale: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,7 @@ class Evidence:
     finished_at: float | None
     attempts: tuple[AttemptEvidence, ...]
     answer: Answer | None = None
+    submitted_at: float | None = None  # when sbatch had answered
 
 
 def read_evidence(record: Record) -> Evidence:
@@ -63,9 +75,18 @@ def read_evidence(record: Record) -> Evidence:
     folders = run.attempts()
     attempts = [_read_attempt(folder) for folder in folders]
     if attempts:
-        attempts[-1] = replace(attempts[-1], stage=_read_stage(folders[-1]), metrics=_read_metrics(folders[-1]))
+        over = attempts[-1].exit_code is not None
+        lines = last_lines(folders[-1].metrics, _TAIL_OF_ENDED_BYTES if over else _TAIL_BYTES)
+        attempts[-1] = replace(
+            attempts[-1],
+            stage=_read_stage(folders[-1]),
+            metrics=newest_numbers(lines),
+            pace=None if over else pace_of(lines),
+            gpu=None if over else gpu_utilisation(latest_samples(folders[-1])),
+        )
     job_id = _job_id(submission) or (attempts[-1].job_id if attempts else "")
-    return Evidence(record, job_id or None, _mark(cancelled), _mark(finished), tuple(attempts))
+    submitted_at = _number(submission or {}, "time")
+    return Evidence(record, job_id or None, _mark(cancelled), _mark(finished), tuple(attempts), None, submitted_at)
 
 
 def numbers_of(record: dict[str, Any]) -> dict[str, Number]:
@@ -87,20 +108,24 @@ def _read_attempt(attempt: Attempt) -> AttemptEvidence:
     )
 
 
+def newest_numbers(lines: list[bytes]) -> dict[str, Number]:
+    """The newest value of each name in lines of metrics.jsonl: loss and accuracies stand in different ones."""
+    merged: dict[str, Number] = {}
+    shapes = set()
+    for line in reversed(lines):
+        shape = tuple(line.split(b'"')[1::2])  # its names: of most steps they are the same, so parse one of them
+        if shape not in shapes and (record := parse_record(line)) is not None:
+            shapes.add(shape)
+            merged = numbers_of(record) | merged
+    return merged
+
+
 def _read_stage(attempt: Attempt) -> Stage | None:
     """The last stage that rank 0 entered."""
-    for event in reversed(last_records(attempt.events(0))):
+    for event in newest_first(last_lines(attempt.events(0))):
         if event.get("event") == "stage" and _text(event, "stage") in _STAGES:
             return Stage(event["stage"])
     return None
-
-
-def _read_metrics(attempt: Attempt) -> dict[str, Number]:
-    """The newest value of each name: loss and accuracies stand in different lines."""
-    merged: dict[str, Number] = {}
-    for record in last_records(attempt.metrics):
-        merged |= numbers_of(record)
-    return merged
 
 
 def _read_table(path: Path) -> dict[str, Any] | None:

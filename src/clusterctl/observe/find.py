@@ -43,20 +43,21 @@ def find_run(folder: Path, name: str) -> RunDir:
         if name == run.id:
             return run
     for run in runs:
-        if name == _job_name(run):
+        if name == job_name(run):
             return run
     begun = [run for run in runs if name and run.id.startswith(name)]
     if len(begun) > 1:
         raise UsageError(f"several runs begin with: {name}", "one of " + ", ".join(run.id for run in begun[:5]))
     if not begun:
-        known = dict.fromkeys([*map(_job_name, runs), *(run.id for run in runs)])
+        known = dict.fromkeys([*map(job_name, runs), *(run.id for run in runs)])
         close = nearest(name, known)
         hint = f"did you mean {close}?" if close else "see the runs with: clusterctl status"
         raise NotFoundError(f"no run named: {name}" if runs else f"no runs in: {folder}", hint)
     return begun[0]
 
 
-def _job_name(run: RunDir) -> str:
+def job_name(run: RunDir) -> str:
+    """The name of the job, by the run's id."""
     match = _ID.fullmatch(run.id)
     return match["name"] if match else run.id
 

@@ -98,8 +98,12 @@ class _Asking:
     def _ask(self, now: float) -> None:
         try:
             self._snapshot = self.world.slurm_of(self.cluster).snapshot()
-            self._pause = self._floor
         except SlurmError:
             self._snapshot = None
+        if self._snapshot and not self._snapshot.problem:
+            # It may be another process's, and some seconds old already.
+            self._pause = self._floor
+            self._next_question = now + min(self._floor, max(LOOK_SECONDS, self._snapshot.taken_at + self._floor - now))
+        else:
             self._pause = min(_LONGEST_PAUSE_SECONDS, max(self._floor, 2 * self._pause))
-        self._next_question = now + self._pause
+            self._next_question = now + self._pause

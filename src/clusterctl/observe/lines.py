@@ -5,22 +5,29 @@ Files are polled and opened again at each look: inotify does nothing on NFS, and
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.runs.files import parse_record
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # Of a file that is not there (yet), or a folder in its place.
 NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _BLOCK_BYTES = 65536
+_FIRST_BLOCK_BYTES = 4096
+_MOST_EXTENTS = 10_000
 _LONGEST_LINE_BYTES = 2**20  # what has no newline until then is handed out as it is
 
 
 class Growing:
-    """A file read bit by bit: each `read` returns the whole lines that were added, without their newline."""
+    """A file read bit by bit: each `read` returns the whole lines that were added, without their newline.
+
+    The holes of a sparse file are passed over: nobody wrote there.
+    """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
@@ -29,55 +36,108 @@ class Growing:
 
     def read(self) -> list[bytes]:
         """The lines added since the last call; nothing where there is no file yet."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                added = file.read()
-        except NO_FILE:
-            return []
-        self._offset += len(added)
-        *lines, self._torn = (self._torn + added).split(b"\n")
-        return lines if len(self._torn) < _LONGEST_LINE_BYTES else [*lines, *self.rest()]
+        return list(self.added())
+
+    def added(self, block_bytes: int = 2**20) -> Iterator[bytes]:
+        """As `read`, but never more than `block_bytes` of the file are held; the file is opened anew for each block.
+
+        The first blocks are small: of many files the first lines are there at once.
+        """
+        size = min(_FIRST_BLOCK_BYTES, block_bytes)
+        while block := self._next_block(size):
+            size = min(4 * size, block_bytes)
+            *lines, self._torn = (self._torn + block).split(b"\n")
+            yield from lines
+            if len(self._torn) >= _LONGEST_LINE_BYTES:
+                yield from self.rest()
 
     def rest(self) -> list[bytes]:
         """The last line if it ended without a newline: for when nobody writes any more."""
         rest, self._torn = self._torn, b""
         return [rest] if rest else []
 
+    def _next_block(self, block_bytes: int) -> bytes:
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                self._offset = _next_data(file.fileno(), self._offset)
+                file.seek(self._offset)
+                block = file.read(block_bytes)
+        except NO_FILE:
+            return b""
+        self._offset += len(block)
+        return block
+
 
 def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -> int:
     """Where the last `count` lines of `path` begin, found from its end; 0 where it has fewer, or does not exist."""
     try:
         with path.open("rb") as file:
-            position = file.seek(0, os.SEEK_END)
+            size = file.seek(0, os.SEEK_END)
             wanted = count + 1  # the newline that ends the line before
-            if position and file.seek(position - 1) is not None and file.read(1) != b"\n":
+            if size and file.seek(size - 1) is not None and file.read(1) != b"\n":
                 wanted -= 1  # the last line is not ended
             if wanted == 0:
-                return position
-            while position:
-                start = max(0, position - block_bytes)
-                file.seek(start)
-                block = file.read(position - start)
-                here = block.count(b"\n")
-                if here >= wanted:
-                    for _ in range(wanted):
-                        cut = block.rindex(b"\n")
-                        block = block[:cut]
-                    return start + len(block) + 1
-                wanted -= here
-                position = start
+                return size
+            for begin, end in reversed(_extents(file.fileno(), size)):
+                position = end
+                while position > begin:
+                    start = max(begin, position - block_bytes)
+                    file.seek(start)
+                    block = file.read(position - start)
+                    here = block.count(b"\n")
+                    if here >= wanted:
+                        for _ in range(wanted):
+                            cut = block.rindex(b"\n")
+                            block = block[:cut]
+                        return start + len(block) + 1
+                    wanted -= here
+                    position = start
     except NO_FILE:
         pass
     return 0
 
 
-def last_records(path: Path) -> list[dict[str, Any]]:
-    """The last records of a file of JSON lines, as many as 64 KiB hold; torn and foreign lines are dropped."""
+def _extents(descriptor: int, size: int) -> list[tuple[int, int]]:
+    """The parts of a file that were ever written: begin and end, in order."""
+    found: list[tuple[int, int]] = []
+    begin = 0
+    while len(found) < _MOST_EXTENTS and (begin := _next_data(descriptor, begin)) < size:
+        try:
+            end = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        except OSError:
+            end = size
+        found.append((begin, end))
+        begin = end
+    return found if begin >= size else [(0, size)]
+
+
+def _next_data(descriptor: int, offset: int) -> int:
+    """Where, from `offset` on, something was written: `offset` itself, or the end of the hole that it lies in."""
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # a file system without holes
+            return offset
+        return max(offset, os.fstat(descriptor).st_size)
+
+
+def last_lines(path: Path, most_bytes: int = _BLOCK_BYTES) -> list[bytes]:
+    """The last whole lines, as many as `most_bytes` hold; the first may be cut, and what has no newline is left out."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _BLOCK_BYTES))
-            lines = file.read().split(b"\n")[:-1]
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
+            return file.read().split(b"\n")[:-1]
     except NO_FILE:
         return []
-    return [record for line in lines if (record := parse_record(line)) is not None]
+
+
+def last_records(path: Path, most_bytes: int = _BLOCK_BYTES) -> list[dict[str, Any]]:
+    """The last records of a file of JSON lines, as many as `most_bytes` hold; torn and foreign lines are dropped."""
+    return [record for line in last_lines(path, most_bytes) if (record := parse_record(line)) is not None]
+
+
+def newest_first(lines: list[bytes]) -> Iterator[dict[str, Any]]:
+    """The records of JSON lines from the last one back, each parsed when it is asked for."""
+    for line in reversed(lines):
+        if (record := parse_record(line)) is not None:
+            yield record

@@ -1,18 +1,30 @@
-"""What the ranks of a run wrote: chosen by attempt, rank and stream, read whole, from the end, or as it grows."""
+"""What the ranks of a run wrote: chosen, merged by time, read whole, from the end, or as it grows.
+
+A line has the time that it begins with, or that of the line before it. Within an attempt the lines of all files are
+merged by their times; each file's own order stays. However large the logs are, little of them is held.
+"""
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import NotFoundError
-from clusterctl.observe.lines import Growing, last_lines_offset
+from clusterctl.observe.lines import NO_FILE, Growing, last_lines_offset
+from clusterctl.observe.times import time_of, without_stamp
+from clusterctl.runs.files import parse_record, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from clusterctl.runs.layout import Attempt, RunDir
+
+# Of all files that are merged at a time; a thousand ranks' are read in small pieces.
+_MEMORY_BYTES = 2**24
+_LEAST_BLOCK_BYTES, _MOST_BLOCK_BYTES = 2**13, 2**18
 
 
 @dataclass(frozen=True)
@@ -23,6 +35,7 @@ class Selection:
     rank: int | None = None
     streams: tuple[str, ...] = ("out", "err")
     host: bool = False
+    node: str | None = None
 
 
 class Source(NamedTuple):
@@ -34,10 +47,17 @@ class Source(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One line of a log, as the bytes that were written, without its newline."""
+    """One line of a log, as the bytes that were written, without its newline; `ranks` where several wrote the same."""
 
     source: Source
     content: bytes
+    time: float = 0.0
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> bytes:
+        """The content, without the time that the task gave it."""
+        return without_stamp(self.content)
 
 
 def sources(run: RunDir, selection: Selection) -> list[Source]:
@@ -46,9 +66,10 @@ def sources(run: RunDir, selection: Selection) -> list[Source]:
     The batch script's is among them when asked for, and where no rank ever started: it then holds the reason.
     """
     found = []
+    nodes = Nodes(run)
     for attempt in run.attempts():
         if selection.attempt in (None, attempt.number):
-            found += _sources_of(attempt, selection)
+            found += _sources_of(attempt, selection, nodes)
     return found
 
 
@@ -59,45 +80,113 @@ class Logs:
     run: RunDir
     selection: Selection
     tail: int | None = None
-    _files: dict[Path, Growing] = field(default_factory=dict, init=False)
+    _files: dict[Path, _File] = field(default_factory=dict, init=False)
     _looked: bool = field(default=False, init=False)
 
     def read(self, *, ended: bool) -> Iterator[Line]:
         """The lines added since the last call; with `ended`, also last lines that have no newline."""
-        for source in sources(self.run, self.selection):
-            file = self._files.get(source.path)
-            if file is None:
-                whole = self.tail is None or self._looked  # a file that comes later is new: all of it
-                offset = 0 if whole else last_lines_offset(source.path, self.tail or 0)
-                file = self._files[source.path] = Growing(source.path, offset)
-            for content in file.read():
-                yield Line(source, content)
-            for content in file.rest() if ended else ():
-                yield Line(source, content)
+        for _, files in itertools.groupby(sources(self.run, self.selection), key=lambda source: source.attempt):
+            found = list(files)
+            block_bytes = max(_LEAST_BLOCK_BYTES, min(_MOST_BLOCK_BYTES, _MEMORY_BYTES // len(found)))
+            streams = [self._file(source).lines(place, block_bytes, ended=ended) for place, source in enumerate(found)]
+            for _, _, line in heapq.merge(*streams) if len(streams) > 1 else itertools.chain(*streams):
+                yield line
         self._looked = True
+
+    def _file(self, source: Source) -> _File:
+        file = self._files.get(source.path)
+        if file is None:
+            whole = self.tail is None or self._looked  # a file that comes later is new: all of it
+            offset = 0 if whole else last_lines_offset(source.path, self.tail or 0)
+            start = _start_of(self.run.attempt(source.attempt))
+            file = self._files[source.path] = _File(source, Growing(source.path, offset), start)
+        return file
+
+
+@dataclass
+class _File:
+    """One log, and the time of its last line."""
+
+    source: Source
+    growing: Growing
+    time: float
+
+    def lines(self, place: int, block_bytes: int, *, ended: bool) -> Iterator[tuple[float, int, Line]]:
+        """The lines added, each with its time and the place of the file, by which they are merged."""
+        added = self.growing.added(block_bytes)
+        for content in itertools.chain(added, self._rest()) if ended else added:
+            time = time_of(content)
+            if time is not None and time > self.time:  # never back: a file's order stays
+                self.time = time
+            yield self.time, place, Line(self.source, content, self.time)
+
+    def _rest(self) -> Iterator[bytes]:
+        yield from self.growing.rest()
+
+
+class Nodes:
+    """Which node each rank of a run was on, read from a rank's first event when somebody asks."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._known: dict[tuple[int, int], str] = {}
+
+    def of(self, attempt: int, rank: int) -> str:
+        """The node's name, or nothing while the rank has not begun."""
+        if not (name := self._known.get((attempt, rank), "")):
+            name = self._known[attempt, rank] = _node_of(self._run.attempt(attempt), rank)
+        return name
 
 
 def check_selection(run: RunDir, selection: Selection) -> None:
-    """Raise NotFoundError for an attempt or a rank that the run does not have."""
+    """Raise NotFoundError for an attempt, a node or a rank that the run does not have."""
     attempts = [attempt.number for attempt in run.attempts()]
     if selection.attempt is not None and selection.attempt not in attempts:
         raise NotFoundError(f"no attempt {selection.attempt} in {run.id}", f"it has {_numbers(attempts)}")
     ranks = sorted({source.rank for source in sources(run, Selection(selection.attempt)) if source.rank is not None})
+    if selection.node is not None and selection.node not in (names := _node_names(run)):
+        raise NotFoundError(f"no node {selection.node} in {run.id}", f"it has {', '.join(names) or 'none yet'}")
     if selection.rank is not None and ranks and selection.rank not in ranks:
         raise NotFoundError(f"no rank {selection.rank} in {run.id}", f"it has {_numbers(ranks)}")
 
 
-def _sources_of(attempt: Attempt, selection: Selection) -> list[Source]:
+def _sources_of(attempt: Attempt, selection: Selection, nodes: Nodes) -> list[Source]:
     files = [
         Source(attempt.number, rank, path)
         for stream in selection.streams
         for rank, path in attempt.log_files(stream).items()
         if selection.rank in (None, rank)
+        and (selection.node is None or selection.node == nodes.of(attempt.number, rank))
     ]
     files.sort(key=lambda source: source.rank or 0)  # stable: a rank's streams stay in order
     if attempt.host_log.exists() and (selection.host or not attempt.event_files()):
         files.insert(0, Source(attempt.number, None, attempt.host_log))
     return files
+
+
+def _node_names(run: RunDir) -> list[str]:
+    nodes = Nodes(run)
+    names = {nodes.of(attempt.number, rank) for attempt in run.attempts() for rank in attempt.event_files()}
+    return sorted(names - {""})
+
+
+def _node_of(attempt: Attempt, rank: int) -> str:
+    try:
+        with attempt.events(rank).open("rb") as file:
+            began = parse_record(file.readline()) or {}
+    except NO_FILE:
+        return ""
+    node = began.get("node") or began.get("host")
+    return node if isinstance(node, str) else ""
+
+
+def _start_of(attempt: Attempt) -> float:
+    """When the attempt began: the time of lines before the first that has one."""
+    try:
+        start = (read_json(attempt.host_json) or {}).get("start")
+    except (OSError, ValueError, AttributeError):
+        return 0.0
+    return float(start) if isinstance(start, int | float) else 0.0
 
 
 def _numbers(numbers: list[int]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterctl.errors import ConfigError
 from clusterctl.runs.files import read_json
@@ -13,6 +14,8 @@ from clusterctl.spec import Cluster, Job, from_record
 
 if TYPE_CHECKING:
     from clusterctl.runs.layout import RunDir
+
+T = TypeVar("T", Job, Cluster)
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def read_record(run: RunDir) -> Record:
 
 
 def _parse(run: RunDir, content: dict[str, Any]) -> Record:
-    job, cluster = from_record(Job, content["job"]), from_record(Cluster, content["cluster"])
+    job, cluster = _read(Job, json.dumps(content["job"])), _read(Cluster, json.dumps(content["cluster"]))
     created = float(content["created"])
     if not math.isfinite(created):
         raise ValueError(f"created: {created}")
@@ -56,6 +59,12 @@ def _parse(run: RunDir, content: dict[str, Any]) -> Record:
     if allocation is not None and not (isinstance(allocation, str) and allocation.isascii() and allocation.isdigit()):
         raise ValueError(f"allocation: {allocation}")
     return Record(run, created, job, cluster, allocation)
+
+
+@functools.lru_cache(maxsize=1000)
+def _read(cls: type[T], text: str) -> T:
+    """Many runs are of the same job on the same cluster: each is checked once."""
+    return from_record(cls, json.loads(text))
 
 
 def _shown(error: Exception) -> str:

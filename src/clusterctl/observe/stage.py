@@ -16,6 +16,7 @@ from clusterctl.slurm.queue import JobState
 if TYPE_CHECKING:
     from clusterctl.observe.evidence import AttemptEvidence, Evidence, Number
     from clusterctl.observe.record import Record
+    from clusterctl.slurm import QueuedJob
 
 SUBMIT_SECONDS = 120  # for so long a run without a job may still be on its way to Slurm
 _LONGEST_SLACK_SECONDS = 60  # the limit counts from the allocation, the attempt from its script's first line
@@ -78,7 +79,7 @@ def judge(evidence: Evidence, now: float) -> Status:
     return Status(
         record=evidence.record,
         stage=stage,
-        sure=by_files is not None or evidence.answer is not None,
+        sure=by_files is not None or (evidence.answer is not None and not evidence.answer.stale),
         job_id=evidence.job_id or (job.job_id if job else None),
         attempt=last,
         attempts=len(evidence.attempts),
@@ -107,6 +108,8 @@ def _stage_by_slurm(evidence: Evidence, now: float) -> Stage:
     job = evidence.answer.job if evidence.answer else None
     last = evidence.attempts[-1] if evidence.attempts else None
     if job is None:
+        if evidence.answer is not None and evidence.answer.early:
+            return _stage_by_files(evidence)
         if evidence.cancelled_at is not None:
             return Stage.CANCELLED
         if last and last.exit_code is not None:
@@ -116,7 +119,7 @@ def _stage_by_slurm(evidence: Evidence, now: float) -> Stage:
         on_its_way = evidence.job_id is None and now - evidence.record.created < SUBMIT_SECONDS
         return Stage.QUEUED if on_its_way else Stage.LOST
     if job.state.waiting:
-        return Stage.QUEUED
+        return _stage_by_files(evidence) if _started_since(job, last) else Stage.QUEUED
     if job.state.ended:
         ended = _STAGE_OF_ENDED_ALLOCATION if evidence.record.allocation else _STAGE_OF_ENDED_JOB
         return ended.get(job.state, Stage.FAILED)
@@ -135,6 +138,11 @@ def _started_again(evidence: Evidence, last: AttemptEvidence) -> bool:
     """Whether Slurm has restarted the job since the last attempt was claimed."""
     job = evidence.answer.job if evidence.answer else None
     return job is not None and not job.state.ended and job.restart_count > last.restart_count
+
+
+def _started_since(job: QueuedJob, last: AttemptEvidence | None) -> bool:
+    """Whether the job that waits in Slurm's answer has claimed its attempt since."""
+    return last is not None and last.exit_code is None and last.restart_count == job.restart_count
 
 
 def _reached_limit(evidence: Evidence, last: AttemptEvidence) -> bool:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import math
 import time
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ConfigError, SlurmError
 from clusterctl.launch.adopt import adopt
 from clusterctl.observe.evidence import Answer, read_evidence
+from clusterctl.observe.find import job_name, newest_first
+from clusterctl.observe.pace import progress, seconds_left
 from clusterctl.observe.record import read_record
 from clusterctl.observe.stage import judge, settled
 from clusterctl.slurm import Slurm
@@ -20,10 +26,13 @@ if TYPE_CHECKING:
     from clusterctl.observe.evidence import Evidence, Number
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
+    from clusterctl.runs.stages import Stage
     from clusterctl.slurm import Snapshot
     from clusterctl.spec import Cluster
 
 SCHEMA_VERSION = 1
+SCHEMA = Path(__file__).with_name("status_schema.json")
+"""What `to_json` gives, as JSON Schema. A new key needs no new version; a changed or missing one does."""
 
 
 @dataclass(frozen=True)
@@ -35,25 +44,37 @@ class Report:
     problems: tuple[ConfigError | SlurmError, ...]
 
 
+Ended = dict["RunDir", "Evidence"]
+"""What is known of runs that have ended, for who looks again and again: their files are read once."""
+
+
 def report(
-    runs: Iterable[RunDir], slurm_of: Callable[[Cluster], Slurm] = Slurm.of, clock: Callable[[], float] = time.time
+    runs: Iterable[RunDir],
+    slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
+    clock: Callable[[], float] = time.time,
+    ended: Ended | None = None,
 ) -> Report:
     """The status of `runs`, in their order. Neither a damaged run nor a silent Slurm hides the others."""
     problems: list[ConfigError | SlurmError] = []
     found: list[Evidence] = []
     for run in runs:
         try:
-            found.append(read_evidence(read_record(run)))
+            evidence = ended.get(run) if ended is not None else None
+            found.append(evidence or read_evidence(read_record(run)))
         except ConfigError as error:
             problems.append(error)
     snapshots: dict[tuple[str, str | None], Snapshot | None] = {}  # runs in one folder may be on several clusters
     for index, evidence in enumerate(found):
         if settled(evidence):
+            if ended is not None and evidence.finished_at is not None:  # a failed run may be resumed
+                ended[evidence.record.run] = evidence
             continue
         controller = evidence.record.controller
         if controller not in snapshots:
             try:
-                snapshots[controller] = slurm_of(evidence.record.cluster).snapshot()
+                snapshots[controller] = asked = slurm_of(evidence.record.cluster).snapshot()
+                if asked.problem:
+                    problems.append(_stale(asked.problem, clock() - asked.taken_at))
             except SlurmError as error:
                 snapshots[controller] = None
                 problems.append(error)
@@ -62,6 +83,10 @@ def report(
             found[index] = answered(evidence, snapshot)
     now = clock()
     return Report(now, tuple(judge(evidence, now) for evidence in found), tuple(problems))
+
+
+def _stale(problem: SlurmError, age: float) -> SlurmError:
+    return SlurmError(f"{problem.message}; what Slurm knew is as of {age:.0f} s ago", problem.hint)
 
 
 def answered(evidence: Evidence, snapshot: Snapshot) -> Evidence:
@@ -73,38 +98,87 @@ def answered(evidence: Evidence, snapshot: Snapshot) -> Evidence:
     job_id = evidence.job_id or (job.job_id if job else None)
     if job_id:
         adopt(run, job_id)
-    return replace(evidence, job_id=job_id, answer=Answer(job))
+    early = job is None and snapshot.taken_at <= (evidence.submitted_at or evidence.record.created)
+    return replace(evidence, job_id=job_id, answer=Answer(job, early, stale=snapshot.problem is not None))
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which runs are meant: names as in a shell (`cora*`), stages, those submitted within so many seconds."""
+
+    names: tuple[str, ...] = ()
+    stages: frozenset[Stage] = frozenset()
+    seconds: float | None = None
+
+    def takes_name(self, run: RunDir) -> bool:
+        """Judged without reading anything."""
+        names = (run.id, job_name(run))
+        return not self.names or any(fnmatchcase(name, pattern) for name in names for pattern in self.names)
+
+    def takes(self, status: Status, now: float) -> bool:
+        in_time = self.seconds is None or now - status.record.created <= self.seconds
+        return in_time and (not self.stages or status.stage in self.stages)
+
+    @property
+    def needs_reading(self) -> bool:
+        return bool(self.stages) or self.seconds is not None
+
+
+def newest(folder: Path, wanted: Filter, count: int | None, ended: Ended | None = None) -> Report:
+    """The status of the newest `count` runs in `folder` (None: all) that `wanted` takes."""
+    runs = (run for run in newest_first(folder) if wanted.takes_name(run))
+    if not wanted.needs_reading:
+        return report(itertools.islice(runs, count), ended=ended)
+    found = report(runs, ended=ended)
+    taken = [status for status in found.statuses if wanted.takes(status, found.as_of)]
+    return replace(found, statuses=tuple(taken[:count]))
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """What `status -o json` prints."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "as_of": report.as_of,
-        "runs": [_run_record(status) for status in report.statuses],
-    }
+    """What `status -o json` prints; `status_schema.json` describes it."""
+    runs = [run_record(status, report.as_of) for status in report.statuses]
+    return {"schema_version": SCHEMA_VERSION, "as_of": report.as_of, "runs": runs}
 
 
-def _run_record(status: Status) -> dict[str, Any]:
+def run_record(status: Status, now: float) -> dict[str, Any]:
+    """One run, as `status -o json`, `jsonl` and `csv` print it."""
     record, metrics = status.record, {name: _finite(value) for name, value in status.metrics.items()}
     known = ("epoch", "epochs", "step", "steps", "loss", "val_accuracy", "test_accuracy")
+    rates = ("nodes_per_second", "edges_per_second")
+    attempt = status.attempt
+    at_work = attempt is not None and not status.stage.ended
+    pace = attempt.pace if attempt and at_work else None
     return {
         "id": record.run.id,
         "job": record.job.name,
         "stage": status.stage.value,
         "sure": status.sure,
         "job_id": status.job_id,
-        "attempt": status.attempt.number if status.attempt else None,
+        "attempt": attempt.number if attempt else None,
+        "attempts": status.attempts,
+        "cancelling": status.cancelling,
+        "reason": status.reason,
         **{name: metrics.get(name) for name in known},
+        "progress": progress(status.metrics),
+        "seconds_left": seconds_left(status.metrics, pace, now),
+        "steps_per_second": pace.steps_per_second if pace else None,
+        **{name: metrics.get(name) for name in rates},
+        "gpu_percent": attempt.gpu if attempt and at_work else None,
         "metrics": metrics,
         "nodes": record.job.resources.nodes,
         "tasks_per_node": record.tasks_per_node,
+        "node_names": attempt.nodes if attempt else "",
         "created": record.created,
         "started": status.started,
         "ended": status.ended,
         "exit_code": status.exit_code,
         "directory": str(record.run.path),
     }
+
+
+def run_columns() -> list[str]:
+    """The keys of `run_record`, in its order."""
+    return list(json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"]["run"]["properties"])
 
 
 def _finite(value: Number) -> Number | None:

@@ -19,6 +19,7 @@ from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
 from clusterctl.runs.signals import EXIT_TERMINATED, StopRequest
 from clusterctl.runs.stages import Stage
+from clusterctl.runs.stamp import stamped_output
 from clusterctl.spec import WORKLOADS, Job, from_record
 
 
@@ -29,6 +30,11 @@ class Entry:
     run_dir: str
 
     def __call__(self) -> None:
+        """Run, with the time before each line of the output."""
+        with stamped_output():
+            self._run()
+
+    def _run(self) -> None:
         """Install the signal handlers first, then import the task half by name.
 
         The first exception is in the event file before anything else happens. A ClusterctlError is the user's to mend:

@@ -53,6 +53,9 @@ class Lines:
     def append(self, record: dict[str, Any]) -> None:
         os.write(self._descriptor, json.dumps(record).encode() + b"\n")
 
+    def close(self) -> None:
+        os.close(self._descriptor)
+
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The records of a file of JSON lines; nothing where there is no file, no torn or foreign line."""

@@ -1,7 +1,9 @@
 """The numbers of a run: one JSON object a line in `attempts/<n>/metrics.jsonl`, written by rank 0 alone.
 
 Names that `status` knows: step, steps, epoch, epochs (with their totals), loss, accuracy, val_accuracy,
-test_accuracy, and any further name of the user's.
+test_accuracy, nodes_per_second, edges_per_second, and any further name of the user's. The training loop also writes
+where each step's time went: seconds, and of these sampling (waiting for it), gathering, compute and communication
+(with waiting for the slowest rank); and evaluation_seconds with each score.
 """
 
 from __future__ import annotations

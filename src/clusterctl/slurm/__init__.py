@@ -4,5 +4,6 @@ from clusterctl.slurm.client import Slurm
 from clusterctl.slurm.environment import built_environment
 from clusterctl.slurm.nodes import Inventory, Node, Partition
 from clusterctl.slurm.queue import JobState, QueuedJob, Snapshot
+from clusterctl.slurm.shared import Told
 
-__all__ = ["Inventory", "JobState", "Node", "Partition", "QueuedJob", "Slurm", "Snapshot", "built_environment"]
+__all__ = ["Inventory", "JobState", "Node", "Partition", "QueuedJob", "Slurm", "Snapshot", "Told", "built_environment"]

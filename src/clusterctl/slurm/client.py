@@ -15,6 +15,7 @@ from clusterctl.slurm import allocation
 from clusterctl.slurm.environment import built_environment
 from clusterctl.slurm.nodes import SINFO, Inventory, parse_nodes
 from clusterctl.slurm.queue import SQUEUE, Snapshot, parse_queue
+from clusterctl.slurm.shared import SharedAnswers, Told, shared_folder
 from clusterctl.slurm.waiting import WaitingJob, parse_waiting, question
 
 if TYPE_CHECKING:
@@ -49,28 +50,28 @@ def run_command(
 
 @dataclass(frozen=True)
 class Slurm:
-    """The Slurm commands of one cluster. Nothing is retried: the caller knows whether to ask again."""
+    """The Slurm commands of one cluster. Nothing is retried: the caller knows whether to ask again.
+
+    What many would ask for is asked once for all processes of the user (`recent`, `snapshot`); without `shared` every
+    question goes to Slurm.
+    """
 
     locate: Callable[[str], str | None]  # a command's name -> its absolute path
     environment: Mapping[str, str] = field(default_factory=dict)
     run: Run = run_command
     clock: Callable[[], float] = time.time
+    shared: SharedAnswers | None = None
 
     @classmethod
     def of(cls, cluster: Cluster) -> Slurm:
         """The commands on PATH - told where the sandbox's controller is - or the emulator's stand-ins for them."""
-        if cluster.kind == "sandbox":
-            from clusterctl.sandbox.record import commands
+        locate, environment = _commands(cluster)
+        if cluster.polling_floor == 0:
+            return cls(locate, environment)
+        from clusterctl.config.places import state_folder
 
-            return cls(shutil.which, built_environment(os.environ, str(commands())))
-        environment = built_environment(os.environ, cluster.slurm_conf)
-        if cluster.kind == "emulator":  # on a cluster none of this is there to be imported
-            from clusterctl.config.places import state_folder
-            from clusterctl.emulator.install import ensure_stand_ins
-
-            stand_ins = ensure_stand_ins(state_folder(), cluster.emulator)
-            return cls(lambda command: str(stand_ins / command), environment)
-        return cls(shutil.which, environment)
+        folder = shared_folder((locate("squeue"), environment.get("SLURM_CONF")), state_folder)
+        return cls(locate, environment, shared=SharedAnswers(folder, float(cluster.polling_floor)))
 
     def path_of(self, command: str) -> str:
         """The absolute path of a Slurm command; raises SlurmError where there is none."""
@@ -80,14 +81,32 @@ class Slurm:
         return path
 
     def snapshot(self) -> Snapshot:
-        """All jobs of this user, asked for once, those included that ended within Slurm's MinJobAge (300 s)."""
-        taken_at = self.clock()  # before the question: what happened since may be missing
-        return parse_queue(self.answer(*SQUEUE), taken_at)
+        """All jobs of this user, those included that ended within Slurm's MinJobAge (300 s).
+
+        It may be as old as the cluster's polling floor, and older where Slurm does not answer any more.
+        """
+        told = self.recent(*SQUEUE)
+        return parse_queue(told.text, told.taken_at, told.problem)
+
+    def recent(self, command: str, *arguments: str, max_age: float | None = None) -> Told:
+        """What `command` printed not long ago, to whichever process of this user: at most `max_age` seconds.
+
+        The cluster's polling floor is the least of ages. Raises SlurmError where nobody ever got an answer.
+        """
+        if self.shared is None:
+            taken_at = self.clock()  # before the question: what happened since may be missing
+            return Told(self.answer(command, *arguments), taken_at)
+        return self.shared.told((command, *arguments), lambda: self.answer(command, *arguments), max_age)
+
+    def forget(self) -> None:
+        """Answers from before what this process has just done are not good enough for anybody."""
+        if self.shared is not None:
+            self.shared.forget()
 
     def nodes(self) -> Inventory:
-        """All nodes and partitions that this user may see, asked for once: for a look, never in a loop."""
-        taken_at = self.clock()
-        return parse_nodes(self.answer(*SINFO), taken_at)
+        """All nodes and partitions that this user may see, as old as `snapshot` may be."""
+        told = self.recent(*SINFO)
+        return parse_nodes(told.text, told.taken_at)
 
     def waiting(self, job_id: str) -> WaitingJob | None:
         """One job that waits, and why; None where Slurm knows no such job."""
@@ -111,21 +130,25 @@ class Slurm:
         complaints = [line for line in answer.stderr.splitlines() if not any(known in line for known in _ALREADY_GONE)]
         if answer.returncode and complaints:
             raise _refusal("scancel", "\n".join(complaints), answer.returncode)
+        self.forget()
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End these jobs, pending or running, with one scancel; those that have ended already are no error."""
         answer = self._ask("scancel", *job_ids)
         complaints = [line for line in answer.stderr.splitlines() if not any(known in line for known in _ALREADY_GONE)]
+        self.forget()
         if answer.returncode < 0 or (answer.returncode and complaints):
             raise _refusal("scancel", "\n".join(complaints), answer.returncode)
 
     def release(self, job_ids: Sequence[str]) -> None:
         """Let jobs start that were submitted with --hold."""
         self.answer("scontrol", "release", *job_ids)
+        self.forget()
 
     def requeue(self, job_ids: Sequence[str]) -> None:
         """Send jobs back to the queue, to be started again from their last checkpoint."""
         self.answer("scontrol", "requeue", *job_ids)
+        self.forget()
 
     def answer(self, command: str, *arguments: str) -> str:
         """What `command` prints; raises SlurmError where there is none, or it fails, or takes too long."""
@@ -144,6 +167,22 @@ class Slurm:
             raise SlurmError(message, _CONTROLLER_DOWN) from error
         except OSError as error:
             raise SlurmError(f"{command} cannot be run: {error}", f"try it by hand: {command} --version") from error
+
+
+def _commands(cluster: Cluster) -> tuple[Callable[[str], str | None], dict[str, str]]:
+    """Where the commands of `cluster` are, and their environment."""
+    if cluster.kind == "sandbox":
+        from clusterctl.sandbox.record import commands
+
+        return shutil.which, built_environment(os.environ, str(commands()))
+    environment = built_environment(os.environ, cluster.slurm_conf)
+    if cluster.kind == "emulator":  # on a cluster none of this is there to be imported
+        from clusterctl.config.places import state_folder
+        from clusterctl.emulator.install import ensure_stand_ins
+
+        stand_ins = ensure_stand_ins(state_folder(), cluster.emulator)
+        return lambda command: str(stand_ins / command), environment
+    return shutil.which, environment
 
 
 def _refusal(command: str, complaint: str, code: int) -> SlurmError:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from clusterctl.errors import SlurmError
+
 SEPARATOR = "\x1f"
 FIELDS = ("JobID", "State", "Reason", "NodeList", "StartTime", "EndTime", "RestartCnt", "WorkDir")
 # Every field carries its own suffix: without one, squeue cuts it at 20 columns.
@@ -25,6 +27,7 @@ class JobState(StrEnum):
     REQUEUED = "REQUEUED"
     REQUEUE_FED = "REQUEUE_FED"
     REQUEUE_HOLD = "REQUEUE_HOLD"
+    RESV_DEL_HOLD = "RESV_DEL_HOLD"
     SPECIAL_EXIT = "SPECIAL_EXIT"
     CONFIGURING = "CONFIGURING"
     RUNNING = "RUNNING"
@@ -39,6 +42,7 @@ class JobState(StrEnum):
     CANCELLED = "CANCELLED"
     DEADLINE = "DEADLINE"
     FAILED = "FAILED"
+    LAUNCH_FAILED = "LAUNCH_FAILED"
     NODE_FAIL = "NODE_FAIL"
     OUT_OF_MEMORY = "OUT_OF_MEMORY"
     PREEMPTED = "PREEMPTED"
@@ -82,6 +86,7 @@ class Snapshot:
     jobs: Mapping[str, QueuedJob]
     taken_at: float
     skipped: int = 0  # lines that were none of squeue's
+    problem: SlurmError | None = None  # why there is no newer one
 
     def in_folder(self, folder: Path) -> QueuedJob | None:
         """The job whose working directory is `folder`: how a run without a job id is found."""
@@ -104,7 +109,7 @@ class _Jobs(Mapping[str, QueuedJob]):
         return len(self._lines)
 
 
-def parse_queue(text: str, taken_at: float) -> Snapshot:
+def parse_queue(text: str, taken_at: float, problem: SlurmError | None = None) -> Snapshot:
     """Read the output of `SQUEUE`; never raises: a line that squeue did not write is skipped and counted."""
     lines: dict[str, str] = {}
     skipped = 0
@@ -114,7 +119,7 @@ def parse_queue(text: str, taken_at: float) -> Snapshot:
             lines[job_id] = line
         elif line.strip():
             skipped += 1
-    return Snapshot(_Jobs(lines), taken_at, skipped)
+    return Snapshot(_Jobs(lines), taken_at, skipped, problem)
 
 
 def _parse_line(line: str) -> QueuedJob:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import types
 import typing
 from typing import Any, NamedTuple, TypeVar
@@ -70,7 +71,12 @@ def nearest(word: str, names: typing.Iterable[str]) -> str:
 
 
 def fields_of(cls: type) -> dict[str, Any]:
-    """Field name -> type with its marks, in the order of definition."""
+    """Field name -> type with its marks, in the order of definition; the caller's own."""
+    return dict(_fields_of(cls))
+
+
+@functools.cache  # a thousand records are read for one `status`, and types never change
+def _fields_of(cls: type) -> dict[str, Any]:
     hints = typing.get_type_hints(cls, include_extras=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 

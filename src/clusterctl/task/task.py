@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,10 @@ from clusterctl.runs.metrics import MetricsWriter
 from clusterctl.runs.once import prepared_once
 from clusterctl.runs.stages import Stage
 from clusterctl.task.device import check_exclusive, choose_device, gpu_identity, visible_gpus
-from clusterctl.task.groups import call_roll, node_group
+from clusterctl.task.groups import call_roll, node_group, ranks_by_node
 from clusterctl.task.rendezvous import meet
+from clusterctl.task.step_clock import StepClock
+from clusterctl.task.telemetry import start_sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +41,7 @@ class Task:
     events: Events
     metrics: MetricsWriter
     stop: StopRequest
+    clock: StepClock = field(default_factory=StepClock)
 
     @property
     def leads_node(self) -> bool:
@@ -58,10 +61,13 @@ def joined(
     job: Job, wanted_device: str, place: Place, attempt: Attempt | None, events: Events, stop: StopRequest
 ) -> Iterator[Task]:
     """Meet the other ranks, take a device, and leave together."""
+    sampler = start_sampling(attempt, place)
     events.stage(Stage.RENDEZVOUS)
     device = choose_device(wanted_device, job.resources.gpus_per_node or 0, visible_gpus(), place.local_rank)
     store = meet(place, attempt)
     members = call_roll(store, place, gpu_identity(device))
+    if sampler is not None:
+        sampler.ranks = next(ranks for ranks in ranks_by_node(members) if place.rank in ranks)
     check_exclusive(members)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -72,7 +78,7 @@ def joined(
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // node.size()))
     metrics, cache = MetricsWriter(attempt, place.rank), _cache_folder(attempt)
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # its default is beside the code, maybe read-only
-    yield Task(place, device, node, cache, events, metrics, stop)
+    yield Task(place, device, node, cache, events, metrics, stop, StepClock(device))
     dist.destroy_process_group()  # not after an error: NCCL would wait for ranks that may never come
 
 

@@ -51,6 +51,7 @@ class GraphClassification:
         )
         self.model = network.to(task.device, self._precision.weights)
         self._seed = train.seed
+        self._clock = task.clock
 
     @property
     def seeds(self) -> Tensor:
@@ -62,6 +63,8 @@ class GraphClassification:
 
     def loss(self, batch: Batch, prepared: GraphBatch) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
+        ranks = dist.get_world_size()
+        self._clock.count(nodes=prepared.nodes.numel() * ranks, edges=prepared.incoming[1].numel() * ranks)
         scores = self._scores(prepared, (self._seed, batch.epoch, batch.step))
         losses = F.cross_entropy(scores, self._graphs.y[batch.seeds], reduction="none")
         return (losses * batch.weights).sum() / batch.total
@@ -80,7 +83,10 @@ class GraphClassification:
 
     def _scores(self, batch: GraphBatch, randomness: tuple[int, ...]) -> Tensor:
         with self._precision.autocast(self._summed.device):
-            scores: Tensor = self.model(batch, self._summed.index_select(0, batch.nodes), randomness)
+            self._clock.enter("gathering")
+            rows = self._summed.index_select(0, batch.nodes)
+            self._clock.enter("compute")
+            scores: Tensor = self.model(batch, rows, randomness)
         return scores.to(self._precision.weights)
 
 

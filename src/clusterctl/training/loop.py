@@ -31,7 +31,8 @@ def fit(objective: Objective[Any], train: LoopTrain, task: Task, fold: Fold | No
     plan = EpochPlan(objective.seeds, train.batch_size, train.seed, task.place.rank, task.place.world_size)
     if plan.steps == 0:
         raise TaskError("the training split is empty")
-    flat = FlatModel(objective.model)
+    clock = task.clock
+    flat = FlatModel(objective.model, clock)
     flat.broadcast()
     optimizer = Adam(flat.values, flat.gradients, train.lr, train.weight_decay)
     best = Best(flat.values, train.patience)
@@ -42,19 +43,23 @@ def fit(objective: Objective[Any], train: LoopTrain, task: Task, fold: Fold | No
         progress.epoch(epoch)
         epoch_loss = 0.0
         objective.model.train()
+        clock.restart("sampling")
         for batch, prepared in prefetched(plan.batches(epoch), objective.prepare):
+            clock.enter("compute")
             loss, stop = flat.backward(objective.loss(batch, prepared), task.stop)
+            seconds = clock.lap("compute")
             if train.clip_norm:
                 clip_norm(flat.gradients, train.clip_norm)
             done = (epoch - 1) * plan.steps + batch.step
             optimizer.step(rate(train.schedule, train.warmup, done, train.epochs * plan.steps))
-            progress.step(loss)
+            progress.step(loss, seconds)
             epoch_loss += loss * batch.total / plan.seeds.numel()
             if stop.terminated:
                 raise SystemExit(EXIT_TERMINATED)
             if stop.warned and not warned:
                 warned = True
                 task.events.stage(Stage.TRAINING, epoch=epoch, warned=True)
+            clock.enter("sampling")
 
         scores: dict[str, Accuracy] = {}
         last = epoch == train.epochs

@@ -43,6 +43,7 @@ class NodeClassification:
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
         self._sampler = NeighborSampler(self._graph, fan_out, train.seed)
         self._seed = train.seed
+        self._clock = task.clock
 
     @property
     def seeds(self) -> Tensor:
@@ -56,7 +57,12 @@ class NodeClassification:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
         randomness = (self._seed, batch.epoch, batch.step)
         with self._precision.autocast(self._graph.x.device):
-            outputs = self.model(prepared, self._graph.x, randomness, self._aggregated)
+            self._clock.enter("gathering")
+            gathered = self.model.gather(prepared[0], self._graph.x, self._aggregated)
+            self._clock.enter("compute")
+            outputs = self.model.transform(prepared, gathered, randomness)
+        edges = sum(block.neighbors.numel() for block in prepared)
+        self._clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
         losses = F.cross_entropy(outputs.to(self._precision.weights), self._graph.y[batch.seeds], reduction="none")
         return (losses * batch.weights).sum() / batch.total
 

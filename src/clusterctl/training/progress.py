@@ -29,7 +29,7 @@ class Progress:
         self._step = (number - 1) * train.epochs * steps
         self._labels = {"fold": number, "folds": of} if fold else {}
         self._counts = {**self._labels, "steps": of * train.epochs * steps, "epochs": train.epochs}
-        self._began = time.monotonic()
+        self._began = self._evaluation_began = time.monotonic()
 
     def epoch(self, epoch: int) -> None:
         """An epoch begins."""
@@ -37,12 +37,13 @@ class Progress:
         self._counts["epoch"] = epoch
         self._task.events.stage(Stage.TRAINING, **self._labels, epoch=epoch)
 
-    def step(self, loss: float) -> None:
-        """A step is done."""
+    def step(self, loss: float, seconds: dict[str, float]) -> None:
+        """A step is done; `seconds` is the clock's lap."""
         self._step += 1
-        self._task.metrics.write(step=self._step, **self._counts, loss=loss)
+        self._task.metrics.write(step=self._step, **self._counts, loss=loss, **seconds)
 
     def evaluating(self) -> None:
+        self._evaluation_began = time.monotonic()
         self._task.events.stage(Stage.EVALUATING, **self._labels, epoch=self._counts["epoch"])
 
     def scores(self, scores: dict[str, Accuracy]) -> None:
@@ -50,7 +51,8 @@ class Progress:
         named: dict[str, float] = {f"{split}_accuracy": score.share for split, score in scores.items() if score.total}
         if "test" in scores:
             named[f"test_{self._unit}"] = scores["test"].total
-        self._task.metrics.write(step=self._step, **self._counts, **named)
+        seconds = round(time.monotonic() - self._evaluation_began, 6)
+        self._task.metrics.write(step=self._step, **self._counts, **named, evaluation_seconds=seconds)
 
     def tell(self, what: str, scores: dict[str, Accuracy]) -> None:
         """One line on rank 0, with the seconds since the epoch began."""

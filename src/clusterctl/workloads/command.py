@@ -22,6 +22,7 @@ from clusterctl.errors import TaskError
 from clusterctl.runs.signals import WARNING_SIGNAL
 from clusterctl.runs.stages import Stage
 from clusterctl.task import meeting
+from clusterctl.task.telemetry import start_sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +41,9 @@ def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: 
     if not job.argv:
         raise TaskError("workload command needs a program", 'set argv, as argv = ["python", "train.py"]')
     program = sys.executable if job.argv[0] == "python" else job.argv[0]
+    sampler = start_sampling(attempt, place)
+    if sampler is not None:  # its ranks are in a row, as Slurm places them unless told otherwise
+        sampler.ranks = range(place.rank, place.rank + local_world_size(place))
     events.stage(Stage.RENDEZVOUS)
     with ExitStack() as stack:
         variables = _variables(place, attempt, stack)

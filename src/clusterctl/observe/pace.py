@@ -1,0 +1,53 @@
+"""How fast a training goes, and how long it will still take: from the times of its last steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.observe.lines import newest_first
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Steps a second over the last steps, evaluations between them included, and the time of the last step."""
+
+    steps_per_second: float
+    time: float
+
+
+def pace_of(lines: list[bytes]) -> Pace | None:
+    """The pace by lines of metrics.jsonl; None before the second step."""
+    last = _first_step(newest_first(lines))
+    first = _first_step(newest_first(lines[::-1]))
+    if last is None or first is None or last[0] <= first[0] or last[1] <= first[1]:
+        return None
+    return Pace((last[0] - first[0]) / (last[1] - first[1]), last[1])
+
+
+def progress(metrics: Mapping[str, float]) -> float | None:
+    """The share of the training that is done, from 0 to 1: by its steps, else by its epochs."""
+    for done, total in (("step", "steps"), ("epoch", "epochs")):
+        if done in metrics and metrics.get(total, 0) > 0:
+            return min(1.0, max(0.0, metrics[done] / metrics[total]))
+    return None
+
+
+def seconds_left(metrics: Mapping[str, float], pace: Pace | None, now: float) -> float | None:
+    """How long the steps that are left will take at this pace; None where nobody knows how many there are."""
+    if pace is None or "steps" not in metrics or "step" not in metrics:
+        return None
+    since = max(0.0, now - pace.time)
+    return max(0.0, (metrics["steps"] - metrics["step"]) / pace.steps_per_second - since)
+
+
+def _first_step(records: object) -> tuple[float, float] | None:
+    """Step and time of the first of `records` that is one of a step."""
+    for record in records:  # type: ignore[attr-defined]
+        step, time = record.get("step"), record.get("time")
+        if type(step) in (int, float) and type(time) in (int, float):
+            return float(step), float(time)
+    return None

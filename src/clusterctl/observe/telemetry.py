@@ -1,0 +1,143 @@
+"""What the nodes of an attempt do: the samples that their leaders write, the last ones or all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.observe.lines import NO_FILE, last_lines, newest_first
+from clusterctl.runs.files import read_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from clusterctl.runs.layout import Attempt
+
+_LAST_BYTES = 16384  # holds a few samples of a node with sixteen GPUs
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU: percent, bytes, watts, degrees Celsius; None where it, or its driver, does not tell."""
+
+    index: int = 0
+    name: str = ""
+    utilisation: float | None = None
+    memory: float | None = None
+    memory_total: float | None = None
+    power: float | None = None
+    temperature: float | None = None
+    sm_activity: float | None = None
+
+
+@dataclass(frozen=True)
+class Beat:
+    """Where a rank stands by its last heartbeat; `seconds` is its recent step time."""
+
+    step: float | None = None
+    seconds: float | None = None
+    phase: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One node over `seconds` up to `time`: processors in use and given, bytes, bytes a second."""
+
+    time: float
+    seconds: float = 0.0
+    cpu: float | None = None
+    cpus: float | None = None
+    memory: float | None = None
+    memory_limit: float | None = None
+    disk_read: float | None = None
+    disk_write: float | None = None
+    net_in: float | None = None
+    net_out: float | None = None
+    gpus: tuple[Gpu, ...] = ()
+    ranks: Mapping[int, Beat] = field(default_factory=dict)
+
+
+def parse_sample(record: Mapping[str, Any]) -> Sample | None:
+    """The sample in one line of a telemetry file, as far as it has the right types; None without a time."""
+    numbers = {key: value for key, value in record.items() if key in _NUMBERS and type(value) in (int, float)}
+    if "time" not in numbers:
+        return None
+    gpus, ranks = record.get("gpus"), record.get("ranks")
+    return Sample(
+        **numbers,
+        gpus=tuple(_typed(Gpu, gpu) for gpu in gpus if isinstance(gpu, dict)) if isinstance(gpus, list) else (),
+        ranks={
+            int(rank): _typed(Beat, beat)
+            for rank, beat in (ranks.items() if isinstance(ranks, dict) else ())
+            if rank.isascii() and rank.isdigit() and isinstance(beat, dict)
+        },
+    )
+
+
+def latest_samples(attempt: Attempt) -> dict[str, Sample]:
+    """Node -> its last sample."""
+    found = {}
+    for node, path in telemetry_files(attempt).items():
+        record = next(newest_first(last_lines(path, _LAST_BYTES)), None)
+        if record is not None and (sample := parse_sample(record)) is not None:
+            found[node] = sample
+    return found
+
+
+def gpu_utilisation(samples: Mapping[str, Sample]) -> float | None:
+    """The mean over all GPUs of all nodes, in percent; None where no GPU tells."""
+    told = [gpu.utilisation for sample in samples.values() for gpu in sample.gpus if gpu.utilisation is not None]
+    return sum(told) / len(told) if told else None
+
+
+def telemetry_files(attempt: Attempt) -> dict[str, Path]:
+    """Node -> its file, in the order of names."""
+    try:
+        return {path.stem: path for path in sorted(attempt.telemetry("x").parent.glob("[!.]*.jsonl"))}
+    except NO_FILE:
+        return {}
+
+
+class Telemetry:
+    """All samples of an attempt, read as they come. A file that its writer made anew is read anew."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.nodes: dict[str, list[Sample]] = {}
+        self._seen: dict[str, tuple[int, int]] = {}  # inode and size
+
+    def read(self) -> dict[str, list[Sample]]:
+        """Node -> its samples, the oldest first. A node that wrote nothing since the last call costs one stat."""
+        for node, path in telemetry_files(self.attempt).items():
+            try:
+                status = path.stat()
+            except NO_FILE:
+                continue
+            now, before = (status.st_ino, status.st_size), self._seen.get(node)
+            if now == before:
+                continue
+            if before is None or before[0] != now[0] or now[1] < before[1]:
+                self.nodes[node] = [sample for record in read_lines(path) if (sample := parse_sample(record))]
+            else:
+                self._add(node, path, now[1] - before[1])
+            self._seen[node] = now
+        return self.nodes
+
+    def _add(self, node: str, path: Path, added_bytes: int) -> None:
+        known = self.nodes[node]
+        newest = known[-1].time if known else float("-inf")
+        # One line more than what was added: the last one was maybe torn.
+        samples = map(parse_sample, newest_first(last_lines(path, added_bytes + _LAST_BYTES)))
+        known += reversed([sample for sample in samples if sample is not None and sample.time > newest])
+
+
+_NUMBERS = {entry.name for entry in fields(Sample)} - {"gpus", "ranks"}
+_TYPES: dict[type, dict[str, tuple[type, ...]]] = {
+    cls: {entry.name: (str,) if entry.default == "" else (int, float) for entry in fields(cls)} for cls in (Gpu, Beat)
+}
+
+
+def _typed(cls: Any, record: dict[str, Any]) -> Any:
+    types = _TYPES[cls]
+    return cls(**{key: value for key, value in record.items() if type(value) in types.get(key, ())})

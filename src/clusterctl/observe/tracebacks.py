@@ -1,0 +1,98 @@
+"""The errors of a run: every traceback that a rank recorded or printed, the same ones of many ranks once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from clusterctl.observe.logs import sources
+from clusterctl.runs.files import read_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from clusterctl.observe.logs import Line, Selection, Source
+    from clusterctl.runs.layout import RunDir
+
+_BEGIN = b"Traceback (most recent call last):"
+# What Python writes between the parts of a chain of exceptions.
+_CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
+_FRAME = re.compile(r'^ +File "(?P<file>[^"]*)", line (?P<line>\d+)', re.MULTILINE)
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+")  # ranks, ports, addresses: the same error all the same
+
+
+@dataclass
+class Failure:
+    """One error: its text, when and where it came first, and all ranks that had it."""
+
+    text: str
+    time: float
+    attempt: int
+    ranks: list[int] = field(default_factory=list)
+
+    @property
+    def message(self) -> str:
+        """The line that names the exception."""
+        return next((line for line in reversed(self.text.splitlines()) if line and not line.startswith(" ")), self.text)
+
+
+def failures(run: RunDir, selection: Selection, lines: Iterable[Line]) -> list[Failure]:
+    """The different errors of the chosen ranks, the first one first: those in their events, and those in `lines`."""
+    found: dict[tuple[int, str, str], Failure] = {}
+    every = sorted([*_recorded(run, selection), *_printed(lines)], key=lambda failure: failure.time)
+    for failure in every:
+        frames = _FRAME.findall(failure.text)
+        place = ":".join(frames[-1]) if frames else ""
+        first = found.setdefault((failure.attempt, _VARYING.sub("#", failure.message), place), failure)
+        first.ranks = sorted({*first.ranks, *failure.ranks})
+    return list(found.values())
+
+
+def _recorded(run: RunDir, selection: Selection) -> Iterator[Failure]:
+    chosen = {(source.attempt, source.rank) for source in sources(run, selection)}
+    for attempt, rank in sorted((attempt, rank) for attempt, rank in chosen if rank is not None):
+        for event in read_lines(run.attempt(attempt).events(rank)):
+            if event.get("event") == "exception":
+                text, time = event.get("traceback"), event.get("time")
+                moment = float(time) if isinstance(time, int | float) else 0.0
+                yield Failure(str(text or event.get("message", "")).rstrip(), moment, attempt, [rank])
+
+
+def _printed(lines: Iterable[Line]) -> Iterator[Failure]:
+    """Tracebacks in logs: from their first line to the one that names the exception, chains whole."""
+    open_: dict[Source, _Open] = {}
+    for line in lines:
+        text, known = line.text, open_.get(line.source)
+        if known is not None and known.takes(text):
+            known.lines.append(text)
+            continue
+        if known is not None:
+            yield open_.pop(line.source).failure(line.source)
+        if text.rstrip() == _BEGIN:
+            open_[line.source] = _Open(line.time, [text])
+    for source, known in open_.items():
+        yield known.failure(source)
+
+
+@dataclass
+class _Open:
+    """A traceback whose end has not been seen."""
+
+    time: float
+    lines: list[bytes]
+    named: bool = False  # the line that names the exception has come; only a chain goes on
+
+    def takes(self, line: bytes) -> bool:
+        if self.named:
+            # An empty line may part a chain; what is neither that nor a link ends it.
+            if not line.strip() or line.startswith(_CHAINED):
+                return True
+            self.named = line.rstrip() != _BEGIN or not any(part.startswith(_CHAINED) for part in self.lines[-3:])
+            return not self.named
+        self.named = not line.startswith((b" ", b"\t"))
+        return True
+
+    def failure(self, source: Source) -> Failure:
+        text = b"\n".join(self.lines).decode(errors="replace").rstrip()
+        return Failure(text, self.time, source.attempt, [] if source.rank is None else [source.rank])

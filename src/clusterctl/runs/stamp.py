@@ -1,0 +1,59 @@
+"""The time at the beginning of every line that a task prints, so that the logs of all ranks can be merged.
+
+    2026-01-02T03:04:05.678Z epoch 1/20  loss 1.2345
+
+What does not go through Python's sys.stdout and sys.stderr - libraries in C, a program of the user's - stays as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LENGTH = len("2026-01-02T03:04:05.678Z ")
+
+
+def stamp(seconds: float) -> str:
+    """The time, in UTC, as it stands at the beginning of a line."""
+    whole, milliseconds = divmod(int(seconds * 1000), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{milliseconds:03}Z "
+
+
+class Stamped:
+    """A text stream like `stream`, whose lines begin with their time. Each write is one write below."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.time) -> None:
+        self._stream, self._clock = stream, clock
+        self._at_beginning = True
+
+    def write(self, text: str) -> int:
+        if text:
+            now = stamp(self._clock())
+            begun = now + text if self._at_beginning else text
+            self._at_beginning = text.endswith("\n")
+            body, end = (begun[:-1], "\n") if self._at_beginning else (begun, "")
+            self._stream.write(body.replace("\n", "\n" + now) + end)
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def stamped_output() -> Iterator[None]:
+    """Within it, what is printed has its time."""
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (Stamped(stream) for stream in streams)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams

@@ -1,0 +1,106 @@
+"""What the GPUs of a node do, by NVIDIA's management library (package nvidia-ml-py, which may be missing)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+Gpu = dict[str, Any]
+
+
+class Gpus:
+    """The job's GPUs on this node. `nvml` is the module pynvml, initialised, or a stand-in for it."""
+
+    def __init__(self, nvml: Any, environment: Mapping[str, str]) -> None:
+        self._nvml = nvml
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        uuids = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        self._handles = {index: handles[index] for index in chosen(uuids, environment)}
+        self._activity = {index: self._activity_of(handle) for index, handle in self._handles.items()}
+
+    def read(self) -> list[Gpu]:
+        """One record a GPU; None for what it, or its driver, does not tell."""
+        return [self._read(index, handle) for index, handle in self._handles.items()]
+
+    def _read(self, index: int, handle: Any) -> Gpu:
+        nvml, told = self._nvml, self._told
+        power = told(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        return {
+            "index": index,
+            "name": told(lambda: _text(nvml.nvmlDeviceGetName(handle))),
+            "utilisation": told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+            "memory": told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
+            "memory_total": told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            "power": None if power is None else power / 1000,
+            "temperature": told(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            "sm_activity": told(self._activity[index]) if self._activity[index] else None,
+        }
+
+    def _told(self, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except self._nvml.NVMLError:
+            return None
+
+    def _activity_of(self, handle: Any) -> Any:
+        """Gives the share of time that the multiprocessors were busy since it was last asked; None before Hopper.
+
+        Utilisation counts a GPU as busy while any kernel runs, this counts how much of it ran.
+        """
+        nvml = self._nvml
+        try:
+            if not nvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+                return None
+            samples = [nvml.nvmlGpmSampleGet(handle, nvml.nvmlGpmSampleAlloc()), nvml.nvmlGpmSampleAlloc()]
+        except (nvml.NVMLError, AttributeError):  # an older package does not know it
+            return None
+
+        def since_last() -> float | None:
+            samples[1] = nvml.nvmlGpmSampleGet(handle, samples[1])
+            request = nvml.c_nvmlGpmMetricsGet_t()
+            request.version, request.numMetrics = nvml.NVML_GPM_METRICS_GET_VERSION, 1
+            request.sample1, request.sample2 = samples
+            request.metrics[0].metricId = nvml.NVML_GPM_METRIC_SM_UTIL
+            answer = nvml.nvmlGpmMetricsGet(request).metrics[0]
+            samples.reverse()
+            return None if answer.nvmlReturn else round(answer.value, 1)
+
+        return since_last
+
+
+def find_gpus(environment: Mapping[str, str]) -> Gpus | None:
+    """The job's GPUs, or None on a node without any, without the driver, or without nvidia-ml-py."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        return Gpus(pynvml, environment)
+    except pynvml.NVMLError:
+        return None
+
+
+def chosen(uuids: Sequence[str], environment: Mapping[str, str]) -> list[int]:
+    """Which of the node's GPUs, given by their UUIDs, the job has.
+
+    Slurm's list names those of all the node's tasks, CUDA_VISIBLE_DEVICES maybe only those of one. Where a cgroup hides
+    the other jobs' GPUs, those left are numbered anew: then all that can be seen are the job's.
+    """
+    for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
+        words = [word.strip() for word in environment.get(name, "").split(",") if word.strip()]
+        if not words:
+            continue
+        if len(uuids) <= len(words):
+            break
+        numbers = [int(word) for word in words if word.isascii() and word.isdigit()]
+        named = [index for index, uuid in enumerate(uuids) if any(uuid.startswith(word) for word in words)]
+        if found := sorted({number for number in numbers if number < len(uuids)} | set(named)):
+            return found
+    return list(range(len(uuids)))
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

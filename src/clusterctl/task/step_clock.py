@@ -1,0 +1,69 @@
+"""Where the time of a training step goes: sampling, gathering, compute, communication.
+
+`enter` says what begins; what was before ends. On a GPU the marks are events in its stream, so that nothing waits for
+it: the parts are then those of the GPU's time, its waiting for the host included. A lap is read where the host waits
+for the GPU anyway.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PARTS = ("sampling", "gathering", "compute", "communication")
+
+
+class StepClock:
+    """The clock of one rank. It costs some microseconds a step."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        on_gpu = device is not None and device.type == "cuda"
+        self._now: Callable[[], Any] = _recorded_event if on_gpu else time.perf_counter
+        self._between: Callable[[Any, Any], float] = _seconds_between if on_gpu else lambda start, end: end - start
+        self._marks: list[tuple[str, Any]] = []
+        self._work = {"nodes": 0, "edges": 0}
+
+    def enter(self, part: str) -> None:
+        """From here on the time is that of `part`."""
+        self._marks.append((part, self._now()))
+
+    def restart(self, part: str) -> None:
+        """Begin a step with `part`: the time since the last lap was no step's."""
+        self._marks.clear()
+        self.enter(part)
+
+    def count(self, nodes: int, edges: int) -> None:
+        """What this step trains on, over all ranks: seed nodes (nodes of graphs), and edges as far as rank 0 knows."""
+        self._work = {"nodes": nodes, "edges": edges}
+
+    def lap(self, part: str) -> dict[str, float]:
+        """The seconds since the last lap, in all and by parts, and what was counted a second; `part` goes on.
+
+        On a GPU the host must have waited for it just now.
+        """
+        marks, self._marks = [*self._marks, (part, self._now())], []
+        if self._now is _recorded_event:
+            marks[-1][1].synchronize()  # the stream is empty: no waiting
+        self._marks = [marks[-1]]
+        seconds = dict.fromkeys(PARTS, 0.0)
+        for (name, start), (_, end) in pairwise(marks):
+            seconds[name] += self._between(start, end)
+        whole = sum(seconds.values())
+        rates = {f"{what}_per_second": round(count / whole) for what, count in self._work.items() if count and whole}
+        return {"seconds": round(whole, 6), **{name: round(value, 6) for name, value in seconds.items()}, **rates}
+
+
+def _recorded_event() -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def _seconds_between(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
+    return float(start.elapsed_time(end)) / 1000

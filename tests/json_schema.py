@@ -1,0 +1,47 @@
+"""A small check of the part of JSON Schema that clusterctl's schemas use: no further package for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+_TYPES = {
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: type(value) is int,
+    "number": lambda value: type(value) in (int, float),
+    "null": lambda value: value is None,
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+}
+_KNOWN = {"$schema", "$defs", "$ref", "title", "description", "type", "const", "enum", "required", "properties",
+          "additionalProperties", "items"}  # fmt: skip
+
+
+def violations(value: Any, schema: dict[str, Any]) -> list[str]:
+    """What in `value` is not as `schema` says."""
+    return list(_violations(value, schema, schema, "$"))
+
+
+def _violations(value: Any, schema: dict[str, Any], whole: dict[str, Any], path: str) -> Iterator[str]:
+    assert set(schema) <= _KNOWN, f"this check does not know {set(schema) - _KNOWN}"
+    if "$ref" in schema:
+        schema = whole["$defs"][schema["$ref"].removeprefix("#/$defs/")]
+    types = schema.get("type", [])
+    if types and not any(_TYPES[name](value) for name in ([types] if isinstance(types, str) else types)):
+        yield f"{path}: {value!r} is not of type {types}"
+    if "const" in schema and value != schema["const"]:
+        yield f"{path}: {value!r} is not {schema['const']!r}"
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{path}: {value!r} is none of {schema['enum']}"
+    if isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _violations(item, schema.get("items", {}), whole, f"{path}[{place}]")
+    if isinstance(value, dict):
+        yield from (f"{path}: no {name}" for name in schema.get("required", ()) if name not in value)
+        for name, item in value.items():
+            known = schema.get("properties", {}).get(name, schema.get("additionalProperties", True))
+            if known is False:
+                yield f"{path}: unknown {name}"
+            elif isinstance(known, dict):
+                yield from _violations(item, known, whole, f"{path}.{name}")

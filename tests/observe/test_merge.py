@@ -1,0 +1,170 @@
+"""The logs of many ranks as one: in order of time, the same lines once, the errors first."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.observe.collapse import collapsed
+from clusterctl.observe.logs import Line, Logs, Nodes, Selection, Source, sources
+from clusterctl.observe.tracebacks import failures
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stamp import stamp
+
+Fabricate = Callable[..., RunDir]
+START = 1_000_000.0
+TRACEBACK = """Traceback (most recent call last):
+  File "train.py", line 7, in <module>
+    step(batch)
+  File "train.py", line 3, in step
+    raise ValueError("rank {rank} has no batch")
+ValueError: rank {rank} has no batch
+"""
+
+
+def at(seconds: float, text: str) -> str:
+    return f"{stamp(START + seconds)}{text}\n"
+
+
+def log(rank: int, stream: str = "out", attempt: int = 0) -> str:
+    return f"attempts/{attempt}/logs/rank_{rank:05}.{stream}"
+
+
+def read(run: RunDir, **selection: Any) -> list[str]:
+    return [line.text.decode() for line in Logs(run, Selection(**selection)).read(ended=True)]
+
+
+def test_lines_come_in_the_order_of_their_times_and_a_raw_line_stays_with_the_one_before_it(
+    fabricate: Fabricate,
+) -> None:
+    run = fabricate(
+        files={
+            "attempts/0/host.json": {"start": START - 5},
+            log(0): at(1, "a") + "raw after a\n" + at(4, "d"),
+            log(1): "raw at the start\n" + at(2, "b") + at(3, "c") + at(0, "a clock set back"),
+            log(0, "err"): at(3.5, "warning"),
+            log(0, attempt=1): at(0, "again"),  # a later attempt comes later, whatever its clock
+        }
+    )
+    assert read(run, streams=("out", "err")) == [
+        "raw at the start", "a", "raw after a", "b", "c", "a clock set back", "warning", "d", "again",
+    ]  # fmt: skip
+    assert [line.time - START for line in Logs(run, Selection(attempt=0, rank=1)).read(ended=True)] == [-5, 2, 3, 3]
+
+
+def test_what_is_added_is_merged_too_and_goes_on_from_the_last_time(fabricate: Fabricate) -> None:
+    run = fabricate(files={log(0): at(1, "a"), log(1): at(2, "b")})
+    logs = Logs(run, Selection())
+    assert [line.text for line in logs.read(ended=False)] == [b"a", b"b"]
+    for rank, text in ((1, "raw\n" + at(5, "e")), (0, at(3, "c") + at(4, "d") + "torn")):
+        with run.attempt(0).log(rank).open("a") as file:
+            file.write(text)
+    assert [line.text for line in logs.read(ended=False)] == [b"raw", b"c", b"d", b"e"]
+    assert [(line.text, line.time) for line in logs.read(ended=True)] == [(b"torn", START + 4)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 100)), max_size=40), st.integers(20, 200))
+def test_every_line_comes_once_and_no_time_goes_back(written: list[tuple[int, float]], block: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunDir(Path(folder) / "cora-20260101-000000-aaaa")
+        run.attempt(0).log(0).parent.mkdir(parents=True)
+        for number, (rank, seconds) in enumerate(sorted(written, key=lambda item: item[1])):
+            with run.attempt(0).log(rank).open("a") as file:
+                file.write(at(seconds, str(number)))
+        lines = list(Logs(run, Selection()).read(ended=True))
+    assert sorted(int(line.text) for line in lines) == list(range(len(written)))
+    assert [line.time for line in lines] == sorted(line.time for line in lines)
+
+
+def line(rank: int, text: str, time: float = 0.0) -> Line:
+    return Line(Source(0, rank, RunDir.__new__(RunDir)), text.encode(), time)  # type: ignore[arg-type]
+
+
+def shown(*lines: Line) -> list[tuple[str, tuple[int, ...]]]:
+    return [(one.text.decode(), one.ranks or (one.source.rank or 0,)) for one in collapsed(lines)]
+
+
+def test_the_same_line_of_many_ranks_stands_once_at_its_first_place() -> None:
+    lines = [line(0, "start"), line(1, "start"), line(0, "rank 0"), line(3, "start"), line(2, "start")]
+    assert shown(*lines) == [("start", (0, 1, 2, 3)), ("rank 0", (0,))]
+
+
+def test_a_ranks_own_repetitions_and_what_is_far_apart_in_time_stay() -> None:
+    assert shown(line(0, "x"), line(1, "x"), line(0, "x"), line(0, "x")) == [("x", (0, 1)), ("x", (0,)), ("x", (0,))]
+    assert shown(line(0, "x", 1.0), line(1, "x", 9.0)) == [("x", (0,)), ("x", (1,))]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.floats(0, 9)), max_size=30))
+def test_no_line_is_lost_and_each_ranks_own_order_stays(written: list[tuple[int, str, float]]) -> None:
+    written.sort(key=lambda item: item[2])
+    told = list(collapsed(line(*item) for item in written))
+    for rank in range(4):
+        own = [text for other, text, _ in written if other == rank]
+        assert sorted(one.text.decode() for one in told if rank in (one.ranks or (one.source.rank,))) == sorted(own)
+
+
+def test_the_node_of_a_rank_is_in_its_first_event_and_narrows_the_logs(fabricate: Fabricate) -> None:
+    events = {
+        f"attempts/0/events/rank_0000{rank}.jsonl": [{"event": "began", "node": f"node{rank // 2}"}]
+        for rank in range(4)
+    }
+    run = fabricate(files=events | {log(rank): f"{rank}\n" for rank in range(5)})
+    assert [Nodes(run).of(0, rank) for rank in range(5)] == ["node0", "node0", "node1", "node1", ""]
+    assert read(run, node="node1") == ["2", "3"]
+
+
+CHAIN = """  File "x.py", line 1, in f
+KeyError: 7
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "x.py", line 3, in f
+RuntimeError: no such key
+"""
+
+
+def test_the_first_error_comes_first_and_the_same_one_of_other_ranks_once(fabricate: Fabricate) -> None:
+    run = fabricate(
+        files={
+            **{log(rank, "err"): at(rank, "words") + TRACEBACK.format(rank=rank) + "after\n" for rank in (2, 1)},
+            log(3, "err"): at(1.5, "Traceback (most recent call last):") + CHAIN + "\n\nfine\n",
+        }
+    )
+    first, second = failures(run, Selection(), Logs(run, Selection()).read(ended=True))
+    assert (first.text + "\n", first.ranks) == (TRACEBACK.format(rank=1), [1, 2])
+    assert (second.text + "\n", second.ranks) == ("Traceback (most recent call last):\n" + CHAIN, [3])
+    assert second.message == "RuntimeError: no such key"
+
+
+def test_an_error_that_a_rank_recorded_and_printed_stands_once(fabricate: Fabricate) -> None:
+    text = TRACEBACK.format(rank=0)
+    run = fabricate(
+        files={
+            log(0, "err"): at(3, "x") + text,
+            "attempts/0/events/rank_00000.jsonl": [
+                {"time": START + 2, "event": "exception", "type": "ValueError", "message": "", "traceback": text}
+            ],
+        }
+    )
+    (failure,) = failures(run, Selection(), Logs(run, Selection()).read(ended=True))
+    assert (failure.time, failure.ranks, failure.message) == (START + 2, [0], "ValueError: rank 0 has no batch")
+
+
+def test_a_run_without_errors_has_none(fabricate: Fabricate) -> None:
+    run = fabricate(files={log(0): "fine\n"})
+    assert failures(run, Selection(), Logs(run, Selection()).read(ended=True)) == []
+    assert sources(run, Selection())
+
+
+@pytest.mark.parametrize("text", ["Traceback (most recent call last):", "Traceback (most recent call last):\n  File"])
+def test_a_traceback_that_is_cut_off_is_shown_as_far_as_it_goes(fabricate: Fabricate, text: str) -> None:
+    run = fabricate(files={log(0): text})
+    (failure,) = failures(run, Selection(), Logs(run, Selection()).read(ended=True))
+    assert failure.text == text

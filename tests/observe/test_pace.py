@@ -1,0 +1,56 @@
+"""How fast a training goes, and how long it will still take."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from clusterctl.observe.pace import Pace, pace_of, progress, seconds_left
+
+
+def lines(*records: dict[str, Any]) -> list[bytes]:
+    return [json.dumps(record).encode() for record in records]
+
+
+def test_the_pace_is_that_of_the_steps_with_the_evaluations_between_them() -> None:
+    found = pace_of(
+        lines(
+            {"time": 100, "step": 10},
+            {"time": 101, "step": 11},
+            {"time": 103, "accuracy": 1},
+            {"time": 104, "step": 14},
+        )
+    )
+    assert found == Pace(1.0, 104)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        (),
+        ({"time": 1, "step": 1},),
+        ({"time": 1, "step": 1}, {"time": 1, "step": 2}),
+        ({"time": 5, "step": 9}, {"time": 6, "step": 3}),  # a program that counts anew
+        ({"time": "x", "step": 1}, {"time": 2, "step": True}),
+    ],
+)
+def test_one_step_and_odd_numbers_have_no_pace(records: tuple[dict[str, Any], ...]) -> None:
+    assert pace_of(lines(*records)) is None
+    assert pace_of([b"{", b"nonsense", *lines(*records)]) is None
+
+
+def test_progress_is_counted_in_steps_else_in_epochs() -> None:
+    assert progress({"step": 5, "steps": 20, "epoch": 3, "epochs": 4}) == 0.25
+    assert progress({"epoch": 3, "epochs": 4}) == 0.75
+    assert progress({"step": 30, "steps": 20}) == 1.0
+    assert progress({"step": 30}) is progress({"step": 1, "steps": 0}) is None
+
+
+def test_the_time_left_shrinks_while_nothing_is_written_but_not_below_zero() -> None:
+    metrics = {"step": 40, "steps": 100}
+    assert seconds_left(metrics, Pace(2.0, 1000), 1000) == 30
+    assert seconds_left(metrics, Pace(2.0, 1000), 1010) == 20
+    assert seconds_left(metrics, Pace(2.0, 1000), 9000) == 0
+    assert seconds_left(metrics, None, 1000) is seconds_left({"step": 4}, Pace(2.0, 0), 0) is None

@@ -1,0 +1,75 @@
+"""Reading what the nodes of a run do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.observe.telemetry import Beat, Gpu, Sample, Telemetry, gpu_utilisation, latest_samples, parse_sample
+from clusterctl.runs.files import Lines, write_text
+from clusterctl.runs.layout import Attempt, RunDir
+
+RECORD = {
+    "time": 100.0, "seconds": 5.0, "cpu": 3.5, "cpus": 8, "memory": 10, "memory_limit": None, "disk_read": 1,
+    "disk_write": 2, "net_in": 3, "net_out": 4,
+    "gpus": [{"index": 1, "name": "H100", "utilisation": 90, "power": None}], "ranks": {"3": {"step": 7, "phase": "x"}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    return RunDir(tmp_path).attempt(0)
+
+
+def test_a_sample_is_read_field_by_field() -> None:
+    assert parse_sample(RECORD) == Sample(
+        100.0, 5.0, 3.5, 8, 10, None, 1, 2, 3, 4, (Gpu(1, "H100", 90),), {3: Beat(step=7, phase="x")}
+    )
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["index", "name", "3", "step", "x"]), inner, max_size=4))  # fmt: skip # noqa: E501
+
+
+@given(st.dictionaries(st.sampled_from([*RECORD, "further"]), JSON))
+def test_nonsense_never_raises_and_only_what_has_a_time_is_a_sample(record: dict[str, Any]) -> None:
+    sample = parse_sample(record)
+    assert (sample is not None) == (type(record.get("time")) is float)
+    if sample is not None:
+        gpu_utilisation({"node": sample})
+
+
+def test_the_last_sample_of_every_node_gives_the_use_of_all_gpus(attempt: Attempt) -> None:
+    for node, used in (("node1", [100, 60]), ("node2", [20])):
+        lines = Lines(attempt.telemetry(node))
+        lines.append(RECORD)
+        lines.append({"time": 105, "gpus": [{"utilisation": value} for value in used]})
+    samples = latest_samples(attempt)
+    assert [(node, sample.time) for node, sample in samples.items()] == [("node1", 105), ("node2", 105)]
+    assert gpu_utilisation(samples) == 60
+    assert gpu_utilisation({"node1": Sample(1)}) is gpu_utilisation({}) is None
+
+
+def test_an_attempt_without_telemetry_has_none(attempt: Attempt) -> None:
+    assert latest_samples(attempt) == Telemetry(attempt).read() == {}
+
+
+def test_samples_are_read_as_they_come_and_anew_where_the_file_was_made_anew(attempt: Attempt) -> None:
+    lines = Lines(attempt.telemetry("node1"))
+    telemetry = Telemetry(attempt)
+
+    def times() -> list[float]:
+        return [sample.time for sample in telemetry.read()["node1"]]
+
+    for time in (1, 2):
+        lines.append({"time": time})
+    assert times() == [1, 2]
+    for time in (3, 4):
+        lines.append({"time": time, "pad": "x" * 20_000})
+    assert times() == times() == [1, 2, 3, 4]
+    write_text(attempt.telemetry("node1"), '{"time": 2}\n{"time": 4}\n')
+    Lines(attempt.telemetry("node1")).append({"time": 5})
+    assert times() == [2, 4, 5]

@@ -1,0 +1,149 @@
+"""Reading what a run uses of a node, from files as Linux writes them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterctl.task.usage import NodeUsage
+
+TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+RUN = {"CLUSTERCTL_RUN_DIR": "/runs/a", "CLUSTERCTL_ATTEMPT": "0", "SLURM_NODEID": "1"}
+
+
+class Machine:
+    """Files like those of a node, in a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.write("proc/net/dev", "Inter-|   Receive\n face |bytes\n    lo: 9 0 0 0 0 0 0 0 9 0\n")
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def process(
+        self, pid: int, ticks: int = 0, pages: int = 0, shared: int = 0, read: int = 0, started: int = 7, **of_run: str
+    ) -> None:
+        environment = RUN | {f"SLURM_{name.upper()}": value for name, value in of_run.items()}
+        self.write(f"proc/{pid}/stat", f"{pid} (a ) b) S 1 2 3 4 5 6 7 8 9 10 {ticks} 0 0 0 20 0 1 0 {started} 0 0\n")
+        self.write(f"proc/{pid}/statm", f"900 {pages} {shared} 1 0 1 0\n")
+        self.write(f"proc/{pid}/io", f"rchar: 1\nread_bytes: {read}\nwrite_bytes: {2 * read}\n")
+        self.write(f"proc/{pid}/environ", "\0".join(f"{name}={value}" for name, value in environment.items()))
+
+    def end(self, pid: int) -> None:
+        for path in (self.root / "proc" / str(pid)).iterdir():
+            path.unlink()
+        (self.root / "proc" / str(pid)).rmdir()
+
+    def usage(self, **environment: str) -> NodeUsage:
+        return NodeUsage(RUN | environment, self.root)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_the_runs_processes_on_this_node_are_added_up_and_nobody_elses(machine: Machine) -> None:
+    machine.process(10, ticks=TICKS, pages=30, shared=20, read=100)
+    machine.process(11, ticks=TICKS, pages=25, shared=20, read=100)
+    machine.process(12, ticks=99 * TICKS, pages=999, read=999, nodeid="2")  # the run's, on another virtual node
+    usage = machine.usage().read()
+    assert (usage.cpu_seconds, usage.disk_read, usage.disk_write) == (2.0, 200, 400)
+    assert usage.memory == (10 + 5 + 20) * PAGE, "what both map is there once"
+    assert usage.memory_limit is None
+
+
+def test_what_an_ended_process_used_still_counts_and_a_new_one_of_its_number_begins_anew(machine: Machine) -> None:
+    node = machine.usage()
+    machine.process(10, ticks=5 * TICKS)
+    assert node.read().cpu_seconds == 5.0
+    machine.end(10)
+    assert node.read().cpu_seconds == 5.0
+    machine.process(10, ticks=TICKS, started=8)
+    assert node.read().cpu_seconds == 6.0
+
+
+def test_a_process_that_hides_its_counters_or_vanishes_is_no_error(machine: Machine) -> None:
+    machine.process(10, ticks=TICKS, pages=3)
+    (machine.root / "proc/10/io").unlink()
+    machine.process(11, ticks=TICKS)
+    (machine.root / "proc/11/environ").unlink()
+    usage = machine.usage().read()
+    assert (usage.cpu_seconds, usage.disk_read, usage.memory) == (1.0, 0, 3 * PAGE)
+
+
+def test_without_a_run_nothing_is_taken_for_ours(machine: Machine) -> None:
+    machine.process(10, ticks=TICKS)
+    assert NodeUsage({}, machine.root).read().cpu_seconds == 0.0
+
+
+def test_slurms_cgroup_of_version_2_says_what_the_limits_count(machine: Machine) -> None:
+    job = "system.slice/slurmstepd.scope/job_12"
+    machine.write("proc/self/cgroup", f"0::/{job}/step_0/user/task_0\n")
+    machine.write(f"sys/fs/cgroup/{job}/cpu.stat", "usage_usec 2500000\nuser_usec 1\n")
+    machine.write(f"sys/fs/cgroup/{job}/memory.current", "1000\n")
+    machine.write(f"sys/fs/cgroup/{job}/memory.stat", "anon 1\ninactive_file 300\n")
+    machine.write(f"sys/fs/cgroup/{job}/memory.max", "4096\n")
+    usage = machine.usage().read()
+    assert (usage.cpu_seconds, usage.memory, usage.memory_limit) == (2.5, 700, 4096)
+    machine.write(f"sys/fs/cgroup/{job}/memory.max", "max\n")
+    assert machine.usage(SLURM_MEM_PER_NODE="2").read().memory_limit == 2 * 2**20
+
+
+@pytest.mark.parametrize("mounted", ["cpu,cpuacct", "cpuacct"])
+def test_slurms_cgroups_of_version_1_too(machine: Machine, mounted: str) -> None:
+    job = "slurm/uid_0/job_12"
+    machine.write("proc/self/cgroup", f"4:memory:/{job}/step_0/task_0\n3:cpu,cpuacct:/{job}/step_0\n0::/\n")
+    machine.write(f"sys/fs/cgroup/{mounted}/{job}/cpuacct.usage", "1500000000\n")
+    machine.write(f"sys/fs/cgroup/memory/{job}/memory.usage_in_bytes", "1000\n")
+    machine.write(f"sys/fs/cgroup/memory/{job}/memory.stat", "cache 1\ntotal_inactive_file 100\n")
+    machine.write(f"sys/fs/cgroup/memory/{job}/memory.limit_in_bytes", f"{2**63 - 4096}\n")
+    usage = machine.usage().read()
+    assert (usage.cpu_seconds, usage.memory, usage.memory_limit) == (1.5, 900, None)
+
+
+def test_a_cgroup_that_is_not_slurms_says_nothing_about_the_job(machine: Machine) -> None:
+    machine.write("proc/self/cgroup", "0::/user.slice/session-1.scope\n")
+    machine.process(10, ticks=TICKS)
+    assert machine.usage().read().cpu_seconds == 1.0
+
+
+def test_the_network_is_that_of_adapters_with_infiniband_and_without_what_repeats_them(machine: Machine) -> None:
+    machine.write(
+        "proc/net/dev", "Inter-|\n face |\n lo: 9 0 0 0 0 0 0 0 9 0\neth0:100 0 0 0 0 0 0 0 200 0\n br0: 7" + " 7" * 9
+    )
+    usage = machine.usage().read()
+    assert (usage.net_in, usage.net_out) == (107, 207)
+    machine.write("sys/class/net/eth0/device/vendor", "")
+    machine.write("sys/class/infiniband/mlx5_0/ports/1/counters/port_rcv_data", "1000\n")
+    machine.write("sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_data", "2000\n")
+    usage = machine.usage().read()
+    assert (usage.net_in, usage.net_out) == (4100, 8200)
+
+
+def test_the_processors_given_are_slurms_number(machine: Machine) -> None:
+    assert machine.usage(SLURM_CPUS_ON_NODE="8").cpus == 8
+    assert machine.usage().cpus == len(os.sched_getaffinity(0))
+
+
+def test_on_this_machine_a_busy_process_shows(tmp_path: Path) -> None:
+    run = RUN | {"CLUSTERCTL_RUN_DIR": str(tmp_path)}
+    node = NodeUsage(run)
+    program = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=run, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        process.stdout.readline()
+        usage = node.read()
+        process.stdin.write(b"\n")
+    assert usage.cpu_seconds >= 0.29
+    assert usage.memory > 2**20
