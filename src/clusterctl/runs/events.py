@@ -4,6 +4,7 @@
 
     {"time": ..., "event": "stage", "stage": "training", "epoch": 3}
     {"time": ..., "event": "exception", "type": "ValueError", "message": "...", "traceback": "..."}
+    {"time": ..., "event": "hang", "stacks": "..."}
     {"time": ..., "event": "exit", "code": 1}
 """
 
@@ -16,6 +17,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.runs.files import Lines
+from clusterctl.runs.heartbeats import Heart
 
 if TYPE_CHECKING:
     from clusterctl.runs.layout import Attempt
@@ -23,13 +25,18 @@ if TYPE_CHECKING:
 
 
 class Events:
-    """The writer of one rank's events. Without an attempt (under torchrun alone) it keeps silent."""
+    """The writer of one rank's events. Without an attempt (under torchrun alone) it keeps silent.
 
-    def __init__(self, attempt: Attempt | None, rank: int) -> None:
+    `heart` is the rank's pulse: each stage is a phase of it.
+    """
+
+    def __init__(self, attempt: Attempt | None, rank: int, heart: Heart | None = None) -> None:
+        self.heart = heart or Heart()
         self._lines = Lines(attempt.events(rank)) if attempt else None
         self._failed = False
 
     def stage(self, stage: Stage, **details: Any) -> None:
+        self.heart.enter(stage.value)
         self._write("stage", stage=stage.value, **details)
 
     def began(self, local_rank: int, node_rank: int) -> None:
@@ -42,6 +49,10 @@ class Events:
             self._failed = True
             text = "".join(traceback.format_exception(error))
             self._write("exception", type=type(error).__name__, message=str(error), traceback=text)
+
+    def hang(self, stacks: str) -> None:
+        """The watchdog raised an alarm; `stacks` is where each thread of this rank stands."""
+        self._write("hang", stacks=stacks)
 
     def exit(self, code: int) -> None:
         self._write("exit", code=code)

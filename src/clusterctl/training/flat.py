@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from clusterctl.runs.heartbeats import Heart
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -27,9 +29,13 @@ class Stops(NamedTuple):
 
 
 class FlatModel:
-    """Moves the parameters of `model` into one vector, in place: they and their gradients become views."""
+    """Moves the parameters of `model` into one vector, in place: they and their gradients become views.
 
-    def __init__(self, model: nn.Module) -> None:
+    `heart` learns when this rank waits for the others.
+    """
+
+    def __init__(self, model: nn.Module, heart: Heart | None = None) -> None:
+        self._heart = heart or Heart()
         parameters = list(model.parameters())
         self.values = torch.cat([parameter.detach().flatten() for parameter in parameters])
         self._reduced = self.values.new_zeros(self.values.numel() + 3)  # gradients, loss, warned, terminated
@@ -53,6 +59,8 @@ class FlatModel:
         loss.backward()  # type: ignore[no-untyped-call]
         self._reduced[-3] = loss.detach()
         self._reduced[-2], self._reduced[-1] = stop.warned, stop.terminated
+        self._heart.wait()
         dist.all_reduce(self._reduced)
         whole, warned, terminated = self._reduced[-3:].tolist()
+        self._heart.go_on()
         return whole, Stops(warned > 0, terminated > 0)

@@ -31,7 +31,7 @@ def fit(objective: Objective[Any], train: LoopTrain, task: Task, fold: Fold | No
     plan = EpochPlan(objective.seeds, train.batch_size, train.seed, task.place.rank, task.place.world_size)
     if plan.steps == 0:
         raise TaskError("the training split is empty")
-    flat = FlatModel(objective.model)
+    flat = FlatModel(objective.model, task.events.heart)
     flat.broadcast()
     optimizer = Adam(flat.values, flat.gradients, train.lr, train.weight_decay)
     best = Best(flat.values, train.patience)

@@ -40,6 +40,7 @@ class Progress:
     def step(self, loss: float) -> None:
         """A step is done."""
         self._step += 1
+        self._task.events.heart.beat(self._step)
         self._task.metrics.write(step=self._step, **self._counts, loss=loss)
 
     def evaluating(self) -> None:
