@@ -3,7 +3,7 @@
 `attempts/<n>/events/rank_00003.jsonl`, one JSON object a line, `time` in seconds since the epoch:
 
     {"time": ..., "event": "stage", "stage": "training", "epoch": 3}
-    {"time": ..., "event": "exception", "type": "ValueError", "message": "...", "traceback": "..."}
+    {"time": ..., "event": "exception", "type": "ValueError", "message": "...", "traceback": "...", "hint": "..."}
     {"time": ..., "event": "hang", "stacks": "..."}
     {"time": ..., "event": "exit", "code": 1}
 """
@@ -16,6 +16,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.errors import ClusterctlError
 from clusterctl.runs.files import Lines
 from clusterctl.runs.heartbeats import Heart
 
@@ -48,7 +49,8 @@ class Events:
         if not self._failed:
             self._failed = True
             text = "".join(traceback.format_exception(error))
-            self._write("exception", type=type(error).__name__, message=str(error), traceback=text)
+            hint = {"hint": error.hint} if isinstance(error, ClusterctlError) and error.hint else {}
+            self._write("exception", type=type(error).__name__, message=str(error), traceback=text, **hint)
 
     def hang(self, stacks: str) -> None:
         """The watchdog raised an alarm; `stacks` is where each thread of this rank stands."""
