@@ -8,7 +8,8 @@ import pytest
 
 from clusterctl.errors import SlurmError
 from clusterctl.insight.doctor import Finding, Verdict, examine
-from clusterctl.observe.doctor import Evidence, Folder, Interpreter
+from clusterctl.launch.surroundings import Folder
+from clusterctl.observe.doctor import Evidence, Interpreter
 from clusterctl.spec import Cluster, Container, Emulator
 
 ANSWERS = {

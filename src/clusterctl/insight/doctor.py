@@ -12,7 +12,8 @@ from clusterctl.errors import SlurmError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.observe.doctor import Evidence, Folder, Interpreter, Told
+    from clusterctl.launch.surroundings import Folder
+    from clusterctl.observe.doctor import Evidence, Interpreter, Told
 
 LEAST_OPEN_FILES = 1024
 LEAST_PROCESSES = 512  # every rank has dozens of threads, and threads count

@@ -96,6 +96,8 @@ def _never_began(trace: Trace) -> Findings:
     for line in trace.slurm_lines:
         if (known := signature(line)) and known.level is Level.PRIMARY:
             return Findings(known.cause, line.strip())
+    if trace.status.attempt is not None:
+        return Findings(Cause.UNKNOWN, "what its attempts left can no longer be read", UNSURE)
     if trace.status.stage is Stage.LOST:
         return Findings(Cause.UNKNOWN, "Slurm does not know its job, and nothing tells how it ended", UNSURE)
     return Findings(Cause.LAUNCH, "its batch script never began", LIKELY)

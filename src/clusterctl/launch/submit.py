@@ -21,17 +21,19 @@ from clusterctl.config import runs_folder
 from clusterctl.errors import ConfigError
 from clusterctl.launch.adopt import adopt
 from clusterctl.launch.git import git_state
-from clusterctl.launch.plan import Plan, check_path, make_plan
+from clusterctl.launch.plan import Plan, make_plan
+from clusterctl.launch.preflight import Obstacle, obstacles, refuse
 from clusterctl.launch.sbatch import SlurmRefused, call_sbatch
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import take_snapshot
+from clusterctl.launch.surroundings import look_around
 from clusterctl.runs.entry import Entry
 from clusterctl.runs.files import make_private, write_json, write_text
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import to_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from clusterctl.config import Resolved
 
@@ -48,12 +50,12 @@ def planned(resolved: Resolved) -> Plan:
 def submit(resolved: Resolved, sbatch: str, environment: Mapping[str, str], *, hold: bool = False) -> RunDir:
     """Submit `resolved` through the command at `sbatch`, called in `environment`, and return its run.
 
-    Raises SlurmError when sbatch refuses - nothing is left behind then - or does not answer: the run directory stays,
-    because the job may be in the queue all the same.
+    Raises ConfigError with everything that preflight finds; SlurmError when sbatch refuses - nothing is left behind
+    then - or does not answer: the run directory stays, because the job may be in the queue all the same.
     """
     runs = runs_folder(resolved.cluster)
-    check_path(str(runs))
-    _check_writable(runs)
+    planned(resolved)  # what no flag or path can carry is said before anything is looked for
+    refuse(_obstacles(resolved, runs))
     code = _snapshot(runs, Path(resolved.job.code) if resolved.job.code else None)
     run = RunDir(runs / _new_id(resolved.job.name))
     plan = make_plan(resolved, run, code, clusterctl.__version__)
@@ -66,6 +68,15 @@ def submit(resolved: Resolved, sbatch: str, environment: Mapping[str, str], *, h
         raise
     adopt(run, job_id)
     return run
+
+
+def _obstacles(resolved: Resolved, runs: Path) -> Iterator[Obstacle]:
+    """What can be seen from here that would make the run fail; the folder of runs is made on the way."""
+    try:
+        _check_writable(runs)
+    except ConfigError as error:
+        yield Obstacle(error.message, error.hint)
+    yield from obstacles(look_around(resolved))
 
 
 def _new_id(name: str) -> str:

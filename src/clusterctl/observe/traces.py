@@ -143,7 +143,6 @@ def with_accounting(trace: Trace, slurm_of: Callable[[Cluster], Slurm]) -> Trace
 def _attempt(attempt: Attempt, tasks: int, unknown: list[str]) -> AttemptTrace:
     host = _table(attempt.host_json)
     numbers = numbers_of(host)
-    code = numbers.get("exit_code")
     events, errors = attempt.event_files(), attempt.log_files("err")
     ranks = sorted({*events, *errors})
     return AttemptTrace(
@@ -151,7 +150,7 @@ def _attempt(attempt: Attempt, tasks: int, unknown: list[str]) -> AttemptTrace:
         tasks=tasks,
         start=numbers.get("start"),
         end=numbers.get("end"),
-        exit_code=None if code is None else int(code),
+        exit_code=_whole(host, "exit_code"),
         signal=_text(host, "signal"),
         nodes=_text(host, "nodes"),
         lines=_lines(attempt.host_log, _HOST_BYTES, unknown),
@@ -184,8 +183,7 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
             case "hang":
                 stacks = _text(event, "stacks")
             case "exit" if code is None:
-                value = numbers_of({"code": event.get("code")}).get("code")
-                code, ended = (None if value is None else int(value)), at
+                code, ended = _whole(event, "code"), at
     beat = read_beat(attempt.heartbeat(number))
     return RankTrace(
         rank=number,
@@ -210,12 +208,13 @@ def _signalled_stacks(attempt: Attempt, rank: int) -> str:
 
 def _alarm(table: dict[str, Any]) -> Alarm | None:
     numbers = numbers_of(table)
-    if "seen" not in numbers:
+    seen = _whole(table, "seen")
+    if seen is None:
         return None
     suspects = table.get("suspects")
     return Alarm(
         time=float(numbers_of({"at": table.get("time")}).get("at", 0.0)),
-        seen=int(numbers["seen"]),
+        seen=seen,
         phase=_text(table, "phase"),
         still_seconds=float(numbers.get("still_seconds", 0.0)),
         suspects=tuple(rank for rank in suspects if type(rank) is int) if isinstance(suspects, list) else (),
@@ -247,6 +246,11 @@ def _table(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def _whole(table: dict[str, Any], key: str) -> int | None:
+    value = table.get(key)
+    return value if type(value) is int else None
 
 
 def _text(table: dict[str, Any], key: str) -> str:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from clusterctl.runs.files import read_json, write_json
+from clusterctl.runs.files import write_json
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, Heart, Pulse, read_beat
 from clusterctl.runs.requests import request_restart
 from clusterctl.runs.stages import Stage
@@ -119,39 +119,40 @@ class Watch:
         self._attempt, self._place, self._events, self._settings, self._leave = attempt, place, events, settings, leave
         self._watched = (place.rank + 1) % place.world_size
         self._stillness = Stillness()
+        self._noticed: tuple[float, dict[int, Beat]] | None = None  # when, and all heartbeats at that moment
 
     def look(self) -> None:
-        """Look at the watched rank and for an alarm; ends this process when there is one."""
-        raised = False
+        """Look at the watched rank and for an alarm; ends this process when there is one. Never waits before that."""
         if _alarm_raised(self._attempt):
-            self._end(raised)
-        elif self._settings.enabled:
-            beat = read_beat(self._attempt.heartbeat(self._watched))
-            still = self._stillness.look(beat, time.monotonic())
-            if beat is not None and still > patience(self._settings, beat):
-                raised = self._raise_alarm(beat, still)
-                self._end(raised)
+            self._end(raised=False)
+        if not self._settings.enabled:
+            return
+        beat = read_beat(self._attempt.heartbeat(self._watched))
+        still = self._stillness.look(beat, time.monotonic())
+        if beat is None or still <= patience(self._settings, beat):
+            self._noticed = None
+        elif self._noticed is None:
+            self._noticed = (time.monotonic(), self._beats())
+        elif time.monotonic() - self._noticed[0] >= _CONFIRM_SECONDS:  # every rank that lives has written again
+            if self._raise_alarm(beat, still, self._noticed[1]):
+                self._end(raised=True)
+            self._noticed = None
 
     def _beats(self) -> dict[int, Beat]:
         ranks = range(self._place.world_size)
         found = {rank: read_beat(self._attempt.heartbeat(rank)) for rank in ranks}
         return {rank: beat for rank, beat in found.items() if beat is not None}
 
-    def _raise_alarm(self, beat: Beat, still: float) -> bool:
+    def _raise_alarm(self, beat: Beat, still: float, earlier: dict[int, Beat]) -> bool:
         """Write hang.json, unless another rank was faster; whether it was this one."""
-        earlier = self._beats()
-        time.sleep(_CONFIRM_SECONDS)  # in which every rank that lives has written its next beat
         later = self._beats()
-        again = later.get(self._watched)
-        if again is None or _progress(again) != _progress(beat):
-            return False  # it went on at the last moment; the next look begins anew
         ranks, how = suspects(earlier, later)
         record = {
             "time": time.time(),
             "by": self._place.rank,
             "seen": self._watched,
             "phase": beat.phase,
-            "still_seconds": round(still + _CONFIRM_SECONDS, 1),
+            "still_seconds": round(still, 1),
             "limit_seconds": round(patience(self._settings, beat), 1),
             "suspects": ranks,
             "how": how,
@@ -167,10 +168,8 @@ class Watch:
             aside.unlink()
         return True
 
-    def _end(self, raised: bool) -> None:
+    def _end(self, *, raised: bool) -> None:
         """Tell where all threads stand, let the others do so, and leave - the rank that raised the alarm first."""
-        if not _alarm_raised(self._attempt):
-            return
         dump_stacks(self._attempt, self._place.rank)
         self._wait_for_stacks([self._place.rank])  # a program that this process started may have to tell them
         self._events.hang(_shown_stacks(self._attempt, self._place.rank))
@@ -180,8 +179,8 @@ class Watch:
         else:
             self._wait_for_stacks(range(self._place.world_size))
             if self._settings.action == "restart":
-                told = read_json(self._attempt.hang_json) or {}
-                request_restart(self._attempt, "hang", suspects=told.get("suspects"))
+                step = max((beat.step for beat in self._beats().values()), default=0)
+                request_restart(self._attempt, "hang", step=step)
         self._events.exit(EXIT_HUNG)
         self._leave(EXIT_HUNG)
 
