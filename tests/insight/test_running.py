@@ -16,9 +16,8 @@ from clusterctl.runs.stages import Stage
 
 def of(*beats: Beat | None) -> Findings:
     """What is said, two seconds after the newest beat, of four ranks with these beats."""
-    ranks = [
-        rank(n, exit_code=None, ended=None, beat=beat and replace(beat, host=f"n{n}")) for n, beat in enumerate(beats)
-    ]
+    placed = [beat and replace(beat, host=f"n{number}") for number, beat in enumerate(beats)]
+    ranks = [rank(number, exit_code=None, ended=None, beat=beat) for number, beat in enumerate(placed)]
     newest = max((beat.time for beat in beats if beat), default=END)
     told = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
     return explain(replace(told, now=newest + 2))
