@@ -126,10 +126,13 @@ def test_a_program_takes_the_beats_over_from_the_task_that_started_it(tmp_path: 
     write_beat(path, Beat(NOW, "training", NOW, step=9, pid=os.getpid() + 1))  # by the program
     pulse = Pulse(Heart(), path)
     pulse.start()
-    pulse.end()
     kept = read_beat(path)
     assert kept is not None
     assert kept.step == 9
+    pulse.end()
+    left = read_beat(path)
+    assert left is not None
+    assert left.phase == ENDED
     program = Pulse(Heart(), path, takes_over=True)
     program.start()
     taken = read_beat(path)

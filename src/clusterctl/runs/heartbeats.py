@@ -129,6 +129,7 @@ class Pulse:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(5 * BEAT_SECONDS)  # it may hang on a file system that does
         self._heart.enter(ENDED)
+        self._takes_over = True  # from a program that this process started, and that has ended
         self._write()
 
     def _run(self) -> None:
