@@ -230,6 +230,14 @@ def test_an_image_that_cannot_be_imported_is_told_from_the_batch_scripts_log() -
     assert "--host" in found.commands[0]
 
 
+def test_an_attempt_that_was_warned_saved_and_left_says_so_and_why_it_is_not_started_again() -> None:
+    left = [rank(number, exit_code=75) for number in range(4)]
+    lines = "clusterctl: not started again: its 10 restarts are used up"
+    found = explain(trace(attempt(*left, lines=lines, exit_code=75), stage=Stage.PREEMPTED))
+    assert (found.cause_class, found.rank, found.secondary[0].cause) == (Cause.PREEMPTED, None, "ended with the others")
+    assert found.facts == ("not started again: its 10 restarts are used up",)
+
+
 # Hangs
 
 STACKS = """Thread MainThread:

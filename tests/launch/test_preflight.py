@@ -28,8 +28,6 @@ GOOD = Surroundings(
     open_files=1024,
     tasks=8,
     data=Seen("/data", True),
-    image=Seen("/images/x.sqsh", True),
-    mounts=(Seen("/scratch", True),),
     interpreter=Seen("/venv/bin/python", True),
     python=(3, 12),
     program=Seen("/code/train.py", True),
@@ -49,8 +47,6 @@ def test_where_all_is_there_nothing_stands_in_the_way() -> None:
         (replace(GOOD, tasks=2048), "at most 1024 open files, and 2048 ranks need 4160", "ulimit -n 4160"),
         (replace(GOOD, data=Seen("/data", False)), "no data: /data", "data.root"),
         (replace(GOOD, data=Seen("/data", True, missing=("raw/x.npz",))), "/data lacks raw/x.npz", "data.root"),
-        (replace(GOOD, image=Seen("/images/x.sqsh", False)), "no such image: /images/x.sqsh", "container.image"),
-        (replace(GOOD, mounts=(Seen("/scratch", False),)), "no such folder: /scratch", "mount"),
         (replace(GOOD, interpreter=Seen("/p", False), python=None), "no such interpreter: /p", "`python`"),
         (replace(GOOD, python=None), "does not run as Python", "`python`"),
         (replace(GOOD, python=(3, 9)), "is Python 3.9", "3.11"),
@@ -65,7 +61,7 @@ def test_what_is_missing_is_told_with_its_hint(found: Surroundings, says: str, h
 
 def test_what_may_lie_on_the_nodes_alone_is_no_obstacle() -> None:
     hidden = Seen("/raid/x", False, visible=False)
-    found = replace(GOOD, data=hidden, image=hidden, mounts=(hidden,), interpreter=hidden, python=None)
+    found = replace(GOOD, data=hidden, interpreter=hidden, python=None)
     assert list(obstacles(found)) == []
 
 
@@ -127,7 +123,6 @@ def test_what_setup_lines_or_an_image_bring_is_not_looked_for(tmp_path: Path) ->
     image = Container(image=str(tmp_path / "x.sqsh"))
     found = look_around(resolved(tmp_path, replace(ELSEWHERE, python="/nowhere/python"), container=image))
     assert found.interpreter is None
-    assert found.image == Seen(str(tmp_path / "x.sqsh"), False)
 
 
 def test_a_programs_script_is_looked_for_in_the_jobs_code(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from clusterctl.insight.endings import Death, Ending, deaths, job_ending
 from clusterctl.insight.findings import CERTAIN, LIKELY, UNSURE, Consequence, Findings
 from clusterctl.insight.signatures import Cause, Level, Signature, python_error, signature
 from clusterctl.insight.standstill import hang
+from clusterctl.runs.requests import EXIT_RESTART
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.watchdog import EXIT_HUNG
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 CLOCK_SECONDS = 2.0  # by which clocks of nodes may differ without anybody having noticed
 _SOONER_SECONDS = 5.0  # a rank that failed so long before Slurm ended the job failed by itself
+_NOT_AGAIN = "clusterctl: not started again"  # the batch script's word on a run that it does not send back
 _ENDED_WITH_THE_OTHERS = "ended with the others"
 
 
@@ -68,6 +70,8 @@ def explain_attempt(attempt: AttemptTrace, trace: Trace) -> Findings:
         found = replace(found, stage=rank.stage)
     if rank and rank.beat and rank.beat.step:
         found = replace(found, step=rank.beat.step)
+    said = [line.removeprefix("clusterctl: ") for line in attempt.lines if line.startswith(_NOT_AGAIN)]
+    found = replace(found, facts=(*found.facts, *said))
     return replace(found, attempt=attempt.number, secondary=_consequences(attempt, told, found))
 
 
@@ -100,7 +104,7 @@ def _candidate(rank: RankTrace, death: Death | None, node_out_of_memory: bool) -
         return replace(base, signature=Signature(Cause.HOST_MEMORY), words=words, traceback="")
     if rank.raised:
         return _from_exception(base, rank)
-    if rank.exit_code in (0, EXIT_TERMINATED, EXIT_HUNG):
+    if rank.exit_code in (0, EXIT_TERMINATED, EXIT_HUNG, EXIT_RESTART):
         return None
     if said := _from_last_words(base, rank):
         return said
@@ -217,6 +221,9 @@ def _ending(attempt: AttemptTrace, trace: Trace) -> Ending | None:
         return Ending(Cause.PREEMPTED, "another job took its nodes", time=attempt.end or 0.0, certain=bool(states))
     if stage is Stage.CANCELLED or "CANCELLED" in states:
         return Ending(Cause.CANCELLED, _cancelled_by(trace), time=attempt.end or 0.0)
+    if attempt.exit_code == EXIT_RESTART and attempt.alarm is None:
+        words = "it was warned of its end (a time limit, or a preemption), saved and left"
+        return Ending(Cause.PREEMPTED, words, time=attempt.end or 0.0)
     if not last and attempt.signal == "TERM":
         words = "it was ended from outside, and started again"
         return Ending(Cause.PREEMPTED, words, time=attempt.end or 0.0, certain=False)

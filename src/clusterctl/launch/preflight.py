@@ -39,11 +39,6 @@ def obstacles(found: Surroundings) -> Iterator[Obstacle]:
         yield Obstacle(
             f"no data: {data.path} lacks {', '.join(data.missing)}", "set data.root to the data set's folder"
         )
-    if found.image and found.image.visible and not found.image.there:
-        yield Obstacle(f"no such image: {found.image.path}", "set container.image to the .sqsh file")
-    for mount in found.mounts:
-        if mount.visible and not mount.there:
-            yield Obstacle(f"container.mounts: no such folder: {mount.path}", "mount a folder that is there")
     interpreter = found.interpreter
     if interpreter and interpreter.visible and not interpreter.there:
         yield Obstacle(f"no such interpreter: {interpreter.path}", "set `python` in the cluster file")

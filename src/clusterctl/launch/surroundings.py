@@ -1,4 +1,4 @@
-"""What a run would find on this machine: folders, free space, data, image, interpreter. Looks, and changes nothing.
+"""What a run would find on this machine: folders, free space, data, interpreter, program. Looks, and changes nothing.
 
 `submit` judges it before anything is queued (`preflight`), `doctor` shows the same of a cluster.
 """
@@ -57,8 +57,6 @@ class Surroundings:
     open_files: int
     tasks: int
     data: Seen | None = None
-    image: Seen | None = None
-    mounts: tuple[Seen, ...] = ()
     interpreter: Seen | None = None
     python: tuple[int, ...] | None = None  # the version of `interpreter`
     program: Seen | None = None  # the script of workload "command"
@@ -69,16 +67,11 @@ def look_around(resolved: Resolved) -> Surroundings:
     job, cluster = resolved.job, resolved.cluster
     nodes_are_here = cluster.kind != "slurm"
     interpreter = _interpreter(cluster.python, nodes_are_here) if not (job.container.image or cluster.setup) else None
-    image = job.container.image
     return Surroundings(
         runs=look_at(runs_folder(cluster)),
         open_files=soft_limit(resource.RLIMIT_NOFILE),
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         data=_data(job.workload, job.data.root, nodes_are_here),
-        image=seen(Path(image), nodes_are_here) if image and image.startswith("/") else None,
-        mounts=tuple(
-            seen(Path(m.partition(":")[0]), nodes_are_here) for m in job.container.mounts if m.startswith("/")
-        ),
         interpreter=interpreter,
         python=_version(interpreter) if interpreter and interpreter.there else None,
         program=_program(job.argv, job.code) if job.workload == "command" and not cluster.setup else None,

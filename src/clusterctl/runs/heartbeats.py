@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from dataclasses import asdict, dataclass, fields
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class Heart:
     def told(self, now: float) -> Beat:
         """The beat to be written at `now`, seconds since the epoch. Called from another thread than the rest."""
         offset = now - self._monotonic()
-        seconds, busy, waiting = sorted(self._seconds.copy()), self._busy.copy(), self._waiting
+        seconds, busy, waiting = sorted(self._seconds.copy()), sorted(self._busy.copy()), self._waiting
         known = len(seconds) >= _LEAST_STEPS
         return Beat(
             time=now,
@@ -96,9 +95,9 @@ class Heart:
             since=self._since + offset,
             step=self._step,
             step_time=self._last + offset if self._stepped else None,
-            step_seconds=median(seconds) if known else None,
+            step_seconds=seconds[len(seconds) // 2] if known else None,
             slow_seconds=seconds[(len(seconds) * 99 - 1) // 100] if known else None,
-            busy_seconds=median(busy) if known and busy else None,
+            busy_seconds=busy[len(busy) // 2] if known and busy else None,
             waiting=None if waiting is None else waiting + offset,
             pid=os.getpid(),
             host=socket.gethostname(),
