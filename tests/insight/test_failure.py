@@ -269,6 +269,25 @@ def test_a_stopped_rank_is_the_one_that_wrote_no_more() -> None:
     assert "33 s" in found.facts[0]
 
 
+FROZEN = """Current thread 0x00007fe31ffff6c0 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
+
+Thread 0x00007fe359bc3b80 (most recent call first):
+  File "/code/project/train.py", line 31 in load
+  File "/code/project/train.py", line 40 in <module>
+"""
+
+
+def test_of_a_stopped_rank_it_tells_where_it_stood_before_it_was_woken() -> None:
+    woken = rank(2, stacks=COMPUTES, frozen=FROZEN)
+    found = explain(trace(alarmed(Alarm(END, 2, "training", 33.0, (2,), "silent"), woken)))
+    assert "stood still at /code/project/train.py:31 in load" in found.cause
+    assert found.traceback.splitlines()[-1].endswith("line 31 in load")
+    assert "_bootstrap" not in found.traceback
+    unfrozen = explain(trace(alarmed(Alarm(END, 2, "training", 33.0, (2,), "silent"), replace(woken, frozen=""))))
+    assert unfrozen.traceback == ""
+
+
 def test_the_rank_outside_the_collective_is_named_with_the_place_where_it_stands() -> None:
     alarm = Alarm(END, 0, "training", 33.0, (), "unknown")
     found = explain(trace(alarmed(alarm, rank(3, exit_code=70, stacks=COMPUTES))))

@@ -35,6 +35,7 @@ _TITLES = {
     Cause.STRAGGLER: "a slow rank",
 }
 _MOST_TRACEBACK_LINES = 30
+_LONGEST_CONSEQUENCE = 160  # echoes are long, and explain nothing
 
 
 def why_lines(status: Status, findings: Findings) -> list[str]:
@@ -56,7 +57,7 @@ def why_lines(status: Status, findings: Findings) -> list[str]:
         cut = ["..."] if len(told) > _MOST_TRACEBACK_LINES else []
         lines += ["", *(f"    {line}" for line in [*cut, *told[-_MOST_TRACEBACK_LINES:]]), ""]
     if findings.secondary:
-        lines += ["what followed:", *(f"  {plain(line)}" for line in counted(findings.secondary))]
+        lines += ["what followed:", *(f"  {_short(plain(line))}" for line in counted(findings.secondary))]
     if findings.history:
         lines += [
             "before:",
@@ -69,3 +70,7 @@ def why_lines(status: Status, findings: Findings) -> list[str]:
     return lines + [
         f"{'next: ' if not index else '      '}{plain(line)}" for index, line in enumerate(findings.commands)
     ]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_CONSEQUENCE else f"{text[: _LONGEST_CONSEQUENCE - 3]}..."

@@ -9,7 +9,7 @@ from clusterctl.insight.findings import CERTAIN, LIKELY, UNSURE, Findings
 from clusterctl.insight.signatures import Cause
 
 if TYPE_CHECKING:
-    from clusterctl.observe.traces import AttemptTrace, RankTrace
+    from clusterctl.observe.traces import AttemptTrace
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)', re.MULTILINE)
 _COLLECTIVES = frozenset(
@@ -47,7 +47,8 @@ def hang(attempt: AttemptTrace) -> Findings:
     if not suspects:
         suspects, words, certainty = [alarm.seen], "nothing tells the ranks apart; this one was noticed first", UNSURE
     rank = attempt.rank(suspects[0])
-    place = standing(rank)
+    stack = _main_thread(rank.frozen or ("" if alarm.how == "silent" else rank.stacks))
+    place = standing(stack)
     facts = [f"noticed by the watchdog after {alarm.still_seconds:.0f} s without progress"]
     if len(suspects) > 1:
         facts.append(f"as do ranks {', '.join(map(str, suspects[1:6]))}{' and others' * (len(suspects) > 6)}")
@@ -63,7 +64,7 @@ def hang(attempt: AttemptTrace) -> Findings:
         rank=rank.rank,
         node=rank.node,
         stage=alarm.phase,
-        traceback=_main_thread(rank.stacks),
+        traceback=stack,
         facts=tuple(facts),
     )
 
@@ -79,9 +80,9 @@ def outside_collectives(attempt: AttemptTrace) -> list[int]:
     return found if len(found) < len(attempt.ranks) else []
 
 
-def standing(rank: RankTrace) -> Frame | None:
-    """The innermost place of the main thread in a program of the user's or ours, else the innermost of all."""
-    found = frames(_main_thread(rank.stacks))
+def standing(stack: str) -> Frame | None:
+    """The innermost place in a program of the user's or ours, else the innermost of all."""
+    found = frames(stack)
     own = [frame for frame in found if not any(part in frame.file for part in _LIBRARIES)]
     return own[-1] if own else found[-1] if found else None
 
@@ -92,5 +93,12 @@ def frames(stack: str) -> list[Frame]:
 
 
 def _main_thread(stacks: str) -> str:
-    """The part of the main thread, which stands first; of faulthandler's text, whose order is reversed, all of it."""
-    return stacks.split("\n\nThread ")[0].strip() if stacks.startswith("Thread MainThread") else stacks.strip()
+    """The stack of the main thread, the innermost call last.
+
+    It is the first of those that a rank tells itself, and the last of faulthandler's, whose calls come in reverse.
+    """
+    blocks = stacks.strip().split("\n\n")
+    if stacks.startswith("Thread MainThread"):
+        return blocks[0]
+    lines = [line for line in blocks[-1].splitlines() if _FRAME.match(line)]
+    return "\n".join(["Thread MainThread:", *reversed(lines)]) if lines else ""

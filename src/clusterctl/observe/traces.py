@@ -43,7 +43,11 @@ class Raised:
 
 @dataclass(frozen=True)
 class RankTrace:
-    """One rank: how far it came, how it ended, its last heartbeat and its last words on stderr."""
+    """One rank: how far it came, how it ended, its last heartbeat and its last words on stderr.
+
+    `stacks` is what it told itself when the watchdog asked; `frozen` what faulthandler wrote the moment that a signal
+    reached it: of a stopped process, where it stood before it was woken.
+    """
 
     rank: int
     node: str = ""
@@ -52,6 +56,7 @@ class RankTrace:
     exit_code: int | None = None
     ended: float | None = None
     stacks: str = ""
+    frozen: str = ""
     beat: Beat | None = None
     last_words: tuple[str, ...] = ()
 
@@ -174,7 +179,7 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
         at = float(numbers_of({"at": event.get("time")}).get("at", 0.0))
         match event.get("event"):
             case "began":
-                node = _text(event, "host")
+                node = _text(event, "node") or _text(event, "host")
             case "stage":
                 stage = _text(event, "stage") or stage
             case "exception" if raised is None:
@@ -192,14 +197,14 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
         raised=raised,
         exit_code=code,
         ended=ended,
-        stacks=stacks or _signalled_stacks(attempt, number),
+        stacks=stacks,
+        frozen=_frozen_stacks(attempt, number),
         beat=beat,
         last_words=_lines(attempt.log(number, "err"), _TAIL_BYTES, unknown, missing_ok=True),
     )
 
 
-def _signalled_stacks(attempt: Attempt, rank: int) -> str:
-    """What faulthandler wrote in a rank that could not write its events any more."""
+def _frozen_stacks(attempt: Attempt, rank: int) -> str:
     try:
         return attempt.stacks(rank).with_suffix(".signal").read_text(errors="replace")[:_TAIL_BYTES]
     except OSError:

@@ -42,7 +42,9 @@ class Events:
 
     def began(self, local_rank: int, node_rank: int) -> None:
         """The first event: which process on which node this rank is."""
-        self._write("began", host=socket.gethostname(), pid=os.getpid(), local_rank=local_rank, node_rank=node_rank)
+        host = socket.gethostname()
+        node = os.environ.get("SLURMD_NODENAME", host)  # Slurm's name for it, which may be another one
+        self._write("began", host=host, node=node, pid=os.getpid(), local_rank=local_rank, node_rank=node_rank)
 
     def exception(self, error: BaseException) -> None:
         """Record the first exception of this rank, the innermost cause first to be told; later ones are its echo."""
