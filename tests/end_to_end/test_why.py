@@ -112,3 +112,32 @@ def test_a_stopped_rank_is_named_and_the_attempt_ended_by_the_watchdog(stage: St
     assert "all_reduce" in stacks.split("\n\nThread ")[0]
     assert not run.requeue_json.exists()
     assert alive(run) == []
+
+
+STUCK = """
+import ctypes, os, time, clusterctl.runs
+def stuck():
+    ctypes.PyDLL(None).sleep(600)
+for step in range(1, 100000):
+    if os.environ["RANK"] == "2" and step == 40:
+        stuck()
+    time.sleep(0.05)
+    clusterctl.runs.log(step=step, loss=0.5)
+"""
+
+
+@pytest.mark.long
+def test_a_program_whose_native_code_keeps_the_interpreter_is_named_with_the_line_and_a_restart_is_asked_for(
+    stage: Stage,
+) -> None:
+    """No Python of its runs any more, its heartbeat's thread neither: the stacks come from a signal's C handler."""
+    run = stage.submit(stage.write_job("stuck", command(STUCK, "[watchdog]\nfloor = 4\nfactor = 5\n")))
+    wait_until(lambda: run.attempt(0).hang_json.exists(), 60)
+    wait_until(lambda: run.requeue_json.exists(), 30)
+    asked = read_json(run.requeue_json)
+    assert (asked["attempt"], asked["reason"]) == (0, "hang")
+    wait_until(lambda: "exit_code" in read_json(run.attempt(0).host_json), 60)
+    stage.call("cancel", run.id, "--cluster", stage.cluster)
+    found = why(stage, run)
+    assert (found["class"], found["rank"]) == ("hang", 2)
+    assert "in stuck" in found["traceback"]

@@ -199,8 +199,8 @@ from pathlib import Path
 from clusterctl.runs.layout import Attempt
 from clusterctl.runs.watchdog import register_dump
 register_dump(Attempt(Path(sys.argv[1])), 0)
-print("ready", flush=True)
 def deep():
+    print("ready", flush=True)
     while True: time.sleep(0.01)
 deep()
 """

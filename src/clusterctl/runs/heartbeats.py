@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +135,8 @@ class Pulse:
     def _run(self) -> None:
         while not self._done.wait(BEAT_SECONDS):
             self._write()
-            self._also()
+            with suppress(OSError):  # a folder that is away for a while must not end the beats
+                self._also()
 
     def _write(self) -> None:
         """Nothing here may end a training: a disk that is full or gone for a while costs some beats."""

@@ -8,6 +8,7 @@ and the attempt ends - for a restart or as failed, as `[watchdog]` says.
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import signal
 import socket
@@ -20,7 +21,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from clusterctl.runs.files import write_json
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, Heart, Pulse, read_beat
 from clusterctl.runs.requests import request_restart
 from clusterctl.runs.stages import Stage
@@ -158,18 +158,18 @@ class Watch:
             "how": how,
             "beats": {rank: asdict(found) for rank, found in later.items()},
         }
-        aside = self._attempt.path / f".hang-{self._place.rank}.json"
-        write_json(aside, record)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # the first one wins, on NFS too
         try:
-            os.link(aside, self._attempt.hang_json)  # the first one wins, on NFS too
+            descriptor = os.open(self._attempt.hang_json, flags, 0o600)
         except FileExistsError:
             return False
-        finally:
-            aside.unlink()
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=1)
         return True
 
     def _end(self, *, raised: bool) -> None:
         """Tell where all threads stand, let the others do so, and leave - the rank that raised the alarm first."""
+        _ask_flight_recorder(self._attempt, self._place.rank)
         dump_stacks(self._attempt, self._place.rank)
         self._wait_for_stacks([self._place.rank])  # a program that this process started may have to tell them
         self._events.hang(_shown_stacks(self._attempt, self._place.rank))
@@ -243,6 +243,16 @@ def dump_stacks(attempt: Attempt, rank: int) -> None:
     aside = path.with_name(f".{path.name}")
     aside.write_text(stacks_text(), encoding="utf-8")
     aside.replace(path)
+
+
+def _ask_flight_recorder(attempt: Attempt, rank: int) -> None:
+    """Have NCCL write down this rank's last collectives: torch listens on a pipe of this name, where it uses NCCL."""
+    with suppress(OSError):
+        pipe = os.open(attempt.collectives / f"ask_{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(pipe, b"1\n")
+        finally:
+            os.close(pipe)
 
 
 def stacks_text() -> str:
