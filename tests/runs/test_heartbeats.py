@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scenario import wait_until
 
-from clusterctl.runs.heartbeats import ENDED, Beat, Heart, Pulse, read_beat, write_beat
+from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, Heart, Pulse, read_beat, write_beat
 
 NOW = 1_000_000.0
 
@@ -141,8 +142,13 @@ def test_a_program_takes_the_beats_over_from_the_task_that_started_it(tmp_path: 
     assert taken.pid == os.getpid()
 
 
-def test_a_disk_that_takes_nothing_ends_no_training(tmp_path: Path) -> None:
-    (tmp_path / "rank_00000").mkdir()
-    pulse = Pulse(Heart(), tmp_path / "rank_00000")
+def test_a_disk_that_takes_nothing_ends_no_training_and_lets_nobody_judge_others(tmp_path: Path) -> None:
+    path, looks = tmp_path / "rank_00000", []
+    path.mkdir()
+    pulse = Pulse(Heart(), path, lambda: looks.append(1))
     pulse.start()
+    time.sleep(1.5 * BEAT_SECONDS)  # one beat, which fails: there is no condition to wait for
+    assert looks == []
+    path.rmdir()
+    wait_until(lambda: looks, 20)
     pulse.end()

@@ -51,18 +51,17 @@ class Candidate:
 
 def explain_attempt(attempt: AttemptTrace, trace: Trace) -> Findings:
     """The first cause of the end of `attempt`, and what followed from it."""
-    told = candidates(attempt)
+    told, silent = candidates(attempt), _silent(attempt)
     ending = _ending(attempt, trace)
     first = min(told, key=_earliest, default=None)
     if attempt.alarm and not _came_before(first, attempt.alarm.time):
         found = hang(attempt)
     elif ending and not _came_before(first, ending.time - _SOONER_SECONDS if ending.time else None):
         found = _ended_from_outside(attempt, ending)
-    elif first and (first.primary or not (silent := _silent(attempt))):
+    elif first and (first.primary or not silent):
         found = _told_by(first, told)
-    elif first or attempt.signal == "LOST" or _silent(attempt):
-        silent = _silent(attempt)
-        found = _died_silently(attempt, silent) if silent else _unexplained(attempt)
+    elif silent:
+        found = _died_silently(attempt, silent)
     else:
         found = _unexplained(attempt)
     rank = attempt.rank(found.rank) if found.rank is not None else None

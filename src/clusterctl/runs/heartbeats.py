@@ -134,17 +134,19 @@ class Pulse:
 
     def _run(self) -> None:
         while not self._done.wait(BEAT_SECONDS):
-            self._write()
-            with suppress(OSError):  # a folder that is away for a while must not end the beats
-                self._also()
+            # Who cannot write may not judge others by what they have not written.
+            if self._write():
+                with suppress(OSError):
+                    self._also()
 
-    def _write(self) -> None:
-        """Nothing here may end a training: a disk that is full or gone for a while costs some beats."""
+    def _write(self) -> bool:
+        """Whether it went well. Nothing here may end a training: a disk that is full or gone costs some beats."""
         try:
             if self._takes_over or self._is_ours():
                 write_beat(self._path, self._heart.told(time.time()))
         except OSError:
-            return
+            return False
+        return True
 
     def _is_ours(self) -> bool:
         """False once the program that this process started beats by itself (`clusterctl.runs.log`)."""
