@@ -5,6 +5,7 @@ Read once, from files; Slurm's accounting is asked only for what they leave open
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _TAIL_BYTES = 16_384
 _HOST_BYTES = 262_144
-_MOST_LINES = 400
+_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? ")  # a time before what was printed
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def _attempt(attempt: Attempt, tasks: int, unknown: list[str]) -> AttemptTrace:
         exit_code=_whole(host, "exit_code"),
         signal=_text(host, "signal"),
         nodes=_text(host, "nodes"),
-        lines=_lines(attempt.host_log, _HOST_BYTES, unknown),
+        lines=_lines(attempt.host_log, _HOST_BYTES, unknown, head=True),
         ranks=tuple(_rank(attempt, rank, unknown) for rank in ranks),
         alarm=_alarm(_table(attempt.hang_json)),
         collectives=sum(1 for _ in attempt.collectives.glob("rank_*")) if attempt.collectives.is_dir() else 0,
@@ -190,6 +191,7 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
             case "exit" if code is None:
                 code, ended = _whole(event, "code"), at
     beat = read_beat(attempt.heartbeat(number))
+    words = _lines(attempt.log(number, "err"), _TAIL_BYTES, unknown, missing_ok=True)
     return RankTrace(
         rank=number,
         node=node or (beat.host if beat else ""),
@@ -200,7 +202,7 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
         stacks=stacks,
         frozen=_frozen_stacks(attempt, number),
         beat=beat,
-        last_words=_lines(attempt.log(number, "err"), _TAIL_BYTES, unknown, missing_ok=True),
+        last_words=tuple(_STAMP.sub("", line) for line in words),
     )
 
 
@@ -227,13 +229,17 @@ def _alarm(table: dict[str, Any]) -> Alarm | None:
     )
 
 
-def _lines(path: Path, most_bytes: int, unknown: list[str], *, missing_ok: bool = False) -> tuple[str, ...]:
-    """The last lines of a log, as text."""
+def _lines(
+    path: Path, most_bytes: int, unknown: list[str], *, head: bool = False, missing_ok: bool = False
+) -> tuple[str, ...]:
+    """The last lines of a log, as text; with `head`, of a longer one the first ones too, and not what lies between."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(max(0, size - most_bytes))
-            text = file.read(most_bytes).decode(errors="replace")
+            file.seek(0)
+            begin = file.read(most_bytes).rpartition(b"\n")[0] + b"\n" if head and size > most_bytes else b""
+            start = file.seek(max(len(begin), size - most_bytes))
+            end = file.read(most_bytes)
     except NO_FILE:
         if not missing_ok:
             unknown.append(f"{path.parent.name}/{path.name}: there is no such file")
@@ -241,8 +247,10 @@ def _lines(path: Path, most_bytes: int, unknown: list[str], *, missing_ok: bool 
     except OSError as error:
         unknown.append(f"{path.parent.name}/{path.name}: {error.strerror}")
         return ()
-    lines = text.replace("\r", "\n").split("\n")
-    return tuple(line for line in lines[1 if size > most_bytes else 0 :] if line.strip())[-_MOST_LINES:]
+    if start > len(begin):  # in the middle of a line
+        end = end.partition(b"\n")[2]
+    text = (begin + end).decode(errors="replace").replace("\r", "\n")
+    return tuple(line for line in text.split("\n") if line.strip())
 
 
 def _table(path: Path) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class Events:
     def began(self, local_rank: int, node_rank: int) -> None:
         """The first event: which process on which node this rank is."""
         host = socket.gethostname()
-        node = os.environ.get("SLURMD_NODENAME", host)  # Slurm's name for it, which may be another one
+        node = os.environ.get("SLURMD_NODENAME", host)  # as Slurm calls it, which need not be its host name
         self._write("began", host=host, node=node, pid=os.getpid(), local_rank=local_rank, node_rank=node_rank)
 
     def exception(self, error: BaseException) -> None:
