@@ -7,12 +7,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
 
 pytest_plugins = ["sandbox_fixture", "image_fixture", "pyxis_fixture", "thin_image"]
+
+hypothesis.settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("unhurried")
 
 RUN_ID = "cora-20260102-030405-00a1"
 CREATED = 1_000_000.0

@@ -28,6 +28,7 @@ def test_a_finished_run_shows_its_exact_accuracy_the_nodes_it_counts_and_two_com
 def test_a_failed_run_shows_its_exit_code_and_where_to_look(statuses: list[Status], console: Consoles) -> None:
     out, file = console()
     show_end(out, statuses[3])
-    first, command, *_ = file.getvalue().splitlines()
+    first, cause, command, *_ = file.getvalue().splitlines()
     assert first == "failed exit code 137, in 8m55s"
-    assert command == "next: clusterctl logs a-rather-long-name-20260101-030405-00a1 --tail 40"
+    assert cause == "what its attempts left can no longer be read (uncertain)"
+    assert command == "next: clusterctl why a-rather-long-name-20260101-030405-00a1"

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import alive
 from scenario import Stage, wait_until
 
 from clusterctl.runs.files import read_lines
@@ -23,20 +24,6 @@ REDDIT = (
 
 def command(program: str, shape: str = SHAPE) -> str:
     return f'workload = "command"\nargv = ["python", "-c", {json.dumps(program)}]\n{shape}'
-
-
-def alive(run: RunDir, rank: int | None = None) -> list[int]:
-    """The processes of the run's tasks that are there; known by their environment, as nodes may number them anew."""
-    marks = {f"CLUSTERCTL_RUN_DIR={run.path}"} | ({f"SLURM_PROCID={rank}"} if rank is not None else set())
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if marks <= set(variables) and any(variable.startswith("SLURM_PROCID=") for variable in variables):
-            found.append(int(folder.name))
-    return sorted(found)
 
 
 def test_a_program_of_ones_own_finds_its_rank_its_peers_and_its_code(stage: Stage) -> None:
@@ -211,12 +198,16 @@ def test_logs_show_every_rank_and_follow_to_the_end(stage: Stage) -> None:
 
 
 def test_a_mistake_of_the_users_is_told_by_the_task_without_a_traceback(stage: Stage) -> None:
-    job = REDDIT.replace(json.dumps(str(CORA)), '"/nowhere/at/all"')
+    raw = stage.folder / "broken" / "raw"
+    raw.mkdir(parents=True)
+    for name in ("reddit_data.npz", "reddit_graph.npz"):
+        (raw / name).write_text("no archive")
+    job = REDDIT.replace(json.dumps(str(CORA)), '"./broken"')
     done = stage.call("submit", stage.write_job("nodata", job), "--cluster", stage.cluster, "--wait", "--nodes", "1")
     assert done.returncode == 1
     run = RunDir(stage.runs / done.stdout.strip())
     errors = stage.log(run, 0, "err")
     assert "error: " in errors
-    assert "/nowhere/at/all" in errors
+    assert "as a Reddit data set" in errors
     assert "hint: " in errors
     assert "Traceback" not in errors

@@ -12,7 +12,8 @@ from clusterctl.containers.preflight import Facts, Place
 from clusterctl.containers.view import View
 from clusterctl.errors import SlurmError
 from clusterctl.insight.doctor import Finding, Verdict, examine
-from clusterctl.observe.doctor import Evidence, Folder, Interpreter
+from clusterctl.launch.surroundings import Folder
+from clusterctl.observe.doctor import Evidence, Interpreter
 from clusterctl.spec import Cluster, Container, Emulator
 
 ANSWERS = {

@@ -239,7 +239,7 @@ def test_a_full_file_system_is_told_as_such(desk: Desk) -> None:
     finally:
         subprocess.run(["umount", desk.runs], check=True)
     assert code == CONFIG
-    check_message(err, "No space left on device", "is the disk full?")
+    check_message(err, "the disk is full", "df -h")
 
 
 def test_all_of_a_run_is_private_whatever_the_umask(desk: Desk) -> None:

@@ -157,6 +157,19 @@ SURVIVED = {
     "cancel.json is a folder": folder("cancel.json"),
     "finished.json is null": write("finished.json", "null"),
     "finished.json is a folder": folder("finished.json"),
+    "hang.json is nonsense": write("attempts/0/hang.json", '{"seen": "x", "suspects": {"a": 1}}'),
+    "hang.json is odd": write("attempts/0/hang.json", '{"seen": 7, "suspects": ["x", 1e400], "still_seconds": 1e400}'),
+    "a heartbeat is binary": write("attempts/0/heartbeats/rank_00000", b"\x00\xff" * 300),
+    "a heartbeat is of the end of days": write(
+        "attempts/0/heartbeats/rank_00000", '{"time": 1e308, "phase": "\\u001b[2J", "since": -1e308, "step": 3}'
+    ),
+    "an exception draws on the terminal": write(
+        "attempts/0/events/rank_00000.jsonl",
+        '{"event": "exception", "time": 1, "type": "\\u001b[2JE", "message": "\\u202e", "traceback": "\\u009b2J"}\n',
+    ),
+    "stderr draws on the terminal": write("attempts/0/logs/rank_00000.err", b"\x1b]0;owned\x07\xff\n"),
+    "requeue.json is a list": write("requeue.json", "[]"),
+    "cancel.json is by nobody": write("cancel.json", '{"by": ["x"], "time": 1e400}'),
     "finished.json is nonsense": write("finished.json", '{"time": "never"}'),
 }
 
@@ -174,12 +187,15 @@ def test_a_file_that_says_nothing_is_passed_over(
         ["status", "-o", "json"],
         ["logs", run.id],
         ["logs", run.id, "--host"],
+        ["why", run.id],
+        ["why", run.id, "-o", "json"],
     ):
         code, out, err = desk.type(typed)
         assert code in (0, OTHER), err
         assert code == 0 or check_message(err, "") is None
-        if typed[0] == "status":
+        if typed[0] in ("status", "why"):
             check_plain(out + err)
+        if typed[0] == "status":
             assert GOOD in out or run.id in typed
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl import cli
+from clusterctl.launch.surroundings import file_system, look_at
 from clusterctl.observe import doctor
-from clusterctl.observe.doctor import file_system, gather, look_at
+from clusterctl.observe.doctor import gather
 from clusterctl.spec import Cluster
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -22,7 +23,8 @@ def start(body: str, grace: float = 0.2) -> subprocess.Popen[str]:
         [sys.executable, "-c", PROGRAM.format(body=body, grace=grace)], stdout=subprocess.PIPE, text=True
     )
     assert program.stdout
-    assert program.stdout.readline() == "ready\n"
+    # Byte by byte: what the stream read ahead, communicate() would not see.
+    assert b"".join(os.read(program.stdout.fileno(), 1) for _ in "ready\n") == b"ready\n"
     return program
 
 

@@ -14,6 +14,7 @@ from ranks import environments, run_job
 from clusterctl.errors import TaskError
 from clusterctl.runs.events import Events
 from clusterctl.runs.files import read_lines, write_json
+from clusterctl.runs.heartbeats import read_beat
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.place import Place
 from clusterctl.runs.signals import StopRequest
@@ -143,3 +144,27 @@ def test_a_program_that_knows_no_warning_outlives_it_and_dies_with_its_task(tmp_
         while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         assert not Path(f"/proc/{child}").exists()
+
+
+BEATING = """
+import os, time
+from pathlib import Path
+import clusterctl.runs
+from clusterctl.runs.heartbeats import read_beat
+from clusterctl.runs.metrics import current_attempt
+for step in range(1, 6): clusterctl.runs.log(step=step, loss=0.5)
+clusterctl.runs.phase("evaluating")
+path, deadline = current_attempt().heartbeat(int(os.environ["RANK"])), time.monotonic() + 30
+while (beat := read_beat(path)).phase != "evaluating" and time.monotonic() < deadline: time.sleep(0.05)
+print(beat.step, beat.phase, beat.pid == os.getpid(), beat.step_seconds is not None)
+"""
+
+
+def test_a_programs_steps_are_the_heartbeats_of_its_ranks_until_it_ends(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    done = run_job(command("python", "-c", BEATING), run, [2])
+    assert [(code, output) for code, output, _ in done] == [(0, "5 evaluating True True\n")] * 2, done
+    for rank in range(2):
+        beat = read_beat(run.attempt(0).heartbeat(rank))
+        assert beat is not None
+        assert beat.phase == "ended"

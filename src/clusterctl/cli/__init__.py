@@ -31,6 +31,7 @@ COMMANDS = {
     "submit": "Send a job to a cluster",
     "status": "Show runs: stage, progress, accuracy",
     "logs": "Show what the ranks of a run wrote",
+    "why": "Say why a run failed, or how it is doing",
     "cancel": "End runs, waiting or running",
     "release": "Let a run start that was submitted with --hold",
     "attach": "Open a shell beside a rank of a run",

@@ -20,6 +20,7 @@ from clusterctl.spec.values import parse_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from clusterctl.observe.stage import Status
     from clusterctl.observe.status import Ended, Report
 
 LOOK_SECONDS = 2.0
@@ -100,6 +101,8 @@ def _show(found: Report, output: str) -> None:
         from clusterctl.display import table, terminal  # rich: for people only
 
         table.show_runs(terminal.data(), found.statuses, found.as_of, wide=output == "wide")
+        if found.statuses:
+            _point_to_why(found.statuses[0])
     elif output == "json":
         click.echo(json.dumps(to_json(found), indent=1))
     elif output == "jsonl":
@@ -158,3 +161,14 @@ def _seconds(age: str | None) -> float | None:
         return None if age is None else float(parse_seconds(age))
     except ValueError as error:
         raise UsageError(f"--since {age}: {error}", "for example --since 2d") from None
+
+
+def _point_to_why(newest: Status) -> None:
+    """Of the first run shown, the cause of its failure, as that is what one wants to know next."""
+    if newest.stage in (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST):
+        from clusterctl.display.plain import plain
+        from clusterctl.insight.why import explain, headline
+        from clusterctl.observe.traces import gather
+
+        cause = plain(headline(explain(gather(newest))))
+        click.echo(f"{newest.stage}: {cause}\nnext: clusterctl why {newest.record.run.id}", err=True)

@@ -185,4 +185,13 @@ def _conclude(run: RunDir, stage: Stage) -> None:
     from clusterctl.runs.stages import Stage
 
     if stage is not Stage.FINISHED:
-        raise RunFailed(f"run {run.id} ended: {stage}", f"clusterctl logs {run.id}")
+        raise RunFailed(f"run {run.id} ended: {stage}{_cause(run)}", f"clusterctl why {run.id}")
+
+
+def _cause(run: RunDir) -> str:
+    """The first cause in a few words, if the files tell it."""
+    from clusterctl.insight.why import explain, headline
+    from clusterctl.observe.traces import gather
+    from clusterctl.observe.why import status_of
+
+    return f": {headline(explain(gather(status_of(run))))}"

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clusterctl.display.plain import duration, number
+from clusterctl.display.plain import duration, number, plain
 from clusterctl.display.table import note
+from clusterctl.insight.why import explain, headline
+from clusterctl.observe.traces import gather
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
@@ -17,14 +19,19 @@ if TYPE_CHECKING:
 
 
 def show_end(console: Console, status: Status) -> None:
-    """One line - the stage, the exact accuracy with the nodes it counts, the loss, the time - and two commands."""
+    """One line - the stage, the exact accuracy with the nodes it counts, the loss, the time - and two commands.
+
+    Where it did not finish, the first cause in a second line.
+    """
     run, finished = status.record.run.id, status.stage is Stage.FINISHED
     stage = (status.stage.value, "bold green" if finished else "bold red")
     console.print(Text.assemble(stage, " ", ", ".join(_facts(status))), soft_wrap=True)
     if finished:
         show_next(console, f"clusterctl status {run}", f"clusterctl logs {run}")
     else:
-        show_next(console, f"clusterctl logs {run} --tail 40", f"clusterctl status {run}")
+        cause = headline(explain(gather(status)))
+        console.print(Text(plain(cause)), soft_wrap=True)
+        show_next(console, f"clusterctl why {run}", f"clusterctl logs {run} --tail 40")
 
 
 def show_next(console: Console, *commands: str) -> None:

@@ -13,7 +13,8 @@ from clusterctl.errors import SlurmError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.observe.doctor import Evidence, Folder, Interpreter, Told
+    from clusterctl.launch.surroundings import Folder
+    from clusterctl.observe.doctor import Evidence, Interpreter, Told
 
 _SHOWN = ("torch", "torch_geometric", "submitit", "clusterctl")  # of the packages in an image
 LEAST_OPEN_FILES = 1024

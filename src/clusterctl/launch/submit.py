@@ -21,11 +21,13 @@ from clusterctl.config import runs_folder
 from clusterctl.errors import ConfigError
 from clusterctl.launch.adopt import adopt
 from clusterctl.launch.git import git_state
-from clusterctl.launch.plan import Plan, brings_code, check_path, make_plan
+from clusterctl.launch.plan import Plan, brings_code, make_plan
+from clusterctl.launch.preflight import Obstacle, obstacles, refuse
 from clusterctl.launch.sbatch import SlurmRefused, call_sbatch
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import take_snapshot
 from clusterctl.launch.step import start_host_step
+from clusterctl.launch.surroundings import look_around
 from clusterctl.launch.warm import check_fits, image_stamp, warmed
 from clusterctl.runs.entry import Entry
 from clusterctl.runs.files import make_private, write_json, write_text
@@ -34,7 +36,7 @@ from clusterctl.spec import to_record
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from clusterctl.config import Resolved
     from clusterctl.slurm.allocation import Allocation
@@ -53,8 +55,8 @@ def planned(resolved: Resolved, allocation: Allocation | None = None) -> Plan:
 def submit(resolved: Resolved, sbatch: str, environment: Mapping[str, str], *, hold: bool = False) -> RunDir:
     """Submit `resolved` through the command at `sbatch`, called in `environment`, and return its run.
 
-    Raises SlurmError when sbatch refuses - nothing is left behind then - or does not answer: the run directory stays,
-    because the job may be in the queue all the same.
+    Raises ConfigError with everything that preflight finds; SlurmError when sbatch refuses - nothing is left behind
+    then - or does not answer: the run directory stays, because the job may be in the queue all the same.
     """
     plan, code = _prepared(resolved)
     run = plan.run
@@ -72,8 +74,8 @@ def submit(resolved: Resolved, sbatch: str, environment: Mapping[str, str], *, h
 def submit_warm(resolved: Resolved, allocation: Allocation, srun: str, environment: Mapping[str, str]) -> RunDir:
     """Start `resolved` in an allocation that is held already, through the command at `srun`, and return its run.
 
-    The run needs nobody on the login side. Raises UsageError where the allocation is too small, SlurmError where srun
-    refuses; nothing is left behind then.
+    The run needs nobody on the login side. Raises UsageError where the allocation is too small, ConfigError with
+    everything that preflight finds, SlurmError where srun refuses; nothing is left behind then.
     """
     check_fits(resolved.job.resources, allocation)
     plan, code = _prepared(resolved)
@@ -95,11 +97,20 @@ def _warmed(plan: Plan, resolved: Resolved, allocation: Allocation) -> Plan:
 def _prepared(resolved: Resolved) -> tuple[Plan, Path]:
     """The plan of a new run, and the snapshot of its code, taken."""
     runs = runs_folder(resolved.cluster)
-    check_path(str(runs))
-    _check_writable(runs)
+    planned(resolved)  # what no flag or path can carry is said before anything is looked for
+    refuse(_obstacles(resolved, runs))
     code = _snapshot(runs, Path(resolved.job.code) if resolved.job.code and not brings_code(resolved.job) else None)
     run = RunDir(runs / _new_id(resolved.job.name))
     return make_plan(resolved, run, code, clusterctl.__version__), code
+
+
+def _obstacles(resolved: Resolved, runs: Path) -> Iterator[Obstacle]:
+    """What can be seen from here that would make the run fail; the folder of runs is made on the way."""
+    try:
+        _check_writable(runs)
+    except ConfigError as error:
+        yield Obstacle(error.message, error.hint)
+    yield from obstacles(look_around(resolved))
 
 
 def _new_id(name: str) -> str:

@@ -10,7 +10,6 @@ import os
 import platform
 import resource
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.config import runs_folder, state_folder
 from clusterctl.errors import SlurmError
+from clusterctl.launch.surroundings import Folder, look_at, nearest, soft_limit
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
@@ -62,18 +62,6 @@ class Interpreter:
 
 
 @dataclass(frozen=True)
-class Folder:
-    """A folder as it is, or the nearest one above it where it is not there yet."""
-
-    path: str
-    exists: bool
-    writable: bool
-    mode: int = 0o700
-    ours: bool = True
-    file_system: str = ""
-
-
-@dataclass(frozen=True)
 class Evidence:
     """All that `doctor` judges. `slurm` is empty on the emulator; `interpreter` is None where tasks run in an image."""
 
@@ -107,9 +95,9 @@ def gather(cluster: Cluster) -> Evidence:
             runs=look_at(runs),
             state=look_at(state_folder()),
             images=look_at(Path(cluster.images).expanduser()) if cluster.images else None,
-            clock_ahead=_clock_ahead(_nearest(runs)),
-            open_files=_limit(resource.RLIMIT_NOFILE),
-            processes=_limit(resource.RLIMIT_NPROC),
+            clock_ahead=_clock_ahead(nearest(runs)),
+            open_files=soft_limit(resource.RLIMIT_NOFILE),
+            processes=soft_limit(resource.RLIMIT_NPROC),
             git=shutil.which("git") is not None,
         )
 
@@ -134,34 +122,6 @@ def _look_into_image(cluster: Cluster) -> Facts | None:
         srun_help=None,
         unpacks_here=here,
     )
-
-
-def look_at(path: Path) -> Folder:
-    """What is to be known of a folder without changing anything."""
-    nearest = _nearest(path)
-    status = nearest.stat()
-    return Folder(
-        path=str(path),
-        exists=path.is_dir(),
-        writable=nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK),
-        mode=stat.S_IMODE(status.st_mode),
-        ours=status.st_uid == os.geteuid(),
-        file_system=file_system(nearest),
-    )
-
-
-def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """The type of the file system that holds `path`, such as ext4 or nfs4; nothing where that cannot be known."""
-    try:
-        lines = mounts.read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return ""
-    found = [
-        (point.encode("latin-1", "replace").decode("unicode_escape"), kind)
-        for _, point, kind, *_ in map(str.split, lines)
-    ]
-    above = [(len(point), kind) for point, kind in found if path.resolve().is_relative_to(point)]
-    return max(above, default=(0, ""), key=lambda item: item[0])[1]
 
 
 def _questions(cluster: Cluster) -> dict[str, tuple[str, ...]]:
@@ -195,11 +155,6 @@ def _ask_interpreter(path: str) -> Interpreter:
         return Interpreter(path, {}, (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
 
 
-def _nearest(path: Path) -> Path:
-    """`path`, or what lies above it and is there."""
-    return next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
-
-
 def _clock_ahead(folder: Path) -> float | None:
     """By the time of a file made now: what NFS serves is the server's clock."""
     try:
@@ -210,9 +165,3 @@ def _clock_ahead(folder: Path) -> float | None:
             return os.stat(file.name).st_mtime - time.time()  # noqa: PTH116 - the name, as NFS asks the server then
     except OSError:
         return None
-
-
-def _limit(which: int) -> int:
-    """The soft limit; infinity as a large number."""
-    soft, _ = resource.getrlimit(which)
-    return 2**31 if soft == resource.RLIM_INFINITY else soft

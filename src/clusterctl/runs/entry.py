@@ -10,6 +10,7 @@ import importlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clusterctl.errors import ClusterctlError, TaskError
 from clusterctl.runs.events import Events
@@ -20,7 +21,11 @@ from clusterctl.runs.place import Place
 from clusterctl.runs.signals import EXIT_TERMINATED, StopRequest
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.stamp import stamped_output
+from clusterctl.runs.watchdog import watched
 from clusterctl.spec import WORKLOADS, Job, from_record
+
+if TYPE_CHECKING:
+    from clusterctl.runs.heartbeats import Pulse
 
 
 @dataclass(frozen=True)
@@ -47,11 +52,14 @@ class Entry:
         stop.install(on_terminate=lambda: events.exit(EXIT_TERMINATED))
         events.began(place.local_rank, place.node_rank)
         events.stage(Stage.IMPORTING)
+        pulse: Pulse | None = None
         try:
             record = read_json(RunDir(Path(self.run_dir)).run_json)
             if record is None:
                 raise TaskError(f"no run.json in {self.run_dir}", "the runs folder must be shared by all nodes")
             job = from_record(Job, record["job"])
+            if attempt is not None:
+                pulse = watched(attempt, place, events, job.watchdog)
             importlib.import_module(WORKLOADS[job.workload].module).main(job, place, attempt, events, stop)
         except (ClusterctlError, ModuleNotFoundError) as raised:
             error = _explained(raised)
@@ -67,7 +75,11 @@ class Entry:
             events.exception(error)
             events.exit(1)
             raise
-        events.exit(0)
+        else:
+            events.exit(0)
+        finally:
+            if pulse is not None:
+                pulse.end()
 
 
 def _explained(raised: ClusterctlError | ModuleNotFoundError) -> ClusterctlError:

@@ -3,7 +3,8 @@
 `attempts/<n>/events/rank_00003.jsonl`, one JSON object a line, `time` in seconds since the epoch:
 
     {"time": ..., "event": "stage", "stage": "training", "epoch": 3}
-    {"time": ..., "event": "exception", "type": "ValueError", "message": "...", "traceback": "..."}
+    {"time": ..., "event": "exception", "type": "ValueError", "message": "...", "traceback": "...", "hint": "..."}
+    {"time": ..., "event": "hang", "stacks": "..."}
     {"time": ..., "event": "exit", "code": 1}
 """
 
@@ -15,7 +16,9 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.errors import ClusterctlError
 from clusterctl.runs.files import Lines
+from clusterctl.runs.heartbeats import Heart
 
 if TYPE_CHECKING:
     from clusterctl.runs.layout import Attempt
@@ -23,13 +26,18 @@ if TYPE_CHECKING:
 
 
 class Events:
-    """The writer of one rank's events. Without an attempt (under torchrun alone) it keeps silent."""
+    """The writer of one rank's events. Without an attempt (under torchrun alone) it keeps silent.
 
-    def __init__(self, attempt: Attempt | None, rank: int) -> None:
+    `heart` is the rank's pulse: each stage is a phase of it.
+    """
+
+    def __init__(self, attempt: Attempt | None, rank: int, heart: Heart | None = None) -> None:
+        self.heart = heart or Heart()
         self._lines = Lines(attempt.events(rank)) if attempt else None
         self._failed = False
 
     def stage(self, stage: Stage, **details: Any) -> None:
+        self.heart.enter(stage.value)
         self._write("stage", stage=stage.value, **details)
 
     def began(self, local_rank: int, node_rank: int) -> None:
@@ -43,7 +51,12 @@ class Events:
         if not self._failed:
             self._failed = True
             text = "".join(traceback.format_exception(error))
-            self._write("exception", type=type(error).__name__, message=str(error), traceback=text)
+            hint = {"hint": error.hint} if isinstance(error, ClusterctlError) and error.hint else {}
+            self._write("exception", type=type(error).__name__, message=str(error), traceback=text, **hint)
+
+    def hang(self, stacks: str) -> None:
+        """The watchdog raised an alarm; `stacks` is where each thread of this rank stands."""
+        self._write("hang", stacks=stacks)
 
     def exit(self, code: int) -> None:
         self._write("exit", code=code)

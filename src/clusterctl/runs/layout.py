@@ -42,6 +42,20 @@ class Attempt:
     def heartbeat(self, rank: int) -> Path:
         return self.path / "heartbeats" / f"rank_{rank:05}"
 
+    @property
+    def hang_json(self) -> Path:
+        """The watchdog's alarm: who stands still, and what every heartbeat said then."""
+        return self.path / "hang.json"
+
+    def stacks(self, rank: int) -> Path:
+        """Where each thread of `rank` stood when the alarm was raised."""
+        return self.path / "stacks" / f"rank_{rank:05}.txt"
+
+    @property
+    def collectives(self) -> Path:
+        """What NCCL's flight recorder wrote, a file a rank."""
+        return self.path / "collectives"
+
     def telemetry(self, node: str) -> Path:
         """What the leader of `node` (a host name) sampled there."""
         return self.path / "telemetry" / f"{node}.jsonl"

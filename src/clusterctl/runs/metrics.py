@@ -14,8 +14,10 @@ from functools import cache
 from pathlib import Path
 
 from clusterctl.runs.files import Lines
+from clusterctl.runs.heartbeats import Heart
 from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.place import Place
+from clusterctl.runs.stages import Stage
 
 Number = float | int
 
@@ -42,10 +44,33 @@ def _writer() -> MetricsWriter:
     return MetricsWriter(current_attempt(), Place.from_environment().rank)
 
 
+@cache
+def _heart() -> Heart:
+    """This program's pulse: from its first step on, it is what beats for its rank."""
+    heart, attempt = Heart(), current_attempt()
+    heart.enter(Stage.TRAINING)
+    if attempt is not None:
+        from clusterctl.runs.watchdog import beating  # here: a program that logs no step needs none of it
+
+        beating(heart, attempt, Place.from_environment().rank)
+    return heart
+
+
 def log(**values: Number) -> None:
     """Record numbers of the running program: `log(step=3, loss=0.7)`; `clusterctl status` shows them.
 
-    For `workload = "command"`. Rank 0's values are kept; outside a run nothing happens, so a program can call this
-    wherever it runs.
+    For `workload = "command"`. Call it on every rank: rank 0's values are kept, and each rank's `step` is its
+    heartbeat, by which the watchdog and `clusterctl why` know a rank that stands still. Outside a run nothing happens,
+    so a program can call this wherever it runs.
     """
     _writer().write(**values)
+    if type(step := values.get("step")) is int:
+        _heart().beat(step)
+
+
+def phase(name: str) -> None:
+    """Tell what the program does now, where that is no training step: "loading", "evaluating", "checkpointing".
+
+    The watchdog waits longer for those; say "training" when the steps go on.
+    """
+    _heart().enter(Stage(name).value)

@@ -5,7 +5,7 @@ holds durations, bounds and choices; `record` turns all of it into JSON and back
 """
 
 from clusterctl.spec.cluster import Cluster, Emulator
-from clusterctl.spec.job import Container, Data, Job, Resources
+from clusterctl.spec.job import Container, Data, Job, Resources, Watchdog
 from clusterctl.spec.record import from_record, to_record
 from clusterctl.spec.registry import WORKLOADS, Workload
 from clusterctl.spec.train import (
@@ -35,6 +35,7 @@ __all__ = [
     "Resources",
     "SyntheticTrain",
     "Train",
+    "Watchdog",
     "Workload",
     "from_record",
     "to_record",

@@ -92,6 +92,20 @@ class Data:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Watchdog:
+    """`[watchdog]`: when a rank counts as standing still, and what happens then."""
+
+    enabled: bool = True
+    action: Annotated[str, OneOf(("restart", "fail"))] = "restart"
+    floor: Annotated[Seconds, AtLeast(1)] = 30  # least time without a step of training
+    factor: Annotated[float, AtLeast(1)] = 30.0  # times the slowest recent step, where that is more
+    starting: Seconds = 900  # before the first steps: importing, meeting, warming up
+    loading: Seconds = 6 * 3600
+    evaluating: Seconds = 3600
+    checkpointing: Seconds = 3600
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """A whole job file, resolved: every value set, paths absolute."""
 
@@ -103,7 +117,8 @@ class Job:
     container: Container = field(default_factory=Container)
     env: Environment = field(default_factory=dict)
     data: Data = field(default_factory=Data)
+    watchdog: Watchdog = field(default_factory=Watchdog)
     train: Train = field(default_factory=Train)
 
 
-__all__ = ["Container", "Data", "Environment", "Job", "Resources"]
+__all__ = ["Container", "Data", "Environment", "Job", "Resources", "Watchdog"]

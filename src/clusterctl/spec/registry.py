@@ -13,16 +13,22 @@ from clusterctl.spec.train import (
     Train,
 )
 
+_REDDIT_FORMAT = ("raw/reddit_data.npz", "raw/reddit_graph.npz")
+_TU_FORMAT = ("raw/*_A.txt", "raw/*_graph_indicator.txt", "raw/*_graph_labels.txt")
+
 
 class Workload(NamedTuple):
+    """`data`: what the folder of its data set holds, as patterns of paths."""
+
     train: type[Train]
     module: str
+    data: tuple[str, ...] = ()
 
 
 WORKLOADS: dict[str, Workload] = {
     "synthetic": Workload(SyntheticTrain, "clusterctl.workloads.synthetic"),
-    "reddit": Workload(RedditTrain, "clusterctl.workloads.reddit"),
-    "deep-sage": Workload(DeepSageTrain, "clusterctl.workloads.deep_sage"),
-    "graph-classification": Workload(GraphClassificationTrain, "clusterctl.workloads.graph_classification"),
+    "reddit": Workload(RedditTrain, "clusterctl.workloads.reddit", _REDDIT_FORMAT),
+    "deep-sage": Workload(DeepSageTrain, "clusterctl.workloads.deep_sage", _REDDIT_FORMAT),
+    "graph-classification": Workload(GraphClassificationTrain, "clusterctl.workloads.graph_classification", _TU_FORMAT),
     "command": Workload(CommandTrain, "clusterctl.workloads.command"),
 }

@@ -71,6 +71,8 @@ def joined(
     check_exclusive(members)
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        if attempt is not None:
+            _record_collectives(attempt)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
     node = node_group(members, place.rank)
@@ -80,6 +82,19 @@ def joined(
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # its default is beside the code, maybe read-only
     yield Task(place, device, node, cache, events, metrics, stop, StepClock(device))
     dist.destroy_process_group()  # not after an error: NCCL would wait for ranks that may never come
+
+
+def _record_collectives(attempt: Attempt) -> None:
+    """Let NCCL's flight recorder keep the last collectives, and write them down when one takes too long.
+
+    Later releases call its size TORCH_FR_BUFFER_SIZE. Unverified: no machine with several GPUs was at hand.
+    """
+    attempt.collectives.mkdir(exist_ok=True)
+    os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(attempt.collectives / "rank_"))
+    os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(attempt.collectives / "ask_"))
 
 
 def _cache_folder(attempt: Attempt | None) -> Path:

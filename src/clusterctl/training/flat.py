@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from clusterctl.runs.heartbeats import Heart
 from clusterctl.task.step_clock import StepClock
 
 if TYPE_CHECKING:
@@ -29,10 +30,13 @@ class Stops(NamedTuple):
 
 
 class FlatModel:
-    """Moves the parameters of `model` into one vector, in place: they and their gradients become views."""
+    """Moves the parameters of `model` into one vector, in place: they and their gradients become views.
 
-    def __init__(self, model: nn.Module, clock: StepClock | None = None) -> None:
-        self._clock = clock or StepClock()
+    `clock` and `heart` learn when this rank waits for the others.
+    """
+
+    def __init__(self, model: nn.Module, clock: StepClock | None = None, heart: Heart | None = None) -> None:
+        self._clock, self._heart = clock or StepClock(), heart or Heart()
         parameters = list(model.parameters())
         self.values = torch.cat([parameter.detach().flatten() for parameter in parameters])
         self._reduced = self.values.new_zeros(self.values.numel() + 3)  # gradients, loss, warned, terminated
@@ -57,6 +61,8 @@ class FlatModel:
         self._reduced[-3] = loss.detach()
         self._reduced[-2], self._reduced[-1] = stop.warned, stop.terminated
         self._clock.enter("communication")
+        self._heart.wait()
         dist.all_reduce(self._reduced)
         whole, warned, terminated = self._reduced[-3:].tolist()
+        self._heart.go_on()
         return whole, Stops(warned > 0, terminated > 0)

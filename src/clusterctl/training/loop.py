@@ -32,7 +32,7 @@ def fit(objective: Objective[Any], train: LoopTrain, task: Task, fold: Fold | No
     if plan.steps == 0:
         raise TaskError("the training split is empty")
     clock = task.clock
-    flat = FlatModel(objective.model, clock)
+    flat = FlatModel(objective.model, clock, task.events.heart)
     flat.broadcast()
     optimizer = Adam(flat.values, flat.gradients, train.lr, train.weight_decay)
     best = Best(flat.values, train.patience)

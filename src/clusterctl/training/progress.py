@@ -40,6 +40,7 @@ class Progress:
     def step(self, loss: float, seconds: dict[str, float]) -> None:
         """A step is done; `seconds` is the clock's lap."""
         self._step += 1
+        self._task.events.heart.beat(self._step)
         self._task.metrics.write(step=self._step, **self._counts, loss=loss, **seconds)
 
     def evaluating(self) -> None:

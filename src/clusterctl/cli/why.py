@@ -1,0 +1,43 @@
+"""`clusterctl why`: say why a run failed, and how one that runs is doing."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from clusterctl.cli.options import cluster_option, runs_named
+from clusterctl.insight.findings import to_json
+from clusterctl.insight.why import explain, needs_accounting
+from clusterctl.observe.traces import with_accounting
+from clusterctl.observe.why import trace_of
+from clusterctl.slurm import Slurm
+
+
+@click.command(short_help="Say why a run failed, or how it is doing")
+@click.argument("name", metavar="RUN")
+@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets.")
+@cluster_option
+def why(name: str, output: str, cluster: str | None) -> None:
+    """Say why RUN failed: the first cause, its rank and node, what followed from it, and what to type next.
+
+    Of a run that goes on it says whether all ranks get on, which one stands still, and which ones slow the others down.
+
+    \b
+    Examples:
+      clusterctl why @last
+      clusterctl why cora -o json
+    """
+    (run,) = runs_named((name,), cluster)
+    trace = trace_of(run)
+    findings = explain(trace)
+    if needs_accounting(findings):
+        trace = with_accounting(trace, Slurm.of)
+        findings = explain(trace)
+    if output == "json":
+        click.echo(json.dumps(to_json(trace.status, findings), indent=1))
+        return
+    from clusterctl.display.why import why_lines
+
+    for line in why_lines(trace.status, findings):
+        click.echo(line)

@@ -1,0 +1,194 @@
+"""Heartbeats: what each rank does at the moment, in a small file that is rewritten about once a second.
+
+A beat costs the loop nothing but attributes; a thread writes the file. `attempts/<n>/heartbeats/rank_00003` is one
+JSON object, padded to a fixed size and rewritten in place; `Beat` names its keys.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+BEAT_SECONDS = 1.0
+_BYTES = 512
+_KEPT_STEPS = 200
+_LEAST_STEPS = 3  # the first ones warm caches up, and compile
+ENDED = "ended"  # the phase of a rank that has left
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What a heartbeat says. Times are seconds since the epoch by the clock of the rank's own node."""
+
+    time: float  # when it was written
+    phase: str  # a stage's name, or "ended"
+    since: float  # when the phase began
+    step: int = 0  # steps done
+    step_time: float | None = None  # when the last step ended
+    step_seconds: float | None = None  # recent median; None until a few steps were done
+    slow_seconds: float | None = None  # the slowest recent step (99th percentile)
+    busy_seconds: float | None = None  # recent median without the time spent waiting for other ranks
+    waiting: float | None = None  # since when it waits for other ranks; None: it does not
+    pid: int = 0
+    host: str = ""
+
+    @property
+    def still_since(self) -> float:
+        """When this rank last got on: its last step, or the beginning of its phase."""
+        return max(self.since, self.step_time or 0.0)
+
+
+class Heart:
+    """The pulse of this process. Setting it costs some hundred nanoseconds and touches no file."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._phase, self._since = "starting", monotonic()
+        self._step, self._last, self._stepped = 0, self._since, False
+        self._waiting: float | None = None
+        self._waited = 0.0
+        self._seconds: deque[float] = deque(maxlen=_KEPT_STEPS)
+        self._busy: deque[float] = deque(maxlen=_KEPT_STEPS)
+
+    def enter(self, phase: str) -> None:
+        """Another phase begins: what was done since the last step counts for no step."""
+        self._phase = phase
+        self._since = self._last = self._monotonic()
+        self._waited, self._waiting = 0.0, None
+
+    def beat(self, step: int) -> None:
+        """`step` steps are done."""
+        now = self._monotonic()
+        seconds = now - self._last
+        self._seconds.append(seconds)
+        self._busy.append(seconds - self._waited)
+        self._waited, self._last, self._step, self._stepped = 0.0, now, step, True
+
+    def wait(self) -> None:
+        """From here on this rank waits for the others, in a collective."""
+        self._waiting = self._monotonic()
+
+    def go_on(self) -> None:
+        """The others are there."""
+        if self._waiting is not None:
+            self._waited += self._monotonic() - self._waiting
+            self._waiting = None
+
+    def told(self, now: float) -> Beat:
+        """The beat to be written at `now`, seconds since the epoch. Called from another thread than the rest."""
+        offset = now - self._monotonic()
+        seconds, busy, waiting = sorted(self._seconds.copy()), sorted(self._busy.copy()), self._waiting
+        known = len(seconds) >= _LEAST_STEPS
+        return Beat(
+            time=now,
+            phase=self._phase,
+            since=self._since + offset,
+            step=self._step,
+            step_time=self._last + offset if self._stepped else None,
+            step_seconds=seconds[len(seconds) // 2] if known else None,
+            slow_seconds=seconds[(len(seconds) * 99 - 1) // 100] if known else None,
+            busy_seconds=busy[len(busy) // 2] if known and busy else None,
+            waiting=None if waiting is None else waiting + offset,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+        )
+
+
+class Pulse:
+    """The thread that writes the beats of `heart` to `path`, and calls `also` once a second.
+
+    `takes_over`: from the process that wrote them so far, which then no longer does.
+    """
+
+    def __init__(
+        self, heart: Heart, path: Path, also: Callable[[], object] = lambda: None, *, takes_over: bool = False
+    ) -> None:
+        self._heart, self._path, self._also, self._takes_over = heart, path, also, takes_over
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._write()
+        self._thread.start()
+
+    def end(self) -> None:
+        """The last beat: this rank is leaving, and nobody has to wait for its steps."""
+        self._done.set()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(5 * BEAT_SECONDS)  # it may hang on a file system that does
+        self._heart.enter(ENDED)
+        self._takes_over = True  # from a program that this process started, and that has ended
+        self._write()
+
+    def _run(self) -> None:
+        while not self._done.wait(BEAT_SECONDS):
+            # Who cannot write may not judge others by what they have not written.
+            if self._write():
+                with suppress(OSError):
+                    self._also()
+
+    def _write(self) -> bool:
+        """Whether it went well. Nothing here may end a training: a disk that is full or gone costs some beats."""
+        try:
+            if self._takes_over or self._is_ours():
+                write_beat(self._path, self._heart.told(time.time()))
+        except OSError:
+            return False
+        return True
+
+    def _is_ours(self) -> bool:
+        """False once the program that this process started beats by itself (`clusterctl.runs.log`)."""
+        last = read_beat(self._path)
+        return last is None or last.pid == os.getpid()
+
+
+def write_beat(path: Path, beat: Beat) -> None:
+    """Rewrite the file in place, in one write. Opened and closed each time: closing is what makes NFS send it."""
+    text = json.dumps({name: _short(value) for name, value in asdict(beat).items()})
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(descriptor, text.encode().ljust(_BYTES - 1) + b"\n", 0)
+    finally:
+        os.close(descriptor)
+
+
+def read_beat(path: Path) -> Beat | None:
+    """The beat in `path`; None where there is none (yet), or it is torn, or none of ours."""
+    try:
+        record = json.loads(path.read_bytes())
+        return Beat(**{name: _checked(name, record[name]) for name in _NAMES if name in record})
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+_NAMES = [field.name for field in fields(Beat)]
+_WHOLE = {"step", "pid"}
+_NULLABLE = {"step_time", "step_seconds", "slow_seconds", "busy_seconds", "waiting"}
+
+
+def _short(value: Any) -> Any:
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def _checked(name: str, value: Any) -> Any:
+    if name in ("phase", "host"):
+        good = isinstance(value, str)
+    elif name in _WHOLE:
+        good = type(value) is int
+    else:
+        good = type(value) in (int, float) or (value is None and name in _NULLABLE)
+    if not good:
+        raise ValueError(f"{name}: {value!r}")
+    return value

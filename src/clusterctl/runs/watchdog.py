@@ -1,0 +1,291 @@
+"""The watchdog inside a run: each rank watches the next one, and itself ends the attempt when that one stands still.
+
+A rank that is stopped cannot watch itself, hence the ring: every rank reads one other heartbeat a second. The first to
+notice writes `hang.json`; each rank that still can then writes the Python stacks of all its threads into its events,
+and the attempt ends - for a restart or as failed, as `[watchdog]` says.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, Heart, Pulse, read_beat
+from clusterctl.runs.requests import request_restart
+from clusterctl.runs.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.runs.events import Events
+    from clusterctl.runs.layout import Attempt
+    from clusterctl.runs.place import Place
+    from clusterctl.spec import Watchdog
+
+EXIT_HUNG = 70
+DUMP_SIGNAL = signal.SIGRTMIN + 5  # default: death; so it is sent only to processes that have written a heartbeat
+LONGEST_STACKS = 32_000  # characters in the events; readers look at the last 64 KiB of them
+_CONFIRM_SECONDS = 2.2 * BEAT_SECONDS
+_DUMP_SECONDS = 5.0
+_LEAVE_SECONDS = 10.0  # srun ends the other ranks when the first has left; should it not, they leave by themselves
+
+
+def patience(settings: Watchdog, beat: Beat) -> float:
+    """For how many seconds a rank may stand still where `beat` shows it; infinite for one that has left."""
+    if beat.phase == ENDED:
+        return float("inf")
+    if beat.phase == Stage.TRAINING:
+        slow = beat.slow_seconds
+        return settings.starting if slow is None else max(float(settings.floor), settings.factor * slow)
+    return float(
+        {
+            Stage.LOADING: settings.loading,
+            Stage.EVALUATING: settings.evaluating,
+            Stage.CHECKPOINTING: settings.checkpointing,
+        }.get(beat.phase, settings.starting)  # type: ignore[call-overload]
+    )
+
+
+@dataclass
+class Stillness:
+    """How long a rank has stood still, as one that looks once a second saw it.
+
+    By the looker's own clock, as clocks of nodes differ; and seconds in which the looker was itself away (the whole
+    machine suspended, all ranks stopped and woken) do not count.
+    """
+
+    beat: Beat | None = None
+    seconds: float = 0.0
+    _looked: float | None = None
+
+    def look(self, beat: Beat | None, now: float) -> float:
+        """Note what the heartbeat says at `now`, on any steady clock; the seconds without progress."""
+        away = 0.0 if self._looked is None else min(now - self._looked, 3 * BEAT_SECONDS)
+        self._looked = now
+        if beat is None:  # not begun, or torn at this moment
+            return self.seconds
+        moved = self.beat is None or _progress(beat) != _progress(self.beat)
+        self.beat = beat
+        self.seconds = 0.0 if moved else self.seconds + away
+        return self.seconds
+
+
+def _progress(beat: Beat) -> tuple[str, int, int]:
+    return beat.phase, beat.step, beat.pid
+
+
+def suspects(earlier: dict[int, Beat], later: dict[int, Beat]) -> tuple[list[int], str]:
+    """Which ranks hold the others up, by two looks at all heartbeats a little apart, and how that shows.
+
+    A rank that writes no more is stopped (or holds Python's lock); one that is behind the others, or does not wait for
+    them when they wait, is what they wait for. An empty list where nothing tells them apart.
+    """
+    present = {rank: beat for rank, beat in later.items() if beat.phase != ENDED}
+    silent = [rank for rank, beat in present.items() if rank in earlier and earlier[rank].time == beat.time]
+    if silent and len(silent) < len(present):
+        return silent, "silent"
+    most = max((beat.step for beat in present.values()), default=0)
+    behind = [rank for rank, beat in present.items() if beat.step < most]
+    if behind:
+        return behind, "behind"
+    busy = [rank for rank, beat in present.items() if beat.waiting is None]
+    if busy and len(busy) < len(present):
+        return busy, "busy"
+    return (list(present), "alone") if len(present) == 1 else ([], "unknown")
+
+
+class Watch:
+    """One rank's part of the watchdog, called once a second by its heartbeat's thread."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        place: Place,
+        events: Events,
+        settings: Watchdog,
+        leave: Callable[[int], None] = os._exit,
+    ) -> None:
+        self._attempt, self._place, self._events, self._settings, self._leave = attempt, place, events, settings, leave
+        self._watched = (place.rank + 1) % place.world_size
+        self._stillness = Stillness()
+        self._noticed: tuple[float, dict[int, Beat]] | None = None  # when, and all heartbeats at that moment
+
+    def look(self) -> None:
+        """Look at the watched rank and for an alarm; ends this process when there is one. Never waits before that."""
+        if _alarm_raised(self._attempt):
+            self._end(raised=False)
+        if not self._settings.enabled:
+            return
+        beat = read_beat(self._attempt.heartbeat(self._watched))
+        still = self._stillness.look(beat, time.monotonic())
+        if beat is None or still <= patience(self._settings, beat):
+            self._noticed = None
+        elif self._noticed is None:
+            self._noticed = (time.monotonic(), self._beats())
+        elif time.monotonic() - self._noticed[0] >= _CONFIRM_SECONDS:  # every rank that lives has written again
+            if self._raise_alarm(beat, still, self._noticed[1]):
+                self._end(raised=True)
+            self._noticed = None
+
+    def _beats(self) -> dict[int, Beat]:
+        ranks = range(self._place.world_size)
+        found = {rank: read_beat(self._attempt.heartbeat(rank)) for rank in ranks}
+        return {rank: beat for rank, beat in found.items() if beat is not None}
+
+    def _raise_alarm(self, beat: Beat, still: float, earlier: dict[int, Beat]) -> bool:
+        """Write hang.json, unless another rank was faster; whether it was this one."""
+        later = self._beats()
+        ranks, how = suspects(earlier, later)
+        record = {
+            "time": time.time(),
+            "by": self._place.rank,
+            "seen": self._watched,
+            "phase": beat.phase,
+            "still_seconds": round(still, 1),
+            "limit_seconds": round(patience(self._settings, beat), 1),
+            "suspects": ranks,
+            "how": how,
+            "beats": {rank: asdict(found) for rank, found in later.items()},
+        }
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # the first one wins, on NFS too
+        try:
+            descriptor = os.open(self._attempt.hang_json, flags, 0o600)
+        except FileExistsError:
+            return False
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=1)
+        return True
+
+    def _end(self, *, raised: bool) -> None:
+        """Tell where all threads stand, let the others do so, and leave - the rank that raised the alarm first."""
+        _ask_flight_recorder(self._attempt, self._place.rank)
+        dump_stacks(self._attempt, self._place.rank)
+        self._wait_for_stacks([self._place.rank])  # a program that this process started may have to tell them
+        self._events.hang(_shown_stacks(self._attempt, self._place.rank))
+        self._prod_neighbour()
+        if not raised:
+            time.sleep(_LEAVE_SECONDS)
+        else:
+            self._wait_for_stacks(range(self._place.world_size))
+            if self._settings.action == "restart":
+                step = max((beat.step for beat in self._beats().values()), default=0)
+                request_restart(self._attempt, "hang", step=step)
+        self._events.exit(EXIT_HUNG)
+        self._leave(EXIT_HUNG)
+
+    def _wait_for_stacks(self, ranks: range | list[int]) -> None:
+        deadline = time.monotonic() + _DUMP_SECONDS
+        while time.monotonic() < deadline and not all(self._attempt.stacks(rank).exists() for rank in ranks):
+            time.sleep(0.1)
+
+    def _prod_neighbour(self) -> None:
+        """Python code cannot run in a rank whose C code keeps Python's lock; a signal's C handler can."""
+        beat = read_beat(self._attempt.heartbeat(self._watched))
+        if beat is None or beat.host != socket.gethostname():
+            return
+        time.sleep(BEAT_SECONDS)
+        if not self._attempt.stacks(self._watched).exists() and _is_of_attempt(beat.pid, self._attempt):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(beat.pid, DUMP_SIGNAL)
+
+
+def watched(attempt: Attempt, place: Place, events: Events, settings: Watchdog) -> Pulse:
+    """Begin to write heartbeats and to watch, in one thread; returned so that it can be ended."""
+    register_dump(attempt, place.rank)
+    pulse = Pulse(events.heart, attempt.heartbeat(place.rank), Watch(attempt, place, events, settings).look)
+    pulse.start()
+    return pulse
+
+
+def beating(heart: Heart, attempt: Attempt, rank: int) -> None:
+    """Begin to write the heartbeats of `rank` from this process, a program that a task started; the task watches."""
+    register_dump(attempt, rank)
+
+    def look() -> None:
+        if not attempt.stacks(rank).exists() and _alarm_raised(attempt):
+            dump_stacks(attempt, rank)
+
+    Pulse(heart, attempt.heartbeat(rank), look, takes_over=True).start()
+
+
+def register_dump(attempt: Attempt, rank: int) -> None:
+    """Let DUMP_SIGNAL write this process's stacks, whatever its threads do."""
+    global _dump_file
+    with suppress(OSError, ValueError):
+        path = attempt.stacks(rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_suffix(".signal")
+        _dump_file = aside.open("w")
+        faulthandler.register(DUMP_SIGNAL, _dump_file, all_threads=True)
+
+
+_dump_file: IO[str] | None = None  # faulthandler keeps the descriptor, not the file
+
+
+def dump_stacks(attempt: Attempt, rank: int) -> None:
+    """Write where every thread of this process stands, unless another process of the rank is the one that beats."""
+    beat = read_beat(attempt.heartbeat(rank))
+    if beat is not None and beat.pid not in (0, os.getpid()):
+        return
+    path = attempt.stacks(rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}")
+    aside.write_text(stacks_text(), encoding="utf-8")
+    aside.replace(path)
+
+
+def _ask_flight_recorder(attempt: Attempt, rank: int) -> None:
+    """Have NCCL write down this rank's last collectives: torch listens on a pipe of this name, where it uses NCCL."""
+    with suppress(OSError):
+        pipe = os.open(attempt.collectives / f"ask_{rank}.pipe", os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(pipe, b"1\n")
+        finally:
+            os.close(pipe)
+
+
+def stacks_text() -> str:
+    """The stacks of all threads but the one that asks, the main thread's first, the innermost call last."""
+    main, own = threading.main_thread().ident, threading.get_ident()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    frames = sorted(sys._current_frames().items(), key=lambda item: item[0] != main)  # noqa: SLF001 - the only way
+    parts = [
+        f"Thread {names.get(ident, ident)}:\n" + "".join(traceback.format_stack(frame))
+        for ident, frame in frames
+        if ident != own
+    ]
+    return "\n".join(parts)
+
+
+def _shown_stacks(attempt: Attempt, rank: int) -> str:
+    try:
+        return attempt.stacks(rank).read_text(encoding="utf-8", errors="replace")[:LONGEST_STACKS]
+    except OSError:
+        return ""
+
+
+def _alarm_raised(attempt: Attempt) -> bool:
+    try:  # by listing the folder: NFS remembers for a while that a name did not exist
+        return attempt.hang_json in attempt.path.iterdir()
+    except OSError:
+        return False
+
+
+def _is_of_attempt(pid: int, attempt: Attempt) -> bool:
+    """Whether the process is a task of this run: a number may have become somebody else's."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"CLUSTERCTL_RUN_DIR=" + os.fsencode(attempt.path.parent.parent) in variables

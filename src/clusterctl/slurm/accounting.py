@@ -1,0 +1,46 @@
+"""sacct: what Slurm's database keeps of a job that ended. Many sites have none; nothing here depends on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.slurm.queue import SEPARATOR
+
+if TYPE_CHECKING:
+    from clusterctl.slurm.client import Slurm
+
+_FIELDS = ("JobID", "State", "ExitCode", "NodeList", "Reason")
+
+
+@dataclass(frozen=True)
+class Accounted:
+    """One line of sacct's: a job, or a step of it ("12.0", "12.batch"). `state` is its first word, by whom the rest."""
+
+    step: str
+    state: str
+    by: str
+    exit_code: int
+    signal: int
+    nodes: str
+
+
+def ask_accounting(slurm: Slurm, job_id: str) -> tuple[Accounted, ...]:
+    """Ask sacct for one job and its steps; raises SlurmError where there is no accounting, or no answer."""
+    words = ("-n", "-P", f"--delimiter={SEPARATOR}", "-o", ",".join(_FIELDS), "-j", job_id)
+    return parse_accounting(slurm.answer("sacct", *words))
+
+
+def parse_accounting(text: str) -> tuple[Accounted, ...]:
+    """Never raises: a line that is none of sacct's is passed over."""
+    found = []
+    for line in text.splitlines():
+        step, *values = line.split(SEPARATOR)
+        if len(values) < len(_FIELDS) - 1:
+            continue
+        state, _, by = values[0].partition(" ")  # "CANCELLED by 1000"
+        code, _, signal = values[1].partition(":")
+        if code.isdigit() and signal.isdigit():
+            uid = by.removeprefix("by ").strip()
+            found.append(Accounted(step, state.rstrip("+"), uid, int(code), int(signal), values[2]))
+    return tuple(found)

@@ -1,0 +1,143 @@
+"""Faults, and what `clusterctl why` makes of them: the class, the rank, how soon. Each once here, on both back ends in
+the long suite."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import alive
+from scenario import Stage, wait_until
+
+from clusterctl.runs.files import read_json
+from clusterctl.runs.heartbeats import read_beat
+from clusterctl.runs.layout import RunDir
+
+CORA = Path(__file__).resolve().parents[2] / "data" / "cora"
+SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
+
+
+@pytest.fixture(params=["emulator", pytest.param("sandbox", marks=pytest.mark.long)])
+def back_end(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def command(program: str, more: str = "") -> str:
+    return f'workload = "command"\nargv = ["python", "-c", {json.dumps(program)}]\n{SHAPE}{more}'
+
+
+def why(stage: Stage, run: RunDir) -> dict[str, Any]:
+    done = stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+SLEEP_OR = """
+import os, sys, time
+if os.environ["RANK"] == "2":
+    {}
+time.sleep(600)
+"""
+
+
+def test_an_exception_in_one_rank_is_named_with_its_place_and_the_others_are_demoted(stage: Stage) -> None:
+    program = SLEEP_OR.format('raise ValueError("no such layer: 7")')
+    done = stage.call("submit", stage.write_job("raising", command(program)), "--cluster", stage.cluster, "--wait")
+    run = RunDir(stage.runs / done.stdout.strip())
+    assert "ValueError: no such layer: 7" in done.stderr
+    assert f"hint: clusterctl why {run.id}" in done.stderr
+    found = why(stage, run)
+    assert (found["class"], found["rank"], found["attempt"], found["certainty"]) == ("user-error", 2, 0, "certain")
+    assert found["cause"] == "ValueError: no such layer: 7"
+    assert 'File "<string>", line 4' in found["traceback"]
+    assert {consequence["rank"] for consequence in found["secondary"]} <= {0, 1, 3}
+    assert f"clusterctl logs {run.id} --rank 2" in found["commands"]
+    shown = stage.call("why", run.id, "--cluster", stage.cluster)
+    assert "rank 2" in shown.stdout
+    status = stage.call("status", run.id, "--cluster", stage.cluster)
+    assert f"next: clusterctl why {run.id}" in status.stderr
+
+
+def test_a_missing_module_is_the_users_to_mend_and_the_same_on_every_rank(stage: Stage) -> None:
+    run = stage.submit(stage.write_job("importing", command("import no_such_module")))
+    stage.wait_for_stage(run, "failed")
+    found = why(stage, run)
+    assert found["class"] == "user-error"
+    assert found["cause"] == "ModuleNotFoundError: No module named 'no_such_module'"
+
+
+def test_a_killed_rank_is_found_within_ten_seconds_although_it_said_nothing(stage: Stage) -> None:
+    run = stage.submit(stage.write_job("killed", command(SLEEP_OR.format("pass"))))
+    wait_until(lambda: len(run.attempt(0).event_files()) == 4 and len(alive(run, rank=2)) == 2)
+    wrapper = alive(run, rank=2)[0]
+    os.kill(wrapper, signal.SIGKILL)
+    killed = time.monotonic()
+    stage.wait_for_stage(run, "failed", seconds=30)
+    found = why(stage, run)
+    assert time.monotonic() - killed < 20  # 10 s, and this machine may be busy
+    assert (found["class"], found["rank"], found["certainty"]) == ("killed", 2, "certain")
+    assert found["node"]
+
+
+def test_a_stopped_rank_is_named_and_the_attempt_ended_by_the_watchdog(stage: Stage) -> None:
+    """The rank cannot watch itself, and the others hang in a collective meanwhile."""
+    job = f'workload = "reddit"\n{SHAPE}[train]\nepochs = 100000\nbatch_size = 128\nevaluate_every = 0\n'
+    job += f'[data]\nroot = {json.dumps(str(CORA))}\n[watchdog]\nfloor = 4\nfactor = 5\naction = "fail"\n'
+    run = stage.submit(stage.write_job("stopped", job))
+    wait_until(
+        lambda: all(
+            (beat := read_beat(run.attempt(0).heartbeat(rank))) is not None and beat.slow_seconds for rank in range(4)
+        ),
+        90,
+    )
+    healthy = why(stage, run)
+    assert (healthy["run_stage"], healthy["attempt"]) == ("training", 0)
+    assert healthy["class"] in ("healthy", "straggler")
+    (victim,) = alive(run, rank=2)
+    os.kill(victim, signal.SIGSTOP)
+    stage.wait_for_stage(run, "failed", seconds=60)
+    found = why(stage, run)
+    assert (found["class"], found["rank"], found["certainty"]) == ("hang", 2, "certain")
+    assert found["stage"] == "training"
+    assert found["step"] > 0
+    assert "wrote no heartbeat" in found["cause"]
+    alarm = read_json(run.attempt(0).hang_json)
+    assert alarm["suspects"] == [2]
+    stacks = run.attempt(0).stacks(0).read_text()
+    assert "all_reduce" in stacks.split("\n\nThread ")[0]
+    assert not run.requeue_json.exists()
+    assert alive(run) == []
+
+
+STUCK = """
+import ctypes, os, time, clusterctl.runs
+def stuck():
+    ctypes.PyDLL(None).sleep(600)
+for step in range(1, 100000):
+    if os.environ["RANK"] == "2" and step == 40:
+        stuck()
+    time.sleep(0.05)
+    clusterctl.runs.log(step=step, loss=0.5)
+"""
+
+
+@pytest.mark.long
+def test_a_program_whose_native_code_keeps_the_interpreter_is_named_with_the_line_and_a_restart_is_asked_for(
+    stage: Stage,
+) -> None:
+    """No Python of its runs any more, its heartbeat's thread neither: the stacks come from a signal's C handler."""
+    run = stage.submit(stage.write_job("stuck", command(STUCK, "[watchdog]\nfloor = 4\nfactor = 5\n")))
+    wait_until(lambda: run.attempt(0).hang_json.exists(), 60)
+    wait_until(lambda: run.requeue_json.exists(), 30)
+    asked = read_json(run.requeue_json)
+    assert (asked["attempt"], asked["reason"]) == (0, "hang")
+    wait_until(lambda: "exit_code" in read_json(run.attempt(0).host_json), 60)
+    stage.call("cancel", run.id, "--cluster", stage.cluster)
+    found = why(stage, run)
+    assert (found["class"], found["rank"]) == ("hang", 2)
+    assert "in stuck" in found["traceback"]

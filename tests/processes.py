@@ -1,0 +1,21 @@
+"""The processes of a run on this machine, for tests that do something to them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from clusterctl.runs.layout import RunDir
+
+
+def alive(run: RunDir, rank: int | None = None) -> list[int]:
+    """The processes of the run's tasks that are there; known by their environment, as nodes may number them anew."""
+    marks = {f"CLUSTERCTL_RUN_DIR={run.path}"} | ({f"SLURM_PROCID={rank}"} if rank is not None else set())
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if marks <= set(variables) and any(variable.startswith("SLURM_PROCID=") for variable in variables):
+            found.append(int(folder.name))
+    return sorted(found)

@@ -1,0 +1,218 @@
+"""When a rank counts as standing still, who is suspected, and what happens then."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.runs import watchdog
+from clusterctl.runs.events import Events
+from clusterctl.runs.files import read_json, read_lines
+from clusterctl.runs.heartbeats import ENDED, Beat, write_beat
+from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.runs.place import Place
+from clusterctl.runs.stages import Stage
+from clusterctl.runs.watchdog import EXIT_HUNG, Stillness, Watch, patience, stacks_text, suspects
+from clusterctl.spec import Watchdog
+
+DEFAULT = Watchdog()
+TRAINING = Beat(1000.0, "training", 900.0, 50, 999.0, 0.1, 0.2, 0.05, None, 11, "node1")
+
+
+def test_training_has_a_floor_and_otherwise_goes_by_its_own_steps() -> None:
+    assert patience(DEFAULT, TRAINING) == 30
+    assert patience(DEFAULT, replace(TRAINING, slow_seconds=5.0)) == 150
+    assert patience(Watchdog(floor=3, factor=2.0), replace(TRAINING, slow_seconds=5.0)) == 10
+
+
+def test_by_default_a_hang_of_fast_steps_is_named_within_a_minute() -> None:
+    notice = patience(DEFAULT, replace(TRAINING, slow_seconds=1.0)) + 2 + watchdog._CONFIRM_SECONDS + 1
+    assert notice + watchdog._DUMP_SECONDS < 60
+
+
+def test_other_phases_and_the_first_steps_have_limits_of_their_own() -> None:
+    first = replace(TRAINING, slow_seconds=None, step_seconds=None)
+    assert patience(DEFAULT, first) == DEFAULT.starting
+    assert patience(DEFAULT, replace(TRAINING, phase=Stage.EVALUATING)) == DEFAULT.evaluating
+    assert patience(DEFAULT, replace(TRAINING, phase=Stage.LOADING)) == DEFAULT.loading
+    assert patience(DEFAULT, replace(TRAINING, phase=Stage.CHECKPOINTING)) == DEFAULT.checkpointing
+    assert patience(DEFAULT, replace(TRAINING, phase=Stage.IMPORTING)) == DEFAULT.starting
+    assert patience(DEFAULT, replace(TRAINING, phase=ENDED)) == float("inf")
+
+
+def test_half_an_hour_with_an_evaluation_of_twenty_times_a_step_raises_no_alarm() -> None:
+    """Played second by second: 50 steps of 2 s, then an evaluation of 40 s, told as a phase or hidden in a step."""
+    for hidden in (False, True):
+        still, clock, beat = Stillness(), 0.0, replace(TRAINING, slow_seconds=2.0, step=0)
+        for second in range(1800):
+            clock += 1.0
+            within = second % 140
+            if within < 100:
+                beat = replace(beat, phase="training", step=beat.step + (within % 2 == 0), time=clock)
+            elif not hidden:
+                beat = replace(beat, phase="evaluating", time=clock)
+            assert still.look(beat, clock) <= patience(DEFAULT, beat)
+
+
+def test_standing_still_is_counted_by_the_lookers_own_clock() -> None:
+    still = Stillness()
+    assert still.look(None, 0.0) == 0
+    for second in range(40):  # the node's clock stands, or runs: it does not matter
+        seconds = still.look(replace(TRAINING, time=5.0 * second), float(second))
+    assert seconds == 39
+    assert still.look(replace(TRAINING, step=51), 41.0) == 0
+
+
+def test_a_looker_that_was_itself_away_does_not_blame_the_others() -> None:
+    still = Stillness()
+    still.look(TRAINING, 0.0)
+    assert still.look(TRAINING, 3600.0) < 5  # the machine was suspended
+
+
+def beats(*changes: dict[str, object]) -> dict[int, Beat]:
+    return {rank: replace(TRAINING, time=1000.0 + rank, **change) for rank, change in enumerate(changes)}  # type: ignore[arg-type]
+
+
+def later(earlier: dict[int, Beat], *silent: int) -> dict[int, Beat]:
+    return {r: beat if r in silent else replace(beat, time=beat.time + 2) for r, beat in earlier.items()}
+
+
+WAITING = {"waiting": 999.5}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "silent", "found"),
+    [
+        (beats({}, WAITING, WAITING, WAITING), [0], ([0], "silent")),
+        (beats(WAITING, WAITING, {}, WAITING), [], ([2], "busy")),
+        (beats({"step": 51}, {"step": 51}, {"step": 50}), [], ([2], "behind")),
+        (beats({}, {}), [], ([], "unknown")),
+        (beats(WAITING, WAITING), [], ([], "unknown")),
+        (beats({}), [], ([0], "alone")),
+        (beats({"phase": ENDED}, {}), [], ([1], "alone")),
+        (beats({}, {}), [0, 1], ([], "unknown")),
+    ],
+)
+def test_who_holds_the_others_up(earlier: dict[int, Beat], silent: list[int], found: tuple[list[int], str]) -> None:
+    assert suspects(earlier, later(earlier, *silent)) == found
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
+    made = RunDir(tmp_path / "run").attempt(0)
+    (made.path / "heartbeats").mkdir(parents=True)
+    for name in ("_CONFIRM_SECONDS", "_LEAVE_SECONDS", "BEAT_SECONDS"):
+        monkeypatch.setattr(watchdog, name, 0.0)
+    monkeypatch.setattr(watchdog, "_DUMP_SECONDS", 0.1)
+    return made
+
+
+def watch_of(attempt: Attempt, rank: int, left: list[int], **settings: object) -> Watch:
+    place = Place(rank=rank, world_size=2)
+    return Watch(attempt, place, Events(attempt, rank), Watchdog(floor=1, **settings), left.append)  # type: ignore[arg-type]
+
+
+def test_the_first_to_notice_ends_the_attempt_and_the_others_tell_where_they_stand(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_beat(attempt.heartbeat(0), replace(TRAINING, pid=os.getpid(), waiting=999.0, slow_seconds=0.0))
+    write_beat(attempt.heartbeat(1), replace(TRAINING, pid=os.getpid(), slow_seconds=0.0))
+    clock = [0.0]
+    monkeypatch.setattr(watchdog.Stillness, "look", lambda self, beat, now: clock[0])
+    left: list[int] = []
+    watcher, other = watch_of(attempt, 0, left), watch_of(attempt, 1, left)
+    watcher.look()
+    assert not attempt.hang_json.exists()
+    clock[0] = 5.0
+    watcher.look()  # notices
+    watcher.look()  # is sure
+    alarm = read_json(attempt.hang_json)
+    assert (alarm["by"], alarm["seen"], alarm["phase"]) == (0, 1, "training")
+    assert left == [EXIT_HUNG]
+    other.look()
+    assert left == [EXIT_HUNG, EXIT_HUNG]
+    for rank in (0, 1):
+        events = list(read_lines(attempt.events(rank)))
+        assert [event["event"] for event in events] == ["hang", "exit"]
+        assert "stacks" in events[0]
+        assert attempt.stacks(rank).is_file()
+    asked = read_json(RunDir(attempt.path.parents[1]).requeue_json)
+    assert (asked["attempt"], asked["reason"], asked["step"]) == (0, "hang", 50)
+
+
+def test_as_configured_it_fails_without_asking_to_be_started_again(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_beat(attempt.heartbeat(1), replace(TRAINING, slow_seconds=0.0))
+    monkeypatch.setattr(watchdog.Stillness, "look", lambda self, beat, now: 9.0)
+    left: list[int] = []
+    watcher = watch_of(attempt, 0, left, action="fail")
+    watcher.look()
+    watcher.look()
+    assert left == [EXIT_HUNG]
+    assert not RunDir(attempt.path.parents[1]).requeue_json.exists()
+
+
+def test_switched_off_it_raises_no_alarm(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_beat(attempt.heartbeat(1), TRAINING)
+    monkeypatch.setattr(watchdog.Stillness, "look", lambda self, beat, now: 1e9)
+    left: list[int] = []
+    watcher = watch_of(attempt, 0, left, enabled=False)
+    for _ in range(3):
+        watcher.look()
+    assert (left, attempt.hang_json.exists()) == ([], False)
+
+
+def test_a_rank_that_goes_on_before_it_is_sure_raises_no_alarm(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_beat(attempt.heartbeat(1), replace(TRAINING, slow_seconds=0.0))
+    answers = iter([9.0, 0.0, 9.0])
+    monkeypatch.setattr(watchdog.Stillness, "look", lambda self, beat, now: next(answers))
+    left: list[int] = []
+    watcher = watch_of(attempt, 0, left)
+    for _ in range(3):
+        watcher.look()
+    assert (left, attempt.hang_json.exists()) == ([], False)
+
+
+def test_stacks_tell_every_thread_with_the_main_one_first() -> None:
+    text: list[str] = []
+    thread = threading.Thread(target=lambda: text.append(stacks_text()))
+    thread.start()
+    thread.join()
+    assert text[0].startswith("Thread MainThread:\n")
+    assert "test_stacks_tell_every_thread" in text[0]
+    assert "stacks_text" not in text[0].split("\n\n")[0]
+
+
+STUCK = """
+import os, sys, time
+from pathlib import Path
+from clusterctl.runs.layout import Attempt
+from clusterctl.runs.watchdog import register_dump
+register_dump(Attempt(Path(sys.argv[1])), 0)
+def deep():
+    print("ready", flush=True)
+    while True: time.sleep(0.01)
+deep()
+"""
+
+
+def test_a_signal_writes_the_stacks_of_a_process_whose_python_threads_cannot_run(attempt: Attempt) -> None:
+    with subprocess.Popen([sys.executable, "-c", STUCK, attempt.path], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(watchdog.DUMP_SIGNAL)
+        path, deadline = attempt.stacks(0).with_suffix(".signal"), time.monotonic() + 10
+        while "in deep" not in path.read_text() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.kill()
+    assert "in deep" in path.read_text()

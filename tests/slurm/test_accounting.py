@@ -1,0 +1,55 @@
+"""What sacct says of a job and its steps; captured from the sandbox's Slurm 22.05."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.errors import SlurmError
+from clusterctl.slurm import Slurm
+from clusterctl.slurm.accounting import Accounted, ask_accounting, parse_accounting
+from clusterctl.slurm.queue import SEPARATOR
+
+CANCELLED = """55186820|CANCELLED by 0|0:0|node[1-2]|None
+55186820.batch|FAILED|15:0|node1|
+55186820.0|FAILED|15:0|node[1-2]|
+""".replace("|", SEPARATOR)
+
+
+def answering(code: int, out: str, err: str = "") -> tuple[Slurm, list[Sequence[str]]]:
+    asked: list[Sequence[str]] = []
+
+    def run(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        asked.append(argv)
+        return subprocess.CompletedProcess(argv, code, out, err)
+
+    return Slurm(lambda command: f"/usr/bin/{command}", run=run), asked
+
+
+def test_the_job_comes_first_with_who_cancelled_it_then_its_steps() -> None:
+    slurm, asked = answering(0, CANCELLED)
+    job, batch, step = ask_accounting(slurm, "55186820")
+    assert job == Accounted("55186820", "CANCELLED", "0", 0, 0, "node[1-2]")
+    assert (batch.step, batch.state, batch.exit_code) == ("55186820.batch", "FAILED", 15)
+    assert step.nodes == "node[1-2]"
+    assert len(asked) == 1
+    assert asked[0][-2:] == ["-j", "55186820"]
+
+
+def test_where_there_is_no_accounting_it_is_an_error_with_slurms_words() -> None:
+    slurm, _ = answering(1, "", "Slurm accounting storage is disabled\n")
+    with pytest.raises(SlurmError, match="accounting storage is disabled"):
+        ask_accounting(slurm, "12")
+
+
+def test_foreign_lines_are_passed_over() -> None:
+    assert parse_accounting("nonsense\n\n12|A|b|c|d\n") == ()
+
+
+@given(st.text())
+def test_no_answer_breaks_it(text: str) -> None:
+    parse_accounting(text)

@@ -1,0 +1,63 @@
+"""Traces of runs as `clusterctl why` judges them, made by hand: what a test leaves out is as after a failure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from clusterctl.observe.evidence import AttemptEvidence
+from clusterctl.observe.record import Record
+from clusterctl.observe.stage import Status
+from clusterctl.observe.traces import AttemptTrace, Raised, RankTrace, Trace
+from clusterctl.runs.heartbeats import Beat
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+from clusterctl.spec import Cluster, Data, Job, RedditTrain, Resources
+
+START, END = 5000.0, 5100.0
+RECORD = Record(
+    RunDir(Path("/runs/cora-20260102-030405-00a1")),
+    START - 60,
+    Job(
+        name="cora",
+        workload="reddit",
+        resources=Resources(nodes=2, tasks_per_node=2, time=1200, memory="200M"),
+        data=Data(root="/data/it's cora"),
+        train=RedditTrain(),
+    ),
+    Cluster(name="site"),
+)
+BEAT = Beat(END - 1, "training", START + 10, 40, END - 2, 0.1, 0.2, 0.1, None, 100)
+
+
+def rank(number: int, **changes: Any) -> RankTrace:
+    """A rank that was told to end: two ranks a node, exit code 143."""
+    node = f"node{number // 2 + 1}"
+    ended = RankTrace(
+        number, node, "training", exit_code=143, ended=END, beat=replace(BEAT, host=node, time=END - 1 + number / 10)
+    )
+    return replace(ended, **changes)
+
+
+def raised(message: str, type_: str = "ValueError", time: float = END - 5, hint: str = "") -> Raised:
+    return Raised(time, type_, message, f"Traceback (most recent call last):\n{type_}: {message}\n", hint)
+
+
+def failed(message: str, type_: str = "ValueError", time: float = END - 5, **changes: Any) -> dict[str, Any]:
+    """What makes a rank one that raised: for `rank(1, **failed("..."))`."""
+    return {"raised": raised(message, type_, time), "exit_code": 1, "ended": time, **changes}
+
+
+def attempt(*ranks: RankTrace, lines: str = "", number: int = 0, **changes: Any) -> AttemptTrace:
+    told = {given.rank: given for given in ranks}
+    every = tuple(told.get(r, rank(r)) for r in range(4))
+    made = AttemptTrace(number, 4, START, END, 1, "", "node[1-2]", tuple(lines.splitlines()), every)
+    return replace(made, **changes)
+
+
+def trace(*attempts: AttemptTrace, stage: Stage = Stage.FAILED, sure: bool = True, **changes: Any) -> Trace:
+    last = AttemptEvidence(number=attempts[-1].number, exit_code=attempts[-1].exit_code) if attempts else None
+    status = Status(RECORD, stage, sure, "12", last, len(attempts), False, "", START, END)
+    made = Trace(status, END + 10, attempts, typed=("submit", "cora", "--cluster", "site", "--follow"))
+    return replace(made, **changes)

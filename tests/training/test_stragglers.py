@@ -1,0 +1,45 @@
+"""A slow rank among waiting ones, found by the heartbeats of real ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from ranks import run_program
+
+from clusterctl.insight.stragglers import stragglers
+from clusterctl.runs.heartbeats import Beat
+from clusterctl.runs.layout import RunDir
+
+TRAIN = """
+import json, time, torch
+from dataclasses import asdict
+from torch import distributed as dist, nn
+from clusterctl.runs.heartbeats import Heart
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import StopRequest
+from clusterctl.task.rendezvous import meet
+from clusterctl.training.flat import FlatModel
+place = Place.from_environment()
+store = meet(place, current_attempt())
+dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world_size)
+heart, model = Heart(), nn.Linear(2, 2)
+heart.enter("training")
+flat = FlatModel(model, heart)
+for step in range(1, 21):
+    time.sleep(0.06 if place.rank == 1 else 0.01)
+    flat.backward(model(torch.ones(1, 2)).sum(), StopRequest())
+    heart.beat(step)
+print(json.dumps(asdict(heart.told(time.time()))))
+"""
+
+
+@pytest.mark.long
+def test_the_slow_rank_of_three_is_found_though_all_steps_take_equally_long(tmp_path: Path) -> None:
+    told = run_program(TRAIN, RunDir(tmp_path / "run").attempt(0), [3])
+    beats = {rank: Beat(**json.loads(text)) for rank, text in enumerate(told)}
+    pace = [beat.step_seconds or 0.0 for beat in beats.values()]
+    assert max(pace) < 1.3 * min(pace)
+    assert [straggler.rank for straggler in stragglers(beats)] == [1]
