@@ -31,6 +31,7 @@ COMMANDS = {
     "submit": "Send a job to a cluster",
     "status": "Show runs: stage, progress, accuracy",
     "logs": "Show what the ranks of a run wrote",
+    "monitor": "Watch runs: curves, GPUs, logs, the queue",
     "cancel": "End runs, waiting or running",
     "release": "Let a run start that was submitted with --hold",
     "doctor": "Check this machine and a cluster",

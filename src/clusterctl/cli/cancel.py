@@ -48,11 +48,15 @@ def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
     for status in alive:
         by_controller.setdefault(status.record.controller, []).append(status)
     for statuses in by_controller.values():
-        _cancel(statuses)
+        end(statuses)
+        for status in statuses:
+            click.echo(f"cancelled {status.record.run.id}", err=True)
 
 
-def _cancel(statuses: list[Status]) -> None:
-    """Say so in the run directories first: a rank that gets TERM looks there whether to leave for good."""
+def end(statuses: list[Status]) -> None:
+    """Cancel runs of one controller. The run directories say so first: a rank that gets TERM looks there whether to
+    leave for good. Raises SlurmError.
+    """
     by = f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}"
     job_ids = []
     for status in statuses:
@@ -63,5 +67,3 @@ def _cancel(statuses: list[Status]) -> None:
             write_json(run.cancel_json, {"time": time.time(), "by": by})
         job_ids.append(status.job_id)
     Slurm.of(statuses[0].record.cluster).cancel(job_ids)
-    for status in statuses:
-        click.echo(f"cancelled {status.record.run.id}", err=True)

@@ -40,6 +40,15 @@ def duration(seconds: float) -> str:
     return f"{whole // size}{unit}{whole % size // smaller:02}{name}"
 
 
+def as_bytes(size: float) -> str:
+    """A size in three digits: 512M, 1.5G, 80G."""
+    for unit in "BKMGTP":
+        if size < 999.5 or unit == "P":
+            return f"{size:.0f}{unit}" if size >= 9.95 or unit == "B" else f"{size:.1f}{unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
 def number(value: float | None, digits: int = 4) -> str:
     """A loss or an accuracy; nothing where there is none."""
     if value is None:

@@ -1,0 +1,287 @@
+"""The live monitor: Textual keeps the panes up to date. A thread looks, the screen repaints what has changed alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+# Over a slow ssh every repaint is felt: few of them, and no animation. Both are read when textual is imported.
+os.environ.setdefault("TEXTUAL_FPS", "15")
+os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+
+from rich.text import Text
+from textual.app import App
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widget import Widget
+from textual.widgets import Static
+
+from clusterctl.display.monitor.arrange import PAGES, Pane, arrange, is_wide
+from clusterctl.display.monitor.panes import View, draw, headline
+from clusterctl.display.monitor.run_rows import first_row
+from clusterctl.display.plain import plain
+from clusterctl.errors import ClusterctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.app import ComposeResult
+    from textual.events import Click, Resize
+
+    from clusterctl.display.monitor.actions import Actions
+    from clusterctl.observe.overview import Overview
+    from clusterctl.observe.stage import Status
+
+_KEYS = "↑↓ run  1-7 pane  esc all  l log  w why  c cancel  r resume  q quit"
+
+
+class PaneBox(Widget):
+    """One pane in its frame; it repaints only when its text is another."""
+
+    can_focus = False
+
+    def __init__(self, pane: Pane) -> None:
+        super().__init__(id=str(pane))
+        self.pane = pane
+        self.border_title = str(pane)
+        self._view: View | None = None
+        self._text = Text()
+
+    def show(self, view: View) -> None:
+        self._view = view
+        self._redraw()
+
+    def render(self) -> Text:
+        return self._text
+
+    def on_resize(self, event: Resize) -> None:  # noqa: ARG002 - textual's signature
+        self._redraw()
+
+    def _redraw(self) -> None:
+        if self._view is None or not self.display:
+            return
+        text = draw(self.pane, self._view, self.content_size.width, self.content_size.height)
+        if text != self._text or text.spans != self._text.spans:
+            self._text = text
+            self.refresh()
+
+
+class Confirm(ModalScreen[bool]):
+    """A question that `y` alone answers with yes."""
+
+    BINDINGS: ClassVar = [
+        Binding("y", "answer(True)", "yes"),
+        Binding("n,escape,q,enter", "answer(False)", "no"),
+    ]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="confirm"):
+            yield Static(Text(self._question))
+            yield Static(Text("y: yes   n: no", "dim"))
+
+    def action_answer(self, yes: bool) -> None:
+        self.dismiss(yes)
+
+
+class Monitor(App[None]):
+    """The monitor of the runs of `overview`, looked at every `seconds`."""
+
+    CSS_PATH = "monitor.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar = [
+        Binding("q,ctrl+c", "quit", "quit", priority=True),
+        Binding("up,k", "move(-1)", "up"),
+        Binding("down,j", "move(1)", "down"),
+        Binding("home,g", "move(-1000000)", "first"),
+        Binding("end,G", "move(1000000)", "last"),
+        Binding("escape", "page('')", "all"),
+        Binding("l", "page('log')", "log"),
+        Binding("w", "page('why')", "why"),
+        Binding("pageup", "scroll_log(10)", "back"),
+        Binding("pagedown", "scroll_log(-10)", "on"),
+        Binding("c", "cancel", "cancel"),
+        Binding("r", "resume", "resume"),
+        *(Binding(str(number), f"page('{pane}')", str(pane)) for number, pane in enumerate(PAGES, start=1)),
+    ]
+
+    def __init__(self, overview: Overview, actions: Actions, seconds: float, selected: str | None = None) -> None:
+        super().__init__()
+        self.animation_level = "none"
+        self._overview, self._actions, self._seconds = overview, actions, seconds
+        self._selected = selected
+        self._page: Pane | None = None
+        self._looking = threading.Lock()
+        self._again = False
+        self._found: dict[str, tuple[Text, ...]] = {}  # run's id -> the findings of `why`
+        self.view: View | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="headline")
+        for pane in Pane:
+            yield PaneBox(pane)
+        yield Static(Text(_KEYS, "dim"), id="keys")
+
+    def on_mount(self) -> None:
+        self._place()
+        self._look()
+        self.set_interval(self._seconds, self._look)
+
+    def on_resize(self, event: Resize) -> None:  # noqa: ARG002
+        self._place()
+
+    def on_click(self, event: Click) -> None:
+        """A click on a run selects it, one on another pane shows it alone."""
+        if not isinstance(event.widget, PaneBox) or self.view is None:
+            return
+        pane, offset = event.widget.pane, event.get_content_offset(event.widget)
+        if pane is not Pane.RUNS:
+            self.action_page("" if pane is self._page else str(pane))
+        elif offset is not None:
+            scene = self.view.scene
+            row = first_row(scene, self._selected, event.widget.content_size.height) + offset.y
+            if row < len(scene.statuses):
+                self._select(scene.statuses[row].record.run.id)
+
+    def action_move(self, by: int) -> None:
+        """Select another run; the next look shows it, the list at once."""
+        ids = [status.record.run.id for status in self.view.scene.statuses] if self.view else []
+        if ids:
+            here = ids.index(self._selected) if self._selected in ids else 0
+            self._select(ids[max(0, min(len(ids) - 1, here + by))])
+
+    def action_page(self, name: str) -> None:
+        self._page = Pane(name) if name else None
+        self._place()
+        if self.view:
+            self._show(replace(self.view, back=0))
+        if self._page is Pane.WHY:
+            self._explain()
+
+    def action_scroll_log(self, lines: int) -> None:
+        if self.view and self.view.scene.selected:
+            most = max(0, len(self.view.scene.selected.log) - 1)
+            self._show(replace(self.view, back=max(0, min(most, self.view.back + lines))))
+
+    def action_cancel(self) -> None:
+        self._act("cancel", self._actions.cancel, ended=False)
+
+    def action_resume(self) -> None:
+        self._act("resume", self._actions.resume, ended=True)
+
+    def _select(self, run_id: str) -> None:
+        self._selected = run_id
+        self._again = True
+        self._look()
+
+    def _place(self) -> None:
+        """Put every pane where the terminal's size wants it."""
+        width, height = self.size
+        regions = {region.pane: region for region in arrange(width, height, self._page)}
+        for box in self.query(PaneBox):
+            region = regions.get(box.pane)
+            box.display = region is not None
+            if region:
+                box.styles.offset = (region.x, region.y)
+                box.styles.width, box.styles.height = region.width, region.height
+        self.query_one("#keys").styles.offset = (0, height - 1)
+        for box in self.query(PaneBox):
+            number = f"{PAGES.index(box.pane) + 1} " if box.pane in PAGES else ""
+            box.border_title = f"{number}{box.pane}"
+
+    def _look(self) -> None:
+        """Look in a thread, one at a time: a slow file system must not stop the keys."""
+        if self._looking.acquire(blocking=False):
+            self._again = False
+            self.run_worker(self._look_once, thread=True, group="look", exit_on_error=True)
+
+    def _look_once(self) -> None:
+        try:
+            scene = self._overview.look(self._selected)
+            nodes = self._nodes(scene.selected.status if scene.selected else None)
+        finally:
+            self._looking.release()
+        self.call_from_thread(self._looked, View(scene, nodes=nodes))
+
+    def _nodes(self, status: Status | None) -> tuple[Text, ...]:
+        if self._actions.nodes is None or status is None:
+            return ()
+        try:
+            return self._actions.nodes(status.record.cluster)
+        except ClusterctlError as error:
+            return (Text(plain(error.message), "red"),)
+
+    def _looked(self, view: View) -> None:
+        if self._selected is None and view.selected_id is not None:
+            self._selected = view.selected_id
+        elif view.scene.selected is None and view.scene.statuses:  # its directory is gone
+            self._selected = view.scene.statuses[0].record.run.id
+            self._again = True
+        back = self.view.back if self.view and self.view.selected_id == view.selected_id else 0
+        self._show(replace(view, back=back, findings=self._found.get(view.selected_id or "", ())))
+        if self._again:
+            self._look()
+
+    def _show(self, view: View) -> None:
+        self.view = view
+        self.query_one("#headline", Static).update(headline(view, self.size.width))
+        for box in self.query(PaneBox):
+            box.show(view)
+        if is_wide(*self.size) and view.selected_id not in self._found:
+            self._explain()
+
+    def _explain(self) -> None:
+        """Ask why the selected run waits or failed, once; again with the key."""
+        explain, selected = self._actions.explain, self.view.scene.selected if self.view else None
+        if explain is None or selected is None:
+            return
+        status = selected.status
+        run_id = status.record.run.id
+        self._found[run_id] = ()
+
+        def ask() -> None:
+            try:
+                findings = explain(status)
+            except ClusterctlError as error:
+                findings = (Text(plain(error.message), "red"),)
+            self.call_from_thread(self._explained, run_id, findings)
+
+        self.run_worker(ask, thread=True, group="why")
+
+    def _explained(self, run_id: str, findings: tuple[Text, ...]) -> None:
+        self._found[run_id] = findings
+        if self.view and self.view.selected_id == run_id:
+            self._show(replace(self.view, findings=findings))
+
+    def _act(self, verb: str, action: Callable[[Status], None] | None, *, ended: bool) -> None:
+        selected = self.view.scene.selected if self.view else None
+        if selected is None:
+            return
+        status, run_id = selected.status, plain(selected.status.record.run.id)
+        if action is None:
+            self.notify(f"type: clusterctl {verb} {run_id}", title=f"{verb} is not offered here", markup=False)
+        elif status.stage.ended != ended:
+            self.notify(f"{run_id} is {status.stage}", title=f"cannot {verb}", markup=False)
+        else:
+            self.push_screen(
+                Confirm(f"{verb} {run_id}?"),
+                lambda yes: (
+                    self.run_worker(lambda: self._do(verb, action, status), thread=True) and None if yes else None
+                ),
+            )
+
+    def _do(self, verb: str, action: Callable[[Status], None], status: Status) -> None:
+        try:
+            action(status)
+        except ClusterctlError as error:
+            text = plain(f"{error.message}\n{error.hint}" if error.hint else error.message)
+            self.call_from_thread(self.notify, text, title=f"{verb} failed", severity="error", markup=False)
+        else:
+            self.call_from_thread(self.notify, plain(status.record.run.id), title=f"{verb}: asked for", markup=False)
+            self.call_from_thread(self._look)
