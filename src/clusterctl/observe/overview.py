@@ -155,7 +155,8 @@ def happenings(status: Status, history: History) -> list[Happening]:
         host = timeline.host
         if host and host.start is not None:
             where = f" on {host.nodes}" if host.nodes else ""
-            told.append(Happening(host.start, timeline.number, None, f"attempt {timeline.number} starts{where}"))
+            began = max(host.start, status.record.created)  # the script tells whole seconds
+            told.append(Happening(began, timeline.number, None, f"attempt {timeline.number} starts{where}"))
         if host and host.end is not None and host.exit_code is not None:
             text = f"attempt {timeline.number} ends: exit code {host.exit_code}"
             told.append(Happening(host.end, timeline.number, None, text, bad=host.exit_code != 0))

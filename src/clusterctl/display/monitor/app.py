@@ -22,7 +22,7 @@ from textual.widgets import Static
 from clusterctl.display.monitor.arrange import PAGES, Pane, arrange, is_wide
 from clusterctl.display.monitor.panes import View, draw, headline
 from clusterctl.display.monitor.run_rows import first_row
-from clusterctl.display.plain import plain
+from clusterctl.display.plain import plain, plain_lines
 from clusterctl.errors import ClusterctlError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class PaneBox(Widget):
     def __init__(self, pane: Pane) -> None:
         super().__init__(id=str(pane))
         self.pane = pane
-        self.border_title = str(pane)
+        self.border_title = f"{PAGES.index(pane) + 1} {pane}" if pane in PAGES else str(pane)  # the key, the name
         self._view: View | None = None
         self._text = Text()
 
@@ -112,7 +112,7 @@ class Monitor(App[None]):
     ]
 
     def __init__(self, overview: Overview, actions: Actions, seconds: float, selected: str | None = None) -> None:
-        super().__init__()
+        super().__init__(ansi_color=True)  # the terminal's own colours, on its own background
         self.animation_level = "none"
         self._overview, self._actions, self._seconds = overview, actions, seconds
         self._selected = selected
@@ -120,6 +120,7 @@ class Monitor(App[None]):
         self._looking = threading.Lock()
         self._again = False
         self._found: dict[str, tuple[Text, ...]] = {}  # run's id -> the findings of `why`
+        self._headline = Text()
         self.view: View | None = None
 
     def compose(self) -> ComposeResult:
@@ -190,10 +191,6 @@ class Monitor(App[None]):
             if region:
                 box.styles.offset = (region.x, region.y)
                 box.styles.width, box.styles.height = region.width, region.height
-        self.query_one("#keys").styles.offset = (0, height - 1)
-        for box in self.query(PaneBox):
-            number = f"{PAGES.index(box.pane) + 1} " if box.pane in PAGES else ""
-            box.border_title = f"{number}{box.pane}"
 
     def _look(self) -> None:
         """Look in a thread, one at a time: a slow file system must not stop the keys."""
@@ -204,12 +201,19 @@ class Monitor(App[None]):
     def _look_once(self) -> None:
         try:
             scene = self._overview.look(self._selected)
-            nodes = self._nodes(scene.selected.status if scene.selected else None)
+            nodes = self._ask_nodes(scene.selected.status if scene.selected else None)
+        except OSError as error:  # a file server that is away comes back
+            self.call_from_thread(self._troubled, f"{error.filename}: {error.strerror}")
+            return
         finally:
             self._looking.release()
         self.call_from_thread(self._looked, View(scene, nodes=nodes))
 
-    def _nodes(self, status: Status | None) -> tuple[Text, ...]:
+    def _troubled(self, message: str) -> None:
+        self._headline = Text(plain(message), "red")
+        self.query_one("#headline", Static).update(self._headline)
+
+    def _ask_nodes(self, status: Status | None) -> tuple[Text, ...]:
         if self._actions.nodes is None or status is None:
             return ()
         try:
@@ -230,7 +234,10 @@ class Monitor(App[None]):
 
     def _show(self, view: View) -> None:
         self.view = view
-        self.query_one("#headline", Static).update(headline(view, self.size.width))
+        line = headline(view, self.size.width)
+        if line != self._headline:
+            self._headline = line
+            self.query_one("#headline", Static).update(line)
         for box in self.query(PaneBox):
             box.show(view)
         if is_wide(*self.size) and view.selected_id not in self._found:
@@ -269,18 +276,18 @@ class Monitor(App[None]):
         elif status.stage.ended != ended:
             self.notify(f"{run_id} is {status.stage}", title=f"cannot {verb}", markup=False)
         else:
-            self.push_screen(
-                Confirm(f"{verb} {run_id}?"),
-                lambda yes: (
-                    self.run_worker(lambda: self._do(verb, action, status), thread=True) and None if yes else None
-                ),
-            )
+
+            def answered(yes: bool | None) -> None:
+                if yes:
+                    self.run_worker(lambda: self._do(verb, action, status), thread=True, group="act")
+
+            self.push_screen(Confirm(f"{verb} {run_id}?"), answered)
 
     def _do(self, verb: str, action: Callable[[Status], None], status: Status) -> None:
         try:
             action(status)
-        except ClusterctlError as error:
-            text = plain(f"{error.message}\n{error.hint}" if error.hint else error.message)
+        except (ClusterctlError, OSError) as error:
+            text = plain_lines(error.text if isinstance(error, ClusterctlError) else str(error))
             self.call_from_thread(self.notify, text, title=f"{verb} failed", severity="error", markup=False)
         else:
             self.call_from_thread(self.notify, plain(status.record.run.id), title=f"{verb}: asked for", markup=False)

@@ -41,8 +41,9 @@ def training(selected: Selected, now: float, width: int, height: int) -> Text:
     across = max(1, min(len(curves), 2 if width >= 2 * _LEAST_COLUMNS + 2 else 1))
     down = max(1, min(-(-len(curves) // across), room // _LEAST_LINES))
     across = min(across, -(-len(curves) // down))
-    each = (width - 2 * (across - 1)) // across
-    rows = [_row(curves[row * across : (row + 1) * across], row * across, each, room // down) for row in range(down)]
+    rows = [
+        _row(curves[first : first + across], first, width, room // down) for first in range(0, down * across, across)
+    ]
     return fitted([*facts, *(line for row in rows for line in row.split("\n"))], width, height)
 
 
