@@ -32,6 +32,7 @@ COMMANDS = {
     "status": "Show runs: stage, progress, accuracy",
     "logs": "Show what the ranks of a run wrote",
     "monitor": "Watch runs: curves, GPUs, logs, the queue",
+    "report": "Write one HTML file about a run",
     "cancel": "End runs, waiting or running",
     "release": "Let a run start that was submitted with --hold",
     "doctor": "Check this machine and a cluster",

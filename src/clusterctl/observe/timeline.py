@@ -66,18 +66,25 @@ class AttemptTimeline:
 
     def phases(self, now: float) -> list[Span]:
         """The phases from the attempt's start to its end, or to `now`; the time before the first word is `starting`."""
-        start = self.host.start if self.host and self.host.start is not None else self.first_event
-        end = self.host.end if self.host and self.host.end is not None else None
+        start = self._start
         if start is None:
             return []
         if not self.spans:
-            return [Span(Stage.STARTING, start, end or now)]
+            return [Span(Stage.STARTING, start, max(start, self._end(now)))]
         starting = [Span(Stage.STARTING, start, self.spans[0].start)] if self.spans[0].start > start else []
-        spans = [*starting, *self.spans]
-        if spans[-1].end is None:
-            last = end if end is not None else now
-            spans[-1] = spans[-1]._replace(end=max(last, spans[-1].start))
-        return spans
+        *past, last = self.spans
+        return [*starting, *past, last._replace(end=max(last.start, self._end(now))) if last.end is None else last]
+
+    def held(self, now: float) -> float:
+        """The seconds that the attempt has held its nodes until `now`."""
+        return max(0.0, self._end(now) - self._start) if self._start is not None else 0.0
+
+    @property
+    def _start(self) -> float | None:
+        return self.host.start if self.host and self.host.start is not None else self.first_event
+
+    def _end(self, now: float) -> float:
+        return self.host.end if self.host and self.host.end is not None else now
 
     def _take(self, rank: int, event: dict[str, Any]) -> None:
         time = numbers_of({"value": event.get("time")}).get("value")

@@ -1,0 +1,45 @@
+"""`clusterctl report`: one HTML file about a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from clusterctl.cli.options import cluster_option, runs_named, warn
+from clusterctl.errors import UsageError
+from clusterctl.runs.files import write_text
+
+
+@click.command(short_help="Write one HTML file about a run")
+@click.argument("name", metavar="RUN")
+@click.option("--output", metavar="FILE", help="Where to; default: report.html in the run directory; -: stdout.")
+@cluster_option
+def report(name: str, output: str | None, cluster: str | None) -> None:
+    """Write one HTML file about RUN, which has ended or goes on: curves, phases, nodes, efficiency, configuration.
+
+    The file needs nothing else, no network either: it can be sent, kept and printed.
+
+    \b
+    Examples:
+      clusterctl report cora
+      clusterctl report @last --output cora.html
+    """
+    from clusterctl.display.report.page import page
+    from clusterctl.display.report.post_mortem import examine
+
+    (run,) = runs_named((name,), cluster)
+    path = run.report if output is None else Path(output)
+    if output != "-" and not path.parent.is_dir():
+        raise UsageError(f"no such folder: {path.parent}", f"mkdir -p '{path.parent}'")
+    if output != "-" and path.is_dir():
+        raise UsageError(f"is a folder: {path}", f"--output '{path / 'report.html'}'")
+    told = examine(run, path.parent.resolve())
+    for problem in told.problems:
+        warn(problem.message, problem.hint)
+    text = page(told)
+    if output == "-":
+        click.echo(text, nl=False)
+        return
+    write_text(path, text)
+    click.echo(path)
