@@ -60,9 +60,9 @@ class Curve:
         return [bucket.point() for _, bucket in sorted(self._buckets.items())]
 
     def mean(self) -> float | None:
-        """The mean of all values that are still there; None where there is none."""
-        count = sum(bucket.count for bucket in self._buckets.values())
-        return sum(bucket.total for bucket in self._buckets.values()) / count if count else None
+        """The mean over the axis, each bucket counted once (a compacted file has few old values); None without any."""
+        means = [bucket.total / bucket.count for bucket in self._buckets.values()]
+        return sum(means) / len(means) if means else None
 
     def highest(self) -> float | None:
         return max((bucket.high for bucket in self._buckets.values()), default=None)
@@ -82,7 +82,8 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
     """`points` summed up in at most `most` stretches of the axis of the same length."""
     if len(points) <= most:
         return list(points)
-    first, length = points[0].x, points[-1].x - points[0].x
+    first = points[0].x
+    length = (points[-1].x - first) or 1.0
     stretches: dict[int, list[Point]] = {}
     for point in points:
         stretches.setdefault(min(most - 1, int((point.x - first) / length * most)), []).append(point)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 8 * 2**20  # of one look: about 50,000 steps, a fifth of a second
 _BLOCK_BYTES = 65536
+_SAMPLE_BYTES = 16384
 _LONGEST_LINE_BYTES = 2**20
 
 
@@ -43,15 +44,14 @@ class GrowingRecords:
 
     def _sample(self, file: IO[bytes], end: int) -> Iterator[dict[str, Any]]:
         self.sampled = True
-        count = self._most // _BLOCK_BYTES
-        stride = (end - self._offset) // count
-        first = self._offset
+        first, last = self._offset, end - _SAMPLE_BYTES
+        count = self._most // _SAMPLE_BYTES
         for number in range(count - 1):
-            file.seek(first + number * stride)
-            lines = file.read(_BLOCK_BYTES).split(b"\n")
+            file.seek(first + number * (last - first) // (count - 1))
+            lines = file.read(_SAMPLE_BYTES).split(b"\n")
             yield from _parsed(lines[:-1] if number == 0 else lines[1:-1])
-        file.seek(end - _BLOCK_BYTES)
-        self._offset = end - _BLOCK_BYTES + len(file.readline(_LONGEST_LINE_BYTES))
+        file.seek(last)
+        self._offset = last + len(file.readline(_LONGEST_LINE_BYTES))
 
     def _rest(self, file: IO[bytes]) -> Iterator[dict[str, Any]]:
         file.seek(self._offset)

@@ -19,6 +19,7 @@ from clusterctl.observe.history import History
 from clusterctl.observe.logs import Logs, Selection
 from clusterctl.observe.status import report
 from clusterctl.observe.timeline import Happening
+from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ class Overview:
         found = report([run for run in runs if run not in kept], self._slurm, self.clock)
         fresh = {status.record.run: status for status in found.statuses}
         self._ended = {
-            run: (stamps[run], status) for run, status in (kept | fresh).items() if status.stage.ended and status.sure
+            run: (stamps[run], status)
+            for run, status in (kept | fresh).items()
+            if status.sure and _is_over(status.stage)
         }
         statuses = tuple(status for run in runs if (status := kept.get(run) or fresh.get(run)))
         chosen = next((status for status in statuses if status.record.run.id == selected), None)
@@ -164,6 +167,11 @@ def happenings(status: Status, history: History) -> list[Happening]:
         bad = status.stage.value not in ("finished", "cancelled")
         told.append(Happening(status.ended, max(history.attempts, default=0), None, str(status.stage), bad))
     return sorted(told, key=lambda happening: happening.time)
+
+
+def _is_over(stage: Stage) -> bool:
+    """Whether a run stays as it is: one that Slurm does not know, or let go, may come back without a word of its own."""
+    return stage.ended and stage not in (Stage.LOST, Stage.PREEMPTED)
 
 
 def _stamp(run: RunDir) -> _Stamp:
