@@ -29,12 +29,16 @@ run: setup ## Train GraphSAGE on Cora, 2 nodes x 2 tasks, on this machine
 slurm: # Slurm's packages for the tests, where root may install them
 	@tests/install-slurm.sh
 
+.PHONY: browser
+browser: # and the browser that the report is tested in
+	@tests/install-browser.sh
+
 .PHONY: test
-test: setup slurm lint ## Run the tests (15 minutes at most on two cores)
+test: setup slurm browser lint ## Run the tests (15 minutes at most on two cores)
 	$(BIN)/python -m pytest -m 'not long'
 
 .PHONY: test-long
-test-long: setup slurm ## Run every test: matrices, accuracies (under an hour)
+test-long: setup slurm browser ## Run every test: matrices, accuracies (under an hour)
 	$(BIN)/python -m pytest
 
 .PHONY: lint

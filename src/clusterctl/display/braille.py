@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clusterctl.display.plain import number
+from clusterctl.display.plain import compact
 from clusterctl.observe.curve import thinned
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def chart(
     if not points or height < 1 or width < 16:
         return Text("no values yet" if not points else "", "dim")
     low, high = min(point.low for point in points), max(point.high for point in points)
-    scale = [number(high), *[""] * (height - 2), number(low)] if height > 1 else [number(high)]
+    scale = [compact(high), *[""] * (height - 2), compact(low)] if height > 1 else [compact(high)]
     margin = max(map(len, scale)) + 1
     columns = width - margin
     lines, band = _grids(thinned(points, columns), columns, height, (low, high), span)
@@ -69,14 +70,15 @@ def _grids(
 
     lines: _Grid = [[0] * columns for _ in range(height)]
     band: _Grid = [[0] * columns for _ in range(height)]
-    before: tuple[int, int] | None = None
-    for point in points:
-        x, y = column(point.x), row(point.mean)
-        for filled in range(row(point.high), row(point.low) + 1):
-            _dot(band, x, filled)
-        for step_x, step_y in _line(before or (x, y), (x, y)):
-            _dot(lines, step_x, step_y)
-        before = (x, y)
+    places = [(column(point.x), row(point.high), row(point.mean), row(point.low)) for point in points]
+    for (x0, top0, y0, bottom0), (x1, top1, y1, bottom1) in pairwise([places[0], *places]):
+        for x in range(x0, x1 + 1):  # the band too goes on between two points
+            there = (x - x0) / (x1 - x0) if x1 > x0 else 1.0
+            top, bottom = round(top0 + (top1 - top0) * there), round(bottom0 + (bottom1 - bottom0) * there)
+            for filled in range(top + (x + top) % 2, bottom + 1, 2):  # every other dot: a shade
+                _dot(band, x, filled)
+        for x, y in _line((x0, y0), (x1, y1)):
+            _dot(lines, x, y)
     return lines, band
 
 

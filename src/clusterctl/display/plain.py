@@ -56,6 +56,17 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.2e}"
 
 
+def compact(value: float) -> str:
+    """A number for the scale of a chart: 0.0123, 1.5, 120k, 3.4M."""
+    if abs(value) < 1e4:
+        return number(value) if abs(value) < 10 else f"{value:.4g}"
+    for unit in "kMGTP":
+        value /= 1000
+        if abs(value) < 1000:
+            return f"{value:.3g}{unit}"
+    return f"{value * 1e15:.2e}"
+
+
 def share(done: float | None, total: float | None) -> str:
     """12/20, or 12 where nobody said how many there will be."""
     if done is None:

@@ -170,7 +170,7 @@ def happenings(status: Status, history: History) -> list[Happening]:
 
 
 def _is_over(stage: Stage) -> bool:
-    """Whether a run stays as it is: one that Slurm does not know, or let go, may come back without a word of its own."""
+    """Whether a run stays so: one that Slurm does not know, or let go, may come back without a word in its files."""
     return stage.ended and stage not in (Stage.LOST, Stage.PREEMPTED)
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 from clusterctl.display.braille import chart
 from clusterctl.display.monitor.lines import bar, beside, fitted
 from clusterctl.display.monitor.run_rows import stage_style
-from clusterctl.display.plain import duration, number, plain, share
+from clusterctl.display.plain import compact, duration, number, plain, share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,7 +127,7 @@ def _row(curves: list[Titled], first: int, width: int, height: int) -> Text:
     for position, titled in enumerate(curves):
         style = _STYLES[(first + position) % len(_STYLES)]
         last = titled.curve.last
-        title = Text.assemble((titled.title, "bold"), "  ", number(last) if last is not None else "")
+        title = Text.assemble((titled.title, "bold"), "  ", compact(last) if last is not None else "")
         title.truncate(each, overflow="ellipsis")
         one = Text("\n").join([title, chart(titled.curve.points(), each, max(1, height - 1), style)])
         drawn = beside(drawn, one, position * (each + 2) - 2) if position else one

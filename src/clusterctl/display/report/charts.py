@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.display.plain import duration, number
+from clusterctl.display.plain import compact, duration
 from clusterctl.display.report.markup import Markup, join, tag
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def line_chart(
     def places(pairs: Sequence[tuple[float, float]]) -> str:
         return " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in pairs)
 
-    drawn = [_tick(y_of(tick), number(tick, 3).rstrip("0").rstrip(".") or "0") for tick in ticks]
+    drawn = [_tick(y_of(tick), _tick_text(tick)) for tick in ticks]
     drawn += [
         tag("text", x_text(first), x=_LEFT, y=HEIGHT - 6, class_="axis"),
         tag("text", x_text(last), x=WIDTH - _RIGHT, y=HEIGHT - 6, class_="axis end"),
@@ -126,6 +126,11 @@ def _tick(y: float, text: str) -> Markup:
             tag("text", text, x=_LEFT - 6, y=y + 4, class_="axis end"),
         ]
     )
+
+
+def _tick_text(value: float) -> str:
+    text = compact(value)
+    return text.rstrip("0").rstrip(".") if "." in text and text[-1].isdigit() and "e" not in text else text
 
 
 def _ticks(low: float, high: float, wanted: int = 4) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -45,9 +46,14 @@ class PostMortem:
     problems: tuple[ConfigError | SlurmError, ...] = ()
 
 
-def examine(run: RunDir, folder: Path, slurm_of: Callable[[Cluster], Slurm] = Slurm.of) -> PostMortem:
+def examine(
+    run: RunDir,
+    folder: Path,
+    slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
+    clock: Callable[[], float] = time.time,
+) -> PostMortem:
     """Everything about `run` for a report in `folder`. Raises ConfigError where the run's record cannot be read."""
-    found = report([run], slurm_of)
+    found = report([run], slurm_of, clock)
     if not found.statuses:
         raise found.problems[0]
     (status,) = found.statuses

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterctl.display.monitor.training import chosen_curves
-from clusterctl.display.plain import duration, number, share
+from clusterctl.display.plain import compact, duration, number, share
 from clusterctl.display.report.charts import Piece, Row, line_chart, shares, waterfall
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.observe.use import stage_seconds
@@ -131,7 +131,7 @@ def curves(told: PostMortem) -> Markup:
         over_time = titled.curve is told.history.step_seconds
         marks = [] if over_time else told.history.restarts
         x_text = since(points[0].x) if over_time else (lambda x: f"step {x:.0f}")
-        last = number(titled.curve.last)
+        last = compact(titled.curve.last) if titled.curve.last is not None else "-"
         broken = f", no number {titled.curve.broken} times" if titled.curve.broken else ""
         figures.append(
             tag(
