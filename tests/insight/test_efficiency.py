@@ -47,7 +47,9 @@ def test_idle_gpus_are_told_in_gpu_hours() -> None:
 def test_a_gpu_that_did_nothing_is_named() -> None:
     unused = only(replace(GOOD, gpus=(*GOOD.gpus[:-1], GpuUse("node2", 3, 0.5))))
     assert "1 of 8 GPUs did nothing: node2 gpu3." in unused.text
-    assert unused.change == "--set resources.gpus_per_node=3"
+    assert unused.change == ""  # the other node needs all of them
+    everywhere = tuple(gpu._replace(percent=0.5) if gpu.number == 3 else gpu for gpu in GOOD.gpus)
+    assert only(replace(GOOD, gpus=everywhere)).change == "--set resources.gpus_per_node=3"
 
 
 def test_where_no_gpu_did_anything_none_is_called_idle_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -53,9 +54,10 @@ def _gpus(use: Use) -> Iterator[Advice]:
     if unused:
         names = ", ".join(f"{gpu.node} gpu{gpu.number}" for gpu in unused[:8])
         more = f" and {len(unused) - 8} more" if len(unused) > 8 else ""
-        fewer = max(0, use.gpus_per_node - math.ceil(len(unused) / max(1, use.nodes)))
+        busy = Counter(gpu.node for gpu in use.gpus if gpu.percent >= UNUSED_PERCENT)
+        needed = max(busy.values(), default=0)
         text = f"{len(unused)} of {len(use.gpus)} GPUs did nothing: {names}{more}."
-        yield Advice("GPUs unused", text, f"--set resources.gpus_per_node={fewer}")
+        yield Advice("GPUs unused", text, f"--set resources.gpus_per_node={needed}" * (needed < use.gpus_per_node))
 
 
 def _input(use: Use) -> Iterator[Advice]:

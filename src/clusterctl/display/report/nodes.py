@@ -8,6 +8,7 @@ from clusterctl.display.plain import number
 from clusterctl.display.report.charts import line_chart
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.display.report.sections import section, since
+from clusterctl.insight.stragglers import Pace, stragglers
 
 if TYPE_CHECKING:
     from clusterctl.display.report.post_mortem import PostMortem
@@ -34,7 +35,7 @@ def nodes(told: PostMortem) -> Markup:
             caption = tag("figcaption", f"{node.name}: {what}", tag("span", f"  mean {text.format(mean)}"))
             chart = line_chart(points, f"{node.name}: {what}", x_text=since(points[0].x), floor=0.0, ceiling=ceiling)
             figures.append(tag("figure", caption, chart))
-    charts = [tag("div", join(figures), class_="charts")] if figures else []
+    charts = [tag("div", join(figures), class_="charts small")] if figures else []
     return section("Nodes and ranks", *charts, _ranks(told))
 
 
@@ -43,6 +44,8 @@ def _ranks(told: PostMortem) -> Markup:
     known = sorted(told.history.ranks.items())
     if not known:
         return Markup() if told.history.nodes else tag("p", "This run has no telemetry.", class_="faint")
+    paces = {rank: Pace(of_rank.seconds.mean(), of_rank.newest.step) for rank, of_rank in known}
+    slow = {straggler.rank for straggler in stragglers(paces)}
     rows = []
     for rank, of_rank in known[:256]:
         points, mean = of_rank.seconds.points(), of_rank.seconds.mean()
@@ -54,7 +57,8 @@ def _ranks(told: PostMortem) -> Markup:
             tag("td", of_rank.node),
             *(tag("td", text or "-", class_="number") for text in numbers),
         ]
-        rows.append(tag("tr", join(cells)))
+        rows.append(tag("tr", join(cells), class_="bad" if rank in slow else None))
     names = ("rank", "node", "step", "fastest s", "mean s", "slowest s")
     header = tag("tr", join([tag("th", name, class_=None if name == "node" else "number") for name in names]))
-    return tag("div", tag("table", tag("thead", header), tag("tbody", join(rows))), class_="scroll")
+    table = tag("div", tag("table", tag("thead", header), tag("tbody", join(rows))), class_="scroll")
+    return join([table, tag("p", "In red: ranks that hold the others up.", class_="faint") if slow else Markup()])
