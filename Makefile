@@ -57,7 +57,7 @@ bench: setup ## Measure everything side by side; each line is a ratio
 	for program in $$(grep -l "^def main" benchmarks/*.py); do $(BIN)/python $$program || exit 1; done
 
 .PHONY: docs
-docs: setup ## Write the generated reference and the picture of the terminal again
+docs: setup ## Write the generated reference and the pictures again, from real runs
 	$(BIN)/python docs/generate.py
 
 .PHONY: clean
