@@ -10,7 +10,7 @@ from busy_run import GPUS, NODES, NOW, RANKS, STARTS, WENT_ON_AT, busy_files
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.observe.evidence import read_evidence
+from clusterctl.observe.evidence import AttemptEvidence, read_evidence
 from clusterctl.observe.history import History
 from clusterctl.observe.record import read_record
 from clusterctl.observe.telemetry import parse_sample
@@ -82,6 +82,28 @@ def test_a_second_look_reads_what_was_added_alone(history: History, run: RunDir)
     history.update()
     assert len(history.curves["loss"].points()) == before + 1
     assert history.curves["loss"].last == 0.5
+
+
+def test_of_many_ranks_some_are_read_in_turn_and_all_when_the_attempt_is_over(fabricate) -> None:
+    began = {"time": 1.0, "event": "began", "host": "node"}
+    files = {f"attempts/0/events/rank_{rank:05}.jsonl": [began] for rank in range(200)}
+    run = fabricate(files=files)
+    history = History(run)
+    history.update()
+    assert len(history.attempts[0].nodes) == 200
+    last = run.attempt(0).events(199)
+    last.write_text(
+        last.read_text() + json.dumps({"time": 2.0, "event": "exception", "type": "X", "message": "y"}) + "\n"
+    )
+    history.update()
+    assert not history.attempts[0].happenings
+    for _ in range(3):
+        history.update()
+    assert [happening.rank for happening in history.attempts[0].happenings] == [199]
+    first = run.attempt(0).events(70)
+    first.write_text(first.read_text() + json.dumps({"time": 3.0, "event": "exit", "code": 1}) + "\n")
+    history.update([AttemptEvidence(0, exit_code=1)])
+    assert [happening.rank for happening in history.attempts[0].happenings] == [199, 70]
 
 
 def test_a_thousand_epochs_take_a_few_hundred_spans_and_no_second_is_lost(fabricate) -> None:

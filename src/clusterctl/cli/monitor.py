@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -35,7 +36,7 @@ def monitor(names: tuple[str, ...], once: bool, every: float, count: int, cluste
     if once:
         _print_frame(overview)
         return
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         raise UsageError("monitor needs a terminal", "for one frame: clusterctl monitor --once")
     from clusterctl.display.monitor.actions import Actions
     from clusterctl.display.monitor.app import Monitor  # textual: for this alone

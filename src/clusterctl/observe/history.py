@@ -91,7 +91,8 @@ class History:
             over = timeline.host is not None and timeline.host.exit_code is not None
             timeline.host = known.get(attempt.number, timeline.host)
             if not over:  # an attempt is read once more after its end
-                timeline.update()
+                ended = timeline.host is not None and timeline.host.exit_code is not None
+                (timeline.finish if ended else timeline.update)()
                 self._read_metrics(attempt.number)
                 self._read_telemetry(attempt.number)
 

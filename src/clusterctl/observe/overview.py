@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from clusterctl.errors import ConfigError
     from clusterctl.observe.logs import Line
+    from clusterctl.observe.record import Record
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.slurm import Snapshot
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _LINES = 300  # of the log that are kept
 _FIRST_LINES = 40  # of each file, at the first look
+_MOST_LOGS = 32  # ranks whose logs are followed; of more, rank 0 alone: a file server feels every file that is opened
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Overview:
         if status is None:
             return None
         if self._closely is None or self._closely.run != status.record.run:
-            self._closely = _Closely(status.record.run)
+            self._closely = _Closely(status.record)
         return self._closely.look(status)
 
     def _slurm(self, cluster: Cluster) -> Slurm:
@@ -138,10 +140,11 @@ class _Polite:
 class _Closely:
     """One run, looked at closely: its history and its logs, read as they grow."""
 
-    def __init__(self, run: RunDir) -> None:
-        self.run = run
-        self._history = History(run)
-        self._logs = Logs(run, Selection(host=True), tail=_FIRST_LINES)
+    def __init__(self, record: Record) -> None:
+        self.run = record.run
+        self._history = History(self.run)
+        many = record.job.resources.nodes * record.tasks_per_node > _MOST_LOGS
+        self._logs = Logs(self.run, Selection(rank=0 if many else None, host=True), tail=_FIRST_LINES)
         self._lines: deque[Line] = deque(maxlen=_LINES)
 
     def look(self, status: Status) -> Selected:

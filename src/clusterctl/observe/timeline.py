@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MOST_SPANS = 300
 _MOST_HAPPENINGS = 300
+_RANKS_A_LOOK = 64
 _STAGES = frozenset(Stage)
 _REPEATED = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
 
@@ -52,17 +53,31 @@ class AttemptTimeline:
     last_event: float | None = None
     _files: dict[int, GrowingRecords] = field(default_factory=dict)
     _told: set[Stage] = field(default_factory=set)
+    _turn: int = 0
 
     @property
     def number(self) -> int:
         return self.attempt.number
 
     def update(self) -> None:
-        """Read what the ranks have told since the last look."""
-        for rank, path in self.attempt.event_files().items():
-            file = self._files.setdefault(rank, GrowingRecords(path))
+        """Read what the ranks have told since the last look: rank 0 and whoever is new, of the others some in turn."""
+        paths = self.attempt.event_files()
+        new = paths.keys() - self._files.keys()
+        for rank in sorted({0, *new, *self._in_turn(list(paths))} & paths.keys()):
+            file = self._files.setdefault(rank, GrowingRecords(paths[rank]))
             for event in file.read():
                 self._take(rank, event)
+
+    def finish(self) -> None:
+        """Read what all ranks have told: for when the attempt is over."""
+        for _ in range(0, len(self.attempt.event_files()) + 1, _RANKS_A_LOOK):
+            self.update()
+
+    def _in_turn(self, ranks: list[int]) -> list[int]:
+        """The ranks whose turn it is: a thousand files opened every other second would be felt by a file server."""
+        first = self._turn if self._turn < len(ranks) else 0
+        self._turn = first + _RANKS_A_LOOK
+        return ranks[first : self._turn]
 
     def phases(self, now: float) -> list[Span]:
         """The phases from the attempt's start to its end, or to `now`; the time before the first word is `starting`."""
