@@ -54,6 +54,7 @@ def test_what_is_no_number_is_counted_and_its_first_place_remembered() -> None:
     assert (curve.broken, curve.first_broken) == (2, 1)
     assert [point.mean for point in curve.points()] == [1.0, 2.0]
     curve.add(math.nan, 1.0)
+    curve.add(9, 10**400)
     assert len(curve.points()) == 2
 
 

@@ -32,6 +32,10 @@ class Curve:
         self.last: float | None = None  # the value that was added last, finite or not
 
     def add(self, x: float, value: float) -> None:
+        try:
+            x, value = float(x), float(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            return
         if not math.isfinite(x):
             return
         self.last = value

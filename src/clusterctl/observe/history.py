@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.observe.curve import Curve
 from clusterctl.observe.evidence import numbers_of
 from clusterctl.observe.growing_records import MOST_BYTES, GrowingRecords
-from clusterctl.observe.telemetry import parse_sample
+from clusterctl.observe.samples import parse_sample
 from clusterctl.observe.timeline import AttemptTimeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clusterctl.observe.evidence import AttemptEvidence, Number
-    from clusterctl.observe.telemetry import RankSample, Sample
+    from clusterctl.observe.samples import Beat, Sample
     from clusterctl.runs.layout import RunDir
 
 SPLIT = ("sampling", "gathering", "compute", "communication")
@@ -58,7 +58,7 @@ class RankHistory:
     """What one rank's heartbeats said, as its node's leader noted them."""
 
     node: str
-    newest: RankSample
+    newest: Beat
     seconds: Curve = field(default_factory=lambda: Curve(60))  # of a step, over the time
 
 
@@ -165,7 +165,7 @@ class History:
                     self.nodes.setdefault(path.stem, NodeHistory(path.stem)).take(sample)
                     self._take_ranks(path.stem, sample.time, sample.ranks)
 
-    def _take_ranks(self, node: str, time: float, ranks: Mapping[int, RankSample]) -> None:
+    def _take_ranks(self, node: str, time: float, ranks: Mapping[int, Beat]) -> None:
         for rank, sample in ranks.items():
             if rank not in self.ranks and len(self.ranks) >= _MOST_RANKS:
                 continue

@@ -9,11 +9,11 @@ from rich.text import Text
 from clusterctl.display.braille import chart
 from clusterctl.display.monitor.lines import bar, fitted
 from clusterctl.display.plain import as_bytes, duration, plain
-from clusterctl.insight.stragglers import Pace, stragglers
+from clusterctl.insight.slow_ranks import Pace, stragglers
 
 if TYPE_CHECKING:
     from clusterctl.observe.history import History, NodeHistory
-    from clusterctl.observe.telemetry import Gpu
+    from clusterctl.observe.samples import Gpu
 
 _STALE_SECONDS = 60
 _HEAT = ((90, "white on green"), (60, "black on green"), (30, "black on yellow"), (0, "white on red"))

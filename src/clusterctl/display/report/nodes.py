@@ -8,7 +8,7 @@ from clusterctl.display.plain import number
 from clusterctl.display.report.charts import line_chart
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.display.report.sections import section, since
-from clusterctl.insight.stragglers import Pace, stragglers
+from clusterctl.insight.slow_ranks import Pace, stragglers
 
 if TYPE_CHECKING:
     from clusterctl.display.report.post_mortem import PostMortem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.insight.stragglers import Pace, Straggler, stragglers
+from clusterctl.insight.slow_ranks import Pace, Straggler, stragglers
 
 
 def test_a_rank_that_takes_half_as_long_again_is_a_straggler() -> None:

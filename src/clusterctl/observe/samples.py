@@ -23,7 +23,7 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class RankSample:
+class Beat:
     """Where a rank stands: its steps, what one takes (seconds), its phase."""
 
     step: float | None = None
@@ -42,7 +42,7 @@ class Sample:
     memory_limit: float | None = None
     rates: dict[str, float] = field(default_factory=dict)  # disk_read, disk_write, net_in, net_out
     gpus: tuple[Gpu, ...] = ()
-    ranks: dict[int, RankSample] = field(default_factory=dict)
+    ranks: dict[int, Beat] = field(default_factory=dict)
 
 
 def parse_sample(record: dict[str, Any]) -> Sample | None:
@@ -75,9 +75,9 @@ def _gpu(record: dict[str, Any], position: int) -> Gpu:
     )
 
 
-def _rank(record: dict[str, Any]) -> RankSample:
+def _rank(record: dict[str, Any]) -> Beat:
     numbers, phase = numbers_of(record), record.get("phase")
-    return RankSample(numbers.get("step"), numbers.get("seconds"), phase if isinstance(phase, str) else "")
+    return Beat(numbers.get("step"), numbers.get("seconds"), phase if isinstance(phase, str) else "")
 
 
 def _is_rank(rank: str, values: object) -> bool:
