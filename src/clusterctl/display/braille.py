@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clusterctl.display.plain import compact
+from clusterctl.display.units import compact
 from clusterctl.observe.curve import thinned
 
 if TYPE_CHECKING:

@@ -40,31 +40,11 @@ def duration(seconds: float) -> str:
     return f"{whole // size}{unit}{whole % size // smaller:02}{name}"
 
 
-def as_bytes(size: float) -> str:
-    """A size in three digits: 512M, 1.5G, 80G."""
-    for unit in "BKMGTP":
-        if size < 999.5 or unit == "P":
-            return f"{size:.0f}{unit}" if size >= 9.95 or unit == "B" else f"{size:.1f}{unit}"
-        size /= 1024
-    raise AssertionError("unreachable")
-
-
 def number(value: float | None, digits: int = 4) -> str:
     """A loss or an accuracy; nothing where there is none."""
     if value is None:
         return ""
     return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.2e}"
-
-
-def compact(value: float) -> str:
-    """A number for the scale of a chart: 0.0123, 1.5, 120k, 3.4M."""
-    if abs(value) < 1e4:
-        return number(value) if abs(value) < 10 else f"{value:.4g}"
-    for unit in "kMGTP":
-        value /= 1000
-        if abs(value) < 1000:
-            return f"{value:.3g}{unit}"
-    return f"{value * 1e15:.2e}"
 
 
 def share(done: float | None, total: float | None) -> str:

@@ -8,7 +8,8 @@ from rich.text import Text
 
 from clusterctl.display.braille import chart
 from clusterctl.display.monitor.lines import bar, fitted
-from clusterctl.display.plain import as_bytes, duration, plain
+from clusterctl.display.plain import duration, plain
+from clusterctl.display.units import as_bytes
 from clusterctl.insight.slow_ranks import Pace, stragglers
 
 if TYPE_CHECKING:

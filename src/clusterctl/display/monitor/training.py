@@ -9,7 +9,8 @@ from rich.text import Text
 from clusterctl.display.braille import chart
 from clusterctl.display.monitor.lines import bar, beside, fitted
 from clusterctl.display.monitor.run_rows import stage_style
-from clusterctl.display.plain import compact, duration, number, plain, share
+from clusterctl.display.plain import duration, number, plain, share
+from clusterctl.display.units import compact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

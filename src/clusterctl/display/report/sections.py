@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterctl.display.monitor.training import chosen_curves
-from clusterctl.display.plain import compact, duration, number, share
+from clusterctl.display.plain import duration, number, share
 from clusterctl.display.report.charts import Piece, Row, line_chart, shares, waterfall
 from clusterctl.display.report.markup import Markup, join, tag
+from clusterctl.display.units import compact
 from clusterctl.observe.use import stage_seconds
 from clusterctl.runs.stages import Stage
 
