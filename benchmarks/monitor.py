@@ -106,7 +106,7 @@ async def look_for_an_hour(runs: Path) -> None:
             for _ in range(20):
                 now += 0.1
                 writer.write(now)
-            app._look()
+            app.look()
             await app.workers.wait_for_complete()
             await pilot.pause()
             sizes.append(resident(os.getpid()))

@@ -87,7 +87,7 @@ def test_the_selection_survives_a_refresh_and_a_newer_run(session: Session, fabr
         await session.press(pilot, "down")
         assert session.selected == WAITING
         fabricate("new-20260103-030405-00a1")
-        session.app._look()
+        session.app.look()
         await session.settled(pilot)
         assert len(session.app.view.scene.statuses) == 3
         assert session.selected == WAITING
@@ -164,7 +164,7 @@ def test_a_pane_whose_text_is_the_same_is_not_painted_again(session: Session) ->
         painted: list[str] = []
         for box in session.app.query(PaneBox):
             box.refresh = lambda *_, name=str(box.pane), **__: painted.append(name)  # type: ignore[method-assign]
-        session.app._look()
+        session.app.look()
         await session.settled(pilot)
         assert painted == []
 

@@ -131,8 +131,8 @@ class Monitor(App[None]):
 
     def on_mount(self) -> None:
         self._place()
-        self._look()
-        self.set_interval(self._seconds, self._look)
+        self.look()
+        self.set_interval(self._seconds, self.look)
 
     def on_resize(self, event: Resize) -> None:  # noqa: ARG002
         self._place()
@@ -179,7 +179,7 @@ class Monitor(App[None]):
     def _select(self, run_id: str) -> None:
         self._selected = run_id
         self._again = True
-        self._look()
+        self.look()
 
     def _place(self) -> None:
         """Put every pane where the terminal's size wants it."""
@@ -192,7 +192,7 @@ class Monitor(App[None]):
                 box.styles.offset = (region.x, region.y)
                 box.styles.width, box.styles.height = region.width, region.height
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """Look in a thread, one at a time: a slow file system must not stop the keys."""
         if self._looking.acquire(blocking=False):
             self._again = False
@@ -230,7 +230,7 @@ class Monitor(App[None]):
         back = self.view.back if self.view and self.view.selected_id == view.selected_id else 0
         self._show(replace(view, back=back, findings=self._found.get(view.selected_id or "", ())))
         if self._again:
-            self._look()
+            self.look()
 
     def _show(self, view: View) -> None:
         self.view = view
@@ -291,4 +291,4 @@ class Monitor(App[None]):
             self.call_from_thread(self.notify, text, title=f"{verb} failed", severity="error", markup=False)
         else:
             self.call_from_thread(self.notify, plain(status.record.run.id), title=f"{verb}: asked for", markup=False)
-            self.call_from_thread(self._look)
+            self.call_from_thread(self.look)
