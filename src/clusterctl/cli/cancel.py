@@ -48,15 +48,11 @@ def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
     for status in alive:
         by_controller.setdefault(status.record.controller, []).append(status)
     for statuses in by_controller.values():
-        end(statuses)
-        for status in statuses:
-            click.echo(f"cancelled {status.record.run.id}", err=True)
+        _cancel(statuses)
 
 
-def end(statuses: list[Status]) -> None:
-    """Cancel runs of one controller. The run directories say so first: a rank that gets TERM looks there whether to
-    leave for good. Raises SlurmError.
-    """
+def _cancel(statuses: list[Status]) -> None:
+    """Say so in the run directories first: a rank that gets TERM looks there whether to leave for good."""
     by = f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}"
     job_ids = []
     for status in statuses:
@@ -67,3 +63,5 @@ def end(statuses: list[Status]) -> None:
             write_json(run.cancel_json, {"time": time.time(), "by": by})
         job_ids.append(status.job_id)
     Slurm.of(statuses[0].record.cluster).cancel(job_ids)
+    for status in statuses:
+        click.echo(f"cancelled {status.record.run.id}", err=True)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli.cancel import end
 from clusterctl.cli.options import cluster_option, runs_named
+from clusterctl.cli.typed import offered, typed
 from clusterctl.config import chosen_runs_folder
 from clusterctl.errors import UsageError
 from clusterctl.observe.overview import Overview
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.display.monitor.actions import Actions
+    from clusterctl.observe.stage import Status
 
 
 @click.command(short_help="Watch runs: curves, GPUs, logs, the queue")
@@ -38,10 +45,24 @@ def monitor(names: tuple[str, ...], once: bool, every: float, count: int, cluste
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         raise UsageError("monitor needs a terminal", "for one frame: clusterctl monitor --once")
-    from clusterctl.display.monitor.actions import Actions
     from clusterctl.display.monitor.app import Monitor  # textual: for this alone
 
-    Monitor(overview, Actions(cancel=lambda status: end([status])), every).run()
+    Monitor(overview, _actions(cluster), every).run()
+
+
+def _actions(cluster: str | None) -> Actions:
+    """What the keys do: the commands of those names, as far as there are any."""
+    from clusterctl.display.monitor.actions import Actions
+
+    def act(command: str) -> Callable[[Status], object] | None:
+        return (lambda status: typed(command, status.record.run.id, cluster=cluster)) if offered(command) else None
+
+    return Actions(
+        cancel=act("cancel"),
+        resume=act("resume"),
+        explain=(lambda status: typed("why", status.record.run.id, cluster=cluster)) if offered("why") else None,
+        nodes=(lambda its: typed("nodes", cluster=its.name)) if offered("nodes") else None,
+    )
 
 
 def _print_frame(overview: Overview) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from clusterctl.cli.options import cluster_option, runs_named, warn
-from clusterctl.errors import UsageError
+from clusterctl.cli.typed import offered, typed
+from clusterctl.errors import ClusterctlError, UsageError
 from clusterctl.runs.files import write_text
+
+if TYPE_CHECKING:
+    from clusterctl.runs.layout import RunDir
 
 
 @click.command(short_help="Write one HTML file about a run")
@@ -37,9 +43,18 @@ def report(name: str, output: str | None, cluster: str | None) -> None:
     told = examine(run, path.parent.resolve())
     for problem in told.problems:
         warn(problem.message, problem.hint)
-    text = page(told)
+    text = page(replace(told, findings=_findings(run, cluster)))
     if output == "-":
         click.echo(text, nl=False)
         return
     write_text(path, text)
     click.echo(path)
+
+
+def _findings(run: RunDir, cluster: str | None) -> tuple[str, ...]:
+    """What `why` says, where this version has it; a report without it is one all the same."""
+    try:
+        return tuple(typed("why", run.id, cluster=cluster)) if offered("why") else ()
+    except ClusterctlError as error:
+        warn(error.message, error.hint)
+        return ()

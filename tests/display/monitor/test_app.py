@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from clusterctl.display.monitor.actions import Actions
-from clusterctl.display.monitor.app import Confirm, Monitor, PaneBox
+from clusterctl.display.monitor.app import Monitor
 from clusterctl.display.monitor.arrange import Pane
+from clusterctl.display.monitor.widgets import Confirm, PaneBox
 from clusterctl.errors import SlurmError
 from clusterctl.observe.overview import Overview
 from clusterctl.observe.stage import Status
+from clusterctl.spec import Cluster
 
 GOLDEN = Path(__file__).parent / "golden"
 NEVER = 3600.0  # seconds between two looks: each test looks when it wants to
@@ -148,13 +150,28 @@ def test_what_slurm_refuses_is_told_and_the_monitor_goes_on(overview: Overview) 
 
 
 def test_why_is_asked_when_its_pane_is_shown(overview: Overview) -> None:
-    from rich.text import Text
-
-    session = Session(overview, explain=lambda status: (Text(f"because of {status.record.job.name}"),))
+    session = Session(overview, explain=lambda status: [f"because of {status.record.job.name}\x1b[2J"])
 
     async def scene(pilot: Any) -> None:
         await session.press(pilot, "w")
         assert "because of cora" in session.app.query_one("#why", PaneBox)._text.plain
+
+    session.play(scene)
+
+
+def test_the_nodes_are_asked_for_once_and_shown_with_the_queue(overview: Overview) -> None:
+    asked = []
+
+    def nodes(cluster: Cluster) -> list[str]:
+        asked.append(cluster.name)
+        return ["PARTITION  NODES", "gpu*       4"]
+
+    session = Session(overview, nodes=nodes)
+
+    async def scene(pilot: Any) -> None:
+        await session.press(pilot, "6", "down", "up")
+        assert "gpu*       4" in session.app.query_one("#queue", PaneBox)._text.plain
+        assert asked == ["site"]
 
     session.play(scene)
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.text import Text
-
     from clusterctl.observe.stage import Status
     from clusterctl.spec import Cluster
 
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 class Actions:
     """All of them may raise ClusterctlError, and are called from a thread: none may take the screen."""
 
-    cancel: Callable[[Status], None] | None = None
-    resume: Callable[[Status], None] | None = None
-    explain: Callable[[Status], tuple[Text, ...]] | None = None  # the findings of `why`
-    nodes: Callable[[Cluster], tuple[Text, ...]] | None = None  # the cluster's nodes, in a few lines
+    cancel: Callable[[Status], object] | None = None
+    resume: Callable[[Status], object] | None = None
+    explain: Callable[[Status], list[str]] | None = None  # the findings of `why`, line by line
+    nodes: Callable[[Cluster], list[str]] | None = None  # the cluster's nodes, in a few lines

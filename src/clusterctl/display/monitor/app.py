@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,14 +15,12 @@ os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
 from rich.text import Text
 from textual.app import App
 from textual.binding import Binding
-from textual.containers import Vertical
-from textual.screen import ModalScreen
-from textual.widget import Widget
 from textual.widgets import Static
 
 from clusterctl.display.monitor.arrange import PAGES, Pane, arrange, is_wide
-from clusterctl.display.monitor.panes import View, draw, headline
+from clusterctl.display.monitor.panes import View, headline
 from clusterctl.display.monitor.run_rows import first_row
+from clusterctl.display.monitor.widgets import Confirm, PaneBox
 from clusterctl.display.plain import plain, plain_lines
 from clusterctl.errors import ClusterctlError
 
@@ -34,60 +33,10 @@ if TYPE_CHECKING:
     from clusterctl.display.monitor.actions import Actions
     from clusterctl.observe.overview import Overview
     from clusterctl.observe.stage import Status
+    from clusterctl.spec import Cluster
 
+_NODES_SECONDS = 60.0
 _KEYS = "↑↓ run  1-7 pane  esc all  l log  w why  c cancel  r resume  q quit"
-
-
-class PaneBox(Widget):
-    """One pane in its frame; it repaints only when its text is another."""
-
-    can_focus = False
-
-    def __init__(self, pane: Pane) -> None:
-        super().__init__(id=str(pane))
-        self.pane = pane
-        self.border_title = f"{PAGES.index(pane) + 1} {pane}" if pane in PAGES else str(pane)  # the key, the name
-        self._view: View | None = None
-        self._text = Text()
-
-    def show(self, view: View) -> None:
-        self._view = view
-        self._redraw()
-
-    def render(self) -> Text:
-        return self._text
-
-    def on_resize(self, event: Resize) -> None:  # noqa: ARG002 - textual's signature
-        self._redraw()
-
-    def _redraw(self) -> None:
-        if self._view is None or not self.display:
-            return
-        text = draw(self.pane, self._view, self.content_size.width, self.content_size.height)
-        if text != self._text or text.spans != self._text.spans:
-            self._text = text
-            self.refresh()
-
-
-class Confirm(ModalScreen[bool]):
-    """A question that `y` alone answers with yes."""
-
-    BINDINGS: ClassVar = [
-        Binding("y", "answer(True)", "yes"),
-        Binding("n,escape,q,enter", "answer(False)", "no"),
-    ]
-
-    def __init__(self, question: str) -> None:
-        super().__init__()
-        self._question = question
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="confirm"):
-            yield Static(Text(self._question))
-            yield Static(Text("y: yes   n: no", "dim"))
-
-    def action_answer(self, yes: bool) -> None:
-        self.dismiss(yes)
 
 
 class Monitor(App[None]):
@@ -119,7 +68,8 @@ class Monitor(App[None]):
         self._page: Pane | None = None
         self._looking = threading.Lock()
         self._again = False
-        self._found: dict[str, tuple[Text, ...]] = {}  # run's id -> the findings of `why`
+        self._found: dict[tuple[str, bool], tuple[str, ...]] = {}  # run's id, whether it has ended -> findings of `why`
+        self._nodes_of: dict[str, tuple[float, tuple[str, ...]]] = {}  # cluster's name -> when, and its nodes
         self._headline = Text()
         self.view: View | None = None
 
@@ -201,25 +151,16 @@ class Monitor(App[None]):
     def _look_once(self) -> None:
         try:
             scene = self._overview.look(self._selected)
-            nodes = self._ask_nodes(scene.selected.status if scene.selected else None)
         except OSError as error:  # a file server that is away comes back
             self.call_from_thread(self._troubled, f"{error.filename}: {error.strerror}")
             return
         finally:
             self._looking.release()
-        self.call_from_thread(self._looked, View(scene, nodes=nodes))
+        self.call_from_thread(self._looked, View(scene))
 
     def _troubled(self, message: str) -> None:
         self._headline = Text(plain(message), "red")
         self.query_one("#headline", Static).update(self._headline)
-
-    def _ask_nodes(self, status: Status | None) -> tuple[Text, ...]:
-        if self._actions.nodes is None or status is None:
-            return ()
-        try:
-            return self._actions.nodes(status.record.cluster)
-        except ClusterctlError as error:
-            return (Text(plain(error.message), "red"),)
 
     def _looked(self, view: View) -> None:
         if self._selected is None and view.selected_id is not None:
@@ -228,7 +169,8 @@ class Monitor(App[None]):
             self._selected = view.scene.statuses[0].record.run.id
             self._again = True
         back = self.view.back if self.view and self.view.selected_id == view.selected_id else 0
-        self._show(replace(view, back=back, findings=self._found.get(view.selected_id or "", ())))
+        nodes = self._known_nodes(view.scene.selected.status.record.cluster) if view.scene.selected else ()
+        self._show(replace(view, back=back, nodes=nodes, findings=self._found.get(_asked_about(view), ())))
         if self._again:
             self.look()
 
@@ -240,8 +182,25 @@ class Monitor(App[None]):
             self.query_one("#headline", Static).update(line)
         for box in self.query(PaneBox):
             box.show(view)
-        if is_wide(*self.size) and view.selected_id not in self._found:
+        if is_wide(*self.size) and _asked_about(view) not in self._found:
             self._explain()
+
+    def _known_nodes(self, cluster: Cluster) -> tuple[str, ...]:
+        """The nodes of a cluster as they were told last. They change slowly: they are asked for once a minute."""
+        nodes = self._actions.nodes
+        asked_at, lines = self._nodes_of.get(cluster.name, (float("-inf"), ()))
+        if nodes is not None and time.monotonic() - asked_at > _NODES_SECONDS:
+            self._nodes_of[cluster.name] = (time.monotonic(), lines)
+            self.run_worker(lambda: self._ask_nodes(nodes, cluster), thread=True, group="nodes")
+        return lines
+
+    def _ask_nodes(self, nodes: Callable[[Cluster], list[str]], cluster: Cluster) -> None:
+        try:
+            lines = tuple(nodes(cluster))
+        except ClusterctlError as error:
+            lines = (error.message,)
+        self._nodes_of[cluster.name] = (time.monotonic(), lines)
+        self.call_from_thread(self.look)
 
     def _explain(self) -> None:
         """Ask why the selected run waits or failed, once; again with the key."""
@@ -249,24 +208,24 @@ class Monitor(App[None]):
         if explain is None or selected is None:
             return
         status = selected.status
-        run_id = status.record.run.id
-        self._found[run_id] = ()
+        asked = _asked_about(self.view)
+        self._found.setdefault(asked, ())
 
         def ask() -> None:
             try:
-                findings = explain(status)
+                findings = tuple(explain(status))
             except ClusterctlError as error:
-                findings = (Text(plain(error.message), "red"),)
-            self.call_from_thread(self._explained, run_id, findings)
+                findings = (error.message,)
+            self.call_from_thread(self._explained, asked, findings)
 
         self.run_worker(ask, thread=True, group="why")
 
-    def _explained(self, run_id: str, findings: tuple[Text, ...]) -> None:
-        self._found[run_id] = findings
-        if self.view and self.view.selected_id == run_id:
+    def _explained(self, asked: tuple[str, bool], findings: tuple[str, ...]) -> None:
+        self._found[asked] = findings
+        if self.view and _asked_about(self.view) == asked:
             self._show(replace(self.view, findings=findings))
 
-    def _act(self, verb: str, action: Callable[[Status], None] | None, *, ended: bool) -> None:
+    def _act(self, verb: str, action: Callable[[Status], object] | None, *, ended: bool) -> None:
         selected = self.view.scene.selected if self.view else None
         if selected is None:
             return
@@ -283,7 +242,7 @@ class Monitor(App[None]):
 
             self.push_screen(Confirm(f"{verb} {run_id}?"), answered)
 
-    def _do(self, verb: str, action: Callable[[Status], None], status: Status) -> None:
+    def _do(self, verb: str, action: Callable[[Status], object], status: Status) -> None:
         try:
             action(status)
         except (ClusterctlError, OSError) as error:
@@ -292,3 +251,9 @@ class Monitor(App[None]):
         else:
             self.call_from_thread(self.notify, plain(status.record.run.id), title=f"{verb}: asked for", markup=False)
             self.call_from_thread(self.look)
+
+
+def _asked_about(view: View | None) -> tuple[str, bool]:
+    """What `why` is asked about: a run, before its end and once more after it."""
+    selected = view.scene.selected if view else None
+    return (selected.status.record.run.id, selected.status.stage.ended) if selected else ("", False)

@@ -23,8 +23,8 @@ class View:
     """What there is to show: a scene, what was chosen in it, and what else was found out."""
 
     scene: Scene
-    findings: tuple[Text, ...] = ()  # of `why`, about the selected run
-    nodes: tuple[Text, ...] = ()  # of the cluster
+    findings: tuple[str, ...] = ()  # of `why`, about the selected run
+    nodes: tuple[str, ...] = ()  # of the cluster
     back: int = 0  # lines that the log was scrolled back
 
     @property

@@ -40,7 +40,7 @@ def events(selected: Selected, width: int, height: int) -> Text:
     return fitted(lines, width, height)
 
 
-def queue(scene: Scene, nodes: Sequence[Text], width: int, height: int) -> Text:
+def queue(scene: Scene, nodes: Sequence[str], width: int, height: int) -> Text:
     """The runs that wait and why, how many jobs the user has, then the nodes."""
     lines = []
     for snapshot in scene.snapshots:
@@ -52,14 +52,14 @@ def queue(scene: Scene, nodes: Sequence[Text], width: int, height: int) -> Text:
         if status.stage is Stage.QUEUED:
             reason = plain(status.reason) or "not yet known"
             lines.append(Text.assemble((plain(status.record.run.id), "yellow"), f"  {reason}"))
-    lines += [line.copy() for line in nodes]
+    lines += [Text(plain(line)) for line in nodes]
     return fitted(lines or [Text("nothing waits", "dim")], width, height)
 
 
-def why(selected: Selected, findings: Sequence[Text], width: int, height: int) -> Text:
+def why(selected: Selected, findings: Sequence[str], width: int, height: int) -> Text:
     """What was found; until somebody looked, what the ranks said themselves."""
     if findings:
-        return fitted([line.copy() for line in findings], width, height)
+        return fitted([Text(plain(line)) for line in findings], width, height)
     status = selected.status
     lines = [Text(f"exit code {status.exit_code}", "red")] if status.exit_code else []
     if status.reason:
