@@ -60,7 +60,6 @@ def test_only_a_table_needs_rich(tmp_path: Path) -> None:
 
 def test_textual_is_imported_in_one_place() -> None:
     source = Path(clusterctl.__file__).parent
-    importing = [
-        path for path in source.rglob("*.py") if re.search(r"^\s*(from|import) textual", path.read_text(), re.M)
-    ]
-    assert importing == [source / "display" / "monitor" / "app.py"]
+    names_it = re.compile(r"^\s*(from|import) textual", re.MULTILINE)
+    importing = {path for path in source.rglob("*.py") if names_it.search(path.read_text())}
+    assert importing == {source / "display" / "monitor" / name for name in ("app.py", "widgets.py")}

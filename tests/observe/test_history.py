@@ -84,6 +84,13 @@ def test_a_second_look_reads_what_was_added_alone(history: History, run: RunDir)
     assert history.curves["loss"].last == 0.5
 
 
+def test_a_rank_leaves_once(fabricate) -> None:
+    left = [{"time": at, "event": "exit", "code": 143} for at in (1.0, 2.0)]
+    history = History(fabricate(files={"attempts/0/events/rank_00003.jsonl": left}))
+    history.update()
+    assert [happening.time for happening in history.attempts[0].happenings] == [1.0]
+
+
 def test_of_many_ranks_some_are_read_in_turn_and_all_when_the_attempt_is_over(fabricate) -> None:
     began = {"time": 1.0, "event": "began", "host": "node"}
     files = {f"attempts/0/events/rank_{rank:05}.jsonl": [began] for rank in range(200)}

@@ -53,6 +53,7 @@ class AttemptTimeline:
     last_event: float | None = None
     _files: dict[int, GrowingRecords] = field(default_factory=dict)
     _told: set[Stage] = field(default_factory=set)
+    _left: set[int] = field(default_factory=set)
     _turn: int = 0
 
     @property
@@ -117,7 +118,8 @@ class AttemptTimeline:
             self._tell(time, rank, what, bad=True)
         elif kind == "exit":
             code = event.get("code")
-            if code or rank == 0:
+            if (code or rank == 0) and rank not in self._left:  # one that is terminated says so twice
+                self._left.add(rank)
                 self._tell(time, rank, f"exit code {code}", bad=bool(code))
             if rank == 0:
                 self._close(time)
