@@ -1,5 +1,7 @@
 """The history of a run over all its attempts: curves, nodes, ranks, phases. Each look reads what was appended alone.
 
+One thread may look while another one draws: whoever draws holds `lock`, which no reading of a file ever does.
+
 Memory and the time of a look are bounded, whatever the run's length: curves hold a few hundred buckets, and a file
 that has grown by more than `most_bytes` since the last look is sampled.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.observe.curve import Curve
@@ -67,6 +70,7 @@ class History:
 
     def __init__(self, run: RunDir, most_bytes: int = MOST_BYTES) -> None:
         self.run = run
+        self.lock = Lock()
         self.attempts: dict[int, AttemptTimeline] = {}
         self.curves: dict[str, Curve] = {}  # name -> values over the steps
         self.restarts: list[float] = []  # the step at which each attempt but the first went on
@@ -87,9 +91,10 @@ class History:
         """Look at the run's files again. `hosts`: what the batch scripts wrote, where that is known already."""
         known = {host.number: host for host in hosts}
         for attempt in self.run.attempts():
-            timeline = self.attempts.setdefault(attempt.number, AttemptTimeline(attempt))
-            over = timeline.host is not None and timeline.host.exit_code is not None
-            timeline.host = known.get(attempt.number, timeline.host)
+            with self.lock:
+                timeline = self.attempts.setdefault(attempt.number, AttemptTimeline(attempt, self.lock))
+                over = timeline.host is not None and timeline.host.exit_code is not None
+                timeline.host = known.get(attempt.number, timeline.host)
             if not over:  # an attempt is read once more after its end
                 ended = timeline.host is not None and timeline.host.exit_code is not None
                 (timeline.finish if ended else timeline.update)()
@@ -118,7 +123,8 @@ class History:
             return  # what a stale attempt goes on writing counts no more
         file = self._records(attempt, "metrics.jsonl")
         for record in file.read():
-            self._take_metrics(attempt, record)
+            with self.lock:
+                self._take_metrics(attempt, record)
         self.sampled |= file.sampled
 
     def _take_metrics(self, attempt: int, record: dict[str, Any]) -> None:
@@ -157,13 +163,15 @@ class History:
         files = sorted(folder.glob("*.jsonl")) if attempt >= self._telemetry_of else []
         if files and attempt > self._telemetry_of:
             self._telemetry_of = attempt
-            self.nodes.clear()
-            self.ranks.clear()
+            with self.lock:
+                self.nodes.clear()
+                self.ranks.clear()
         for path in files:
             for record in self._records(attempt, f"telemetry/{path.name}").read():
                 if (sample := parse_sample(record)) is not None:
-                    self.nodes.setdefault(path.stem, NodeHistory(path.stem)).take(sample)
-                    self._take_ranks(path.stem, sample.time, sample.ranks)
+                    with self.lock:
+                        self.nodes.setdefault(path.stem, NodeHistory(path.stem)).take(sample)
+                        self._take_ranks(path.stem, sample.time, sample.ranks)
 
     def _take_ranks(self, node: str, time: float, ranks: Mapping[int, Beat]) -> None:
         for rank, sample in ranks.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.observe.evidence import numbers_of
@@ -44,6 +45,7 @@ class AttemptTimeline:
     """One attempt: the phases of rank 0, and the happenings of all ranks; each look reads what was added."""
 
     attempt: Attempt
+    lock: Lock = field(default_factory=Lock)  # held while what was read is taken over, never while reading
     host: AttemptEvidence | None = None  # what the batch script wrote
     spans: list[Span] = field(default_factory=list)
     seconds: dict[Stage, float] = field(default_factory=dict)  # of the phases that are over
@@ -67,7 +69,8 @@ class AttemptTimeline:
         for rank in sorted({0, *new, *self._in_turn(list(paths))} & paths.keys()):
             file = self._files.setdefault(rank, GrowingRecords(paths[rank]))
             for event in file.read():
-                self._take(rank, event)
+                with self.lock:
+                    self._take(rank, event)
 
     def finish(self) -> None:
         """Read what all ranks have told: for when the attempt is over."""

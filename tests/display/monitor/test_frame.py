@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,22 @@ def test_the_slow_rank_the_idle_gpu_and_the_split_of_a_step_can_be_read(overview
     assert "sampling         300.0 ms  30%" in text
     assert "node3" in text
     assert "gin-20260101-030405-00a1  Resources" in text
+
+
+def test_one_thread_may_look_while_another_one_draws(overview: Overview) -> None:
+    view = View(overview.look())
+    run = view.scene.selected.status.record.run
+    lines = [{"time": 1e6 + step, "step": step, f"name {step % 60}": 1.0, "loss": 1.0} for step in range(301, 4000)]
+    with run.attempt(1).metrics.open("a") as out:
+        out.write("".join(json.dumps(line) + "\n" for line in lines))
+    looking = threading.Thread(target=overview.look)
+    looking.start()
+    drawn = 0
+    while looking.is_alive() or not drawn:
+        frame(view, 200, 60)
+        drawn += 1
+    looking.join()
+    assert view.scene.selected.history.curves["loss"].points()[-1].x > 3900
 
 
 def test_without_runs_it_says_what_to_type(tmp_path: Path) -> None:

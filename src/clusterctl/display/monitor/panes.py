@@ -43,12 +43,13 @@ def draw(pane: Pane, view: View, width: int, height: int) -> Text:
         return texts.queue(scene, view.nodes, width, height)
     if selected is None:
         return Text("no run is selected", "dim")
-    if pane is Pane.TRAINING:
-        return training(selected, scene.as_of, width, height)
-    if pane is Pane.DEVICES:
-        return devices(selected.history, scene.as_of, width, height)
-    if pane is Pane.STEPS:
-        return steps(selected.history, width, height)
+    with selected.history.lock:  # a thread may be looking at the files again
+        if pane is Pane.TRAINING:
+            return training(selected, scene.as_of, width, height)
+        if pane is Pane.DEVICES:
+            return devices(selected.history, scene.as_of, width, height)
+        if pane is Pane.STEPS:
+            return steps(selected.history, width, height)
     if pane is Pane.LOG:
         return texts.log(selected, width, height, view.back)
     if pane is Pane.EVENTS:
