@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mistake import check_plain
 from rich.cells import cell_len
 
-from clusterctl.display.monitor.arrange import PAGES
+from clusterctl.display.monitor.arrange import PAGES, Pane
 from clusterctl.display.monitor.frame import frame
-from clusterctl.display.monitor.panes import View
+from clusterctl.display.monitor.panes import View, draw
+from clusterctl.observe.growing_records import GrowingRecords
 from clusterctl.observe.overview import Overview
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -68,20 +68,39 @@ def test_the_slow_rank_the_idle_gpu_and_the_split_of_a_step_can_be_read(overview
     assert "gin-20260101-030405-00a1  Resources" in text
 
 
-def test_one_thread_may_look_while_another_one_draws(overview: Overview) -> None:
+class NotedLock:
+    """A lock that counts who takes it."""
+
+    def __init__(self) -> None:
+        self.taken, self.held = 0, False
+
+    def __enter__(self) -> None:
+        assert not self.held
+        self.taken, self.held = self.taken + 1, True
+
+    def __exit__(self, *_: object) -> None:
+        self.held = False
+
+
+def test_who_draws_a_history_holds_its_lock_and_who_reads_a_file_does_not(
+    overview: Overview, monkeypatch: pytest.MonkeyPatch
+) -> None:
     view = View(overview.look())
-    run = view.scene.selected.status.record.run
-    lines = [{"time": 1e6 + step, "step": step, f"name {step % 60}": 1.0, "loss": 1.0} for step in range(301, 4000)]
-    with run.attempt(1).metrics.open("a") as out:
-        out.write("".join(json.dumps(line) + "\n" for line in lines))
-    looking = threading.Thread(target=overview.look)
-    looking.start()
-    drawn = 0
-    while looking.is_alive() or not drawn:
-        frame(view, 200, 60)
-        drawn += 1
-    looking.join()
-    assert view.scene.selected.history.curves["loss"].points()[-1].x > 3900
+    history = view.scene.selected.history
+    history.lock = lock = NotedLock()
+    for pane in (Pane.TRAINING, Pane.DEVICES, Pane.STEPS):
+        draw(pane, view, 80, 20)
+    assert lock.taken == 3
+
+    def reading(self: GrowingRecords) -> Iterator[dict[str, float]]:
+        for step in range(3):
+            assert not lock.held
+            yield {"time": 1e6 + step, "step": 301 + step, "loss": 1.0}
+
+    monkeypatch.setattr(GrowingRecords, "read", reading)
+    history.update()
+    assert lock.taken > 6
+    assert history.curves["loss"].points()[-1].x == 303
 
 
 def test_without_runs_it_says_what_to_type(tmp_path: Path) -> None:
