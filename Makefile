@@ -33,17 +33,21 @@ slurm: # Slurm's packages for the tests, where root may install them
 builders: # what builds images for the tests, where root may install it
 	@tests/install-containers.sh
 
+.PHONY: browser
+browser: # and the browser that the report is tested in
+	@tests/install-browser.sh
+
 .PHONY: container
 container: setup ## Build the image into a .sqsh (GPU=1, BASE=, OUTPUT=, CONTAINER_ENGINE= choose)
 	@$(BIN)/clusterctl image build $(if $(GPU),--gpu) $(if $(BASE),--base '$(BASE)') $(if $(OUTPUT),--output '$(OUTPUT)') \
 	  $(if $(CONTAINER_ENGINE),--engine '$(CONTAINER_ENGINE)')
 
 .PHONY: test
-test: setup slurm builders lint ## Run the tests (15 minutes at most on two cores)
+test: setup slurm builders browser lint ## Run the tests (15 minutes at most on two cores)
 	$(BIN)/python -m pytest -m 'not long'
 
 .PHONY: test-long
-test-long: setup slurm ## Run every test: matrices, accuracies (under an hour)
+test-long: setup slurm browser ## Run every test: matrices, accuracies (under an hour)
 	@tests/install-containers.sh docker
 	$(BIN)/python -m pytest
 
@@ -63,7 +67,7 @@ bench: setup ## Measure everything side by side; each line is a ratio
 	for program in $$(grep -l "^def main" benchmarks/*.py); do $(BIN)/python $$program || exit 1; done
 
 .PHONY: docs
-docs: setup ## Write the generated reference and the picture of the terminal again
+docs: setup ## Write the generated reference and the pictures again, from real runs
 	$(BIN)/python docs/generate.py
 
 .PHONY: clean

@@ -9,13 +9,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
-WIDTH, HEIGHT = 100, 24
 
 
 def reference() -> dict[Path, str]:
@@ -46,55 +43,14 @@ def _output(*words: str) -> str:
     ).stdout.lstrip()
 
 
-def picture(name: str, title: str, commands: dict[str, str]) -> None:
-    """Type `commands` in a real terminal, each when the one before shows its text, and keep the screen as an SVG."""
-    with tempfile.TemporaryDirectory() as folder:
-        tmux = ["tmux", "-S", f"{folder}/tmux"]
-        environment = {**os.environ, "CLUSTERCTL_RUNS": f"{folder}/runs", "XDG_STATE_HOME": f"{folder}/state"}
-        environment |= {"TERM": "xterm-256color", "PATH": f"{Path(CLUSTERCTL).parent}:{os.environ['PATH']}"}
-        shell = ["new-session", "-d", "-x", str(WIDTH), "-y", str(HEIGHT), "env PS1='$ ' bash --norc --noprofile"]
-        subprocess.run([*tmux, *shell], env=environment, cwd=DOCS.parent, check=True)
-        try:
-            for command, until in commands.items():
-                subprocess.run([*tmux, "send-keys", command, "Enter"], check=True)
-                _wait_for(until, tmux, command)
-            _draw(DOCS / "pictures" / f"{name}.svg", title, _captured(tmux, "-e"))
-        finally:
-            subprocess.run([*tmux, "kill-server"], check=False)
-
-
-def _wait_for(text: str, tmux: list[str], command: str) -> None:
-    deadline = time.monotonic() + 180
-    while text not in (screen := _captured(tmux)).rpartition(command)[2]:
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{command} never showed {text!r}:\n{screen}")
-        time.sleep(0.5)
-    time.sleep(0.5)  # what else it writes, and the prompt
-
-
-def _captured(tmux: list[str], *flags: str) -> str:
-    words = [*tmux, "capture-pane", "-p", *flags]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout
-
-
-def _draw(path: Path, title: str, screen: str) -> None:
-    import io
-
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
-    console.print(Text.from_ansi(screen.rstrip()))
-    path.write_text(console.export_svg(title=title, unique_id=path.stem))
-
-
 def main() -> None:
     for page, text in reference().items():
         page.parent.mkdir(exist_ok=True)
         page.write_text(text)
     if "reference" not in sys.argv[1:]:
-        commands = {"clusterctl submit cora --cluster local --follow": "next:", "clusterctl status": "finished"}
-        picture("run", "clusterctl", commands)
+        from screens import draw_all  # beside this file
+
+        draw_all(DOCS / "pictures")
 
 
 if __name__ == "__main__":

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import clusterctl
 
 RUN_AND_LIST = """
 import json, sys
@@ -44,12 +47,25 @@ def test_help_imports_click_and_no_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("status",), ("status", "-o", "json"), ("submit", "cora", "--dry-run"), ("nodes", "-o", "json")],
+    [
+        ("status",),
+        ("status", "-o", "json"),
+        ("submit", "cora", "--dry-run"),
+        ("nodes", "-o", "json"),
+        ("monitor", "--once"),
+    ],
     ids=lambda words: " ".join(words),
 )
-def test_asking_and_planning_import_no_torch_numpy_or_submitit(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_asking_and_planning_import_nothing_heavy(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert not loaded(tmp_path, *words) & HEAVY
 
 
 def test_only_a_table_needs_rich(tmp_path: Path) -> None:
     assert "rich" not in loaded(tmp_path, "status", "-o", "json")
+
+
+def test_textual_is_imported_in_one_place() -> None:
+    source = Path(clusterctl.__file__).parent
+    names_it = re.compile(r"^\s*(from|import) textual", re.MULTILINE)
+    importing = {path for path in source.rglob("*.py") if names_it.search(path.read_text())}
+    assert importing == {source / "display" / "monitor" / name for name in ("app.py", "widgets.py")}

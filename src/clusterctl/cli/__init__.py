@@ -32,6 +32,8 @@ COMMANDS = {
     "status": "Show runs: stage, progress, accuracy",
     "logs": "Show what the ranks of a run wrote",
     "why": "Say why a run failed, or how it is doing",
+    "monitor": "Watch runs: curves, GPUs, logs, the queue",
+    "report": "Write one HTML file about a run",
     "cancel": "End runs, waiting or running",
     "release": "Let a run start that was submitted with --hold",
     "attach": "Open a shell beside a rank of a run",

@@ -9,6 +9,7 @@ from typing import TextIO
 from rich.console import Console
 
 _WIDTH_OF_FILES = 200  # a pipe has no width: nothing is to be cut
+LINES_OF_FILES = 50  # nor a height
 
 
 def data() -> Console:

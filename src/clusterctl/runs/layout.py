@@ -122,6 +122,11 @@ class RunDir:
         return self.path / "requeue.json"
 
     @property
+    def report(self) -> Path:
+        """The HTML file of `clusterctl report`."""
+        return self.path / "report.html"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

@@ -1,0 +1,78 @@
+"""`clusterctl monitor`: runs, training, devices, logs and the queue in one terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from clusterctl.cli.options import cluster_option, runs_named
+from clusterctl.cli.typed import offered, typed
+from clusterctl.config import chosen_runs_folder
+from clusterctl.errors import UsageError
+from clusterctl.observe.overview import Overview
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.display.monitor.actions import Actions
+    from clusterctl.observe.stage import Status
+
+
+@click.command(short_help="Watch runs: curves, GPUs, logs, the queue")
+@click.argument("names", metavar="[RUN]...", nargs=-1)
+@click.option("--once", is_flag=True, help="Print one frame and leave; no terminal is needed.")
+@click.option(
+    "--every", metavar="SECONDS", type=click.FloatRange(min=0.5), default=2.0, help="Between two looks; default: 2."
+)
+@click.option("-n", "count", metavar="N", type=click.IntRange(min=1), default=100, help="The newest N; default: 100.")
+@cluster_option
+def monitor(names: tuple[str, ...], once: bool, every: float, count: int, cluster: str | None) -> None:
+    """Watch RUNs, or the newest ones: curves, nodes and GPUs, logs, events, the queue.
+
+    It reads the runs' own files and asks Slurm no more often than the cluster allows. Leaving it touches no run.
+
+    \b
+    Examples:
+      clusterctl monitor
+      clusterctl monitor @last --once
+    """
+    overview = Overview(chosen_runs_folder(cluster), count, tuple(runs_named(names, cluster)))
+    if once:
+        _print_frame(overview)
+        return
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
+        raise UsageError("monitor needs a terminal", "for one frame: clusterctl monitor --once")
+    from clusterctl.display.monitor.app import Monitor  # textual: for this alone
+
+    Monitor(overview, _actions(cluster), every).run()
+
+
+def _actions(cluster: str | None) -> Actions:
+    """What the keys do: the commands of those names, as far as there are any."""
+    from clusterctl.display.monitor.actions import Actions
+
+    def act(command: str) -> Callable[[Status], object] | None:
+        return (lambda status: typed(command, status.record.run.id, cluster=cluster)) if offered(command) else None
+
+    return Actions(
+        cancel=act("cancel"),
+        resume=act("resume"),
+        explain=(lambda status: typed("why", status.record.run.id, cluster=cluster)) if offered("why") else None,
+        nodes=(lambda its: typed("nodes", cluster=its.name)) if offered("nodes") else None,
+    )
+
+
+def _print_frame(overview: Overview) -> None:
+    from clusterctl.display import terminal
+    from clusterctl.display.monitor.frame import show_frame
+    from clusterctl.display.monitor.panes import View
+
+    scene = overview.look()
+    if not scene.statuses and scene.problems:
+        raise scene.problems[0]
+    console = terminal.data()
+    height = console.height if console.is_terminal else terminal.LINES_OF_FILES
+    show_frame(console, View(scene), console.width, height)

@@ -1,0 +1,60 @@
+"""`clusterctl report`: one HTML file about a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from clusterctl.cli.options import cluster_option, runs_named, warn
+from clusterctl.cli.typed import offered, typed
+from clusterctl.errors import ClusterctlError, UsageError
+from clusterctl.runs.files import write_text
+
+if TYPE_CHECKING:
+    from clusterctl.runs.layout import RunDir
+
+
+@click.command(short_help="Write one HTML file about a run")
+@click.argument("name", metavar="RUN")
+@click.option("--output", metavar="FILE", help="Where to; default: report.html in the run directory; -: stdout.")
+@cluster_option
+def report(name: str, output: str | None, cluster: str | None) -> None:
+    """Write one HTML file about RUN, which has ended or goes on: curves, phases, nodes, efficiency, configuration.
+
+    The file needs nothing else, no network either: it can be sent, kept and printed.
+
+    \b
+    Examples:
+      clusterctl report cora
+      clusterctl report @last --output cora.html
+    """
+    from clusterctl.display.report.page import page
+    from clusterctl.display.report.post_mortem import examine
+
+    (run,) = runs_named((name,), cluster)
+    path = run.report if output is None else Path(output)
+    if output != "-" and not path.parent.is_dir():
+        raise UsageError(f"no such folder: {path.parent}", f"mkdir -p '{path.parent}'")
+    if output != "-" and path.is_dir():
+        raise UsageError(f"is a folder: {path}", f"--output '{path / 'report.html'}'")
+    told = examine(run, path.parent.resolve())
+    for problem in told.problems:
+        warn(problem.message, problem.hint)
+    text = page(replace(told, findings=_findings(run, cluster)))
+    if output == "-":
+        click.echo(text, nl=False)
+        return
+    write_text(path, text)
+    click.echo(path)
+
+
+def _findings(run: RunDir, cluster: str | None) -> tuple[str, ...]:
+    """What `why` says, where this version has it; a report without it is one all the same."""
+    try:
+        return tuple(typed("why", run.id, cluster=cluster)) if offered("why") else ()
+    except ClusterctlError as error:
+        warn(error.message, error.hint)
+        return ()

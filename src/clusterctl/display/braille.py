@@ -1,0 +1,105 @@
+"""Line charts as braille text: two by four dots a character, the band between low and high shaded lightly."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from clusterctl.display.units import compact
+from clusterctl.observe.curve import thinned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.observe.curve import Point
+
+_BLANK = 0x2800
+_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # by column, then by row from the top
+
+
+def chart(
+    points: Sequence[Point], width: int, height: int, style: str = "cyan", *, span: tuple[float, float] | None = None
+) -> Text:
+    """`points` in `height` lines of `width` characters: a scale at the left, the mean as a line, its band behind it.
+
+    `span` are the least and greatest x of the chart; default: those of the points.
+    """
+    if not points or height < 1 or width < 16:
+        return Text("no values yet" if not points else "", "dim")
+    low, high = min(point.low for point in points), max(point.high for point in points)
+    scale = [compact(high), *[""] * (height - 2), compact(low)] if height > 1 else [compact(high)]
+    margin = max(map(len, scale)) + 1
+    columns = width - margin
+    lines, band = _grids(thinned(points, columns), columns, height, (low, high), span)
+    text = Text()
+    for row in range(height):
+        text.append(scale[row].rjust(margin - 1) + " ", "dim")
+        _append_row(text, lines[row], band[row], style)
+        if row < height - 1:
+            text.append("\n")
+    return text
+
+
+def sparkline(values: Sequence[float], width: int, top: float | None = None) -> str:
+    """The last `width` values as blocks of eight heights; the highest is `top`, or that of the values."""
+    shown = list(values)[-width:]
+    highest = top if top is not None else max(shown, default=0.0)
+    if highest <= 0:
+        return "▁" * len(shown)
+    return "".join("▁▂▃▄▅▆▇█"[min(7, max(0, int(8 * value / highest)))] for value in shown)
+
+
+_Grid = list[list[int]]
+
+
+def _grids(
+    points: Sequence[Point], columns: int, height: int, bounds: tuple[float, float], span: tuple[float, float] | None
+) -> tuple[_Grid, _Grid]:
+    """The dots of the line and of the band, row by row."""
+    first, last = span or (points[0].x, points[-1].x)
+    low, high = bounds
+    width, rows = 2 * columns - 1, 4 * height - 1
+
+    def column(x: float) -> int:
+        return min(width, max(0, round((x - first) / (last - first) * width))) if last > first else 0
+
+    def row(value: float) -> int:
+        return rows - round((value - low) / (high - low) * rows) if high > low else rows // 2
+
+    lines: _Grid = [[0] * columns for _ in range(height)]
+    band: _Grid = [[0] * columns for _ in range(height)]
+    places = [(column(point.x), row(point.high), row(point.mean), row(point.low)) for point in points]
+    for (x0, top0, y0, bottom0), (x1, top1, y1, bottom1) in pairwise([places[0], *places]):
+        for x in range(x0, x1 + 1):  # the band too goes on between two points
+            there = (x - x0) / (x1 - x0) if x1 > x0 else 1.0
+            top, bottom = round(top0 + (top1 - top0) * there), round(bottom0 + (bottom1 - bottom0) * there)
+            for filled in range(top + (x + top) % 2, bottom + 1, 2):  # every other dot: a shade
+                _dot(band, x, filled)
+        for x, y in _line((x0, y0), (x1, y1)):
+            _dot(lines, x, y)
+    return lines, band
+
+
+def _line(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
+    """The dots from one place to another."""
+    (x0, y0), (x1, y1) = start, end
+    steps = max(abs(x1 - x0), abs(y1 - y0), 1)
+    return [(round(x0 + (x1 - x0) * i / steps), round(y0 + (y1 - y0) * i / steps)) for i in range(steps + 1)]
+
+
+def _dot(grid: _Grid, x: int, y: int) -> None:
+    grid[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
+
+
+def _append_row(text: Text, line: list[int], band: list[int], style: str) -> None:
+    """Characters of one look together: a terminal gets few changes of colour."""
+    run, run_style = "", style
+    for dots, shade in zip(line, band, strict=True):
+        here = style if dots else "bright_black" if shade else run_style
+        if here != run_style:
+            text.append(run, run_style)
+            run, run_style = "", here
+        run += chr(_BLANK + (dots or shade))
+    text.append(run, run_style)

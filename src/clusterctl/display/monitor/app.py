@@ -1,0 +1,259 @@
+"""The live monitor: Textual keeps the panes up to date. A thread looks, the screen repaints what has changed alone."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+# Over a slow ssh every repaint is felt: few of them, and no animation. Both are read when textual is imported.
+os.environ.setdefault("TEXTUAL_FPS", "15")
+os.environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+
+from rich.text import Text
+from textual.app import App
+from textual.binding import Binding
+from textual.widgets import Static
+
+from clusterctl.display.monitor.arrange import PAGES, Pane, arrange, is_wide
+from clusterctl.display.monitor.panes import View, headline
+from clusterctl.display.monitor.run_rows import first_row
+from clusterctl.display.monitor.widgets import Confirm, PaneBox
+from clusterctl.display.plain import plain, plain_lines
+from clusterctl.errors import ClusterctlError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.app import ComposeResult
+    from textual.events import Click, Resize
+
+    from clusterctl.display.monitor.actions import Actions
+    from clusterctl.observe.overview import Overview
+    from clusterctl.observe.stage import Status
+    from clusterctl.spec import Cluster
+
+_NODES_SECONDS = 60.0
+_KEYS = "↑↓ run  1-7 pane  esc all  l log  w why  c cancel  r resume  q quit"
+
+
+class Monitor(App[None]):
+    """The monitor of the runs of `overview`, looked at every `seconds`."""
+
+    CSS_PATH = "monitor.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar = [
+        Binding("q,ctrl+c", "quit", "quit", priority=True),
+        Binding("up,k", "move(-1)", "up"),
+        Binding("down,j", "move(1)", "down"),
+        Binding("home,g", "move(-1000000)", "first"),
+        Binding("end,G", "move(1000000)", "last"),
+        Binding("escape", "page('')", "all"),
+        Binding("l", "page('log')", "log"),
+        Binding("w", "page('why')", "why"),
+        Binding("pageup", "scroll_log(10)", "back"),
+        Binding("pagedown", "scroll_log(-10)", "on"),
+        Binding("c", "cancel", "cancel"),
+        Binding("r", "resume", "resume"),
+        *(Binding(str(number), f"page('{pane}')", str(pane)) for number, pane in enumerate(PAGES, start=1)),
+    ]
+
+    def __init__(self, overview: Overview, actions: Actions, seconds: float, selected: str | None = None) -> None:
+        super().__init__(ansi_color=True)  # the terminal's own colours, on its own background
+        self.animation_level = "none"
+        self._overview, self._actions, self._seconds = overview, actions, seconds
+        self._selected = selected
+        self._page: Pane | None = None
+        self._looking = threading.Lock()
+        self._again = False
+        self._found: dict[tuple[str, bool], tuple[str, ...]] = {}  # run's id, whether it has ended -> findings of `why`
+        self._nodes_of: dict[str, tuple[float, tuple[str, ...]]] = {}  # cluster's name -> when, and its nodes
+        self._headline = Text()
+        self.view: View | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="headline")
+        for pane in Pane:
+            yield PaneBox(pane)
+        yield Static(Text(_KEYS, "dim"), id="keys")
+
+    def on_mount(self) -> None:
+        self._place()
+        self.look()
+        self.set_interval(self._seconds, self.look)
+
+    def on_resize(self, event: Resize) -> None:  # noqa: ARG002
+        self._place()
+
+    def on_click(self, event: Click) -> None:
+        """A click on a run selects it, one on another pane shows it alone."""
+        if not isinstance(event.widget, PaneBox) or self.view is None:
+            return
+        pane, offset = event.widget.pane, event.get_content_offset(event.widget)
+        if pane is not Pane.RUNS:
+            self.action_page("" if pane is self._page else str(pane))
+        elif offset is not None:
+            scene = self.view.scene
+            row = first_row(scene, self._selected, event.widget.content_size.height) + offset.y
+            if row < len(scene.statuses):
+                self._select(scene.statuses[row].record.run.id)
+
+    def action_move(self, by: int) -> None:
+        """Select another run; the next look shows it, the list at once."""
+        ids = [status.record.run.id for status in self.view.scene.statuses] if self.view else []
+        if ids:
+            here = ids.index(self._selected) if self._selected in ids else 0
+            self._select(ids[max(0, min(len(ids) - 1, here + by))])
+
+    def action_page(self, name: str) -> None:
+        self._page = Pane(name) if name else None
+        self._place()
+        if self.view:
+            self._show(replace(self.view, back=0))
+        if self._page is Pane.WHY:
+            self._explain()
+
+    def action_scroll_log(self, lines: int) -> None:
+        if self.view and self.view.scene.selected:
+            most = max(0, len(self.view.scene.selected.log) - 1)
+            self._show(replace(self.view, back=max(0, min(most, self.view.back + lines))))
+
+    def action_cancel(self) -> None:
+        self._act("cancel", self._actions.cancel, ended=False)
+
+    def action_resume(self) -> None:
+        self._act("resume", self._actions.resume, ended=True)
+
+    def _select(self, run_id: str) -> None:
+        self._selected = run_id
+        self._again = True
+        self.look()
+
+    def _place(self) -> None:
+        """Put every pane where the terminal's size wants it."""
+        width, height = self.size
+        regions = {region.pane: region for region in arrange(width, height, self._page)}
+        for box in self.query(PaneBox):
+            region = regions.get(box.pane)
+            box.display = region is not None
+            if region:
+                box.styles.offset = (region.x, region.y)
+                box.styles.width, box.styles.height = region.width, region.height
+
+    def look(self) -> None:
+        """Look in a thread, one at a time: a slow file system must not stop the keys."""
+        if self._looking.acquire(blocking=False):
+            self._again = False
+            self.run_worker(self._look_once, thread=True, group="look", exit_on_error=True)
+
+    def _look_once(self) -> None:
+        try:
+            scene = self._overview.look(self._selected)
+        except OSError as error:  # a file server that is away comes back
+            self.call_from_thread(self._troubled, f"{error.filename}: {error.strerror}")
+            return
+        finally:
+            self._looking.release()
+        self.call_from_thread(self._looked, View(scene))
+
+    def _troubled(self, message: str) -> None:
+        self._headline = Text(plain(message), "red")
+        self.query_one("#headline", Static).update(self._headline)
+
+    def _looked(self, view: View) -> None:
+        if self._selected is None and view.selected_id is not None:
+            self._selected = view.selected_id
+        elif view.scene.selected is None and view.scene.statuses:  # its directory is gone
+            self._selected = view.scene.statuses[0].record.run.id
+            self._again = True
+        back = self.view.back if self.view and self.view.selected_id == view.selected_id else 0
+        nodes = self._known_nodes(view.scene.selected.status.record.cluster) if view.scene.selected else ()
+        self._show(replace(view, back=back, nodes=nodes, findings=self._found.get(_asked_about(view), ())))
+        if self._again:
+            self.look()
+
+    def _show(self, view: View) -> None:
+        self.view = view
+        line = headline(view, self.size.width)
+        if line != self._headline:
+            self._headline = line
+            self.query_one("#headline", Static).update(line)
+        for box in self.query(PaneBox):
+            box.show(view)
+        if is_wide(*self.size) and _asked_about(view) not in self._found:
+            self._explain()
+
+    def _known_nodes(self, cluster: Cluster) -> tuple[str, ...]:
+        """The nodes of a cluster as they were told last. They change slowly: they are asked for once a minute."""
+        nodes = self._actions.nodes
+        asked_at, lines = self._nodes_of.get(cluster.name, (float("-inf"), ()))
+        if nodes is not None and time.monotonic() - asked_at > _NODES_SECONDS:
+            self._nodes_of[cluster.name] = (time.monotonic(), lines)
+            self.run_worker(lambda: self._ask_nodes(nodes, cluster), thread=True, group="nodes")
+        return lines
+
+    def _ask_nodes(self, nodes: Callable[[Cluster], list[str]], cluster: Cluster) -> None:
+        try:
+            lines = tuple(nodes(cluster))
+        except ClusterctlError as error:
+            lines = (error.message,)
+        self._nodes_of[cluster.name] = (time.monotonic(), lines)
+        self.call_from_thread(self.look)
+
+    def _explain(self) -> None:
+        """Ask why the selected run waits or failed, once; again with the key."""
+        explain, selected = self._actions.explain, self.view.scene.selected if self.view else None
+        if explain is None or selected is None:
+            return
+        status = selected.status
+        asked = _asked_about(self.view)
+        self._found.setdefault(asked, ())
+
+        def ask() -> None:
+            try:
+                findings = tuple(explain(status))
+            except ClusterctlError as error:
+                findings = (error.message,)
+            self.call_from_thread(self._explained, asked, findings)
+
+        self.run_worker(ask, thread=True, group="why")
+
+    def _explained(self, asked: tuple[str, bool], findings: tuple[str, ...]) -> None:
+        self._found[asked] = findings
+        if self.view and _asked_about(self.view) == asked:
+            self._show(replace(self.view, findings=findings))
+
+    def _act(self, verb: str, action: Callable[[Status], object] | None, *, ended: bool) -> None:
+        selected = self.view.scene.selected if self.view else None
+        if selected is None:
+            return
+        status, run_id = selected.status, plain(selected.status.record.run.id)
+        if action is None:
+            self.notify(f"type: clusterctl {verb} {run_id}", title=f"{verb} is not offered here", markup=False)
+        elif status.stage.ended != ended:
+            self.notify(f"{run_id} is {status.stage}", title=f"cannot {verb}", markup=False)
+        else:
+
+            def answered(yes: bool | None) -> None:
+                if yes:
+                    self.run_worker(lambda: self._do(verb, action, status), thread=True, group="act")
+
+            self.push_screen(Confirm(f"{verb} {run_id}?"), answered)
+
+    def _do(self, verb: str, action: Callable[[Status], object], status: Status) -> None:
+        try:
+            action(status)
+        except (ClusterctlError, OSError) as error:
+            text = plain_lines(error.text if isinstance(error, ClusterctlError) else str(error))
+            self.call_from_thread(self.notify, text, title=f"{verb} failed", severity="error", markup=False)
+        else:
+            self.call_from_thread(self.notify, plain(status.record.run.id), title=f"{verb}: asked for", markup=False)
+            self.call_from_thread(self.look)
+
+
+def _asked_about(view: View | None) -> tuple[str, bool]:
+    """What `why` is asked about: a run, before its end and once more after it."""
+    selected = view.scene.selected if view else None
+    return (selected.status.record.run.id, selected.status.stage.ended) if selected else ("", False)

@@ -1,0 +1,69 @@
+"""Which pane goes where: one page below the runs on a small terminal, all of them side by side on a large one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+WIDE_COLUMNS, WIDE_LINES = 150, 40
+_RUNS_LINES = 7  # with their frame, on a small terminal
+
+
+class Pane(StrEnum):
+    RUNS = "runs"
+    TRAINING = "training"
+    DEVICES = "devices"
+    STEPS = "steps"
+    LOG = "log"
+    EVENTS = "events"
+    QUEUE = "queue"
+    WHY = "why"
+
+
+PAGES = tuple(pane for pane in Pane if pane is not Pane.RUNS)
+"""The panes that can be alone, by the number of their key: 1 is the first."""
+
+
+class Region(NamedTuple):
+    """Where a pane stands, its frame included, in characters."""
+
+    pane: Pane
+    x: int
+    y: int
+    width: int
+    height: int
+
+
+def is_wide(width: int, height: int) -> bool:
+    return width >= WIDE_COLUMNS and height >= WIDE_LINES
+
+
+def arrange(width: int, height: int, page: Pane | None = None) -> list[Region]:
+    """The regions of a terminal of `width` x `height`, between its first and its last line, none over another.
+
+    `page` is the pane that was asked for alone; a small terminal shows the training where none was.
+    """
+    lines = height - 2  # the title and the keys
+    if not is_wide(width, height) or page is not None:
+        runs = max(4, min(_RUNS_LINES if not is_wide(width, height) else 14, lines // 3))
+        return [
+            Region(Pane.RUNS, 0, 1, width, runs),
+            Region(page or Pane.TRAINING, 0, 1 + runs, width, max(3, lines - runs)),
+        ]
+    left = max(60, width * 2 // 5)
+    right = width - left
+    upper = lines * 3 // 5
+    lower = lines - upper
+    runs, events = upper // 2, upper - upper // 2
+    devices = upper // 3
+    queue, log = lower // 2, width - left - right // 3
+    return [
+        Region(Pane.RUNS, 0, 1, left, runs),
+        Region(Pane.EVENTS, 0, 1 + runs, left, events),
+        Region(Pane.TRAINING, left, 1, right, upper - devices),
+        Region(Pane.DEVICES, left, 1 + upper - devices, right, devices),
+        Region(Pane.QUEUE, 0, 1 + upper, left, queue),
+        Region(Pane.WHY, 0, 1 + upper + queue, left, lower - queue),
+        Region(Pane.STEPS, left, 1 + upper, right - log, lower),
+        Region(Pane.LOG, width - log, 1 + upper, log, lower),
+    ]

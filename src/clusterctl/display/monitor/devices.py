@@ -1,0 +1,118 @@
+"""Nodes and their GPUs as a matrix of cells that read without colour too; how a step's time is spent, and by whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from clusterctl.display.braille import chart
+from clusterctl.display.monitor.lines import bar, fitted
+from clusterctl.display.plain import duration, plain
+from clusterctl.display.units import as_bytes
+from clusterctl.insight.slow_ranks import Pace, stragglers
+
+if TYPE_CHECKING:
+    from clusterctl.observe.history import History, NodeHistory
+    from clusterctl.observe.samples import Gpu
+
+_STALE_SECONDS = 60
+_HEAT = ((90, "white on green"), (60, "black on green"), (30, "black on yellow"), (0, "white on red"))
+
+
+def devices(history: History, now: float, width: int, height: int) -> Text:
+    """One line a node: its GPUs' utilisation, its CPU and memory; the nodes with the idlest GPU first."""
+    nodes = [node for node in history.nodes.values() if node.newest]
+    if not nodes:
+        return fitted(_without_telemetry(history), width, height)
+    nodes.sort(key=lambda node: (_least(node), node.name))
+    name_width = min(20, max(len(plain(node.name)) for node in nodes))
+    most = max((len(node.newest.gpus) for node in nodes if node.newest), default=0)
+    lines = [_header(name_width, most)]
+    lines += [_node_line(node, name_width, most, now) for node in nodes]
+    return fitted(lines, width, height)
+
+
+def steps(history: History, width: int, height: int) -> Text:
+    """How the time of a step is spent, which ranks hold the others up, and the band over the ranks."""
+    lines = _split_lines(history, width)
+    paces = {rank: Pace(known.newest.seconds, known.newest.step) for rank, known in history.ranks.items()}
+    slow = stragglers(paces)
+    for straggler in slow[:4]:
+        late = f", {straggler.behind:.0f} steps behind" if straggler.behind else ""
+        node = plain(history.ranks[straggler.rank].node)
+        lines.append(Text(f"rank {straggler.rank} ({node}): {straggler.slower:.1f}x the median{late}", "bold red"))
+    if paces and not slow:
+        lines.append(Text(f"{len(paces)} ranks, none of them a straggler", "dim"))
+    room = height - len(lines) - 1
+    points = history.step_seconds.points()
+    if points and room >= 3:
+        lines.append(Text("seconds a step: mean, and the band over ranks", "bold"))
+        lines += chart(points, width, room, "yellow").split("\n")
+    return fitted(lines or [Text("no steps yet", "dim")], width, height)
+
+
+def _without_telemetry(history: History) -> list[Text]:
+    """What the ranks' first words tell of the nodes."""
+    newest = next(reversed(history.attempts.values()), None)
+    if newest is None or not newest.nodes:
+        return [Text("no node has begun", "dim")]
+    where: dict[str, list[int]] = {}
+    for rank, node in sorted(newest.nodes.items()):
+        where.setdefault(node, []).append(rank)
+    lines = [Text(f"{plain(node)}  ranks {', '.join(map(str, ranks))}") for node, ranks in where.items()]
+    return [*lines, Text("no telemetry of this run", "dim")]
+
+
+def _least(node: NodeHistory) -> float:
+    return min(
+        (gpu.utilisation for gpu in (node.newest.gpus if node.newest else ()) if gpu.utilisation is not None),
+        default=0.0,
+    )
+
+
+def _header(name_width: int, gpus: int) -> Text:
+    line = Text("node".ljust(name_width), "dim")
+    for index in range(gpus):
+        line.append(f"  gpu{index}".ljust(7), "dim")
+    return line.append("  cpu              memory", "dim")
+
+
+def _node_line(node: NodeHistory, name_width: int, gpus: int, now: float) -> Text:
+    newest = node.newest
+    assert newest is not None
+    line = Text(plain(node.name)[:name_width].ljust(name_width))
+    for position in range(gpus):
+        line.append("  ")
+        line.append_text(_cell(newest.gpus[position]) if position < len(newest.gpus) else Text("     "))
+    cpu = f"{newest.cpu:.1f}" if newest.cpu is not None else "-"
+    share = newest.cpu / newest.cpus if newest.cpu is not None and newest.cpus else 0.0
+    line.append(f"  {bar(share, 6)} ").append(f"{cpu}/{newest.cpus:g}".ljust(9) if newest.cpus else cpu.ljust(9))
+    if newest.memory is not None:
+        line.append(
+            f" {as_bytes(newest.memory)}" + (f"/{as_bytes(newest.memory_limit)}" if newest.memory_limit else "")
+        )
+    if now - newest.time > _STALE_SECONDS:
+        line.append(f"  {duration(now - newest.time)} ago", "dim")
+    return line
+
+
+def _cell(gpu: Gpu) -> Text:
+    """Height and number say what the colour says."""
+    if gpu.utilisation is None:
+        return Text("  -  ", "dim")
+    style = next(style for least, style in _HEAT if gpu.utilisation >= least or least == 0)
+    block = "▁▂▃▄▅▆▇█"[min(7, max(0, int(gpu.utilisation / 12.5)))]
+    return Text(f"{block}{gpu.utilisation:3.0f} ", style)
+
+
+def _split_lines(history: History, width: int) -> list[Text]:
+    split = history.split()
+    whole = sum(split.values())
+    if not whole:
+        return []
+    lines = [Text(f"a step takes {1000 * whole:.1f} ms", "bold")]
+    for name, seconds in split.items():
+        text = f"{name:<13} {1000 * seconds:8.1f} ms {seconds / whole:4.0%} "
+        lines.append(Text(text).append(bar(seconds / whole, max(4, min(30, width - len(text)))), "cyan"))
+    return lines

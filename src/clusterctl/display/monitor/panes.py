@@ -1,0 +1,71 @@
+"""From a scene to the text of each pane: one function for the live monitor and for a single frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from clusterctl.display.monitor import texts
+from clusterctl.display.monitor.arrange import Pane
+from clusterctl.display.monitor.devices import devices, steps
+from clusterctl.display.monitor.run_rows import run_rows
+from clusterctl.display.monitor.training import training
+from clusterctl.display.plain import duration, plain
+
+if TYPE_CHECKING:
+    from clusterctl.observe.overview import Scene
+
+
+@dataclass(frozen=True)
+class View:
+    """What there is to show: a scene, what was chosen in it, and what else was found out."""
+
+    scene: Scene
+    findings: tuple[str, ...] = ()  # of `why`, about the selected run
+    nodes: tuple[str, ...] = ()  # of the cluster
+    back: int = 0  # lines that the log was scrolled back
+
+    @property
+    def selected_id(self) -> str | None:
+        return self.scene.selected.status.record.run.id if self.scene.selected else None
+
+
+def draw(pane: Pane, view: View, width: int, height: int) -> Text:
+    """The text of `pane`, at most `height` lines of `width` columns."""
+    scene, selected = view.scene, view.scene.selected
+    if width < 1 or height < 1:
+        return Text()
+    if pane is Pane.RUNS:
+        return run_rows(scene, view.selected_id, width, height)
+    if pane is Pane.QUEUE:
+        return texts.queue(scene, view.nodes, width, height)
+    if selected is None:
+        return Text("no run is selected", "dim")
+    with selected.history.lock:  # a thread may be looking at the files again
+        if pane is Pane.TRAINING:
+            return training(selected, scene.as_of, width, height)
+        if pane is Pane.DEVICES:
+            return devices(selected.history, scene.as_of, width, height)
+        if pane is Pane.STEPS:
+            return steps(selected.history, width, height)
+    if pane is Pane.LOG:
+        return texts.log(selected, width, height, view.back)
+    if pane is Pane.EVENTS:
+        return texts.events(selected, width, height)
+    return texts.why(selected, view.findings, width, height)
+
+
+def headline(view: View, width: int) -> Text:
+    """The first line: how many runs, of when, how old Slurm's answer is, what is wrong."""
+    scene = view.scene
+    alive = sum(not status.stage.ended for status in scene.statuses)
+    line = Text.assemble((" clusterctl ", "bold reverse"), f" {len(scene.statuses)} runs, {alive} alive")
+    if scene.snapshots:
+        oldest = min(snapshot.taken_at for snapshot in scene.snapshots)
+        line.append(f"  Slurm as of {duration(scene.as_of - oldest)} ago", "dim")
+    for problem in scene.problems[:1]:
+        line.append(f"  {plain(problem.message)}", "red")
+    line.truncate(width, overflow="ellipsis")
+    return line

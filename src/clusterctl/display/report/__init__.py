@@ -1,0 +1,4 @@
+"""`clusterctl report`: one HTML file that needs nothing else - no script, no font, no network.
+
+`markup` escapes, `charts` draws SVG, `sections` says what stands where, `page` puts it together.
+"""

@@ -1,0 +1,145 @@
+"""Charts as SVG: lines with their band, a waterfall of phases, bars. Colours are classes: light and dark work."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.display.plain import duration
+from clusterctl.display.report.markup import Markup, join, tag
+from clusterctl.display.units import compact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clusterctl.observe.curve import Point
+    from clusterctl.runs.stages import Stage
+
+WIDTH, HEIGHT = 440, 200
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 10, 10, 24
+_ROW = 24
+
+
+def line_chart(
+    points: Sequence[Point],
+    label: str,
+    *,
+    marks: Sequence[float] = (),
+    x_text: Callable[[float], str] = lambda x: f"{x:.0f}",
+    floor: float | None = None,
+    ceiling: float | None = None,
+) -> Markup:
+    """The mean of `points` as a line, the band from low to high behind it, dashed lines at `marks` on the x axis.
+
+    `label` is told to those who cannot see it; `floor` and `ceiling` belong to the scale whatever the values.
+    """
+    lows, highs = [point.low for point in points], [point.high for point in points]
+    low = min([*lows, floor] if floor is not None else lows)
+    high = max([*highs, ceiling] if ceiling is not None else highs)
+    ticks = _ticks(low, high)
+    low, high = min(low, ticks[0]), max(high, ticks[-1])
+    first, last = points[0].x, points[-1].x
+
+    def x_of(x: float) -> float:
+        return _LEFT + (WIDTH - _LEFT - _RIGHT) * ((x - first) / (last - first) if last > first else 0.5)
+
+    def y_of(value: float) -> float:
+        return _TOP + (HEIGHT - _TOP - _BOTTOM) * ((high - value) / (high - low) if high > low else 0.5)
+
+    def places(pairs: Sequence[tuple[float, float]]) -> str:
+        return " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in pairs)
+
+    drawn = [_tick(y_of(tick), _tick_text(tick)) for tick in ticks]
+    drawn += [
+        tag("text", x_text(first), x=_LEFT, y=HEIGHT - 6, class_="axis"),
+        tag("text", x_text(last), x=WIDTH - _RIGHT, y=HEIGHT - 6, class_="axis end"),
+    ]
+    band = [(point.x, point.high) for point in points] + [(point.x, point.low) for point in reversed(points)]
+    if any(point.high > point.low for point in points):
+        drawn.append(tag("polygon", points=places(band), class_="band"))
+    drawn.append(tag("polyline", points=places([(point.x, point.mean) for point in points]), class_="line"))
+    if len(points) == 1:
+        drawn.append(tag("circle", cx=x_of(first), cy=y_of(points[0].mean), r=3, class_="dot"))
+    drawn += [
+        tag("line", x1=x_of(mark), x2=x_of(mark), y1=_TOP, y2=HEIGHT - _BOTTOM, class_="mark")
+        for mark in marks
+        if first <= mark <= last
+    ]
+    return _svg(WIDTH, HEIGHT, label, drawn)
+
+
+class Piece(NamedTuple):
+    """A stretch of a row of the waterfall."""
+
+    stage: Stage
+    start: float
+    end: float
+
+
+class Row(NamedTuple):
+    """One line of the waterfall."""
+
+    name: str
+    pieces: Sequence[Piece]
+
+
+def waterfall(rows: Sequence[Row], label: str) -> Markup:
+    """One line an attempt, its phases in their colours along a common axis of time."""
+    width, left = 2 * WIDTH, 90
+    start = min(piece.start for row in rows for piece in row.pieces)
+    end = max(piece.end for row in rows for piece in row.pieces)
+    scale = (width - left - _RIGHT) / max(1e-9, end - start)
+    drawn = []
+    for index, row in enumerate(rows):
+        y = index * _ROW
+        drawn.append(tag("text", row.name, x=0, y=y + 15, class_="name"))
+        for piece in row.pieces:
+            what = tag("title", f"{piece.stage}: {duration(piece.end - piece.start)}")
+            x, length = left + (piece.start - start) * scale, (piece.end - piece.start) * scale
+            shape = {"x": x, "y": y + 3, "width": max(0.5, length), "height": _ROW - 8}
+            drawn.append(tag("rect", what, class_=f"stage-{piece.stage}", **shape))
+    bottom = len(rows) * _ROW + 14
+    drawn += [
+        tag("text", "0s", x=left, y=bottom, class_="axis"),
+        tag("text", duration(end - start), x=width - _RIGHT, y=bottom, class_="axis end"),
+    ]
+    return _svg(width, bottom + 6, label, drawn)
+
+
+def shares(parts: dict[str, float], label: str) -> Markup:
+    """One bar, divided by the values of `parts`, whose names follow in a legend of the caller's."""
+    whole, x, drawn = sum(parts.values()), 0.0, []
+    for index, (name, value) in enumerate(parts.items()):
+        width = 2 * WIDTH * value / whole
+        drawn.append(tag("rect", tag("title", name), x=x, y=0, width=width, height=18, class_=f"part-{index % 6}"))
+        x += width
+    return _svg(2 * WIDTH, 18, label, drawn)
+
+
+def _svg(width: int, height: int, label: str, drawn: list[Markup]) -> Markup:
+    return tag("svg", join(drawn), viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
+
+
+def _tick(y: float, text: str) -> Markup:
+    return join(
+        [
+            tag("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y, class_="grid"),
+            tag("text", text, x=_LEFT - 6, y=y + 4, class_="axis end"),
+        ]
+    )
+
+
+def _tick_text(value: float) -> str:
+    text = compact(value)
+    return text.rstrip("0").rstrip(".") if "." in text and text[-1].isdigit() and "e" not in text else text
+
+
+def _ticks(low: float, high: float, wanted: int = 4) -> list[float]:
+    """Round numbers that enclose `low` and `high`, about `wanted` of them."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / wanted
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [index * step for index in range(first, last + 1)]

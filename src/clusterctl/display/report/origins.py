@@ -1,0 +1,122 @@
+"""The sections of a report that are about where it came from: environment, configuration, logs."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from clusterctl.display.report.markup import Markup, join, tag
+from clusterctl.display.report.sections import section
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from clusterctl.display.report.post_mortem import PostMortem
+
+_MOST_RANKS = 64
+_ELSEWHERE = "default"
+
+
+def environment(told: PostMortem) -> Markup:
+    """Versions, code, cluster, and the command that was typed."""
+    record, cluster = told.record, told.status.record.cluster
+    git = _table(record, "git")
+    commit = str(git.get("commit", "")) + (" with changes, see git.patch" if git.get("dirty") else "")
+    newest = told.status.attempt
+    typed = record.get("argv")
+    facts = {
+        "run directory": str(told.status.record.run.path),
+        "cluster": f"{cluster.name} ({cluster.kind})",
+        "nodes": newest.nodes if newest else "",
+        "image": told.status.record.job.container.image or "none: on the host",
+        **{str(name): str(version) for name, version in _table(record, "versions").items()},
+        "git commit": commit,
+        "typed": " ".join(["clusterctl", *map(str, typed)]) if isinstance(typed, list) else "",
+    }
+    rows = [
+        tag("tr", tag("th", name, scope="row"), tag("td", text, class_="value")) for name, text in facts.items() if text
+    ]
+    return section("Environment", tag("div", tag("table", tag("tbody", join(rows))), class_="scroll"))
+
+
+def configuration(told: PostMortem) -> Markup:
+    """Every key of the job with its value and its origin; those that somebody set come first, the rest on demand."""
+    origins = {str(key): str(origin) for key, origin in _table(told.record, "origins").items()}
+    leaves = list(_leaves(_table(told.record, "job")))
+    chosen = [(key, value, _origin(key, origins)) for key, value in leaves]
+    given = [row for row in chosen if row[2] != _ELSEWHERE]
+    rest = [row for row in chosen if row[2] == _ELSEWHERE]
+    defaults = (
+        tag("details", tag("summary", f"{len(rest)} keys at their defaults"), _key_table(rest)) if rest else Markup()
+    )
+    return section("Configuration", _key_table(given) if given else Markup(), defaults)
+
+
+def logs(told: PostMortem) -> Markup:
+    """Links to what the ranks and the batch script wrote."""
+    items = []
+    for attempt in told.status.record.run.attempts():
+        paths = [("host", attempt.host_log)] if attempt.host_log.exists() else []
+        files = [(rank, stream, path) for stream in ("out", "err") for rank, path in attempt.log_files(stream).items()]
+        files.sort(key=lambda file: file[0])
+        paths += [(f"rank {rank} {stream}", path) for rank, stream, path in files if rank < _MOST_RANKS and _size(path)]
+        links = [tag("a", name, href=link(path, told.folder)) for name, path in paths]
+        more = " and more ranks in the folder" if any(rank >= _MOST_RANKS for rank, _, _ in files) else ""
+        spaced = [part for one in links for part in (one, Markup(" "))]
+        items.append(tag("p", tag("strong", f"attempt {attempt.number}: "), join(spaced), more))
+    script = told.status.record.run.script
+    if script.exists():
+        items.append(tag("p", tag("a", "the script that ran", href=link(script, told.folder))))
+    return section("Logs", *items)
+
+
+def link(path: Path, folder: Path) -> str:
+    """The way from the report's folder to `path`, as a browser takes it."""
+    relative = os.path.relpath(path, folder)
+    return quote(relative if ":" not in relative.split("/")[0] else f"./{relative}", errors="surrogateescape")
+
+
+def _key_table(rows: list[tuple[str, Any, str]]) -> Markup:
+    header = tag("tr", tag("th", "key"), tag("th", "value"), tag("th", "from"))
+    body = [
+        tag("tr", tag("td", key), tag("td", _value(value), class_="value"), tag("td", origin, class_="faint"))
+        for key, value, origin in rows
+    ]
+    return tag("div", tag("table", tag("thead", header), tag("tbody", join(body))), class_="scroll")
+
+
+def _leaves(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def _origin(key: str, origins: dict[str, str]) -> str:
+    """Its own origin, or that of the table that holds it."""
+    parts = key.split(".")
+    for length in range(len(parts), 0, -1):
+        if origin := origins.get(".".join(parts[:length])):
+            return origin
+    return _ELSEWHERE
+
+
+def _value(value: Any) -> str:
+    return "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _table(record: dict[str, Any], key: str) -> dict[str, Any]:
+    value = record.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,73 @@
+"""What a report is made from: everything known of one run at one moment."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.insight.efficiency import advise
+from clusterctl.observe.evidence import read_evidence
+from clusterctl.observe.history import History
+from clusterctl.observe.overview import happenings
+from clusterctl.observe.status import report
+from clusterctl.observe.use import use_of
+from clusterctl.runs.files import read_json
+from clusterctl.slurm import Slurm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from clusterctl.errors import ConfigError, SlurmError
+    from clusterctl.insight.efficiency import Advice
+    from clusterctl.observe.stage import Status
+    from clusterctl.observe.timeline import Happening
+    from clusterctl.observe.use import Use
+    from clusterctl.runs.layout import RunDir
+    from clusterctl.spec import Cluster
+
+_MOST_BYTES = 64 * 2**20  # of each file: a report is worth two seconds
+
+
+@dataclass(frozen=True)
+class PostMortem:
+    """One run, for a reader who was not there. `folder` is where the report will lie: links are relative to it."""
+
+    as_of: float
+    status: Status
+    history: History
+    happenings: tuple[Happening, ...]
+    use: Use
+    advice: tuple[Advice, ...]
+    record: dict[str, Any]  # run.json as it is: versions, git, origins
+    folder: Path
+    findings: tuple[str, ...] = field(default=())  # of `why`, line by line
+    problems: tuple[ConfigError | SlurmError, ...] = ()
+
+
+def examine(
+    run: RunDir,
+    folder: Path,
+    slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
+    clock: Callable[[], float] = time.time,
+) -> PostMortem:
+    """Everything about `run` for a report in `folder`. Raises ConfigError where the run's record cannot be read."""
+    found = report([run], slurm_of, clock)
+    if not found.statuses:
+        raise found.problems[0]
+    (status,) = found.statuses
+    history = History(run, _MOST_BYTES)
+    history.update(read_evidence(status.record).attempts)
+    use = use_of(status, history, found.as_of)
+    return PostMortem(
+        as_of=found.as_of,
+        status=status,
+        history=history,
+        happenings=tuple(happenings(status, history)),
+        use=use,
+        advice=tuple(advise(use)),
+        record=read_json(run.run_json),
+        folder=folder,
+        problems=found.problems,
+    )

@@ -1,0 +1,191 @@
+"""The sections of a report that are about what happened: summary, phases, curves, efficiency."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from clusterctl.display.monitor.training import chosen_curves
+from clusterctl.display.plain import duration, number, share
+from clusterctl.display.report.charts import Piece, Row, line_chart, shares, waterfall
+from clusterctl.display.report.markup import Markup, join, tag
+from clusterctl.display.units import compact
+from clusterctl.observe.use import stage_seconds
+from clusterctl.runs.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.display.report.post_mortem import PostMortem
+
+_MOST_ATTEMPTS = 60
+_MOST_HAPPENINGS = 80
+_WORTH_A_PIECE = 1 / 2000  # of the waterfall's width
+
+
+def section(title: str, *content: Markup) -> Markup:
+    """A section with its heading; nothing where there is no content."""
+    shown = [part for part in content if part]
+    return tag("section", tag("h2", title), join(shown)) if shown else Markup()
+
+
+def summary(told: PostMortem) -> Markup:
+    """How the run stands or ended, and its numbers."""
+    status, metrics, use = told.status, told.status.metrics, told.use
+    resources = f"{use.nodes} x {use.tasks_per_node}" + (f", {use.gpus_per_node} GPUs a node" * bool(use.gpus_per_node))
+    accuracy = [(f"{name} accuracy", number(metrics.get(f"{name}_accuracy"))) for name in ("test", "val")]
+    facts = (
+        *accuracy,
+        ("accuracy", number(metrics.get("accuracy"))),
+        ("loss", number(metrics.get("loss"))),
+        ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
+        ("step", share(metrics.get("step"), metrics.get("steps"))),
+        ("nodes x tasks", resources),
+        ("ran", duration(use.held) if use.held else ""),
+        ("waited", duration(use.queued) if status.started is not None else ""),
+        ("attempts", str(status.attempts or "")),
+        ("GPU hours", f"{use.gpu_hours:.1f}" if use.gpus_per_node else ""),
+        ("GPU use", f"{use.gpu_percent:.0f} %" if use.gpu_percent is not None else ""),
+        ("Slurm job", status.job_id or ""),
+    )
+    cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text]
+    verdict = status.stage.value if status.sure else f"{status.stage}?"
+    style = "good" if status.stage is Stage.FINISHED else "bad" if status.stage.ended else "waits"
+    code = f", exit code {status.exit_code}" if status.exit_code else ""
+    when = f" - submitted {_moment(status.record.created)}"
+    until = f", ended {_moment(status.ended)}" if status.ended else f", as of {_moment(told.as_of)}"
+    return join(
+        [
+            tag("p", tag("span", verdict, class_=f"stage {style}"), code, tag("span", when + until, class_="faint")),
+            tag("dl", join(cells), class_="facts"),
+            section("Why", tag("pre", "\n".join(told.findings))) if told.findings else Markup(),
+        ]
+    )
+
+
+def advice(told: PostMortem) -> Markup:
+    """What could be better next time, each with what to type."""
+    notes = [
+        tag(
+            "div",
+            tag("strong", one.subject),
+            tag("p", one.text),
+            tag("p", "next time: ", tag("code", one.change)) if one.change else Markup(),
+            class_="advice",
+        )
+        for one in told.advice
+    ]
+    nothing = "Nothing stands out." if told.use.gpus or told.use.split else "There was too little telemetry to judge."
+    split = told.use.split
+    whole = sum(split.values())
+    legend = [
+        tag("span", tag("i", class_=f"part-{index % 6}"), f"{name} {seconds / whole:.0%}, {1000 * seconds:.1f} ms")
+        for index, (name, seconds) in enumerate(split.items())
+    ]
+    steps = (
+        [
+            tag("p", f"A step took {1000 * whole:.1f} ms:"),
+            shares(split, "parts of a step"),
+            tag("div", join(legend), class_="legend"),
+        ]
+        if whole
+        else []
+    )
+    return section("Efficiency", *(notes or [tag("p", nothing, class_="faint")]), *steps)
+
+
+def phases(told: PostMortem) -> Markup:
+    """The waterfall of attempts, what each phase took, and what happened."""
+    rows, totals = [], dict[Stage, float]()
+    before = told.status.record.created
+    for timeline in list(told.history.attempts.values())[-_MOST_ATTEMPTS:]:
+        spans = timeline.phases(told.as_of)
+        if not spans:
+            continue
+        waited = max(0.0, spans[0].start - before)
+        queued = [Piece(Stage.QUEUED, before, spans[0].start)] if waited else []
+        rows.append(
+            Row(f"attempt {timeline.number}", [*queued, *(Piece(s.stage, s.start, s.end or s.start) for s in spans)])
+        )
+        totals[Stage.QUEUED] = totals.get(Stage.QUEUED, 0.0) + waited
+        for stage, seconds in stage_seconds(timeline, told.as_of).items():
+            totals[stage] = totals.get(stage, 0.0) + seconds
+        before = spans[-1].end or before
+    if not rows:
+        return section("Phases", tag("p", "No attempt has begun.", class_="faint"))
+    legend = [
+        tag("span", tag("i", class_=f"stage-{stage}"), f"{stage} {_short(totals[stage])}")
+        for stage in Stage
+        if stage in totals
+    ]
+    chart = tag("figure", waterfall(_merged(rows), "phases of each attempt"), tag("div", join(legend), class_="legend"))
+    return section("Phases", chart, _happenings(told))
+
+
+def curves(told: PostMortem) -> Markup:
+    """A chart for every number over the steps, with the band of what is summed up in a point."""
+    figures = []
+    for titled in chosen_curves(told.history)[:24]:
+        points = titled.curve.points()
+        if not points:
+            continue
+        over_time = titled.curve is told.history.step_seconds
+        marks = [] if over_time else told.history.restarts
+        x_text = since(points[0].x) if over_time else (lambda x: f"step {x:.0f}")
+        last = compact(titled.curve.last) if titled.curve.last is not None else "-"
+        broken = f", no number {titled.curve.broken} times" if titled.curve.broken else ""
+        figures.append(
+            tag(
+                "figure",
+                tag("figcaption", titled.title, tag("span", f"  last {last}{broken}")),
+                line_chart(points, titled.title, marks=marks, x_text=x_text),
+            )
+        )
+    notes = [tag("p", "Dashed lines: a restart went on from there.", class_="faint")] if told.history.restarts else []
+    if told.history.sampled:
+        notes.append(tag("p", "The metrics are long: the curves are drawn from a sample of them.", class_="faint"))
+    return section("Curves", *([tag("div", join(figures), class_="charts")] if figures else []), *notes)
+
+
+def _happenings(told: PostMortem) -> Markup:
+    shown = told.happenings[-_MOST_HAPPENINGS:]
+    rows = [
+        tag(
+            "tr",
+            tag("td", _moment(happening.time), class_="narrow"),
+            tag("td", f"rank {happening.rank}" if happening.rank is not None else "", class_="narrow"),
+            tag("td", happening.text, class_="bad" if happening.bad else None),
+        )
+        for happening in shown
+    ]
+    left = len(told.happenings) - len(shown)
+    more = tag("p", f"{left} earlier ones are left out.", class_="faint") if left else Markup()
+    return join([more, tag("div", tag("table", tag("tbody", join(rows))), class_="scroll")])
+
+
+def _merged(rows: list[Row]) -> list[Row]:
+    """Pieces too short to be seen go into the one before: a page of epochs is not a megabyte."""
+    start = min(piece.start for row in rows for piece in row.pieces)
+    least = _WORTH_A_PIECE * (max(piece.end for row in rows for piece in row.pieces) - start)
+    merged = []
+    for row in rows:
+        pieces: list[Piece] = []
+        for piece in row.pieces:
+            if pieces and (piece.end - piece.start < least or piece.stage is pieces[-1].stage):
+                pieces[-1] = pieces[-1]._replace(end=piece.end)
+            else:
+                pieces.append(piece)
+        merged.append(Row(row.name, pieces))
+    return merged
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def since(start: float) -> Callable[[float], str]:
+    return lambda x: f"+{duration(x - start)}"

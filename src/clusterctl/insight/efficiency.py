@@ -1,0 +1,126 @@
+"""What a run asked for and did not use, in plain words, each with what to change next time: pure rules over `Use`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.observe.use import Use
+
+IDLE_PERCENT = 30.0  # a GPU that works less was not needed, or is kept waiting
+UNUSED_PERCENT = 5.0
+MUCH = 0.4  # of a step, for its input or for communication
+UNUSED_SHARE = 0.5  # of the CPUs or the memory asked for
+WASTE = 0.05  # of the time paid for
+SHORT = 0.25  # of the time limit
+_HEADROOM = 1.25
+_SHORTEST_SECONDS = 600  # below this a run says little about what it needs
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One thing that could be better. `change` is what to add to the next submit; empty where it is no key's matter."""
+
+    subject: str
+    text: str
+    change: str = ""
+
+
+def advise(use: Use) -> list[Advice]:
+    """All advice that applies, what costs most first; nothing for what nobody measured."""
+    return [*_gpus(use), *_input(use), *_communication(use), *_restarts(use), *_cpus(use), *_memory(use), *_time(use)]
+
+
+def input_share(use: Use) -> float | None:
+    """The share of a step that waits for its input; None without a split."""
+    return _share(use, "sampling", "gathering")
+
+
+def _gpus(use: Use) -> Iterator[Advice]:
+    percent = use.gpu_percent
+    if percent is None:
+        return
+    unused = [gpu for gpu in use.gpus if gpu.percent < UNUSED_PERCENT]
+    if percent < IDLE_PERCENT and len(unused) < len(use.gpus):
+        idle = use.gpu_hours * (1 - percent / 100)
+        text = f"The GPUs worked {percent:.0f} % of the time: {idle:.1f} of {use.gpu_hours:.1f} GPU hours were idle."
+        change = "" if (input_share(use) or 0) > MUCH else "--set train.batch_size=N, larger"
+        yield Advice("GPUs idle", text, change)
+    if unused:
+        names = ", ".join(f"{gpu.node} gpu{gpu.number}" for gpu in unused[:8])
+        more = f" and {len(unused) - 8} more" if len(unused) > 8 else ""
+        busy = Counter(gpu.node for gpu in use.gpus if gpu.percent >= UNUSED_PERCENT)
+        needed = max(busy.values(), default=0)
+        text = f"{len(unused)} of {len(use.gpus)} GPUs did nothing: {names}{more}."
+        yield Advice("GPUs unused", text, f"--set resources.gpus_per_node={needed}" * (needed < use.gpus_per_node))
+
+
+def _input(use: Use) -> Iterator[Advice]:
+    share = input_share(use)
+    if share is not None and share > MUCH:
+        text = f"{share:.0%} of a step waits for its input: sampling neighbours and gathering their features."
+        more = 2 * use.cpus_per_task
+        yield Advice("Input-bound", text, f"--set resources.cpus_per_task={more}")
+
+
+def _communication(use: Use) -> Iterator[Advice]:
+    share = _share(use, "communication")
+    if share is not None and share > MUCH:
+        text = f"{share:.0%} of a step is communication between the ranks: fewer nodes, or a larger batch, cost less."
+        yield Advice("Communication", text, "--set train.batch_size=N, larger")
+
+
+def _restarts(use: Use) -> Iterator[Advice]:
+    wasted = use.undone + use.restarting
+    if use.restarts and use.held and wasted / use.held > WASTE:
+        gpus = use.nodes * use.gpus_per_node
+        paid = f"{wasted * gpus / 3600:.1f} GPU hours" if gpus else f"{wasted * use.nodes / 3600:.1f} node hours"
+        text = (
+            f"{use.restarts} restart{'s' if use.restarts > 1 else ''} cost {paid}: "
+            f"{use.undone:.0f} s of steps were done twice, {use.restarting:.0f} s went into starting again."
+        )
+        yield Advice("Restarts", text, "more frequent checkpoints" if use.undone > use.restarting else "")
+
+
+def _cpus(use: Use) -> Iterator[Advice]:
+    asked = use.tasks_per_node * use.cpus_per_task
+    if use.cpu_busiest is None or use.cpus_per_task == 1 or use.held < _SHORTEST_SECONDS:
+        return
+    needed = max(1, math.ceil(use.cpu_busiest * _HEADROOM / use.tasks_per_node))
+    if use.cpu_busiest < UNUSED_SHARE * asked and needed < use.cpus_per_task:
+        text = f"At its busiest a node used {use.cpu_busiest:.1f} of the {asked} CPUs that it had."
+        yield Advice("Too many CPUs", text, f"--set resources.cpus_per_task={needed}")
+
+
+def _memory(use: Use) -> Iterator[Advice]:
+    if use.memory_asked is None or use.memory_highest is None or use.held < _SHORTEST_SECONDS:
+        return
+    if use.memory_highest < UNUSED_SHARE * use.memory_asked:
+        gigabytes = max(1, math.ceil(use.memory_highest * _HEADROOM / 2**30))
+        text = (
+            f"No node used more than {use.memory_highest / 2**30:.1f} of the {use.memory_asked / 2**30:.0f} GiB "
+            "of memory that were asked for."
+        )
+        yield Advice("Too much memory", text, f"--set resources.memory={gigabytes}G")
+
+
+def _time(use: Use) -> Iterator[Advice]:
+    if use.finished and use.longest < SHORT * use.time_limit and use.time_limit > 2 * _SHORTEST_SECONDS:
+        minutes = max(10, math.ceil(use.longest * 2 / 60))
+        text = (
+            f"The run took {use.longest / 60:.0f} of {use.time_limit / 60:.0f} minutes: Slurm starts a job earlier "
+            "that fits into a gap."
+        )
+        yield Advice("Time limit", text, f"--set resources.time={minutes}m")
+
+
+def _share(use: Use, *parts: str) -> float | None:
+    whole = sum(use.split.values())
+    if not whole or not any(part in use.split for part in parts):
+        return None
+    return sum(use.split.get(part, 0.0) for part in parts) / whole

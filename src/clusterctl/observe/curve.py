@@ -1,0 +1,126 @@
+"""A curve in bounded memory: values over an axis, summed up in buckets whose width doubles as the axis grows."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Point(NamedTuple):
+    """What fell into one bucket, at the mean of its places on the axis."""
+
+    x: float
+    low: float
+    mean: float
+    high: float
+
+
+class Curve:
+    """Values over `x` (steps, or seconds), in at most `most` buckets, in any order. Infinities and nan are counted.
+
+    A week of steps takes the memory of an hour: when the buckets no longer suffice, each two neighbours become one.
+    """
+
+    def __init__(self, most: int = 400, width: float = 1.0) -> None:
+        self._most, self._width = most, width
+        self._buckets: dict[int, _Bucket] = {}
+        self.broken = 0  # values that were nan or infinite
+        self.first_broken: float | None = None  # where the first of them was
+        self.last: float | None = None  # the value that was added last, finite or not
+
+    def add(self, x: float, value: float) -> None:
+        try:
+            x, value = float(x), float(value)
+        except OverflowError:  # a whole number of hundreds of digits
+            return
+        if not math.isfinite(x):
+            return
+        self.last = value
+        if not math.isfinite(value):
+            self.broken += 1
+            self.first_broken = x if self.first_broken is None else min(x, self.first_broken)
+            return
+        index = math.floor(x / self._width)
+        bucket = self._buckets.get(index)
+        if bucket is None:
+            self._buckets[index] = _Bucket(x, value)
+            while len(self._buckets) > self._most:
+                self._widen()
+        else:
+            bucket.add(x, value)
+
+    def cut(self, x: float) -> None:
+        """Forget what stands at `x` and after it: a run that was started again goes on from there."""
+        first = math.floor(x / self._width)
+        self._buckets = {index: bucket for index, bucket in self._buckets.items() if index < first}
+        if self.first_broken is not None and self.first_broken >= x:
+            self.broken, self.first_broken = 0, None
+
+    def points(self) -> list[Point]:
+        """The buckets in the order of the axis."""
+        return [bucket.point() for _, bucket in sorted(self._buckets.items())]
+
+    def mean(self) -> float | None:
+        """The mean over the axis, each bucket counted once (a compacted file has few old values); None without any."""
+        means = [bucket.total / bucket.count for bucket in self._buckets.values()]
+        return sum(means) / len(means) if means else None
+
+    def highest(self) -> float | None:
+        return max((bucket.high for bucket in self._buckets.values()), default=None)
+
+    def _widen(self) -> None:
+        self._width *= 2
+        merged: dict[int, _Bucket] = {}
+        for index, bucket in self._buckets.items():
+            if known := merged.get(index // 2):
+                known.merge(bucket)
+            else:
+                merged[index // 2] = bucket
+        self._buckets = merged
+
+
+def thinned(points: Sequence[Point], most: int) -> list[Point]:
+    """`points` summed up in at most `most` stretches of the axis of the same length."""
+    if len(points) <= most:
+        return list(points)
+    first = points[0].x
+    length = (points[-1].x - first) or 1.0
+    stretches: dict[int, list[Point]] = {}
+    for point in points:
+        stretches.setdefault(min(most - 1, int((point.x - first) / length * most)), []).append(point)
+    return [
+        Point(
+            sum(point.x for point in some) / len(some),
+            min(point.low for point in some),
+            sum(point.mean for point in some) / len(some),
+            max(point.high for point in some),
+        )
+        for some in stretches.values()
+    ]
+
+
+class _Bucket:
+    __slots__ = ("count", "high", "low", "total", "xs")
+
+    def __init__(self, x: float, value: float) -> None:
+        self.count, self.xs, self.total, self.low, self.high = 1, x, value, value, value
+
+    def add(self, x: float, value: float) -> None:
+        self.count += 1
+        self.xs += x
+        self.total += value
+        self.low = min(self.low, value)
+        self.high = max(self.high, value)
+
+    def merge(self, other: _Bucket) -> None:
+        self.count += other.count
+        self.xs += other.xs
+        self.total += other.total
+        self.low = min(self.low, other.low)
+        self.high = max(self.high, other.high)
+
+    def point(self) -> Point:
+        return Point(self.xs / self.count, self.low, self.total / self.count, self.high)

@@ -1,0 +1,184 @@
+"""The history of a run over all its attempts: curves, nodes, ranks, phases. Each look reads what was appended alone.
+
+One thread may look while another one draws: whoever draws holds `lock`, which no reading of a file ever does.
+
+Memory and the time of a look are bounded, whatever the run's length: curves hold a few hundred buckets, and a file
+that has grown by more than `most_bytes` since the last look is sampled.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.observe.curve import Curve
+from clusterctl.observe.evidence import numbers_of
+from clusterctl.observe.growing_records import MOST_BYTES, GrowingRecords
+from clusterctl.observe.samples import parse_sample
+from clusterctl.observe.timeline import AttemptTimeline
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.observe.evidence import AttemptEvidence, Number
+    from clusterctl.observe.samples import Beat, Sample
+    from clusterctl.runs.layout import RunDir
+
+SPLIT = ("sampling", "gathering", "compute", "communication")
+"""The parts of a step, as the training writes their seconds."""
+_COUNTERS = frozenset({"step", "steps", "epoch", "epochs", "fold", "folds", "test_nodes", "test_graphs"})
+_MOST_CURVES = 64  # a program may log under any number of names
+_RECENT_STEPS = 200
+_MOST_RANKS = 4096
+
+
+class NodeHistory:
+    """What one node measured; the newest sample of it, and curves over the time (seconds since the epoch)."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.newest: Sample | None = None
+        self.cpu, self.memory = Curve(200), Curve(200)
+        self.gpu = Curve(200)  # utilisation in percent, the band over the node's GPUs
+        self.gpus: dict[int, Curve] = {}
+
+    def take(self, sample: Sample) -> None:
+        self.newest = sample
+        if sample.cpu is not None:
+            self.cpu.add(sample.time, sample.cpu)
+        if sample.memory is not None:
+            self.memory.add(sample.time, sample.memory)
+        for gpu in sample.gpus:
+            if gpu.utilisation is not None:
+                self.gpu.add(sample.time, gpu.utilisation)
+                self.gpus.setdefault(gpu.index, Curve(60)).add(sample.time, gpu.utilisation)
+
+
+@dataclass
+class RankHistory:
+    """What one rank's heartbeats said, as its node's leader noted them."""
+
+    node: str
+    newest: Beat
+    seconds: Curve = field(default_factory=lambda: Curve(60))  # of a step, over the time
+
+
+class History:
+    """Everything that the screens draw of one run. `update` looks again; `attempts` are in their order."""
+
+    def __init__(self, run: RunDir, most_bytes: int = MOST_BYTES) -> None:
+        self.run = run
+        self.lock = Lock()
+        self.attempts: dict[int, AttemptTimeline] = {}
+        self.curves: dict[str, Curve] = {}  # name -> values over the steps
+        self.restarts: list[float] = []  # the step at which each attempt but the first went on
+        self.undone_steps = 0.0  # steps that were done and lost
+        self.nodes: dict[str, NodeHistory] = {}  # of the newest attempt that has any
+        self.ranks: dict[int, RankHistory] = {}
+        self.step_seconds = Curve(200)  # of a step over the time, the band over the ranks
+        self.sampled = False  # whether a file was too large to be read whole
+        self._most_bytes = most_bytes
+        self._recent: deque[dict[str, Number]] = deque(maxlen=_RECENT_STEPS)
+        self._files: dict[str, GrowingRecords] = {}
+        self._metrics_of = -1  # the attempt whose metrics were read last
+        self._telemetry_of = -1
+        self._step = 0.0
+        self._step_time: float | None = None
+
+    def update(self, hosts: Sequence[AttemptEvidence] = ()) -> None:
+        """Look at the run's files again. `hosts`: what the batch scripts wrote, where that is known already."""
+        known = {host.number: host for host in hosts}
+        for attempt in self.run.attempts():
+            with self.lock:
+                timeline = self.attempts.setdefault(attempt.number, AttemptTimeline(attempt, self.lock))
+                over = timeline.host is not None and timeline.host.exit_code is not None
+                timeline.host = known.get(attempt.number, timeline.host)
+            if not over:  # an attempt is read once more after its end
+                ended = timeline.host is not None and timeline.host.exit_code is not None
+                (timeline.finish if ended else timeline.update)()
+                self._read_metrics(attempt.number)
+                self._read_telemetry(attempt.number)
+
+    def split(self) -> dict[str, float]:
+        """Part of a step -> its mean seconds over the newest steps; what is left of the step is `other`."""
+        sums: dict[str, float] = {}
+        for name in ("seconds", *SPLIT):
+            if values := [values[name] for values in self._recent if name in values]:
+                sums[name] = sum(values) / len(values)
+        whole = sums.pop("seconds", None)
+        if whole is not None and sums:
+            sums["other"] = max(0.0, whole - sum(sums.values()))
+        return sums
+
+    def _records(self, attempt: int, name: str) -> GrowingRecords:
+        key = f"{attempt}/{name}"
+        if key not in self._files:
+            self._files[key] = GrowingRecords(self.run.attempt(attempt).path / name, self._most_bytes)
+        return self._files[key]
+
+    def _read_metrics(self, attempt: int) -> None:
+        if attempt < self._metrics_of:
+            return  # what a stale attempt goes on writing counts no more
+        file = self._records(attempt, "metrics.jsonl")
+        for record in file.read():
+            with self.lock:
+                self._take_metrics(attempt, record)
+        self.sampled |= file.sampled
+
+    def _take_metrics(self, attempt: int, record: dict[str, Any]) -> None:
+        values = numbers_of(record)
+        step = float(values.get("step", self._step + 1 if "loss" in values else self._step))
+        time = numbers_of({"time_": record.get("time")}).get("time_")
+        if attempt != self._metrics_of:
+            self._begin(attempt, step)
+        if time is not None and self._step_time is not None and step > self._step and time > self._step_time:
+            self._curve("steps_per_second").add(step, (step - self._step) / (time - self._step_time))
+        if step != self._step:
+            self._step, self._step_time = step, time
+        for name, value in values.items():
+            if name not in _COUNTERS:
+                self._curve(name).add(step, value)
+        if "seconds" in values:
+            self._recent.append({name: values[name] for name in ("seconds", *SPLIT) if name in values})
+
+    def _begin(self, attempt: int, step: float) -> None:
+        """Another attempt goes on from its checkpoint: what the one before did after that is undone."""
+        if self._metrics_of >= 0:
+            self.restarts.append(step)
+            self.undone_steps += max(0.0, self._step - step + 1)
+            for curve in self.curves.values():
+                curve.cut(step)
+        self._metrics_of, self._step_time = attempt, None
+        self._recent.clear()
+
+    def _curve(self, name: str) -> Curve:
+        if name not in self.curves and len(self.curves) >= _MOST_CURVES:
+            return Curve()  # shown nowhere
+        return self.curves.setdefault(name, Curve())
+
+    def _read_telemetry(self, attempt: int) -> None:
+        folder = self.run.attempt(attempt).telemetry("node").parent
+        files = sorted(folder.glob("*.jsonl")) if attempt >= self._telemetry_of else []
+        if files and attempt > self._telemetry_of:
+            self._telemetry_of = attempt
+            with self.lock:
+                self.nodes.clear()
+                self.ranks.clear()
+        for path in files:
+            for record in self._records(attempt, f"telemetry/{path.name}").read():
+                if (sample := parse_sample(record)) is not None:
+                    with self.lock:
+                        self.nodes.setdefault(path.stem, NodeHistory(path.stem)).take(sample)
+                        self._take_ranks(path.stem, sample.time, sample.ranks)
+
+    def _take_ranks(self, node: str, time: float, ranks: Mapping[int, Beat]) -> None:
+        for rank, sample in ranks.items():
+            if rank not in self.ranks and len(self.ranks) >= _MOST_RANKS:
+                continue
+            known = self.ranks.setdefault(rank, RankHistory(node, sample))
+            known.newest = sample
+            if sample.seconds is not None:
+                known.seconds.add(time, sample.seconds)
+                self.step_seconds.add(time, sample.seconds)

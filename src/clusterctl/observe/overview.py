@@ -1,0 +1,188 @@
+"""What a monitor shows, looked at again and again: the runs, and everything of the one that is selected.
+
+A run that has ended is read once and kept until its directory changes; Slurm is asked through `report`, with one
+question for all runs, and no more often than the cluster's floor allows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.errors import SlurmError
+from clusterctl.observe.evidence import read_evidence
+from clusterctl.observe.find import newest_first
+from clusterctl.observe.history import History
+from clusterctl.observe.logs import Logs, Selection
+from clusterctl.observe.status import report
+from clusterctl.observe.timeline import Happening
+from clusterctl.runs.stages import Stage
+from clusterctl.slurm import Slurm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from clusterctl.errors import ConfigError
+    from clusterctl.observe.logs import Line
+    from clusterctl.observe.record import Record
+    from clusterctl.observe.stage import Status
+    from clusterctl.runs.layout import RunDir
+    from clusterctl.slurm import Snapshot
+    from clusterctl.spec import Cluster
+
+_LINES = 300  # of the log that are kept
+_FIRST_LINES = 40  # of each file, at the first look
+_MOST_LOGS = 32  # ranks whose logs are followed; of more, rank 0 alone: a file server feels every file that is opened
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The run that is looked at closely."""
+
+    status: Status
+    history: History
+    log: tuple[Line, ...]
+    happenings: tuple[Happening, ...]  # of all attempts, in the order of time
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One look at everything. `snapshots`: what Slurm said last, one a cluster that was asked."""
+
+    as_of: float
+    statuses: tuple[Status, ...]
+    selected: Selected | None
+    problems: tuple[ConfigError | SlurmError, ...] = ()
+    snapshots: tuple[Snapshot, ...] = ()
+
+
+class _Stamp(NamedTuple):
+    """When a run directory and its folder of attempts last changed: a resume shows in one of them."""
+
+    run: int
+    attempts: int
+
+
+@dataclass
+class Overview:
+    """The newest `count` runs of `folder`, or the given `runs` alone."""
+
+    folder: Path
+    count: int = 100
+    runs: tuple[RunDir, ...] = ()
+    slurm_of: Callable[[Cluster], Slurm] = Slurm.of
+    clock: Callable[[], float] = time.time
+    _ended: dict[RunDir, tuple[_Stamp, Status]] = field(default_factory=dict, init=False)
+    _polite: dict[tuple[str, str | None], _Polite] = field(default_factory=dict, init=False)
+    _closely: _Closely | None = field(default=None, init=False)
+
+    def look(self, selected: str | None = None) -> Scene:
+        """Everything as it is now; `selected` is a run's id, or None for the newest run."""
+        runs = self.runs or tuple(itertools.islice(newest_first(self.folder), self.count))
+        stamps = {run: _stamp(run) for run in runs}
+        kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}
+        found = report([run for run in runs if run not in kept], self._slurm, self.clock)
+        fresh = {status.record.run: status for status in found.statuses}
+        self._ended = {
+            run: (stamps[run], status)
+            for run, status in (kept | fresh).items()
+            if status.sure and _is_over(status.stage)
+        }
+        statuses = tuple(status for run in runs if (status := kept.get(run) or fresh.get(run)))
+        chosen = next((status for status in statuses if status.record.run.id == selected), None)
+        if chosen is None and statuses and selected is None:
+            chosen = statuses[0]
+        snapshots = tuple(polite.kept for polite in self._polite.values() if polite.kept)
+        return Scene(found.as_of, statuses, self._look_closely(chosen), found.problems, snapshots)
+
+    def _look_closely(self, status: Status | None) -> Selected | None:
+        if status is None:
+            return None
+        if self._closely is None or self._closely.run != status.record.run:
+            self._closely = _Closely(status.record)
+        return self._closely.look(status)
+
+    def _slurm(self, cluster: Cluster) -> Slurm:
+        key = (cluster.kind, cluster.slurm_conf)
+        if key not in self._polite:
+            self._polite[key] = _Polite(self.slurm_of(cluster), float(cluster.polling_floor), self.clock)
+        return self._polite[key]  # type: ignore[return-value]
+
+
+@dataclass
+class _Polite:
+    """A Slurm whose snapshot is kept until the cluster's floor has passed; an error is kept as long."""
+
+    slurm: Slurm
+    floor: float
+    clock: Callable[[], float]
+    kept: Snapshot | None = None
+    _error: SlurmError | None = None
+    _next: float = 0.0
+
+    def snapshot(self) -> Snapshot:
+        now = self.clock()
+        if now >= self._next:
+            self._next = now + self.floor
+            try:
+                self.kept, self._error = self.slurm.snapshot(), None
+            except SlurmError as error:
+                self._error = error
+        if self._error is not None or self.kept is None:
+            raise self._error or SlurmError("no answer yet")
+        return self.kept
+
+
+class _Closely:
+    """One run, looked at closely: its history and its logs, read as they grow."""
+
+    def __init__(self, record: Record) -> None:
+        self.run = record.run
+        self._history = History(self.run)
+        many = record.job.resources.nodes * record.tasks_per_node > _MOST_LOGS
+        self._logs = Logs(self.run, Selection(rank=0 if many else None, host=True), tail=_FIRST_LINES)
+        self._lines: deque[Line] = deque(maxlen=_LINES)
+
+    def look(self, status: Status) -> Selected:
+        self._history.update(read_evidence(status.record).attempts)
+        self._lines.extend(self._logs.read(ended=status.stage.ended and status.sure))
+        return Selected(status, self._history, tuple(self._lines), tuple(happenings(status, self._history)))
+
+
+def happenings(status: Status, history: History) -> list[Happening]:
+    """All that is worth a line, in the order of time: from the submission to the end."""
+    told = [Happening(status.record.created, 0, None, "submitted")]
+    for timeline in history.attempts.values():
+        told += timeline.happenings
+        host = timeline.host
+        if host and host.start is not None:
+            where = f" on {host.nodes}" if host.nodes else ""
+            began = max(host.start, status.record.created)  # the script tells whole seconds
+            told.append(Happening(began, timeline.number, None, f"attempt {timeline.number} starts{where}"))
+        if host and host.end is not None and host.exit_code is not None:
+            text = f"attempt {timeline.number} ends: exit code {host.exit_code}"
+            told.append(Happening(host.end, timeline.number, None, text, bad=host.exit_code != 0))
+    if status.ended is not None:
+        bad = status.stage.value not in ("finished", "cancelled")
+        told.append(Happening(status.ended, max(history.attempts, default=0), None, str(status.stage), bad))
+    return sorted(told, key=lambda happening: happening.time)
+
+
+def _is_over(stage: Stage) -> bool:
+    """Whether a run stays so: one that Slurm does not know, or let go, may come back without a word in its files."""
+    return stage.ended and stage not in (Stage.LOST, Stage.PREEMPTED)
+
+
+def _stamp(run: RunDir) -> _Stamp:
+    return _Stamp(_modified(run.path), _modified(run.attempts_folder))
+
+
+def _modified(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

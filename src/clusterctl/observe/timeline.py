@@ -1,0 +1,156 @@
+"""What happened to a run, and when: its attempts, the phases of each, and what is worth a line to a reader."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterctl.observe.evidence import numbers_of
+from clusterctl.observe.growing_records import GrowingRecords
+from clusterctl.runs.stages import Stage
+
+if TYPE_CHECKING:
+    from clusterctl.observe.evidence import AttemptEvidence
+    from clusterctl.runs.layout import Attempt
+
+_MOST_SPANS = 300
+_MOST_HAPPENINGS = 300
+_RANKS_A_LOOK = 64
+_STAGES = frozenset(Stage)
+_REPEATED = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
+
+
+class Span(NamedTuple):
+    """A phase of rank 0. `end` is None while it lasts."""
+
+    stage: Stage
+    start: float
+    end: float | None
+
+
+class Happening(NamedTuple):
+    """Something worth a line. `rank` is None for what happened to the run as a whole."""
+
+    time: float
+    attempt: int
+    rank: int | None
+    text: str
+    bad: bool = False
+
+
+@dataclass
+class AttemptTimeline:
+    """One attempt: the phases of rank 0, and the happenings of all ranks; each look reads what was added."""
+
+    attempt: Attempt
+    lock: Lock = field(default_factory=Lock)  # held while what was read is taken over, never while reading
+    host: AttemptEvidence | None = None  # what the batch script wrote
+    spans: list[Span] = field(default_factory=list)
+    seconds: dict[Stage, float] = field(default_factory=dict)  # of the phases that are over
+    happenings: deque[Happening] = field(default_factory=lambda: deque(maxlen=_MOST_HAPPENINGS))
+    nodes: dict[int, str] = field(default_factory=dict)  # rank -> host name
+    first_event: float | None = None  # of any rank
+    last_event: float | None = None
+    _files: dict[int, GrowingRecords] = field(default_factory=dict)
+    _told: set[Stage] = field(default_factory=set)
+    _left: set[int] = field(default_factory=set)
+    _turn: int = 0
+
+    @property
+    def number(self) -> int:
+        return self.attempt.number
+
+    def update(self) -> None:
+        """Read what the ranks have told since the last look: rank 0 and whoever is new, of the others some in turn."""
+        paths = self.attempt.event_files()
+        new = paths.keys() - self._files.keys()
+        for rank in sorted({0, *new, *self._in_turn(list(paths))} & paths.keys()):
+            file = self._files.setdefault(rank, GrowingRecords(paths[rank]))
+            for event in file.read():
+                with self.lock:
+                    self._take(rank, event)
+
+    def finish(self) -> None:
+        """Read what all ranks have told: for when the attempt is over."""
+        for _ in range(0, len(self.attempt.event_files()) + 1, _RANKS_A_LOOK):
+            self.update()
+
+    def _in_turn(self, ranks: list[int]) -> list[int]:
+        """The ranks whose turn it is: a thousand files opened every other second would be felt by a file server."""
+        first = self._turn if self._turn < len(ranks) else 0
+        self._turn = first + _RANKS_A_LOOK
+        return ranks[first : self._turn]
+
+    def phases(self, now: float) -> list[Span]:
+        """The phases from the attempt's start to its end, or to `now`; the time before the first word is `starting`."""
+        start = self._start
+        if start is None:
+            return []
+        if not self.spans:
+            return [Span(Stage.STARTING, start, max(start, self._end(now)))]
+        starting = [Span(Stage.STARTING, start, self.spans[0].start)] if self.spans[0].start > start else []
+        *past, last = self.spans
+        return [*starting, *past, last._replace(end=max(last.start, self._end(now))) if last.end is None else last]
+
+    def held(self, now: float) -> float:
+        """The seconds that the attempt has held its nodes until `now`."""
+        return max(0.0, self._end(now) - self._start) if self._start is not None else 0.0
+
+    @property
+    def _start(self) -> float | None:
+        return self.host.start if self.host and self.host.start is not None else self.first_event
+
+    def _end(self, now: float) -> float:
+        return self.host.end if self.host and self.host.end is not None else now
+
+    def _take(self, rank: int, event: dict[str, Any]) -> None:
+        time = numbers_of({"value": event.get("time")}).get("value")
+        kind = event.get("event")
+        if time is None:
+            return
+        self.first_event = time if self.first_event is None else min(time, self.first_event)
+        self.last_event = time if self.last_event is None else max(time, self.last_event)
+        if kind == "began" and isinstance(event.get("host"), str):
+            self.nodes[rank] = event["host"]
+        elif kind == "stage" and rank == 0 and event.get("stage") in _STAGES:
+            self._enter(Stage(event["stage"]), time)
+        elif kind == "exception":
+            what = f"{event.get('type', 'error')}: {str(event.get('message', ''))[:300]}"
+            self._tell(time, rank, what, bad=True)
+        elif kind == "exit":
+            code = event.get("code")
+            if (code or rank == 0) and rank not in self._left:  # one that is terminated says so twice
+                self._left.add(rank)
+                self._tell(time, rank, f"exit code {code}", bad=bool(code))
+            if rank == 0:
+                self._close(time)
+
+    def _enter(self, stage: Stage, time: float) -> None:
+        self._close(time)
+        self.spans.append(Span(stage, time, None))
+        if stage not in self._told or stage not in _REPEATED:  # an epoch's coming and going is no news
+            self._told.add(stage)
+            self._tell(time, 0, str(stage))
+        if len(self.spans) > _MOST_SPANS:
+            self.spans = _halved(self.spans)
+
+    def _close(self, time: float) -> None:
+        if self.spans and self.spans[-1].end is None:
+            span = self.spans[-1] = self.spans[-1]._replace(end=max(time, self.spans[-1].start))
+            self.seconds[span.stage] = self.seconds.get(span.stage, 0.0) + max(0.0, time - span.start)
+
+    def _tell(self, time: float, rank: int | None, text: str, *, bad: bool = False) -> None:
+        self.happenings.append(Happening(time, self.number, rank, text, bad))
+
+
+def _halved(spans: list[Span]) -> list[Span]:
+    """Each two neighbours as one, by the name of the longer; the one that lasts stays as it is."""
+    *past, last = spans
+    merged = []
+    for index in range(0, len(past), 2):
+        first, *second = past[index : index + 2]
+        longer = max([first, *second], key=lambda span: (span.end or span.start) - span.start)
+        merged.append(Span(longer.stage, first.start, (second or [first])[0].end))
+    return [*merged, last]

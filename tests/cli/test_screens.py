@@ -1,0 +1,83 @@
+"""`monitor` and `report`, typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from busy_run import busy_files
+
+from clusterctl import cli
+from clusterctl.cli.typed import typed
+from clusterctl.errors import RunFailed
+
+RUN = "cora-20260102-030405-00a1"
+
+
+@pytest.fixture
+def folder(fabricate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A runs folder with one run, which has failed."""
+    ended = {"attempts/1/host.json": busy_files()["attempts/1/host.json"] | {"end": 1_000_500, "exit_code": 1}}
+    run = fabricate(RUN, busy_files() | ended)
+    monkeypatch.setenv("CLUSTERCTL_RUNS", str(run.path.parent))
+    monkeypatch.setenv("CLUSTERCTL_CLUSTER", "local")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "120")
+    return run.path.parent
+
+
+def test_a_report_goes_into_the_run_directory_and_says_where(folder: Path, capsys) -> None:
+    assert cli.run(["report", "cora"]) == 0
+    path = Path(capsys.readouterr().out.strip())
+    assert path == folder / RUN / "report.html"
+    assert path.read_text().startswith("<!doctype html>")
+
+
+def test_a_report_goes_where_it_is_wanted(folder: Path, tmp_path: Path, capsys) -> None:
+    assert cli.run(["report", "@last", "--output", str(tmp_path / "x.html")]) == 0
+    assert f'href="runs/{RUN}/attempts/1/logs/rank_00000.out"' in (tmp_path / "x.html").read_text()
+    capsys.readouterr()
+    assert cli.run(["report", "@last", "--output", "-"]) == 0
+    assert capsys.readouterr().out.endswith("</html>\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["report", "nothing"], 5, "no run named: nothing"),
+        (["report", "cora", "--output", "/nowhere/x.html"], 2, "no such folder: /nowhere"),
+        (["report", "cora", "--output", "/tmp"], 2, "is a folder: /tmp"),
+        (["monitor", "nothing"], 5, "no run named: nothing"),
+        (["monitor"], 2, "monitor needs a terminal"),
+        (["monitor", "--every", "0"], 2, "--every"),
+    ],
+)
+def test_a_mistake_is_told_with_what_to_type(folder: Path, capsys, words: list[str], code: int, says: str) -> None:
+    assert cli.run(words) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says in err
+    assert "hint: " in err
+
+
+def test_one_frame_needs_no_terminal(folder: Path, capsys) -> None:
+    assert cli.run(["monitor", "--once"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert RUN in lines[2]
+    assert max(map(len, lines)) <= 120
+
+
+def test_a_damaged_run_alone_is_an_error(folder: Path, capsys) -> None:
+    (folder / RUN / "run.json").write_text("{")
+    assert cli.run(["monitor", "--once"]) == 3
+    assert cli.run(["report", RUN]) == 3
+
+
+def test_a_command_types_another_in_a_users_words(folder: Path) -> None:
+    (line,) = [line for line in typed("status", "cora") if RUN in line]
+    assert "failed" in line
+    with pytest.raises(RunFailed, match="no run named: nothing") as caught:
+        typed("status", "nothing")
+    assert caught.value.hint == "see the runs with: clusterctl status"
+    typed("cancel", "cora")  # it has ended: it says so and changes nothing
+    assert not (folder / RUN / "cancel.json").exists()

@@ -1,0 +1,197 @@
+"""The live monitor, driven by keys."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.display.monitor.actions import Actions
+from clusterctl.display.monitor.app import Monitor
+from clusterctl.display.monitor.arrange import Pane
+from clusterctl.display.monitor.widgets import Confirm, PaneBox
+from clusterctl.errors import SlurmError
+from clusterctl.observe.overview import Overview
+from clusterctl.observe.stage import Status
+from clusterctl.spec import Cluster
+
+GOLDEN = Path(__file__).parent / "golden"
+NEVER = 3600.0  # seconds between two looks: each test looks when it wants to
+BUSY, WAITING = "cora-20260102-030405-00a1", "gin-20260101-030405-00a1"
+
+
+class Session:
+    """A monitor and what was asked of it."""
+
+    def __init__(self, overview: Overview, **actions: Callable[..., Any]) -> None:
+        self.asked: list[str] = []
+        given = {"cancel": self._noted("cancel"), "resume": self._noted("resume"), **actions}
+        self.app = Monitor(overview, Actions(**given), NEVER)
+
+    def _noted(self, verb: str) -> Callable[[Status], None]:
+        return lambda status: self.asked.append(f"{verb} {status.record.run.id}")
+
+    def play(self, scene: Callable[[Any], Coroutine[Any, Any, None]], size: tuple[int, int] = (80, 24)) -> None:
+        async def run() -> None:
+            async with self.app.run_test(size=size) as pilot:
+                await self.settled(pilot)
+                await scene(pilot)
+
+        asyncio.run(run())
+
+    async def settled(self, pilot: Any) -> None:
+        await self.app.workers.wait_for_complete()
+        await pilot.pause()
+
+    async def press(self, pilot: Any, *keys: str) -> None:
+        for key in keys:
+            await pilot.press(key)
+            await self.settled(pilot)
+
+    @property
+    def selected(self) -> str | None:
+        return self.app.view.selected_id
+
+    @property
+    def shown(self) -> list[Pane]:
+        return [box.pane for box in self.app.query(PaneBox) if box.display]
+
+
+@pytest.fixture
+def session(overview: Overview) -> Session:
+    return Session(overview)
+
+
+def normalised(svg: str) -> str:
+    """Without the number that makes the ids of one picture its own."""
+    return re.sub(r"terminal-\d+", "terminal-0", svg)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)], ids=lambda size: "x".join(map(str, size)))
+def test_the_screen_is_as_in_the_golden_picture(session: Session, size: tuple[int, int], update_golden: bool) -> None:
+    async def scene(pilot: Any) -> None:
+        picture = normalised(session.app.export_screenshot(title="clusterctl monitor"))
+        golden = GOLDEN / f"screen_{size[0]}x{size[1]}.svg"
+        if update_golden:
+            golden.write_text(picture)
+        assert picture == golden.read_text()
+
+    session.play(scene, size)
+
+
+def test_the_selection_survives_a_refresh_and_a_newer_run(session: Session, fabricate) -> None:
+    async def scene(pilot: Any) -> None:
+        assert session.selected == BUSY
+        await session.press(pilot, "down")
+        assert session.selected == WAITING
+        fabricate("new-20260103-030405-00a1")
+        session.app.look()
+        await session.settled(pilot)
+        assert len(session.app.view.scene.statuses) == 3
+        assert session.selected == WAITING
+        await session.press(pilot, "home")
+        assert session.selected == "new-20260103-030405-00a1"
+
+    session.play(scene)
+
+
+def test_a_key_shows_a_pane_alone_and_escape_all_of_them(session: Session) -> None:
+    async def scene(pilot: Any) -> None:
+        assert set(session.shown) == set(Pane)
+        await session.press(pilot, "2")
+        assert session.shown == [Pane.RUNS, Pane.DEVICES]
+        await session.press(pilot, "l")
+        assert session.shown == [Pane.RUNS, Pane.LOG]
+        await session.press(pilot, "escape")
+        assert set(session.shown) == set(Pane)
+
+    session.play(scene, (200, 60))
+
+
+def test_cancel_asks_first_and_no_is_no(session: Session) -> None:
+    async def scene(pilot: Any) -> None:
+        await session.press(pilot, "c")
+        assert isinstance(session.app.screen, Confirm)
+        await session.press(pilot, "n")
+        assert session.asked == []
+        await session.press(pilot, "c", "y")
+        assert session.asked == [f"cancel {BUSY}"]
+
+    session.play(scene)
+
+
+def test_a_run_that_goes_on_cannot_be_resumed(session: Session) -> None:
+    async def scene(pilot: Any) -> None:
+        await session.press(pilot, "r")
+        assert not isinstance(session.app.screen, Confirm)
+        assert [notice.title for notice in session.app._notifications] == ["cannot resume"]
+
+    session.play(scene)
+
+
+def test_what_slurm_refuses_is_told_and_the_monitor_goes_on(overview: Overview) -> None:
+    def refuse(status: Status) -> None:
+        raise SlurmError("scancel: [red]no[/red]", "try again")
+
+    session = Session(overview, cancel=refuse)
+
+    async def scene(pilot: Any) -> None:
+        await session.press(pilot, "c", "y")
+        (notice,) = session.app._notifications
+        assert (notice.title, notice.severity) == ("cancel failed", "error")
+        assert "[red]no[/red]" in notice.message
+        assert not notice.markup
+
+    session.play(scene)
+
+
+def test_why_is_asked_when_its_pane_is_shown(overview: Overview) -> None:
+    session = Session(overview, explain=lambda status: [f"because of {status.record.job.name}\x1b[2J"])
+
+    async def scene(pilot: Any) -> None:
+        await session.press(pilot, "w")
+        assert "because of cora" in session.app.query_one("#why", PaneBox)._text.plain
+
+    session.play(scene)
+
+
+def test_the_nodes_are_asked_for_once_and_shown_with_the_queue(overview: Overview) -> None:
+    asked = []
+
+    def nodes(cluster: Cluster) -> list[str]:
+        asked.append(cluster.name)
+        return ["PARTITION  NODES", "gpu*       4"]
+
+    session = Session(overview, nodes=nodes)
+
+    async def scene(pilot: Any) -> None:
+        await session.press(pilot, "6", "down", "up")
+        assert "gpu*       4" in session.app.query_one("#queue", PaneBox)._text.plain
+        assert asked == ["site"]
+
+    session.play(scene)
+
+
+def test_a_pane_whose_text_is_the_same_is_not_painted_again(session: Session) -> None:
+    async def scene(pilot: Any) -> None:
+        painted: list[str] = []
+        for box in session.app.query(PaneBox):
+            box.refresh = lambda *_, name=str(box.pane), **__: painted.append(name)  # type: ignore[method-assign]
+        session.app.look()
+        await session.settled(pilot)
+        assert painted == []
+
+    session.play(scene, (200, 60))
+
+
+def test_a_click_selects_a_run(session: Session) -> None:
+    async def scene(pilot: Any) -> None:
+        await pilot.click("#runs", offset=(5, 2))
+        await session.settled(pilot)
+        assert session.selected == WAITING
+
+    session.play(scene)

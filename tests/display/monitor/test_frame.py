@@ -1,0 +1,107 @@
+"""One frame, printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mistake import check_plain
+from rich.cells import cell_len
+
+from clusterctl.display.monitor.arrange import PAGES, Pane
+from clusterctl.display.monitor.frame import frame
+from clusterctl.display.monitor.panes import View, draw
+from clusterctl.observe.growing_records import GrowingRecords
+from clusterctl.observe.overview import Overview
+
+GOLDEN = Path(__file__).parent / "golden"
+HOSTILE = "\x1b[2J\x1b]0;title\x07[red]x[/red]<script>alert(1)</script>\u202e日本\r\n"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)], ids=lambda size: "x".join(map(str, size)))
+def test_the_frame_is_as_in_the_golden_file(overview: Overview, size: tuple[int, int], update_golden: bool) -> None:
+    text = frame(View(overview.look()), *size).plain + "\n"
+    golden = GOLDEN / f"frame_{size[0]}x{size[1]}.txt"
+    if update_golden:
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("size", [(80, 24), (60, 16), (133, 41), (200, 60)], ids=lambda size: "x".join(map(str, size)))
+def test_no_line_is_wider_than_the_terminal_whatever_is_shown(overview: Overview, size, page) -> None:
+    lines = frame(View(overview.look()), *size, page).plain.split("\n")
+    assert len(lines) <= size[1]
+    assert max(map(cell_len, lines)) <= size[0]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_program_wrote_is_shown_as_text(fabricate, overview: Overview, page) -> None:
+    fabricate(
+        "x-20990102-030405-00a1",
+        {
+            "attempts/0/host.json": {"attempt": 0, "job_id": "1", "nodes": HOSTILE, "start": 1.0},
+            "attempts/0/events/rank_00000.jsonl": [
+                {"time": 2.0, "event": "began", "host": HOSTILE},
+                {"time": 3.0, "event": "exception", "type": HOSTILE, "message": HOSTILE},
+            ],
+            "attempts/0/metrics.jsonl": [{"time": 3.0, "step": 1, HOSTILE: 1.0}],
+            "attempts/0/telemetry/node0.jsonl": [{"time": 4.0, "ranks": {"0": {"phase": HOSTILE}}}],
+            "attempts/0/logs/rank_00000.out": HOSTILE,
+        },
+    )
+    scene = overview.look()
+    assert scene.selected.status.record.run.id.startswith("x-")
+    text = frame(View(scene), 100, 30, page).plain
+    check_plain(text)
+    assert max(map(cell_len, text.split("\n"))) <= 100
+    if page == "log":
+        assert "[red]x[/red]<script>alert(1)</script>日本" in text
+
+
+def test_the_slow_rank_the_idle_gpu_and_the_split_of_a_step_can_be_read(overview: Overview) -> None:
+    text = frame(View(overview.look()), 200, 60).plain
+    assert "rank 13 (node1): 1.9x the median" in text
+    assert "sampling         300.0 ms  30%" in text
+    assert "node3" in text
+    assert "gin-20260101-030405-00a1  Resources" in text
+
+
+class NotedLock:
+    """A lock that counts who takes it."""
+
+    def __init__(self) -> None:
+        self.taken, self.held = 0, False
+
+    def __enter__(self) -> None:
+        assert not self.held
+        self.taken, self.held = self.taken + 1, True
+
+    def __exit__(self, *_: object) -> None:
+        self.held = False
+
+
+def test_who_draws_a_history_holds_its_lock_and_who_reads_a_file_does_not(
+    overview: Overview, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = View(overview.look())
+    history = view.scene.selected.history
+    history.lock = lock = NotedLock()
+    for pane in (Pane.TRAINING, Pane.DEVICES, Pane.STEPS):
+        draw(pane, view, 80, 20)
+    assert lock.taken == 3
+
+    def reading(self: GrowingRecords) -> Iterator[dict[str, float]]:
+        for step in range(3):
+            assert not lock.held
+            yield {"time": 1e6 + step, "step": 301 + step, "loss": 1.0}
+
+    monkeypatch.setattr(GrowingRecords, "read", reading)
+    history.update()
+    assert lock.taken > 6
+    assert history.curves["loss"].points()[-1].x == 303
+
+
+def test_without_runs_it_says_what_to_type(tmp_path: Path) -> None:
+    assert "clusterctl submit cora" in frame(View(Overview(tmp_path).look()), 80, 24).plain

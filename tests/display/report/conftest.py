@@ -1,0 +1,27 @@
+"""A report of a busy run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from busy_run import NOW, busy_files
+
+from clusterctl.display.report.post_mortem import PostMortem, examine
+from clusterctl.errors import SlurmError
+
+
+class Silent:
+    """A Slurm that does not answer: a report needs none."""
+
+    def snapshot(self) -> None:
+        raise SlurmError("no answer")
+
+
+@pytest.fixture
+def examined(fabricate, tmp_path: Path):
+    def make(run_id: str = "cora-20260102-030405-00a1", files: dict | None = None) -> PostMortem:
+        run = fabricate(run_id, busy_files() if files is None else files)
+        return examine(run, run.path, slurm_of=lambda cluster: Silent(), clock=lambda: NOW)
+
+    return make

@@ -1,0 +1,69 @@
+"""Charts as SVG."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.display.report.charts import HEIGHT, WIDTH, Piece, Row, _ticks, line_chart, shares, waterfall
+from clusterctl.observe.curve import Point
+from clusterctl.runs.stages import Stage
+
+POINTS = st.lists(
+    st.tuples(st.floats(0, 1e6), st.floats(-1e6, 1e6)).map(lambda xy: Point(xy[0], xy[1], xy[1], xy[1] + 1)),
+    min_size=1,
+    max_size=40,
+    unique_by=lambda point: point.x,
+).map(sorted)
+
+
+@given(POINTS)
+def test_a_chart_is_well_formed_and_stays_in_its_frame(points: list[Point]) -> None:
+    svg = line_chart(points, 'loss "of" <all>')
+    ElementTree.fromstring(svg)
+    for places in re.findall(r'points="([^"]*)"', svg):
+        for place in places.split():
+            x, y = map(float, place.split(","))
+            assert 0 <= x <= WIDTH
+            assert -0.1 <= y <= HEIGHT
+
+
+@given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
+def test_ticks_are_few_and_enclose_the_values(low: float, length: float) -> None:
+    ticks = _ticks(low, low + length)
+    assert 2 <= len(ticks) <= 8
+    assert ticks[0] <= low + 1e-6 * abs(low)
+    assert ticks[-1] >= low + length - 1e-6 * abs(low + length)
+
+
+def test_a_value_that_never_changes_is_a_line_too() -> None:
+    assert "polyline" in line_chart([Point(x, 1, 1, 1) for x in range(5)], "flat")
+
+
+def test_restarts_are_marked_where_they_lie_on_the_axis() -> None:
+    svg = line_chart([Point(x, x, x, x) for x in range(10)], "loss", marks=[4, 99])
+    assert svg.count('class="mark"') == 1
+
+
+def test_the_waterfall_has_a_row_an_attempt_and_a_piece_a_phase() -> None:
+    rows = [
+        Row("attempt 0", [Piece(Stage.QUEUED, 0, 30), Piece(Stage.TRAINING, 30, 90)]),
+        Row("attempt 1", [Piece(Stage.TRAINING, 100, 200)]),
+    ]
+    svg = ElementTree.fromstring(waterfall(rows, "phases"))
+    pieces = svg.findall("rect")
+    assert [piece.get("class") for piece in pieces] == ["stage-queued", "stage-training", "stage-training"]
+    assert pieces[0].findtext("title") == "queued: 30s"
+    widths = [float(piece.get("width", "0")) for piece in pieces]
+    assert widths[1] == pytest.approx(2 * widths[0], rel=1e-2)
+
+
+def test_shares_fill_the_bar() -> None:
+    svg = ElementTree.fromstring(shares({"sampling": 1.0, "compute": 3.0}, "parts"))
+    widths = [float(rect.get("width", "0")) for rect in svg.findall("rect")]
+    assert sum(widths) == pytest.approx(2 * WIDTH)
+    assert widths[1] == 3 * widths[0]

@@ -1,0 +1,115 @@
+"""The page of a report, and what a browser makes of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+from browser import BROWSER, Page, opened
+from mistake import check_plain
+
+from clusterctl.display.report.origins import link
+from clusterctl.display.report.page import page
+
+HOSTILE = "\x1b[31m</style></title><script>alert(1)</script><img src=http://127.0.0.1:9/x onerror=alert(1)>\u202e\x00"
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install-browser.sh")
+
+
+def hostile_files() -> dict[str, object]:
+    host = {"attempt": 0, "job_id": "1", "nodes": HOSTILE, "start": 1e6, "exit_code": 1, "end": 2e6}
+    gpus = [{"index": 0, "name": HOSTILE, "utilisation": 1}]
+    return {
+        "attempts/0/host.json": host,
+        "attempts/0/events/rank_00000.jsonl": [
+            {"time": 1e6, "event": "began", "host": HOSTILE},
+            {"time": 1e6 + 1, "event": "exception", "type": HOSTILE, "message": HOSTILE},
+        ],
+        "attempts/0/metrics.jsonl": [{"time": 1e6 + step, "step": step, HOSTILE: step} for step in range(9)],
+        "attempts/0/telemetry/a<b>c.jsonl": [{"time": 1e6, "cpu": 1, "gpus": gpus, "ranks": {"0": {"step": 1}}}],
+        "attempts/0/logs/rank_00000.out": HOSTILE,
+    }
+
+
+def test_every_section_is_there(examined) -> None:
+    text = page(examined())
+    titles = re.findall("<h2>(.*?)</h2>", text)
+    assert titles == [
+        *("Curves", "Efficiency", "Phases", "Nodes and ranks"),
+        *("Environment", "Configuration", "Logs"),
+    ]
+    assert "55% of a step waits for its input" in text
+    assert "1 restart cost" in text
+    assert "RuntimeError: out of memory" in text
+    assert text.count("<svg") > 10
+    assert len(text) < 500_000
+
+
+def test_a_run_that_waits_has_a_report_too(examined) -> None:
+    text = page(examined(files={}))
+    assert "No attempt has begun." in text
+    assert "too little telemetry" in text
+
+
+def test_keys_have_their_origin_and_defaults_are_folded_away(examined, fabricate) -> None:
+    told = examined()
+    record = json.loads(told.status.record.run.run_json.read_text())
+    told.record.clear()
+    told.record.update(record | {"origins": {"train.lr": "jobs/cora.toml:7"}, "argv": ["submit", "a b"]})
+    shown, folded = page(told).split("<details>")
+    assert "jobs/cora.toml:7" in shown
+    assert "train.epochs" in folded
+    assert "clusterctl submit a b" in shown
+
+
+def test_links_lead_from_the_report_to_the_logs(examined, tmp_path: Path) -> None:
+    told = examined()
+    for href in re.findall('href="(.*?)"', page(told)):
+        assert (told.folder / unquote(href)).exists()
+    assert link(Path("/runs/a b/é#1?.out"), Path("/runs/x")) == "../a%20b/%C3%A9%231%3F.out"
+    assert link(Path("/runs/x/javascript:y"), Path("/runs/x")) == "./javascript%3Ay"
+
+
+def test_what_a_program_wrote_is_shown_as_text(examined) -> None:
+    told = examined(files=hostile_files())
+    text = page(told)
+    check_plain(text)
+    assert "<script" not in text
+    assert "<img" not in text
+    assert "&lt;script&gt;alert(1)" in text
+
+
+@needs_browser
+def test_a_browser_shows_it_without_a_complaint_and_without_the_network(examined, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(page(examined()))
+    shown: Page = opened(file)
+    assert shown.console == []
+    assert shown.calls == []
+    assert "script" not in shown.tags
+    assert shown.text("h1") == "cora-20260102-030405-00a1"
+    assert shown.tags.count("svg") > 10
+    assert "out of memory" in shown.text("td")
+
+
+@needs_browser
+def test_hostile_text_runs_nothing_in_a_browser(examined, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(page(examined(files=hostile_files())))
+    shown = opened(file)
+    assert shown.console == []
+    assert shown.calls == []
+    assert not {"script", "img"} & set(shown.tags)
+    assert "<script>alert(1)</script>" in shown.text("td")
+
+
+@needs_browser
+def test_the_browser_would_have_noticed(tmp_path: Path) -> None:
+    """The two tests before can fail: a page that calls and complains is caught doing it."""
+    file = tmp_path / "bad.html"
+    file.write_text("<img src='http://192.0.2.1/x.png'><script>console.error('complaint')</script>")
+    shown = opened(file)
+    assert any("192.0.2.1/x.png" in call for call in shown.calls)
+    assert any("complaint" in line for line in shown.console)

@@ -1,0 +1,50 @@
+"""Charts of braille."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.display.braille import chart, sparkline
+from clusterctl.observe.curve import Point
+
+POINTS = st.lists(
+    st.tuples(st.floats(0, 1e6), st.floats(-1e6, 1e6), st.floats(0, 10)).map(
+        lambda drawn: Point(drawn[0], drawn[1] - drawn[2], drawn[1], drawn[1] + drawn[2])
+    ),
+    min_size=1,
+    max_size=60,
+    unique_by=lambda point: point.x,
+).map(sorted)
+
+
+@given(POINTS, st.integers(16, 120), st.integers(1, 30))
+def test_a_chart_has_the_size_that_was_asked_for(points: list[Point], width: int, height: int) -> None:
+    lines = chart(points, width, height).plain.split("\n")
+    assert len(lines) == height
+    assert {len(line) for line in lines} == {width}
+
+
+def test_a_falling_line_goes_from_the_upper_left_to_the_lower_right() -> None:
+    points = [Point(x, 10 - x, 10 - x, 10 - x) for x in range(11)]
+    first, *_, last = chart(points, 30, 5).plain.split("\n")
+    assert first.lstrip("10. ")[0] != "⠀"
+    assert last[-1] != "⠀"
+    assert first[-1] == "⠀"
+
+
+def test_the_scale_names_the_extremes_of_the_band() -> None:
+    drawn = chart([Point(0, 1, 2, 3), Point(9, 1, 2, 5)], 40, 4).plain
+    assert "5.0000" in drawn
+    assert "1.0000" in drawn
+
+
+def test_the_band_is_drawn_apart_from_the_line() -> None:
+    drawn = chart([Point(x, 0, 5 + x % 2, 10) for x in range(20)], 40, 6)
+    assert {span.style for span in drawn.spans} >= {"cyan", "bright_black"}
+
+
+@pytest.mark.parametrize(("values", "shown"), [([0, 50, 100], "▁▅█"), ([], ""), ([0, 0], "▁▁")])
+def test_a_sparkline_has_eight_heights(values: list[float], shown: str) -> None:
+    assert sparkline(values, 10) == shown

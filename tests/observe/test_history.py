@@ -1,0 +1,153 @@
+"""The history of a run: attempts, curves, nodes, ranks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+from busy_run import GPUS, NODES, NOW, RANKS, STARTS, WENT_ON_AT, busy_files
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.observe.evidence import AttemptEvidence, read_evidence
+from clusterctl.observe.history import History
+from clusterctl.observe.record import read_record
+from clusterctl.observe.samples import parse_sample
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+
+
+@pytest.fixture
+def run(fabricate) -> RunDir:
+    return fabricate(files=busy_files())
+
+
+@pytest.fixture
+def history(run: RunDir) -> History:
+    history = History(run)
+    history.update(read_evidence(read_record(run)).attempts)
+    return history
+
+
+def test_a_restart_undoes_the_steps_after_its_checkpoint(history: History) -> None:
+    assert history.restarts == [WENT_ON_AT]
+    assert history.undone_steps == 50
+    points = history.curves["loss"].points()
+    assert len(points) == 300
+    assert points[-1].x == 300
+
+
+def test_the_split_of_a_step_adds_up(history: History) -> None:
+    split = history.split()
+    assert list(split) == ["sampling", "gathering", "compute", "communication", "other"]
+    assert sum(split.values()) == pytest.approx(1.0)
+
+
+def test_without_a_throughput_of_the_program_the_steps_are_counted(history: History) -> None:
+    assert history.curves["steps_per_second"].mean() == pytest.approx(1.0)
+
+
+def test_nodes_and_ranks_come_from_the_newest_attempt_with_telemetry(history: History) -> None:
+    assert len(history.nodes) == NODES
+    assert len(history.ranks) == RANKS
+    assert all(len(node.gpus) == GPUS for node in history.nodes.values())
+    assert history.ranks[13].seconds.mean() == pytest.approx(1.9)
+    band = history.step_seconds.points()[0]
+    assert band.low < 1.0
+    assert band.high == 1.9
+
+
+def test_the_phases_of_an_attempt_follow_each_other_from_its_start_to_its_end(history: History) -> None:
+    spans = history.attempts[0].phases(NOW)
+    assert (spans[0].stage, spans[0].start) == (Stage.STARTING, STARTS[0])
+    assert spans[-1].end == STARTS[0] + 200
+    assert all(one.end == other.start for one, other in itertools.pairwise(spans))
+    assert history.attempts[0].held(NOW) == 200
+    assert history.attempts[1].phases(NOW)[-1].end == NOW
+
+
+def test_an_exception_of_any_rank_is_worth_a_line(history: History) -> None:
+    told = [happening for happening in history.attempts[0].happenings if happening.bad]
+    assert [(happening.rank, happening.text) for happening in told] == [(5, "RuntimeError: out of memory")]
+
+
+def test_a_second_look_reads_what_was_added_alone(history: History, run: RunDir) -> None:
+    before = len(history.curves["loss"].points())
+    for path in run.path.rglob("*.jsonl"):
+        with path.open("rb+") as out:
+            out.write(b"#")  # what was read already may become anything
+    with run.attempt(1).metrics.open("a") as out:
+        out.write(json.dumps({"time": NOW, "step": 301, "loss": 0.5}) + "\n")
+    history.update()
+    assert len(history.curves["loss"].points()) == before + 1
+    assert history.curves["loss"].last == 0.5
+
+
+def test_a_rank_leaves_once(fabricate) -> None:
+    left = [{"time": at, "event": "exit", "code": 143} for at in (1.0, 2.0)]
+    history = History(fabricate(files={"attempts/0/events/rank_00003.jsonl": left}))
+    history.update()
+    assert [happening.time for happening in history.attempts[0].happenings] == [1.0]
+
+
+def test_of_many_ranks_some_are_read_in_turn_and_all_when_the_attempt_is_over(fabricate) -> None:
+    began = {"time": 1.0, "event": "began", "host": "node"}
+    files = {f"attempts/0/events/rank_{rank:05}.jsonl": [began] for rank in range(200)}
+    run = fabricate(files=files)
+    history = History(run)
+    history.update()
+    assert len(history.attempts[0].nodes) == 200
+    last = run.attempt(0).events(199)
+    last.write_text(
+        last.read_text() + json.dumps({"time": 2.0, "event": "exception", "type": "X", "message": "y"}) + "\n"
+    )
+    history.update()
+    assert not history.attempts[0].happenings
+    for _ in range(3):
+        history.update()
+    assert [happening.rank for happening in history.attempts[0].happenings] == [199]
+    first = run.attempt(0).events(70)
+    first.write_text(first.read_text() + json.dumps({"time": 3.0, "event": "exit", "code": 1}) + "\n")
+    history.update([AttemptEvidence(0, exit_code=1)])
+    assert [happening.rank for happening in history.attempts[0].happenings] == [199, 70]
+
+
+def test_a_thousand_epochs_take_a_few_hundred_spans_and_no_second_is_lost(fabricate) -> None:
+    events = [
+        {"time": float(at), "event": "stage", "stage": "training" if at % 2 else "evaluating"} for at in range(5_001)
+    ]
+    history = History(fabricate(files={"attempts/0/events/rank_00000.jsonl": events}))
+    history.update()
+    timeline = history.attempts[0]
+    assert len(timeline.spans) <= 300
+    assert sum(timeline.seconds.values()) == 5_000
+    assert timeline.phases(5_000.0)[0].start == 0.0
+
+
+def test_a_program_that_logs_without_steps_gets_a_curve_all_the_same(fabricate) -> None:
+    lines = [{"time": float(at), "loss": 1.0 / (at + 1)} for at in range(20)]
+    history = History(fabricate(files={"attempts/0/metrics.jsonl": lines}))
+    history.update()
+    assert len(history.curves["loss"].points()) == 20
+
+
+def test_names_without_end_do_not_take_memory_without_end(fabricate) -> None:
+    lines = [{"time": 1.0, "step": step, f"name_{step}": 1.0} for step in range(500)]
+    history = History(fabricate(files={"attempts/0/metrics.jsonl": lines}))
+    history.update()
+    assert len(history.curves) <= 64
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text("a0é", max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("a0é", max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = st.sampled_from(["time", "cpu", "cpus", "memory", "gpus", "ranks", "disk_read"])
+
+
+@given(st.dictionaries(NAMES, JSON))
+def test_a_foreign_line_of_telemetry_says_nothing_and_breaks_nothing(record: dict[str, object]) -> None:
+    sample = parse_sample(record)
+    assert sample is None or isinstance(sample.time, int | float)

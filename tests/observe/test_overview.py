@@ -1,0 +1,114 @@
+"""What a monitor looks at again and again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from busy_run import busy_files
+
+from clusterctl.errors import SlurmError
+from clusterctl.observe import overview as overview_module
+from clusterctl.observe.evidence import read_evidence
+from clusterctl.observe.overview import Overview
+from clusterctl.runs.stages import Stage
+from clusterctl.slurm import Snapshot
+
+ENDED = {
+    "submission.json": {"job_id": "7"},
+    "attempts/0/host.json": {"attempt": 0, "job_id": "7", "start": 1.0, "end": 2.0, "exit_code": 0, "signal": ""},
+    "finished.json": {"time": 2.0},
+}
+
+
+class Asked:
+    """A Slurm that counts its questions."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.silent = False
+
+    def snapshot(self) -> Snapshot:
+        self.count += 1
+        if self.silent:
+            raise SlurmError("no answer")
+        return Snapshot({}, float(self.count))
+
+
+@pytest.fixture
+def asked() -> Asked:
+    return Asked()
+
+
+def test_the_newest_run_is_looked_at_closely_unless_another_one_is_selected(fabricate, asked) -> None:
+    first = fabricate("cora-20260101-000000-0000", ENDED)
+    second = fabricate("cora-20260102-000000-0000", busy_files())
+    overview = Overview(first.path.parent, slurm_of=lambda cluster: asked)
+    assert overview.look().selected.status.record.run == second
+    assert overview.look(first.id).selected.status.record.run == first
+    assert [status.record.run for status in overview.look().statuses] == [second, first]
+
+
+def test_a_run_that_has_ended_is_read_once_and_again_when_it_was_resumed(fabricate, asked, monkeypatch) -> None:
+    run = fabricate(files=ENDED)
+    read = []
+    monkeypatch.setattr(
+        "clusterctl.observe.status.read_evidence", lambda record: read.append(1) or read_evidence(record)
+    )
+    overview = Overview(run.path.parent, slurm_of=lambda cluster: asked)
+    for _ in range(3):
+        assert overview.look().statuses[0].stage is Stage.FINISHED
+    assert len(read) == 1
+    run.finished_json.unlink()
+    (run.attempts_folder / "1").mkdir()
+    overview.look()
+    assert len(read) > 1
+
+
+def test_slurm_is_asked_no_more_often_than_the_floor_allows(fabricate, asked) -> None:
+    run = fabricate(files=busy_files())
+    now = [0.0]
+    overview = Overview(run.path.parent, slurm_of=lambda cluster: asked, clock=lambda: now[0])
+    for tick in range(30):
+        now[0] = tick * 2.0
+        overview.look()
+    assert asked.count == 6  # a minute with a floor of ten seconds
+    asked.silent = True
+    now[0] = 100.0
+    assert [problem.message for problem in overview.look().problems] == ["no answer"]
+
+
+def test_the_log_keeps_its_last_lines_alone(fabricate, asked) -> None:
+    lines = "".join(f"line {number}\n" for number in range(2_000))
+    run = fabricate(files=busy_files() | {"attempts/1/logs/rank_00000.out": lines})
+    overview = Overview(run.path.parent, slurm_of=lambda cluster: asked)
+    assert overview.look().selected.log[-1].content == b"line 1999"
+    with run.attempt(1).log(0).open("a") as out:
+        out.write(lines)
+    assert len(overview.look().selected.log) == overview_module._LINES
+
+
+def test_a_run_that_was_deleted_is_missed_and_nothing_breaks(fabricate, asked) -> None:
+    run = fabricate(files=busy_files())
+    overview = Overview(run.path.parent, slurm_of=lambda cluster: asked)
+    assert overview.look(run.id).selected
+    shutil.rmtree(run.path)
+    scene = overview.look(run.id)
+    assert (scene.statuses, scene.selected) == ((), None)
+
+
+def test_a_damaged_run_hides_no_other(fabricate, asked) -> None:
+    good = fabricate("cora-20260101-000000-0000", ENDED)
+    fabricate("cora-20260102-000000-0000", {"run.json": "{"})
+    scene = Overview(good.path.parent, slurm_of=lambda cluster: asked).look()
+    assert [status.record.run for status in scene.statuses] == [good]
+    assert len(scene.problems) == 1
+
+
+def test_what_happened_is_told_in_the_order_of_time(fabricate, asked) -> None:
+    run = fabricate(files=busy_files())
+    happenings = Overview(run.path.parent, slurm_of=lambda cluster: asked).look().selected.happenings
+    assert [happening.time for happening in happenings] == sorted(happening.time for happening in happenings)
+    assert happenings[0].text == "submitted"
+    assert json.dumps([happening.text for happening in happenings]).count("attempt 1 starts on node[0-3]") == 1
