@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from clusterctl.observe.evidence import AttemptEvidence, read_evidence
 from clusterctl.observe.history import History
 from clusterctl.observe.record import read_record
-from clusterctl.observe.samples import parse_sample
+from clusterctl.observe.telemetry import parse_sample
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 

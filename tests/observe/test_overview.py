@@ -66,17 +66,12 @@ def test_a_run_that_has_ended_is_read_once_and_again_when_it_was_resumed(fabrica
     assert len(read) > 1
 
 
-def test_slurm_is_asked_no_more_often_than_the_floor_allows(fabricate, asked) -> None:
+def test_a_silent_slurm_is_told_of_and_the_runs_are_shown_all_the_same(fabricate, asked) -> None:
     run = fabricate(files=busy_files())
-    now = [0.0]
-    overview = Overview(run.path.parent, slurm_of=lambda cluster: asked, clock=lambda: now[0])
-    for tick in range(30):
-        now[0] = tick * 2.0
-        overview.look()
-    assert asked.count == 6  # a minute with a floor of ten seconds
     asked.silent = True
-    now[0] = 100.0
-    assert [problem.message for problem in overview.look().problems] == ["no answer"]
+    scene = Overview(run.path.parent, slurm_of=lambda cluster: asked).look()
+    assert [problem.message for problem in scene.problems] == ["no answer"]
+    assert [status.record.run for status in scene.statuses] == [run]
 
 
 def test_the_log_keeps_its_last_lines_alone(fabricate, asked) -> None:

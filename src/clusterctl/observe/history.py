@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.observe.curve import Curve
 from clusterctl.observe.evidence import numbers_of
 from clusterctl.observe.growing_records import MOST_BYTES, GrowingRecords
-from clusterctl.observe.samples import parse_sample
+from clusterctl.observe.telemetry import parse_sample
 from clusterctl.observe.timeline import AttemptTimeline
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clusterctl.observe.evidence import AttemptEvidence, Number
-    from clusterctl.observe.samples import Beat, Sample
+    from clusterctl.observe.telemetry import Beat, Sample
     from clusterctl.runs.layout import RunDir
 
 SPLIT = ("sampling", "gathering", "compute", "communication")

@@ -1,7 +1,7 @@
 """What a monitor shows, looked at again and again: the runs, and everything of the one that is selected.
 
 A run that has ended is read once and kept until its directory changes; Slurm is asked through `report`, with one
-question for all runs, and no more often than the cluster's floor allows.
+question for all runs, whose answer all processes of the user share.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.errors import SlurmError
+from clusterctl.observe.collapse import collapsed
 from clusterctl.observe.evidence import read_evidence
 from clusterctl.observe.find import newest_first
 from clusterctl.observe.history import History
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from clusterctl.errors import ConfigError
+    from clusterctl.errors import ConfigError, SlurmError
     from clusterctl.observe.logs import Line
     from clusterctl.observe.record import Record
     from clusterctl.observe.stage import Status
@@ -77,7 +77,7 @@ class Overview:
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of
     clock: Callable[[], float] = time.time
     _ended: dict[RunDir, tuple[_Stamp, Status]] = field(default_factory=dict, init=False)
-    _polite: dict[tuple[str, str | None], _Polite] = field(default_factory=dict, init=False)
+    _noted: dict[tuple[str, str | None], _Noted] = field(default_factory=dict, init=False)
     _closely: _Closely | None = field(default=None, init=False)
 
     def look(self, selected: str | None = None) -> Scene:
@@ -96,7 +96,7 @@ class Overview:
         chosen = next((status for status in statuses if status.record.run.id == selected), None)
         if chosen is None and statuses and selected is None:
             chosen = statuses[0]
-        snapshots = tuple(polite.kept for polite in self._polite.values() if polite.kept)
+        snapshots = tuple(noted.kept for noted in self._noted.values() if noted.kept)
         return Scene(found.as_of, statuses, self._look_closely(chosen), found.problems, snapshots)
 
     def _look_closely(self, status: Status | None) -> Selected | None:
@@ -108,32 +108,20 @@ class Overview:
 
     def _slurm(self, cluster: Cluster) -> Slurm:
         key = (cluster.kind, cluster.slurm_conf)
-        if key not in self._polite:
-            self._polite[key] = _Polite(self.slurm_of(cluster), float(cluster.polling_floor), self.clock)
-        return self._polite[key]  # type: ignore[return-value]
+        if key not in self._noted:
+            self._noted[key] = _Noted(self.slurm_of(cluster))
+        return self._noted[key]  # type: ignore[return-value]
 
 
 @dataclass
-class _Polite:
-    """A Slurm whose snapshot is kept until the cluster's floor has passed; an error is kept as long."""
+class _Noted:
+    """A Slurm whose last answer is kept, to tell how old it is; how often it is asked is the answer's own matter."""
 
     slurm: Slurm
-    floor: float
-    clock: Callable[[], float]
     kept: Snapshot | None = None
-    _error: SlurmError | None = None
-    _next: float = 0.0
 
     def snapshot(self) -> Snapshot:
-        now = self.clock()
-        if now >= self._next:
-            self._next = now + self.floor
-            try:
-                self.kept, self._error = self.slurm.snapshot(), None
-            except SlurmError as error:
-                self._error = error
-        if self._error is not None or self.kept is None:
-            raise self._error or SlurmError("no answer yet")
+        self.kept = self.slurm.snapshot()
         return self.kept
 
 
@@ -149,7 +137,7 @@ class _Closely:
 
     def look(self, status: Status) -> Selected:
         self._history.update(read_evidence(status.record).attempts)
-        self._lines.extend(self._logs.read(ended=status.stage.ended and status.sure))
+        self._lines.extend(collapsed(self._logs.read(ended=status.stage.ended and status.sure)))
         return Selected(status, self._history, tuple(self._lines), tuple(happenings(status, self._history)))
 
 

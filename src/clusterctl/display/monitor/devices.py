@@ -14,7 +14,7 @@ from clusterctl.insight.slow_ranks import Pace, stragglers
 
 if TYPE_CHECKING:
     from clusterctl.observe.history import History, NodeHistory
-    from clusterctl.observe.samples import Gpu
+    from clusterctl.observe.telemetry import Gpu
 
 _STALE_SECONDS = 60
 _HEAT = ((90, "white on green"), (60, "black on green"), (30, "black on yellow"), (0, "white on red"))

@@ -14,7 +14,7 @@ from clusterctl.runs.stages import Stage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.observe.logs import Source
+    from clusterctl.observe.logs import Line
     from clusterctl.observe.overview import Scene, Selected
 
 
@@ -24,8 +24,8 @@ def log(selected: Selected, width: int, height: int, back: int = 0) -> Text:
     several = len({line.source.rank for line in lines}) > 1
     shown = []
     for line in lines[-height:]:
-        text = Text(_label(line.source), "dim") if several else Text()
-        shown.append(text.append(as_shown(line.content).expandtabs(4)))
+        text = Text(_label(line), "dim") if several else Text()
+        shown.append(text.append(as_shown(line.text).expandtabs(4)))
     return fitted(shown or [Text("nothing written yet", "dim")], width, height)
 
 
@@ -69,6 +69,10 @@ def why(selected: Selected, findings: Sequence[str], width: int, height: int) ->
     return fitted(lines or [Text("nothing is wrong that its ranks would have told", "dim")], width, height)
 
 
-def _label(source: Source) -> str:
+def _label(line: Line) -> str:
+    """Whose line it is: r03, or x32 where so many ranks wrote the same."""
+    source = line.source
     attempt = f"a{source.attempt} " if source.attempt else ""
+    if len(line.ranks) > 1:
+        return f"{attempt}x{len(line.ranks):<2} "
     return f"{attempt}host " if source.rank is None else f"{attempt}r{source.rank:02} "

@@ -11,12 +11,10 @@ from clusterctl.display.monitor.lines import bar, beside, fitted
 from clusterctl.display.monitor.run_rows import stage_style
 from clusterctl.display.plain import duration, number, plain, share
 from clusterctl.display.units import compact
+from clusterctl.observe.pace import seconds_left
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from clusterctl.observe.curve import Curve
-    from clusterctl.observe.evidence import Number
     from clusterctl.observe.history import History
     from clusterctl.observe.overview import Selected
 
@@ -98,27 +96,13 @@ def _facts(selected: Selected, now: float, width: int) -> list[Text]:
     step, steps = metrics.get("step"), metrics.get("steps")
     if step is not None and steps:
         second.append(bar(step / steps, min(24, width // 3)), "green").append(f" step {share(step, steps)}")
-    if left := remaining(selected, metrics, now):
-        second.append("  left ", "dim").append(left)
+    pace = status.attempt.pace if status.attempt and not status.stage.ended else None
+    if (left := seconds_left(metrics, pace, now)) is not None:
+        second.append("  left ", "dim").append(duration(left))
     loss = selected.history.curves.get("loss")
     if loss is not None and loss.broken and loss.first_broken is not None:
         second.append(f"  loss is no number since step {loss.first_broken:.0f}", "bold red")
     return [first, second] if second else [first]
-
-
-def remaining(selected: Selected, metrics: Mapping[str, Number], now: float) -> str:
-    """The time that is left at the pace of this attempt so far; nothing for a run that does not train."""
-    step, steps = metrics.get("step"), metrics.get("steps")
-    attempt = selected.status.attempt
-    rate = selected.history.curves.get("steps_per_second")
-    if step is None or steps is None or attempt is None or attempt.start is None or rate is None:
-        return ""
-    if selected.status.stage.ended or steps <= step:
-        return ""
-    timeline = selected.history.attempts.get(attempt.number)
-    began = next((span.start for span in timeline.spans if span.stage == "training"), None) if timeline else None
-    done = step - (selected.history.restarts[-1] - 1 if selected.history.restarts else 0)
-    return duration((steps - step) * (now - began) / done) if began is not None and done > 0 else ""
 
 
 def _row(curves: list[Titled], first: int, width: int, height: int) -> Text:
