@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterctl.errors import ClusterctlError, TaskError
+from clusterctl.runs import fence
 from clusterctl.runs.events import Events
 from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
@@ -40,6 +41,8 @@ class Entry:
         stop = StopRequest()
         stop.install(on_terminate=lambda: events.exit(EXIT_TERMINATED))
         events.began(place.local_rank, place.node_rank)
+        if attempt is not None:
+            fence.watch(attempt, lambda newer: _step_down(newer, events, stop))
         events.stage(Stage.IMPORTING)
         try:
             record = read_json(RunDir(Path(self.run_dir)).run_json)
@@ -62,6 +65,13 @@ class Entry:
             events.exit(1)
             raise
         events.exit(0)
+
+
+def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
+    """Leave to a newer attempt what belongs to the run."""
+    events.tell("superseded", by=newer)
+    print(f"attempt {newer} of this run has begun: this one leaves", file=sys.stderr, flush=True)
+    stop.terminate()
 
 
 def _explained(raised: ClusterctlError | ModuleNotFoundError) -> ClusterctlError:

@@ -4,6 +4,7 @@
 
     {"time": ..., "event": "stage", "stage": "training", "epoch": 3}
     {"time": ..., "event": "exception", "type": "ValueError", "message": "...", "traceback": "..."}
+    {"time": ..., "event": "checkpoint", "name": "0-40", "seconds": 0.2}
     {"time": ..., "event": "exit", "code": 1}
 """
 
@@ -42,6 +43,10 @@ class Events:
             self._failed = True
             text = "".join(traceback.format_exception(error))
             self._write("exception", type=type(error).__name__, message=str(error), traceback=text)
+
+    def tell(self, event: str, **details: Any) -> None:
+        """Record anything else that happened."""
+        self._write(event, **details)
 
     def exit(self, code: int) -> None:
         self._write("exit", code=code)

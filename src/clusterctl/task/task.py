@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,14 @@ from torch import distributed as dist
 from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.metrics import MetricsWriter
 from clusterctl.runs.stages import Stage
+from clusterctl.spec import Checkpoint
 from clusterctl.task.device import check_exclusive, choose_device, gpu_identity, visible_gpus
 from clusterctl.task.groups import call_roll, node_group
 from clusterctl.task.once import prepared_once
 from clusterctl.task.rendezvous import meet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from clusterctl.runs.events import Events
     from clusterctl.runs.place import Place
@@ -39,6 +40,9 @@ class Task:
     events: Events
     metrics: MetricsWriter
     stop: StopRequest
+    attempt: Attempt | None = None
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    restarts: bool = False  # whether the run is started again when a rank asks for it
 
     @property
     def leads_node(self) -> bool:
@@ -72,8 +76,14 @@ def joined(
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // node.size()))
     metrics, cache = MetricsWriter(attempt, place.rank), _cache_folder(attempt)
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # its default is beside the code, maybe read-only
-    yield Task(place, device, node, cache, events, metrics, stop)
+    yield Task(place, device, node, cache, events, metrics, stop, attempt, job.checkpoint, may_restart(job))
     dist.destroy_process_group()  # not after an error: NCCL would wait for ranks that may never come
+
+
+def may_restart(job: Job, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the batch script may send the run back to the queue once more."""
+    count = environment.get("SLURM_RESTART_COUNT", "0")
+    return job.resources.requeue and int(count if count.isdigit() else 0) < job.restart.limit
 
 
 def _cache_folder(attempt: Attempt | None) -> Path:

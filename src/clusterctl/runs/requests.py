@@ -1,0 +1,46 @@
+"""A task's request that the run be started again: a file, as inside a container nobody can ask Slurm.
+
+The batch script acts on it when all tasks have left (docs/decisions/0010-what-is-started-again.md).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.runs.files import read_json, write_json
+from clusterctl.runs.layout import RunDir
+
+if TYPE_CHECKING:
+    from clusterctl.runs.layout import Attempt
+
+EXIT_RESTART = 75  # sysexits.h: try again later
+
+
+def request_restart(attempt: Attempt, reason: str, **details: Any) -> None:
+    """Ask that the run of `attempt` be started again; to be called by one rank, before any leaves.
+
+    `reason` is "warned" or "hang". With `step` - how far the attempt came - it is compared with the last request's: a
+    run that makes no progress is not started again. `progress` says so outright.
+    """
+    path = RunDir(attempt.path.parents[1]).requeue_json
+    step = details.get("step")
+    progress = details.pop("progress", None)
+    if progress is None:
+        progress = _is_further(step, _last_step(path))
+    record = {"attempt": attempt.number, "reason": reason, "time": time.time(), "step": step}
+    write_json(path, {**record, **details, "progress": bool(progress)})
+
+
+def _last_step(path: Any) -> Any:
+    try:
+        record = read_json(path)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return record.get("step") if isinstance(record, dict) else None
+
+
+def _is_further(step: Any, last: Any) -> bool:
+    """Unknown counts as further: the number of restarts is bounded all the same."""
+    both = isinstance(step, int | float) and isinstance(last, int | float)
+    return step > last if both else True
