@@ -141,6 +141,7 @@ def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabrica
                 "sure": True,
                 "job_id": "12",
                 "attempt": 0,
+                "attempts": 1,
                 "epoch": 2,
                 "epochs": 2,
                 "step": 4,

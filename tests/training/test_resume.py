@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import CORA, IMDB, run_program
+from ranks import CORA, run_program
 
 from clusterctl.runs.layout import RunDir
 
@@ -73,9 +74,8 @@ def trained(task, name, train, objective_of, steps=(), folds=0, every=0, first=0
             break
         except SystemExit as leaving:
             said["left"].append([leaving.code, max(losses)])
-    weights = [float(p.detach().double().sum()) for p in objective.model.parameters()]
-    whole = torch.cat([p.detach().double().flatten() for p in objective.model.parameters()])
-    return said | {{"losses": losses, "digest": digest(objective.model), "scores": scores, "weights": whole.tolist()[::97]}}
+    whole = torch.cat([p.detach().double().flatten() for p in objective.model.parameters()]).tolist()
+    return said | {{"losses": losses, "digest": digest(objective.model), "scores": scores, "weights": whole[::97]}}
 """
 
 CORA_TASK = """
@@ -86,22 +86,25 @@ with joined(Job(name="t", workload="reddit"), "cpu", place, current_attempt(), E
 
 
 def test_four_ranks_end_with_the_same_bits_as_an_undisturbed_training(tmp_path: Path) -> None:
-    """Warned in the middle of an epoch, at its last step, and twice; with selection by patience, dropout, a schedule."""
+    """Warned within an epoch, at its last step, and twice; with dropout, a schedule, and selection by patience."""
     said = interrupted(tmp_path, [[3], [7], [5, 12]])
     assert_same(said)
     assert [leave for leave, _ in said[2]["left"]] == [75, 75]
 
 
+STEPS = [[step] for step in sorted(random.Random(6).sample(range(1, 26), 19))]
+
+
 @pytest.mark.long
 def test_so_they_do_when_preempted_at_twenty_random_steps(tmp_path: Path) -> None:
-    said = interrupted(tmp_path, [[step] for step in range(1, 27)][:20] + [[3, 9, 10, 17]])
+    said = interrupted(tmp_path, [*STEPS, [3, 9, 10, 17]])
     assert_same(said)
 
 
 def interrupted(folder: Path, plans: list[list[int]]) -> dict[str, Any]:
     body = f"""
     train = RedditTrain(batch_size=64, epochs=4, hidden_channels=32, dropout=0.5, schedule="cosine", warmup=0.2,
-                        patience=2, clip_norm=1.0, precision="float32")
+                        patience=4, clip_norm=1.0, precision="float32")
     result = {{"none": trained(task, "none", train, objective_of)}}
     for number, steps in enumerate({plans!r}):
         result[number] = trained(task, f"run-{{number}}", train, objective_of, steps)

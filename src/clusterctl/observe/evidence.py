@@ -31,6 +31,7 @@ class AttemptEvidence:
     start: float | None = None
     end: float | None = None
     exit_code: int | None = None
+    requeued: bool = False  # its batch script has sent the job back to the queue
     terminated: bool = False  # ended from outside: TERM of a time limit, cancel or preemption, or a lost node
     stage: Stage | None = None
     metrics: dict[str, Number] = field(default_factory=dict)
@@ -65,6 +66,8 @@ def read_evidence(record: Record) -> Evidence:
     if attempts:
         attempts[-1] = replace(attempts[-1], stage=_read_stage(folders[-1]), metrics=_read_metrics(folders[-1]))
     job_id = _job_id(submission) or (attempts[-1].job_id if attempts else "")
+    if finished and attempts and _whole(finished, "attempt") not in (None, attempts[-1].number):
+        finished = None  # of an attempt that was given up for lost, and followed by another one
     return Evidence(record, job_id or None, _mark(cancelled), _mark(finished), tuple(attempts))
 
 
@@ -83,6 +86,7 @@ def _read_attempt(attempt: Attempt) -> AttemptEvidence:
         start=_number(host, "start"),
         end=_number(host, "end"),
         exit_code=_whole(host, "exit_code"),
+        requeued=host.get("requeued") is True,
         terminated=_text(host, "signal") != "",
     )
 

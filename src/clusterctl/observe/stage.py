@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.runs.requests import EXIT_RESTART
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm.queue import JobState
 
@@ -87,8 +88,12 @@ def _settled_stage(evidence: Evidence) -> Stage | None:
         return None
     if evidence.cancelled_at is not None:
         return Stage.CANCELLED
+    if last.requeued:
+        return None
     if last.terminated:
         return Stage.TIMED_OUT if _reached_limit(evidence, last) else None  # preempted, cancelled by hand or requeued
+    if last.exit_code == EXIT_RESTART:  # it was warned, has saved and left, and nothing starts it again
+        return Stage.TIMED_OUT if _reached_limit(evidence, last) else Stage.PREEMPTED
     return Stage.FAILED if last.exit_code else Stage.FINISHED
 
 
@@ -99,7 +104,7 @@ def _stage_by_slurm(evidence: Evidence, now: float) -> Stage:
     if job is None:
         if evidence.cancelled_at is not None:
             return Stage.CANCELLED
-        if last and last.exit_code is not None:
+        if last and last.exit_code is not None and not last.requeued:
             return Stage.PREEMPTED  # TERM far from the limit, nobody's cancel, and not in the queue again
         on_its_way = evidence.job_id is None and now - evidence.record.created < SUBMIT_SECONDS
         return Stage.QUEUED if on_its_way else Stage.LOST
@@ -107,6 +112,8 @@ def _stage_by_slurm(evidence: Evidence, now: float) -> Stage:
         return Stage.QUEUED
     if job.state.ended:
         return _STAGE_OF_ENDED_JOB.get(job.state, Stage.FAILED)
+    if last and last.requeued and not _started_again(evidence, last):
+        return Stage.QUEUED  # Slurm is still taking the last attempt down
     return Stage.STARTING if last is None or _started_again(evidence, last) else _stage_by_files(evidence)
 
 
@@ -115,7 +122,7 @@ def _stage_by_files(evidence: Evidence) -> Stage:
     if not evidence.attempts:
         return Stage.QUEUED
     last = evidence.attempts[-1]
-    return last.stage or Stage.STARTING
+    return Stage.QUEUED if last.requeued else last.stage or Stage.STARTING
 
 
 def _started_again(evidence: Evidence, last: AttemptEvidence) -> bool:
@@ -130,5 +137,8 @@ def _reached_limit(evidence: Evidence, last: AttemptEvidence) -> bool:
         return True
     if last.start is None or last.end is None:
         return False
-    limit = evidence.record.job.resources.time
-    return last.end - last.start >= limit - min(_LONGEST_SLACK_SECONDS, limit / 4)
+    resources = evidence.record.job.resources
+    slack = min(_LONGEST_SLACK_SECONDS, resources.time / 4)
+    if last.exit_code == EXIT_RESTART:  # it left when it was warned
+        slack += resources.warning or 0
+    return last.end - last.start >= resources.time - slack

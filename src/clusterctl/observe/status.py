@@ -95,6 +95,7 @@ def _run_record(status: Status) -> dict[str, Any]:
         "sure": status.sure,
         "job_id": status.job_id,
         "attempt": status.attempt.number if status.attempt else None,
+        "attempts": status.attempts,
         **{name: metrics.get(name) for name in known},
         "metrics": metrics,
         "nodes": record.job.resources.nodes,
