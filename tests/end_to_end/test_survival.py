@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from ranks import run_job
 from scenario import Stage, wait_until
 
 from clusterctl.runs.files import read_json, read_lines
 from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Data, Job, RedditTrain
 
 CORA = Path(__file__).resolve().parents[2] / "data" / "cora"
 JOB = f"""
 workload = "reddit"
 [resources]
 nodes = 2
-tasks_per_node = 2
 time = "30m"
+[checkpoint]
+every = "1s"
 [train]
 epochs = 25
-batch_size = 64
+batch_size = 128
 evaluate_every = 5
 [data]
 root = {json.dumps(str(CORA))}
@@ -33,32 +39,106 @@ def steps_of(run: RunDir, attempt: int = 0) -> dict[int, float]:
     return {line["step"]: line["loss"] for line in read_lines(run.attempt(attempt).metrics) if "loss" in line}
 
 
-def wait_for_step(run: RunDir, step: int, attempt: int = 0) -> None:
-    wait_until(lambda: len(steps_of(run, attempt)) >= step, 90, f"step {step} of attempt {attempt}")
+def losses_of(run: RunDir) -> dict[int, float]:
+    """The losses that count: those of later attempts replace what an earlier one did beyond its last checkpoint."""
+    found: dict[int, float] = {}
+    for attempt in run.attempts():
+        found |= steps_of(run, attempt.number)
+    return found
 
 
-@pytest.fixture
-def undisturbed(stage: Stage) -> RunDir:
-    return stage.submit(stage.write_job("calm", JOB), "--wait")
+def wait_for_steps(run: RunDir, count: int, attempt: int) -> None:
+    wait_until(lambda: len(steps_of(run, attempt)) >= count, 90, f"{count} steps of attempt {attempt}")
+
+
+def wait_for_checkpoint(run: RunDir, attempt: int) -> None:
+    wait_until(lambda: list(run.checkpoints.glob(f"{attempt}-*")), 60, f"a checkpoint of attempt {attempt}")
+
+
+def host(run: RunDir, attempt: int) -> dict[str, Any]:
+    return dict(read_json(run.attempt(attempt).host_json))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, float], dict[str, torch.Tensor]]:
+    """Losses and weights of the same training on two ranks, left alone."""
+    run = RunDir(tmp_path_factory.mktemp("calm") / "run-20260101-000000-aaaa")
+    train = RedditTrain(epochs=25, batch_size=128, evaluate_every=5, device="cpu")
+    run_job(Job(name="calm", workload="reddit", data=Data(root=str(CORA)), train=train), run, [1, 1])
+    return losses_of(run), torch.load(run.weights)
+
+
+def assert_undisturbed(run: RunDir, expected: tuple[dict[int, float], dict[str, torch.Tensor]]) -> None:
+    losses, weights = expected
+    assert losses_of(run) == losses
+    ours = torch.load(run.weights)
+    assert ours.keys() == weights.keys()
+    assert all(torch.equal(ours[name], weights[name]) for name in weights)
 
 
 def test_a_warned_run_saves_goes_back_to_the_queue_and_ends_with_the_same_weights(
-    stage: Stage, undisturbed: RunDir
+    stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
 ) -> None:
     run = stage.submit(stage.write_job("warned", JOB))
-    wait_for_step(run, 12)
+    wait_for_steps(run, 20, attempt=0)
     stage.slurm("scancel", "--signal=USR2", stage.job_id(run))
-    stage.wait_for_stage(run, "finished", seconds=120)
-    hosts = [read_json(attempt.host_json) for attempt in run.attempts()]
-    assert [(host["exit_code"], host.get("requeued", False), host["restart_count"]) for host in hosts] == [
-        (75, True, 0),
-        (0, False, 1),
+    status = stage.wait_for_stage(run, "finished", seconds=120)
+    assert [(host(run, n)["exit_code"], host(run, n).get("requeued", False)) for n in (0, 1)] == [
+        (75, True),
+        (0, False),
     ]
-    assert read_json(run.requeue_json)["attempt"] == 0
-    assert stage.status(run)["attempts"] == 2
-    first, second = steps_of(run, 0), steps_of(run, 1)
-    assert max(first) + 1 == min(second)
-    assert first | second == steps_of(undisturbed)
-    ours, theirs = torch.load(run.weights), torch.load(undisturbed.weights)
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert [host(run, n)["restart_count"] for n in (0, 1)] == [0, 1]
+    assert (read_json(run.requeue_json)["attempt"], status["attempts"]) == (0, 2)
+    assert max(steps_of(run, 0)) + 1 == min(steps_of(run, 1))
+    assert_undisturbed(run, undisturbed)
+
+
+@pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
+def test_requeued_killed_cancelled_and_resumed_by_hand_it_ends_with_the_same_weights(
+    stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
+) -> None:
+    run = stage.submit(stage.write_job("tried", JOB))
+    wait_for_steps(run, 5, attempt=0)
+    refused = stage.call("resume", run.id, "--cluster", stage.cluster)
+    assert refused.returncode == 2
+    assert "has not ended" in refused.stderr
+
+    stage.slurm("scontrol", "requeue", stage.job_id(run))  # TERM alone: it saves and leaves
+    wait_for_steps(run, 5, attempt=1)
+    assert min(steps_of(run, 1)) == max(steps_of(run, 0)) + 1
+
+    wait_for_checkpoint(run, attempt=1)
+    (victim,) = alive(run, rank=1)
+    os.kill(victim, signal.SIGKILL)
+    wait_for_steps(run, 5, attempt=2)
+    assert host(run, 1)["requeued"]
+    assert 1 < min(steps_of(run, 2)) <= max(steps_of(run, 1)) + 1
+
+    wait_for_checkpoint(run, attempt=2)
+    assert stage.call("cancel", run.id, "--cluster", stage.cluster).returncode == 0
+    stage.wait_for_stage(run, "cancelled", seconds=30)
+    first_job = stage.job_id(run)
+    done = stage.call("resume", run.id, "--cluster", stage.cluster, "--nodes", "1", "--tasks-per-node", "2", "--wait")
+    assert done.returncode == 0, done.stderr
+    status = stage.status(run)
+    assert (status["stage"], status["attempts"], status["nodes"]) == ("finished", 4, 1)
+    assert status["job_id"] == stage.job_id(run) != first_job
+    assert read_json(run.submissions / "0" / "submission.json")["job_id"] == first_job
+    assert_undisturbed(run, undisturbed)
+    again = stage.call("resume", run.id, "--cluster", stage.cluster)
+    assert again.returncode == 2
+    assert "has finished" in again.stderr
+
+
+def alive(run: RunDir, rank: int) -> list[int]:
+    """The processes of a rank, known by their environment."""
+    marks = {f"CLUSTERCTL_RUN_DIR={run.path}", f"SLURM_PROCID={rank}"}
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = set((folder / "environ").read_bytes().decode(errors="replace").split("\0"))
+        except OSError:
+            continue
+        if marks <= variables:
+            found.append(int(folder.name))
+    return sorted(found)

@@ -32,6 +32,7 @@ COMMANDS = {
     "status": "Show runs: stage, progress, accuracy",
     "logs": "Show what the ranks of a run wrote",
     "cancel": "End runs, waiting or running",
+    "resume": "Start a run again that ended before it was finished",
     "release": "Let a run start that was submitted with --hold",
     "doctor": "Check this machine and a cluster",
     "sandbox": "Start a real Slurm on this machine",

@@ -2,7 +2,7 @@
 
 from clusterctl.config.clusters import chosen_runs_folder, load_cluster
 from clusterctl.config.places import find_file, names, runs_folder, state_folder
-from clusterctl.config.resolve import Resolved, resolve
+from clusterctl.config.resolve import Resolved, resolve, resolve_again
 
 __all__ = [
     "Resolved",
@@ -11,6 +11,7 @@ __all__ = [
     "load_cluster",
     "names",
     "resolve",
+    "resolve_again",
     "runs_folder",
     "state_folder",
 ]

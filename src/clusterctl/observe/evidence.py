@@ -55,6 +55,12 @@ class Evidence:
     attempts: tuple[AttemptEvidence, ...]
     answer: Answer | None = None
 
+    @property
+    def last(self) -> AttemptEvidence | None:
+        """The last attempt of the present job: a run that was resumed has older ones."""
+        found = self.attempts[-1] if self.attempts else None
+        return found if found and found.number >= self.record.past_attempts else None
+
 
 def read_evidence(record: Record) -> Evidence:
     """Look at the run directory once. A file that is missing, or is none of ours, says nothing."""
@@ -65,7 +71,8 @@ def read_evidence(record: Record) -> Evidence:
     attempts = [_read_attempt(folder) for folder in folders]
     if attempts:
         attempts[-1] = replace(attempts[-1], stage=_read_stage(folders[-1]), metrics=_read_metrics(folders[-1]))
-    job_id = _job_id(submission) or (attempts[-1].job_id if attempts else "")
+    known = [_job_id(submission), attempts[-1].job_id if attempts else ""]
+    job_id = next((number for number in known if number and number not in record.past_jobs), "")
     if finished and attempts and _whole(finished, "attempt") not in (None, attempts[-1].number):
         finished = None  # of an attempt that was given up for lost, and followed by another one
     return Evidence(record, job_id or None, _mark(cancelled), _mark(finished), tuple(attempts))

@@ -23,6 +23,14 @@ class Record:
     created: float
     job: Job
     cluster: Cluster
+    resumed: float | None = None  # when it was last submitted anew
+    past_attempts: int = 0  # those before that
+    past_jobs: frozenset[str] = frozenset()
+
+    @property
+    def submitted(self) -> float:
+        """When the present job was submitted."""
+        return self.created if self.resumed is None else self.resumed
 
     @property
     def controller(self) -> tuple[str, str | None]:
@@ -51,7 +59,11 @@ def _parse(run: RunDir, content: dict[str, Any]) -> Record:
     created = float(content["created"])
     if not math.isfinite(created):
         raise ValueError(f"created: {created}")
-    return Record(run, created, job, cluster)
+    resumes = content.get("resumes") or []
+    if not resumes:
+        return Record(run, created, job, cluster)
+    past_jobs = frozenset(str(one["job_id"]) for one in resumes if one["job_id"])
+    return Record(run, created, job, cluster, float(resumes[-1]["time"]), int(resumes[-1]["attempts"]), past_jobs)
 
 
 def _shown(error: Exception) -> str:

@@ -64,14 +64,14 @@ def judge(evidence: Evidence, now: float) -> Status:
     by_files = _settled_stage(evidence)
     job = evidence.answer.job if evidence.answer else None
     stage = by_files or (_stage_by_slurm(evidence, now) if evidence.answer else _stage_by_files(evidence))
-    last = evidence.attempts[-1] if evidence.attempts else None
+    last = evidence.last
     end = (last.end if last else None) or (job.end_time if job else None)
     return Status(
         record=evidence.record,
         stage=stage,
         sure=by_files is not None or evidence.answer is not None,
         job_id=evidence.job_id or (job.job_id if job else None),
-        attempt=last,
+        attempt=evidence.attempts[-1] if evidence.attempts else None,
         attempts=len(evidence.attempts),
         cancelling=evidence.cancelled_at is not None and not stage.ended,
         reason=job.reason if job and stage is Stage.QUEUED else "",
@@ -83,7 +83,7 @@ def judge(evidence: Evidence, now: float) -> Status:
 def _settled_stage(evidence: Evidence) -> Stage | None:
     if evidence.finished_at is not None:
         return Stage.FINISHED
-    last = evidence.attempts[-1] if evidence.attempts else None
+    last = evidence.last
     if last is None or last.exit_code is None or _started_again(evidence, last):
         return None
     if evidence.cancelled_at is not None:
@@ -100,13 +100,13 @@ def _settled_stage(evidence: Evidence) -> Stage | None:
 def _stage_by_slurm(evidence: Evidence, now: float) -> Stage:
     """The stage of a run whose end is not settled by files, now that Slurm has answered."""
     job = evidence.answer.job if evidence.answer else None
-    last = evidence.attempts[-1] if evidence.attempts else None
+    last = evidence.last
     if job is None:
         if evidence.cancelled_at is not None:
             return Stage.CANCELLED
         if last and last.exit_code is not None and not last.requeued:
             return Stage.PREEMPTED  # TERM far from the limit, nobody's cancel, and not in the queue again
-        on_its_way = evidence.job_id is None and now - evidence.record.created < SUBMIT_SECONDS
+        on_its_way = evidence.job_id is None and now - evidence.record.submitted < SUBMIT_SECONDS
         return Stage.QUEUED if on_its_way else Stage.LOST
     if job.state.waiting:
         return Stage.QUEUED
@@ -119,9 +119,9 @@ def _stage_by_slurm(evidence: Evidence, now: float) -> Stage:
 
 def _stage_by_files(evidence: Evidence) -> Stage:
     """The stage of a run that goes on, or may: as far as it said itself."""
-    if not evidence.attempts:
+    last = evidence.last
+    if last is None:
         return Stage.QUEUED
-    last = evidence.attempts[-1]
     return Stage.QUEUED if last.requeued else last.stage or Stage.STARTING
 
 

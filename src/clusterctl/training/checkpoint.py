@@ -65,7 +65,7 @@ class Checkpoints:
     def __init__(self, task: Task, train: LoopTrain) -> None:
         self._task = task
         self._fingerprint = fingerprint(train)
-        self._group: dist.ProcessGroup | None = None
+        self._groups: dict[str, dist.ProcessGroup] = {}
         self._staging = Staging()
         self._writer: threading.Thread | None = None
         self._saved_at = time.monotonic()
@@ -114,12 +114,11 @@ class Checkpoints:
     def _choose(self, attempt: Attempt) -> tuple[Path, dict[str, Any]] | None:
         """The newest whole checkpoint of this run's lineage, all ranks reading a share of its files each."""
         leads = self._task.place.rank == 0
-        group = self._own_group()
         for folder in self._from_first(checkpoints.candidates(attempt) if leads else None):
             manifest = checkpoints.read_manifest(folder)
             wrong = self._judge(folder, manifest)
             verdicts: list[str] = [""] * dist.get_world_size()
-            dist.all_gather_object(verdicts, wrong, group)
+            dist.all_gather_object(verdicts, wrong, self._group("agreeing"))
             wrong = next((verdict for verdict in verdicts if verdict), "")
             if not wrong and manifest is not None:
                 if leads:
@@ -194,7 +193,7 @@ class Checkpoints:
         if self._task.place.rank == 0:
             made = [name for name in self._names() if name.attempt == attempt.number]
             request_restart(attempt, "warned", step=at.step, progress=bool(made))
-        dist.barrier(self._own_group())
+        dist.barrier(self._group("agreeing"))
         raise SystemExit(EXIT_RESTART)
 
     def _names(self) -> list[checkpoints.Name]:
@@ -215,7 +214,7 @@ class Checkpoints:
         if at.step == self._last_step:  # nothing new
             return
         began = time.monotonic()
-        group = self._own_group()
+        group = self._group("writing")
         if wait:
             self._task.events.stage(Stage.CHECKPOINTING, epoch=at.epoch)
         staged = self._staging.copy(pieces(parts, place.rank, place.world_size))
@@ -236,15 +235,16 @@ class Checkpoints:
 
     # Ranks among themselves
 
-    def _own_group(self) -> dist.ProcessGroup:
-        if self._group is None:
-            self._group = dist.new_group(backend="gloo")
-        return self._group
+    def _group(self, purpose: str) -> dist.ProcessGroup:
+        """All ranks, over gloo. The writing threads have a group of their own: they may be at work at any time."""
+        if purpose not in self._groups:
+            self._groups[purpose] = dist.new_group(backend="gloo")
+        return self._groups[purpose]
 
     def _from_first(self, items: list[Any] | None) -> list[Any]:
         """The list that rank 0 has."""
         box = [items]
-        dist.broadcast_object_list(box, 0, group=self._own_group())
+        dist.broadcast_object_list(box, 0, group=self._group("agreeing"))
         return box[0] or []
 
     def _say(self, text: str) -> None:
