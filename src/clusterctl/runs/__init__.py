@@ -1,9 +1,24 @@
 """The run directory: the record that both halves share, with the standard library alone.
 
 `layout` knows where everything lies, `files` how to write it, `events` and `metrics` what a task tells, `place` where
-a task stands, `signals` how it leaves, `entry` how it starts. A user's own program needs `log` alone.
+a task stands, `signals` how it leaves, `checkpoints` and `requests` how it comes back, `fence` that it does so alone,
+`entry` how it starts. A user's own program needs the names below alone; all but `log` are explained in `program`.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.runs.metrics import log
 
-__all__ = ["log"]
+if TYPE_CHECKING:
+    from clusterctl.runs.program import checkpoint, latest_checkpoint, request_restart, stop_requested
+
+__all__ = ["checkpoint", "latest_checkpoint", "log", "request_restart", "stop_requested"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a program needs when it asks for it: every command of clusterctl imports this package."""
+    if name in __all__:
+        from clusterctl.runs import program
+
+        return getattr(program, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -74,7 +74,7 @@ def complete(attempt: Attempt, aside: Path, facts: Mapping[str, Any], digests: M
     """
     name = parse_name(aside.name)
     assert name is not None
-    files = digests if digests is not None else {path: digest(aside / path) for path in sorted(_files_in(aside))}
+    files = digests if digests is not None else {path: digest(_synced(aside / path)) for path in _files_in(aside)}
     manifest = {"schema_version": SCHEMA_VERSION, "attempt": name.attempt, "step": name.step, "time": time.time()}
     write_json(aside / MANIFEST, {**manifest, **facts, "files": files})
     if newer := newer_attempt(attempt):
@@ -108,17 +108,17 @@ def lineage(attempt: int, origins: Mapping[int, Name | None]) -> dict[int, float
     `origins` has the checkpoint that each attempt went on from, None for the very beginning. An attempt that never came
     so far is not in it, and made no checkpoint.
     """
-    bounds: dict[int, float] = {attempt: math.inf}
-    current, bound = attempt - 1, math.inf
+    bounds: dict[int, float] = {}
+    current, bound = attempt, math.inf
     while current >= 0:
         bounds[current] = bound
-        if current not in origins:
+        origin = origins.get(current)
+        if origin is not None and origin.attempt < current:
+            current, bound = origin
+        elif current not in origins and bound == math.inf:
             current -= 1
-            continue
-        origin = origins[current]
-        if origin is None or origin.attempt >= current:
+        else:
             break
-        current, bound = origin
     return bounds
 
 
@@ -194,6 +194,13 @@ def _origins(run: RunDir) -> dict[int, Name | None]:
                 text = record.get("checkpoint")
                 found[attempt.number] = parse_name(text) if isinstance(text, str) else None
     return found
+
+
+def _synced(path: Path) -> Path:
+    """`path`, its content on the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return path
 
 
 def _files_in(folder: Path) -> Iterator[str]:
