@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Data, Job, RedditTrain
 
 CORA = Path(__file__).resolve().parents[2] / "data" / "cora"
+GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 JOB = f"""
 workload = "reddit"
 [resources]
@@ -76,6 +78,8 @@ def assert_undisturbed(run: RunDir, expected: tuple[dict[int, float], dict[str, 
     assert all(torch.equal(ours[name], weights[name]) for name in weights)
 
 
+# Each once in every test run, on one back end; everything on both in the long one.
+@pytest.mark.parametrize("back_end", [pytest.param("emulator", marks=pytest.mark.long), "sandbox"], indirect=True)
 def test_a_warned_run_saves_goes_back_to_the_queue_and_ends_with_the_same_weights(
     stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
 ) -> None:
@@ -128,6 +132,33 @@ def test_requeued_killed_cancelled_and_resumed_by_hand_it_ends_with_the_same_wei
     again = stage.call("resume", run.id, "--cluster", stage.cluster)
     assert again.returncode == 2
     assert "has finished" in again.stderr
+
+
+@pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
+def test_the_program_of_the_guide_survives(stage: Stage) -> None:
+    """Both its own checkpoints and its request; on two ranks, warned in the middle."""
+    guide = (GUIDES / "surviving.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (stage.folder / "train.py").write_text(program)
+    job = 'workload = "command"\nargv = ["python", "train.py"]\n[resources]\nnodes = 2\n'
+    run = stage.submit(stage.write_job("guide", job))
+    wait_until(lambda: list(run.checkpoints.glob("0-*")), 60, "the first checkpoint")
+    stage.slurm("scancel", "--signal=USR2", stage.job_id(run))
+    stage.wait_for_stage(run, "finished", seconds=60)
+    step = read_json(run.requeue_json)["step"]
+    assert 20 <= step < 60
+    assert stage.log(run, 1, attempt=1).splitlines() == [f"going on from step {step}", f"total {60 * 61 // 2}"]
+    assert len(list(run.checkpoints.iterdir())) == 2
+
+
+@pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
+def test_the_shell_lines_of_the_guide_ask_for_a_restart_too(stage: Stage) -> None:
+    guide = (GUIDES / "surviving.md").read_text()
+    (lines,) = re.findall(r"^    (printf .*)$", guide, re.MULTILINE)
+    script = f'[ "$CLUSTERCTL_ATTEMPT" = 1 ] && exit 0\ntouch "$CLUSTERCTL_CHECKPOINTS/state"\n{lines}\nexit 9'
+    job = f'workload = "command"\nargv = ["bash", "-c", {json.dumps(script)}]\n'
+    run = stage.submit(stage.write_job("shell", job), "--wait")
+    assert len(run.attempts()) == 2
 
 
 def alive(run: RunDir, rank: int) -> list[int]:
