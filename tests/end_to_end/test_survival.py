@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import run_job
+from ranks import CORA, IMDB, run_job
 from scenario import Stage, wait_until
 
 from clusterctl.runs.files import read_json, read_lines
 from clusterctl.runs.layout import RunDir
-from clusterctl.spec import Data, Job, RedditTrain
+from clusterctl.spec import Data, DeepSageTrain, GraphClassificationTrain, Job, RedditTrain, SyntheticTrain, to_record
 
-CORA = Path(__file__).resolve().parents[2] / "data" / "cora"
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 JOB = f"""
 workload = "reddit"
@@ -132,6 +131,69 @@ def test_requeued_killed_cancelled_and_resumed_by_hand_it_ends_with_the_same_wei
     again = stage.call("resume", run.id, "--cluster", stage.cluster)
     assert again.returncode == 2
     assert "has finished" in again.stderr
+
+
+@pytest.mark.long
+def test_of_two_attempts_alive_at_once_the_older_one_leaves_and_nothing_of_it_counts(
+    stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
+) -> None:
+    """As when a node is cut off: Slurm starts the run elsewhere, and the first attempt knows nothing of it."""
+    run = stage.submit(stage.write_job("twice", JOB))
+    wait_for_checkpoint(run, attempt=0)
+    stage.slurm("sbatch", str(run.script))
+    wait_until(run.finished_json.exists, 120, "the end")
+    assert read_json(run.finished_json)["attempt"] == 1
+    events = [event["event"] for event in read_lines(run.attempt(0).events(0))]
+    assert "superseded" in events
+    assert host(run, 0)["exit_code"] == 143
+    assert not host(run, 0).get("requeued")
+    assert_undisturbed(run, undisturbed)
+
+
+@pytest.mark.long
+def test_a_preempted_run_ends_with_the_same_weights(
+    stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
+) -> None:
+    whole = 'nodes = 2\nexclusive = true\npartition = "preemptable"\n'
+    run = stage.submit(stage.write_job("weak", JOB.replace("nodes = 2\n", whole)))
+    wait_for_steps(run, 5, attempt=0)
+    urgent = '[resources]\nnodes = 4\nexclusive = true\npartition = "urgent"\n'
+    job = stage.write_job("urgent", f'workload = "command"\nargv = ["sleep", "1"]\n{urgent}')
+    assert stage.call("submit", job, "--cluster", stage.cluster, "--wait").returncode == 0
+    stage.wait_for_stage(run, "finished", seconds=120)
+    assert host(run, 0)["exit_code"] in (75, 143)
+    assert_undisturbed(run, undisturbed)
+
+
+OTHERS = {
+    "synthetic": SyntheticTrain(avg_num_nodes=4000, model="sage", fan_out=(5, 5), epochs=20, device="cpu"),
+    "deep-sage": DeepSageTrain(batch_size=64, epochs=12, device="cpu"),
+    "graph-classification": GraphClassificationTrain(epochs=12, patience=3, folds=3, device="cpu"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+@pytest.mark.parametrize("workload", OTHERS)
+def test_every_workload_ends_with_the_same_losses(stage: Stage, tmp_path: Path, workload: str) -> None:
+    train = OTHERS[workload]
+    root = {"deep-sage": CORA, "graph-classification": IMDB}.get(workload)
+    calm = RunDir(tmp_path / "calm" / "run-20260101-000000-aaaa")
+    data = Data(root=str(root) if root else None)
+    run_job(Job(name="calm", workload=workload, data=data, train=train), calm, [1, 1])
+    default = type(train)()
+    changed = {name: value for name, value in to_record(train).items() if value != to_record(default)[name]}
+    settings = "".join(f"{name} = {json.dumps(value)}\n" for name, value in changed.items())
+    folder = f"[data]\nroot = {json.dumps(str(root))}\n" if root else ""
+    job = f'workload = "{workload}"\n[resources]\nnodes = 2\n[train]\n{settings}{folder}'
+    run = stage.submit(stage.write_job(workload, job))
+    wait_for_steps(run, 25, attempt=0)
+    stage.slurm("scancel", "--signal=USR2", stage.job_id(run))
+    stage.wait_for_stage(run, "finished", seconds=180)
+    assert len(run.attempts()) == 2
+    assert losses_of(run) == losses_of(calm)
+    theirs, ours = (list(read_lines(one.attempt(n).metrics))[-1] for one, n in ((calm, 0), (run, 1)))
+    assert ours["test_accuracy"] == theirs["test_accuracy"]
 
 
 @pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)

@@ -220,6 +220,12 @@ def test_a_killed_rank_is_reason_enough_if_there_is_a_new_checkpoint(host: Host)
     assert host.requeues == ["requeue 12"]
 
 
+def test_a_killed_rank_whose_job_slurm_does_not_requeue_may_have_gone_with_its_node(host: Host) -> None:
+    host.refuse_requeue = True
+    assert host.call(ONE_KILLED + CHECKPOINT + "exit 137") == 137
+    assert (host.host()["signal"], host.host().get("requeued")) == ("LOST", None)
+
+
 def test_an_exception_is_not(host: Host) -> None:
     assert host.call(CHECKPOINT + SAY_SO.replace('"code": 0', '"code": 1') + "exit 1") == 1
     assert host.requeues == []

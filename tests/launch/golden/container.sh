@@ -122,15 +122,18 @@ elif [ "$code" -eq 0 ] && ended_well; then
 elif [ "$code" -eq 0 ]; then
   code=1 signal=${signal:-LOST}
 fi
-ended=", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\""
+record_end() { # further JSON fields
+  record ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$1"
+}
 if [ "$code" -ne 0 ] && [ "$signal" != LOST ] && { asked || { [ -z "$signal" ] && killed; }; }; then
   why=$(refusal)
   if [ -z "$why" ]; then
-    record "$ended, \"requeued\": true" # first: Slurm ends this script while it answers
+    record_end ", \"requeued\": true" # first: Slurm ends this script while it answers
     scontrol requeue "$SLURM_JOB_ID" && exit "$code"
     why="scontrol requeue failed"
+    asked || signal=LOST # with its node, perhaps, and Slurm has started the job again already
   fi
   echo "clusterctl: not started again: $why"
 fi
-record "$ended"
+record_end
 exit "$code"
