@@ -165,6 +165,21 @@ def test_a_preempted_run_ends_with_the_same_weights(
     assert_undisturbed(run, undisturbed)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+def test_when_a_node_is_lost_it_goes_on_elsewhere_from_the_last_checkpoint(
+    stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
+) -> None:
+    run = stage.submit(stage.write_job("lost", JOB))
+    wait_for_checkpoint(run, attempt=0)
+    stage.slurm("scontrol", "update", "nodename=node2", "state=down", "reason=test")
+    status = stage.wait_for_stage(run, "finished", seconds=120)
+    assert status["attempts"] == 2
+    assert host(run, 1)["nodes"] == "node[1,3]"
+    assert min(steps_of(run, 1)) > 1
+    assert_undisturbed(run, undisturbed)
+
+
 OTHERS = {
     "synthetic": SyntheticTrain(avg_num_nodes=4000, model="sage", fan_out=(5, 5), epochs=20, device="cpu"),
     "deep-sage": DeepSageTrain(batch_size=64, epochs=12, device="cpu"),

@@ -94,7 +94,8 @@ def await_end(run: RunDir, cluster: Cluster, follow: bool, wait: bool, timeout: 
     else:
         return
     if stage != "finished":
-        raise RunFailed(f"run {run.id} ended: {stage}", f"clusterctl logs {run.id}")
+        next_step = "resume" if stage in ("timed-out", "preempted") else "logs"
+        raise RunFailed(f"run {run.id} ended: {stage}", f"clusterctl {next_step} {run.id}")
 
 
 def runs_named(names: tuple[str, ...], cluster: str | None) -> list[RunDir]:
