@@ -77,8 +77,7 @@ def assert_undisturbed(run: RunDir, expected: tuple[dict[int, float], dict[str, 
     assert all(torch.equal(ours[name], weights[name]) for name in weights)
 
 
-# Each once in every test run, on one back end; everything on both in the long one.
-@pytest.mark.parametrize("back_end", [pytest.param("emulator", marks=pytest.mark.long), "sandbox"], indirect=True)
+@pytest.mark.long
 def test_a_warned_run_saves_goes_back_to_the_queue_and_ends_with_the_same_weights(
     stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
 ) -> None:
@@ -165,21 +164,6 @@ def test_a_preempted_run_ends_with_the_same_weights(
     assert_undisturbed(run, undisturbed)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
-def test_when_a_node_is_lost_it_goes_on_elsewhere_from_the_last_checkpoint(
-    stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
-) -> None:
-    run = stage.submit(stage.write_job("lost", JOB))
-    wait_for_checkpoint(run, attempt=0)
-    stage.slurm("scontrol", "update", "nodename=node2", "state=down", "reason=test")
-    status = stage.wait_for_stage(run, "finished", seconds=120)
-    assert status["attempts"] == 2
-    assert host(run, 1)["nodes"] == "node[1,3]"
-    assert min(steps_of(run, 1)) > 1
-    assert_undisturbed(run, undisturbed)
-
-
 OTHERS = {
     "synthetic": SyntheticTrain(avg_num_nodes=4000, model="sage", fan_out=(5, 5), epochs=20, device="cpu"),
     "deep-sage": DeepSageTrain(batch_size=64, epochs=12, device="cpu"),
@@ -211,7 +195,7 @@ def test_every_workload_ends_with_the_same_losses(stage: Stage, tmp_path: Path, 
     assert ours["test_accuracy"] == theirs["test_accuracy"]
 
 
-@pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize("back_end", [pytest.param("emulator", marks=pytest.mark.long), "sandbox"], indirect=True)
 def test_the_program_of_the_guide_survives(stage: Stage) -> None:
     """Both its own checkpoints and its request; on two ranks, warned in the middle."""
     guide = (GUIDES / "surviving.md").read_text()
