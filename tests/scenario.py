@@ -92,5 +92,15 @@ class Stage:
             )
         )
 
+    def slurm(self, command: str, *words: str) -> str:
+        """Run one of Slurm's commands, or the emulator's stand-in for it; what it prints."""
+        found = sorted(Path(self.environment["XDG_STATE_HOME"]).glob(f"clusterctl/emulator/bin-*/{command}"))
+        path = str(found[-1]) if self.cluster == "local" else command
+        words = (path, *words)
+        return subprocess.run(words, env=self.environment, capture_output=True, text=True, check=True).stdout
+
+    def job_id(self, run: RunDir) -> str:
+        return str(json.loads(run.submission_json.read_text())["job_id"])
+
     def log(self, run: RunDir, rank: int, stream: str = "out", attempt: int = 0) -> str:
         return run.attempt(attempt).log(rank, stream).read_text()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clusterctl.config import load_cluster, resolve
+from clusterctl.config import load_cluster, resolve, resolve_again
 from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError, UsageError
-from clusterctl.spec import Cluster, Container
+from clusterctl.spec import Cluster, Container, to_record
 
 JOB = """\
 workload = "reddit"
@@ -187,3 +189,54 @@ def test_a_mistake_in_a_cluster_file_says_what_and_where(tmp_path: Path) -> None
         load_cluster("./c.toml", {}, tmp_path)
     assert "c.toml:1: kind: must be one of slurm, emulator, sandbox" in caught.value.message
     assert "c.toml:2: partitions: unknown key (did you mean partition?)" in caught.value.message
+
+
+def recorded(folder: Path, cluster: Cluster, text: str, *settings: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """What run.json holds of a job."""
+    (folder / "jobs" / "before.toml").write_text(text)
+    resolved = resolve("before", cluster, settings, {}, folder)
+    record: dict[str, Any] = json.loads(json.dumps(to_record(resolved.secrets.hide_in(resolved.job))))
+    return record, resolved.origins
+
+
+def test_a_job_is_resolved_again_as_it_was(folder: Path) -> None:
+    text = f'{JOB}seed = 3\n[resources.sbatch]\nhint = "nomultithread"\n[checkpoint]\nevery = "90s"\n'.replace(
+        "nodes = 2", 'nodes = 2\ntime = "90m"'
+    )
+    first = recorded(folder, CLUSTER, text)
+    resolved = resolve_again(*first, CLUSTER, environment={})
+    assert to_record(resolved.job) == first[0]
+    assert resolved.job.resources.time == 5400
+    assert resolved.origins["train.lr"].endswith("before.toml:19")
+
+
+def test_what_was_computed_or_came_from_the_cluster_is_so_anew(folder: Path) -> None:
+    first = recorded(folder, CLUSTER, JOB)
+    other = Cluster(name="d", partition="elsewhere", account="other", gpus_per_node=2, env={"A": "other"})
+    resources = resolve_again(*first, other, ["resources.time=8"], {}).job.resources
+    assert (resources.gpus_per_node, resources.tasks_per_node, resources.account) == (2, 2, "other")
+    assert (resources.partition, resources.nodes) == ("from-job", 2)
+    assert (resources.time, resources.warning) == (480, 120)
+    assert resolve_again(*first, other, [], {}).job.env == {"A": "other", "B": "job"}
+
+
+def test_secrets_of_a_run_come_from_the_environment_or_are_missed_by_name(folder: Path) -> None:
+    text = JOB.replace("[env]\n", '[env]\nHF_TOKEN = "one"\nAPI_KEY = "two"\n')
+    first = recorded(folder, CLUSTER, text)
+    assert first[0]["env"]["HF_TOKEN"] == "***"
+    with pytest.raises(
+        ConfigError, match="no file keeps: API_KEY, HF_TOKEN|no file keeps: HF_TOKEN, API_KEY"
+    ) as caught:
+        resolve_again(*first, CLUSTER, environment={})
+    assert "export " in caught.value.hint
+    given = {"HF_TOKEN": "three", "API_KEY": "four"}
+    resolved = resolve_again(*first, CLUSTER, environment=given)
+    assert resolved.job.env["HF_TOKEN"] == "three"
+    assert resolved.secrets.hide("three and four") == "*** and ***"
+    typed = resolve_again(*first, CLUSTER, ["env.HF_TOKEN=five", "env.API_KEY=sixx"], {})
+    assert typed.job.env["HF_TOKEN"] == "five"
+
+
+def test_a_mistake_in_what_is_changed_is_told_as_in_a_job_file(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean epochs"):
+        resolve_again(*recorded(folder, CLUSTER, JOB), CLUSTER, ["train.epoch=3"], {})

@@ -1,3 +1,25 @@
-"""Which nodes and GPUs a job gets."""
+"""Who must make room for whom. Placing itself is tested with the supervisor."""
 
 from __future__ import annotations
+
+from clusterctl.emulator import jobs
+from clusterctl.emulator.machine import Machine
+from clusterctl.emulator.slots import victims
+
+
+def test_no_more_jobs_yield_than_it_takes_and_the_newest_do(cluster):
+    hold = "touch ready-$SLURM_JOB_ID; sleep 60"
+    held = [cluster.submit(hold, "--partition=preemptable", "--ntasks=2") for _ in range(2)]
+    ready = [cluster.work / f"ready-{job}" for job in held]
+    cluster.until(lambda: all(path.exists() for path in ready), "both run")
+    waiting = {
+        size: cluster.submit("true", f"--nodes={size}", "--exclusive", "--hold", "--partition=urgent")
+        for size in (1, 2)
+    }
+    machine = Machine.load(cluster.bin)
+    for size, job in waiting.items():
+        assert [victim.id for victim in victims(machine, jobs.find(machine, job))] == [
+            int(j) for j in held[::-1][:size]
+        ]
+    lowly = cluster.submit("true", "--nodes=1", "--exclusive", "--hold", "--partition=preemptable")
+    assert victims(machine, jobs.find(machine, lowly)) == []

@@ -181,3 +181,34 @@ def test_a_job_whose_waiting_supervisor_was_killed_does_not_hold_up_the_line(clu
     os.kill(cluster.supervisor(dead), signal.SIGKILL)
     (cluster.work / "leave").touch()
     assert [cluster.wait(job) for job in (blocker, next_one, dead)] == ["COMPLETED", "COMPLETED", "NODE_FAIL"]
+
+
+WARNED = "srun bash -c 'trap \"echo warned; touch warned\" USR2; touch ready; until [ -e leave ]; do sleep 0.05; done'"
+
+
+def test_a_preemptable_job_yields_to_another_is_warned_first_and_starts_again_behind_it(cluster):
+    weak = cluster.submit(
+        f"echo restarts ${{SLURM_RESTART_COUNT:-0}}; {WARNED}; scontrol requeue $SLURM_JOB_ID",
+        *("--nodes=2", "--exclusive", "--partition=preemptable", "--signal=USR2@60", "--open-mode=append"),
+    )
+    cluster.wait_for_ready()
+    strong = cluster.submit("echo strong", "--nodes=2", "--exclusive", "--partition=urgent")
+    cluster.until((cluster.work / "warned").exists, "the warning")
+    assert cluster.field(strong) == "PENDING"
+    (cluster.work / "leave").touch()  # the preempted one leaves by itself, and asks to be started again
+    assert cluster.wait(strong) == "COMPLETED"
+    cluster.until(lambda: "restarts 1" in cluster.log(weak), "the second start")
+    ended, began = (
+        cluster.call("squeue", "-h", "-t", "all", "-j", job, "-O", f)
+        for job, f in ((strong, "EndTime:"), (weak, "StartTime:"))
+    )
+    assert ended.strip() <= began.strip()
+
+
+def test_a_job_of_the_default_partition_is_not_preempted(cluster):
+    first = cluster.submit(WAIT_FOR_LEAVE, "--nodes=2", "--exclusive")
+    cluster.wait_for_ready()
+    strong = cluster.submit("true", "--nodes=2", "--exclusive", "--partition=urgent")
+    cluster.until(lambda: cluster.field(strong, "r") == "Resources", "it waits")
+    (cluster.work / "leave").touch()
+    assert (cluster.wait(first), cluster.wait(strong)) == ("COMPLETED", "COMPLETED")

@@ -6,18 +6,21 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import pytest
 
+import clusterctl
 from clusterctl.config import Resolved
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.script import render
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, CommandTrain, Job, Resources
 
+SOURCE = Path(clusterctl.__file__).parents[1]
 SAY_SO = (
     'for r in 0 1; do echo \'{"time": 1, "event": "exit", "code": 0}\' >"$attempt/events/rank_0000$r.jsonl"; done\n'
 )
@@ -42,22 +45,32 @@ class Host:
         self.run.script.write_text(render(plan))
         self.srun = folder / "bin" / "srun"
         self.srun.parent.mkdir()
+        self.asked = folder / "asked"  # of scontrol
+        self.refuse_requeue = False
 
-    def start(self, srun: str) -> subprocess.Popen[bytes]:
+    def start(self, srun: str, restarts: int = 0) -> subprocess.Popen[bytes]:
         prologue = f"#!/bin/bash\nattempt={quote(str(self.run.attempts_folder))}/$CLUSTERCTL_ATTEMPT\n"
         self.srun.write_text(prologue + srun)
         self.srun.chmod(0o755)
+        scontrol = self.srun.with_name("scontrol")
+        scontrol.write_text(f'#!/bin/bash\necho "$@" >>{quote(str(self.asked))}\nexit {int(self.refuse_requeue)}\n')
+        scontrol.chmod(0o755)
         environment = {
             "PATH": f"{self.srun.parent}:{os.environ['PATH']}",
             "SLURM_JOB_ID": "12",
             "SLURM_JOB_NODELIST": "n[1-2]",
+            "SLURM_RESTART_COUNT": str(restarts),
         }
         return subprocess.Popen(["bash", self.run.script], env=environment, stderr=subprocess.PIPE)
 
-    def call(self, srun: str) -> int:
-        process = self.start(srun)
+    def call(self, srun: str, restarts: int = 0) -> int:
+        process = self.start(srun, restarts)
         process.communicate()
         return process.returncode
+
+    @property
+    def requeues(self) -> list[str]:
+        return self.asked.read_text().splitlines() if self.asked.exists() else []
 
     def host(self, attempt: int = 0) -> dict[str, Any]:
         return dict(json.loads(self.run.attempt(attempt).host_json.read_text()))
@@ -134,3 +147,93 @@ def test_a_run_folder_that_the_node_cannot_write_is_said_so(host: Host) -> None:
     _, errors = process.communicate()
     assert process.returncode == 73
     assert b"cannot write to" in errors
+
+
+BEGAN = 'echo \'{"time": 1, "event": "began"}\' >"$attempt/events/rank_0000$r.jsonl"'
+LEFT = 'echo \'{"time": 1, "event": "exit", "code": 143}\' >>"$attempt/events/rank_00000.jsonl"'
+ONE_KILLED = f"for r in 0 1; do {BEGAN}; done\n{LEFT}\n"
+CHECKPOINT = 'mkdir -p "$CLUSTERCTL_RUN_DIR/checkpoints/$CLUSTERCTL_ATTEMPT-7"\n'
+
+
+def asks(host: Host, attempt: int, **details: Any) -> str:
+    """What a task does that asks to be started again."""
+    told = f"RunDir(Path({str(host.run.path)!r})).attempt({attempt}), 'warned', **{details!r}"
+    imports = "from pathlib import Path; from clusterctl.runs.layout import RunDir"
+    program = f"{imports}; from clusterctl.runs.requests import request_restart; request_restart({told})"
+    return f"PYTHONPATH={quote(str(SOURCE))} {quote(sys.executable)} -c {quote(program)}\n"
+
+
+def test_a_run_that_asks_for_it_goes_back_to_the_queue(host: Host) -> None:
+    assert host.call(asks(host, 0, step=3) + "exit 143") == 75  # srun gives the highest code of all ranks
+    assert host.requeues == ["requeue 12"]
+    assert (host.host()["requeued"], host.host()["exit_code"]) == (True, 75)
+
+
+def test_it_does_even_if_every_rank_left_with_0(host: Host) -> None:
+    assert host.call(asks(host, 0) + SAY_SO) == 75
+    assert host.requeues == ["requeue 12"]
+    assert not host.run.finished_json.exists()
+
+
+def test_a_request_of_an_earlier_attempt_is_none(host: Host) -> None:
+    host.call(asks(host, 0))
+    assert host.call("exit 1") == 1
+    assert host.requeues == ["requeue 12"]
+    assert "requeued" not in host.host(1)
+
+
+@pytest.mark.parametrize(
+    ("before", "restarts", "why"),
+    [
+        ("", 20, "its 20 restarts are used up"),
+        ('echo "{}" >"$CLUSTERCTL_RUN_DIR/cancel.json"\n', 0, "the run was cancelled"),
+        ('mkdir "$CLUSTERCTL_RUN_DIR/attempts/1"\n', 0, "a newer attempt has begun"),
+    ],
+)
+def test_it_does_not_when_restarts_are_used_up_or_nobody_wants_it_any_more(
+    host: Host, before: str, restarts: int, why: str
+) -> None:
+    assert host.call(before + asks(host, 0), restarts) == 75
+    assert host.requeues == []
+    assert f"not started again: {why}" in host.run.attempt(0).host_log.read_text()
+    assert "requeued" not in host.host()
+
+
+def test_it_does_not_when_the_attempt_came_no_further_than_the_one_before(host: Host) -> None:
+    host.call(asks(host, 0, step=3))
+    host.call(asks(host, 1, step=3))
+    assert host.requeues == ["requeue 12"]
+    assert "made no progress" in host.run.attempt(1).host_log.read_text()
+
+
+def test_a_requeue_that_slurm_refuses_is_recorded_as_none(host: Host) -> None:
+    host.refuse_requeue = True
+    assert host.call(asks(host, 0)) == 75
+    assert "requeued" not in host.host()
+    assert "scontrol requeue failed" in host.run.attempt(0).host_log.read_text()
+
+
+def test_a_killed_rank_is_reason_enough_if_there_is_a_new_checkpoint(host: Host) -> None:
+    assert host.call(ONE_KILLED + CHECKPOINT + "exit 137") == 137
+    assert host.requeues == ["requeue 12"]
+    assert host.call(ONE_KILLED + "exit 137") == 137
+    assert host.requeues == ["requeue 12"]
+
+
+def test_a_killed_rank_whose_job_slurm_does_not_requeue_may_have_gone_with_its_node(host: Host) -> None:
+    host.refuse_requeue = True
+    assert host.call(ONE_KILLED + CHECKPOINT + "exit 137") == 137
+    assert (host.host()["signal"], host.host().get("requeued")) == ("LOST", None)
+
+
+def test_an_exception_is_not(host: Host) -> None:
+    assert host.call(CHECKPOINT + SAY_SO.replace('"code": 0', '"code": 1') + "exit 1") == 1
+    assert host.requeues == []
+
+
+def test_an_attempt_that_was_replaced_does_not_finish_the_run(host: Host) -> None:
+    assert host.call('mkdir "$CLUSTERCTL_RUN_DIR/attempts/1"\n' + SAY_SO) == 0
+    assert not host.run.finished_json.exists()
+    host.run.finished_json.write_text('{"attempt": 0, "time": 1}\n')  # as if it had looked just before
+    assert host.call(SAY_SO) == 0
+    assert json.loads(host.run.finished_json.read_text())["attempt"] == 2

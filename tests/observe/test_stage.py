@@ -20,7 +20,7 @@ LIMIT = 1200
 RECORD = Record(
     RunDir(Path("/runs/cora-20260102-030405-00a1")),
     NOW - 3600,
-    Job(name="cora", workload="reddit", resources=Resources(time=LIMIT), train=RedditTrain()),
+    Job(name="cora", workload="reddit", resources=Resources(time=LIMIT, warning=120), train=RedditTrain()),
     Cluster(name="site"),
 )
 WARM = replace(RECORD, allocation="12")
@@ -29,6 +29,9 @@ RUNNING = AttemptEvidence(number=0, job_id="12", start=5000.0, stage=Stage.TRAIN
 FAILED = replace(RUNNING, end=5100.0, exit_code=1)
 TERMINATED = replace(RUNNING, end=5100.0, exit_code=143, terminated=True)
 AT_LIMIT = replace(TERMINATED, end=5000.0 + LIMIT + 3)
+REQUEUED = replace(RUNNING, end=5100.0, exit_code=75, requeued=True)
+LEFT = replace(RUNNING, end=5100.0, exit_code=75)  # warned, saved, and not started again
+LEFT_BEFORE_LIMIT = replace(LEFT, end=5000.0 + LIMIT - 120)
 GONE = Answer(None)
 
 
@@ -49,6 +52,9 @@ def evidence(*attempts: AttemptEvidence, answer: Answer | None = None, **changes
         (evidence(TERMINATED, cancelled_at=5090.0), Stage.CANCELLED),
         (evidence(AT_LIMIT), Stage.TIMED_OUT),
         (evidence(FAILED, replace(FAILED, number=1, exit_code=2)), Stage.FAILED),
+        (evidence(LEFT), Stage.PREEMPTED),
+        (evidence(LEFT_BEFORE_LIMIT), Stage.TIMED_OUT),
+        (evidence(REQUEUED, cancelled_at=5200.0), Stage.CANCELLED),
     ],
 )
 def test_files_alone_settle_these_ends(known: Evidence, stage: Stage) -> None:
@@ -72,6 +78,11 @@ def test_slurm_is_needed_for_these(open_: Evidence) -> None:
         (evidence(answer=job(JobState.PENDING)), Stage.QUEUED),
         (evidence(RUNNING, answer=job(JobState.PENDING)), Stage.TRAINING),  # it has started since the answer
         (evidence(TERMINATED, answer=job(JobState.PENDING)), Stage.QUEUED),
+        (evidence(REQUEUED, answer=job(JobState.PENDING, restart_count=1)), Stage.QUEUED),
+        (evidence(REQUEUED, answer=job(JobState.COMPLETING)), Stage.QUEUED),
+        (evidence(REQUEUED, answer=job(JobState.RUNNING, restart_count=1)), Stage.STARTING),
+        (evidence(REQUEUED, answer=GONE), Stage.LOST),
+        (evidence(REQUEUED, answer=job(JobState.CANCELLED)), Stage.CANCELLED),
         (evidence(answer=job(JobState.RUNNING)), Stage.STARTING),
         (evidence(answer=job(JobState.CONFIGURING)), Stage.STARTING),
         (evidence(RUNNING, answer=job(JobState.RUNNING)), Stage.TRAINING),
@@ -106,7 +117,12 @@ def test_a_submit_under_way_is_queued_and_one_that_never_arrived_is_lost() -> No
 
 @pytest.mark.parametrize(
     ("known", "stage"),
-    [(evidence(), Stage.QUEUED), (evidence(RUNNING), Stage.TRAINING), (evidence(TERMINATED), Stage.TRAINING)],
+    [
+        (evidence(), Stage.QUEUED),
+        (evidence(RUNNING), Stage.TRAINING),
+        (evidence(TERMINATED), Stage.TRAINING),
+        (evidence(REQUEUED), Stage.QUEUED),
+    ],
 )
 def test_without_an_answer_the_files_say_how_far_it_got_and_nothing_is_sure(known: Evidence, stage: Stage) -> None:
     status = judge(known, NOW)
@@ -153,3 +169,15 @@ def test_how_an_allocation_ended_is_not_how_its_warm_run_did(state: JobState, st
 
 def test_a_warm_run_that_was_terminated_with_its_allocation_was_cancelled() -> None:
     assert judge(evidence(TERMINATED, answer=GONE, record=WARM), NOW).stage is Stage.CANCELLED
+
+
+def test_attempts_before_a_resume_count_and_say_nothing_of_what_is_now() -> None:
+    resumed = replace(RECORD, resumed=NOW - 10, past_attempts=1, past_jobs=frozenset({"12"}))
+    known = evidence(FAILED, record=resumed, job_id=None)
+    assert not settled(known)
+    status = judge(known, NOW)
+    assert (status.stage, status.attempts, status.started) == (Stage.QUEUED, 1, 5000.0)
+    assert judge(replace(known, answer=GONE), NOW).stage is Stage.QUEUED
+    assert judge(replace(known, answer=GONE), NOW + SUBMIT_SECONDS).stage is Stage.LOST
+    again = replace(known, job_id="13", attempts=(FAILED, replace(RUNNING, number=1, job_id="13")))
+    assert judge(again, NOW).stage is Stage.TRAINING

@@ -35,8 +35,8 @@ def test_a_parameter_that_the_loss_does_not_touch_has_gradient_zero(lone_task: T
 def test_a_request_to_stop_comes_back_with_the_gradients(lone_task: Task) -> None:
     model = nn.Linear(1, 1)
     flat, stop = FlatModel(model), StopRequest()
-    assert flat.backward(model(torch.ones(1, 1)).sum(), stop)[1] == (False, False)
+    assert flat.backward(model(torch.ones(1, 1)).sum(), stop)[1] == (False, False, False)
     stop.warned = True
-    assert flat.backward(model(torch.ones(1, 1)).sum(), stop)[1] == (True, False)
+    assert flat.backward(model(torch.ones(1, 1)).sum(), stop)[1] == (True, False, False)
     stop.terminated = True
-    assert flat.backward(model(torch.ones(1, 1)).sum(), stop)[1] == (True, True)
+    assert flat.backward(model(torch.ones(1, 1)).sum(), stop)[1] == (True, True, False)

@@ -35,6 +35,7 @@ COMMANDS = {
     "monitor": "Watch runs: curves, GPUs, logs, the queue",
     "report": "Write one HTML file about a run",
     "cancel": "End runs, waiting or running",
+    "resume": "Start a run again that ended before it was finished",
     "release": "Let a run start that was submitted with --hold",
     "attach": "Open a shell beside a rank of a run",
     "alloc": "Hold nodes, to start runs on them in seconds",

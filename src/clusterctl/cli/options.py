@@ -2,22 +2,116 @@
 
 from __future__ import annotations
 
+import math
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from clusterctl.config import chosen_runs_folder
-from clusterctl.observe.find import find_run
+from clusterctl.errors import RunFailed, UsageError
 
 if TYPE_CHECKING:
     from clusterctl.runs.layout import RunDir
+    from clusterctl.spec import Cluster
+
+# Flags for what is changed most often; each is short for --set KEY=VALUE.
+SHORTCUTS = {
+    "nodes": "resources.nodes",
+    "gpus_per_node": "resources.gpus_per_node",
+    "tasks_per_node": "resources.tasks_per_node",
+    "time": "resources.time",
+    "partition": "resources.partition",
+    "account": "resources.account",
+    "qos": "resources.qos",
+    "name": "name",
+    "code": "container.code",
+}
+_RESOURCES = (
+    click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Change any value, e.g. train.lr=3e-3."),
+    click.option("--nodes", metavar="N", help="Short for --set resources.nodes=N."),
+    click.option("--gpus-per-node", metavar="N", help="Short for --set resources.gpus_per_node=N."),
+    click.option("--tasks-per-node", metavar="N", help="Short for --set resources.tasks_per_node=N."),
+    click.option("--time", metavar="TIME", help="Time limit: 90 (minutes), 4h, 1-00:00:00."),
+    click.option("--partition", metavar="NAME", help="Slurm's partition."),
+    click.option("--account", metavar="NAME", help="Slurm's account."),
+    click.option("--qos", metavar="NAME", help="Slurm's quality of service."),
+)
+_WAITING = (
+    click.option("--hold", is_flag=True, help="Queue it, but do not let it start before `clusterctl release`."),
+    click.option("--follow", is_flag=True, help="Show the training until it ends; Ctrl-C leaves the run alone."),
+    click.option("--wait", is_flag=True, help="Return when the run has ended: 0 if it finished, else 1."),
+    click.option(
+        "--timeout", metavar="SECONDS", type=click.FloatRange(min=0), help="With --wait: exit 124 after this long."
+    ),
+)
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 cluster_option = click.option("--cluster", metavar="NAME", help="The cluster whose runs are meant.")
 
 
+def resource_options(command: Command) -> Command:
+    """--set, and the flags that are short for what is set most often."""
+    return _with(_RESOURCES, command)
+
+
+def waiting_options(command: Command) -> Command:
+    """--hold, --follow, --wait, --timeout: what comes after a submission."""
+    return _with(_WAITING, command)
+
+
+def _with(options: Iterable[Callable[[Command], Command]], command: Command) -> Command:
+    for option in reversed(tuple(options)):
+        command = option(command)
+    return command
+
+
+def typed_settings(settings: Iterable[str], shortcuts: Mapping[str, str | None]) -> list[str]:
+    """All that was typed to change a job, as KEY=VALUE; the short flags win."""
+    return [*settings, *(f"{SHORTCUTS[name]}={value}" for name, value in shortcuts.items() if value is not None)]
+
+
+def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None) -> None:
+    """Raise UsageError for flags of `waiting_options` that make no sense together."""
+    if hold and (follow or wait):
+        raise UsageError("--hold with --follow or --wait would wait for ever", "leave one of them out")
+    if follow and wait:
+        raise UsageError("--follow and --wait: only one of them can have the terminal", "leave one of them out")
+    if timeout is not None and (not wait or math.isnan(timeout)):
+        raise UsageError("--timeout needs --wait, and a number of seconds", "for example --wait --timeout 600")
+
+
+def await_end(run: RunDir, cluster: Cluster, follow: bool, wait: bool, timeout: float | None) -> None:
+    """Show or wait for the end of `run` as the flags say; raises RunFailed if it did not finish."""
+    if follow:
+        from clusterctl.display.follow import show
+
+        stage = show(run, cluster)
+    elif wait:
+        from clusterctl.observe.follow import wait as wait_for
+
+        stage = wait_for(run, cluster, timeout)
+    else:
+        return
+    if stage != "finished":
+        next_step = "resume" if stage in ("timed-out", "preempted") else "why"
+        raise RunFailed(f"run {run.id} ended: {stage}{_cause(run)}", f"clusterctl {next_step} {run.id}")
+
+
+def _cause(run: RunDir) -> str:
+    """The first cause in a few words, if the files tell it."""
+    from clusterctl.insight.why import explain, headline
+    from clusterctl.observe.traces import gather
+    from clusterctl.observe.why import status_of
+
+    return f": {headline(explain(gather(status_of(run))))}"
+
+
 def runs_named(names: tuple[str, ...], cluster: str | None) -> list[RunDir]:
     """The runs that were named, each once. Raises NotFoundError and UsageError."""
+    from clusterctl.observe.find import find_run
+
     folder = chosen_runs_folder(cluster)
     return list(dict.fromkeys(find_run(folder, name) for name in names))
 

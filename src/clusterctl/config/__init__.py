@@ -10,7 +10,7 @@ from clusterctl.config.places import (
     shipped_folder,
     state_folder,
 )
-from clusterctl.config.resolve import Resolved, resolve
+from clusterctl.config.resolve import Resolved, resolve, resolve_again
 
 __all__ = [
     "Resolved",
@@ -22,6 +22,7 @@ __all__ = [
     "load_cluster",
     "names",
     "resolve",
+    "resolve_again",
     "runs_folder",
     "shipped_folder",
     "state_folder",

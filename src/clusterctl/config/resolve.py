@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.config.contradictions import contradictions
+from clusterctl.config.keys import keys_of
 from clusterctl.config.overrides import read_overrides
 from clusterctl.config.places import expanded, find_file
-from clusterctl.config.secrets import Secrets
+from clusterctl.config.secrets import HIDDEN, Secrets
 from clusterctl.config.source import Values, explained, read_toml, shown_path
+from clusterctl.errors import ConfigError
 from clusterctl.spec import Container, Job, from_record, to_record
 from clusterctl.spec.record import InvalidRecord
 
@@ -73,6 +75,75 @@ def resolve(
         raise explained(problems, values, shown_path(path))
     secrets = Secrets(cluster.secrets).having(cluster.env, file.get(("env",)), overrides.get(("env",)))
     return Resolved(resolved, cluster, {".".join(key): origin for key, origin in values.origins.items()}, path, secrets)
+
+
+def resolve_again(
+    record: Mapping[str, Any],
+    origins: Mapping[str, str],
+    cluster: Cluster,
+    settings: Iterable[str] = (),
+    environment: Mapping[str, str] = os.environ,
+    run_json: Path = Path("run.json"),
+) -> Resolved:
+    """Resolve the job of a run once more, from its record in run.json, for a further attempt on `cluster`.
+
+    What was computed, or came from a cluster, is so anew. Secrets are in no record: they come from `environment`, or
+    from `settings`. Raises ConfigError with every problem at once, such as a secret that is not there.
+    """
+    values = Values()
+    values.layer(_cluster_values(cluster))
+    for key, value in _leaves_as_written(record):
+        origin = origins.get(".".join(key), "")
+        anew = origin.startswith(("default: ", "cluster ")) and key != ("code",)  # its copy is in the run
+        if not anew and value is not None:
+            values.put(key, value, origin or "the run")
+    overrides = read_overrides(settings, record.get("workload"))
+    values.layer(overrides)
+    _bring_secrets(values, cluster, environment)
+    try:
+        raw = from_record(Job, values.tree, parse=True)
+    except InvalidRecord as error:
+        raise explained(error.problems, values, shown_path(run_json)) from error
+    resolved = _completed(raw, values, run_json, Path.cwd())
+    if problems := list(contradictions(resolved, cluster)):
+        raise explained(problems, values, shown_path(run_json))
+    secrets = Secrets(cluster.secrets).having(to_record(resolved)["env"])
+    found = {".".join(key): origin for key, origin in values.origins.items()}
+    return Resolved(resolved, cluster, found, run_json, secrets)
+
+
+def _leaves_as_written(record: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
+    """The values of a job's record by key, as a file would have them: a duration with its unit."""
+    seconds = {tuple(key.path.split(".")) for key in keys_of(Job) if key.kind in ("minutes", "seconds")}
+    leaves: list[tuple[tuple[str, ...], Any]] = []
+
+    def walk(table: Mapping[str, Any], prefix: tuple[str, ...]) -> None:
+        for name, value in table.items():
+            key = (*prefix, name)
+            if isinstance(value, dict) and value:
+                walk(value, key)
+            else:
+                leaves.append((key, f"{value}s" if key in seconds and value is not None else value))
+
+    walk(record, ())
+    return leaves
+
+
+def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, str]) -> None:
+    missing = []
+    for name, value in (values.get(("env",)) or {}).items():
+        if value == HIDDEN:
+            given = environment.get(name) or (cluster.env.get(name) if cluster.env.get(name) != HIDDEN else None)
+            if given is None:
+                missing.append(name)
+            else:
+                values.put(("env", name), given, f"environment {name}")
+    if missing:
+        listed = ", ".join(missing)
+        raise ConfigError(
+            f"the run has secrets, which no file keeps: {listed}",
+            f"set {'it' if len(missing) == 1 else 'them'} in your environment: export {' '.join(missing)}",
+        )
 
 
 def _cluster_values(cluster: Cluster) -> Values:

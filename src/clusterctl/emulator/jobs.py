@@ -40,6 +40,7 @@ class State(StrEnum):
     TIMEOUT = "TIMEOUT"
     CANCELLED = "CANCELLED"
     NODE_FAIL = "NODE_FAIL"
+    PREEMPTED = "PREEMPTED"
 
     @property
     def ended(self) -> bool:
@@ -61,7 +62,7 @@ class Record(NamedTuple):
 
     @property
     def in_line(self) -> bool:
-        """Whether the job stands in the queue, before every job with a higher id."""
+        """Whether the job stands in the queue, before those of lower tiers and those with higher ids."""
         return self.state is State.PENDING and self.reason in ("None", "Priority", "Resources")
 
 

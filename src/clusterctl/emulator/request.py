@@ -28,6 +28,9 @@ _NOT_DONE = """
 SBATCH = Options(_EFFECTIVE + _WITHOUT_EFFECT + _NOT_DONE)
 _REFUSED = Options(_NOT_DONE).names
 DEFAULT_PARTITION = "main"
+PREEMPTABLE = "preemptable"  # its jobs yield to those of all other partitions
+# The sandbox's partitions; any other name is as good as the default one's.
+TIERS = {PREEMPTABLE: 1, DEFAULT_PARTITION: 10, "urgent": 100}
 
 
 class Request(NamedTuple):
@@ -53,6 +56,11 @@ class Request(NamedTuple):
     partition: str
     comment: str
     arguments: list[str]
+
+    @property
+    def tier(self) -> int:
+        """The priority of the job's partition."""
+        return TIERS.get(self.partition, TIERS[DEFAULT_PARTITION])
 
     @property
     def tasks_on_nodes(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""Which nodes and GPUs a waiting job gets: strictly in the order of job ids, and one decision at a time."""
+"""Which nodes and GPUs a waiting job gets: in the order of tiers and job ids, and one decision at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.emulator.jobs import all_jobs
+from clusterctl.emulator.jobs import State, all_jobs
+from clusterctl.emulator.request import PREEMPTABLE, TIERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,9 +56,14 @@ def lease(machine: Machine) -> Iterator[None]:
 
 
 def is_behind(machine: Machine, job: Job) -> bool:
-    """Whether a job with a lower id stands in line. Looks from the nearest one down: most jobs wait for it."""
-    ahead = (other for other in reversed(all_jobs(machine)) if other.id < job.id)
-    return any(other.is_supervised and other.record.in_line for other in ahead)
+    """Whether a job of a higher tier, or one of the same with a lower id, stands in line.
+
+    Looks from the nearest one down: most jobs wait for it.
+    """
+    tier = job.request.tier
+    others = (other for other in reversed(all_jobs(machine)) if other.id != job.id and other.is_supervised)
+    waiting = (other for other in others if other.record.in_line)
+    return any((-other.request.tier, other.id) < (-tier, job.id) for other in waiting)
 
 
 def place(machine: Machine, job: Job) -> Placement | None:
@@ -66,6 +72,21 @@ def place(machine: Machine, job: Job) -> Placement | None:
         (other.request, other.record) for other in all_jobs(machine) if other.id != job.id and other.is_supervised
     )
     return choose(machine, job.request, free_slots(machine, others))
+
+
+def victims(machine: Machine, job: Job) -> list[Job]:
+    """The running jobs that must make room for `job`: of the preemptable ones the newest, and no more than it takes."""
+    if job.request.tier <= TIERS[PREEMPTABLE]:
+        return []
+    holding = [(other, other.request, other.record) for other in all_jobs(machine) if other.is_supervised]
+    holding = [each for each in holding if each[2].state is State.RUNNING]  # what is COMPLETING makes room already
+    yielding = [each for each in reversed(holding) if each[1].partition == PREEMPTABLE]
+    for number in range(len(yielding) + 1):
+        going = yielding[:number]
+        left = [(request, record) for other, request, record in holding if other not in [each[0] for each in going]]
+        if choose(machine, job.request, free_slots(machine, left)):
+            return [each[0] for each in going]
+    return []
 
 
 def could_be_placed(machine: Machine, request: Request) -> bool:

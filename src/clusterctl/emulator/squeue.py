@@ -32,6 +32,7 @@ _CODES = {
     State.TIMEOUT: "TO",
     State.CANCELLED: "CA",
     State.NODE_FAIL: "NF",
+    State.PREEMPTED: "PR",
 }
 _DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 

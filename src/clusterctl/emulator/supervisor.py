@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _CONTROL = 0  # standard input is the job's pipe
 _LOOK_AGAIN_SECONDS = 1.0  # a supervisor that was killed frees its slots without telling
+_GRACE_SECONDS = 10.0  # between the warning of a preemption and its end, as in the sandbox's slurm.conf
 _NO_OUTPUT = 53  # the wait status that Slurm gives a job whose log cannot be opened
 _REASONS = {State.FAILED: "NonZeroExitCode", State.TIMEOUT: "TimeLimit", State.NODE_FAIL: "NodeDown"}
 
@@ -45,7 +46,7 @@ class Supervisor:
         self.becomes: State | None = None  # when all processes are gone; PENDING: it is requeued
         self.batch = 0  # pid of the batch script
         self.status: int | None = None  # its wait status, once it has ended
-        self.warn_at = self.limit_at = self.kill_at = math.inf  # on the monotonic clock
+        self.warn_at = self.limit_at = self.yield_at = self.kill_at = math.inf  # on the monotonic clock
 
     def supervise(self) -> None:
         while self._wait_for_slots():
@@ -83,6 +84,8 @@ class Supervisor:
             jobs.bury_lost(self.machine)
             # With a node down it may never fit: then the jobs behind it need not wait.
             possible = slots.could_be_placed(self.machine, self.request)
+            for victim in slots.victims(self.machine, self.job):
+                fifo.send(victim.control, "-", "preempt")
             reason = "Resources" if possible else "ReqNodeNotAvail"
         if reason != self.record.reason:
             self._note(reason=reason)
@@ -96,7 +99,7 @@ class Supervisor:
         self._start()
         while self.becomes is None or self.status is None or self._steps_run():
             if self.status is None or self.becomes is not None:
-                self._wait(min(self.warn_at, self.limit_at, self.kill_at))
+                self._wait(min(self.warn_at, self.limit_at, self.yield_at, self.kill_at))
                 self._watch_the_clock()
             else:
                 self._end(State.COMPLETED if self.status == 0 else State.FAILED)
@@ -112,7 +115,7 @@ class Supervisor:
             old.unlink()
         self.status = None
         request, now = self.request, time.monotonic()
-        self.kill_at = math.inf
+        self.kill_at = self.yield_at = math.inf
         self.limit_at = now + request.time_limit if request.time_limit else math.inf
         self.warn_at = max(now, self.limit_at - request.warning_lead) if request.warning_signal else math.inf
         environment = batch_environment(self.machine, self.job, request, self.record, self.job.environment)
@@ -143,10 +146,22 @@ class Supervisor:
             self.limit_at = math.inf
             self._say("DUE TO TIME LIMIT")
             self._end(State.TIMEOUT)
+        if now >= self.yield_at:
+            self.yield_at = math.inf
+            self._say("DUE TO PREEMPTION")
+            self._end(State.PENDING if self.request.requeue else State.PREEMPTED)
         if now >= self.kill_at:
             self.kill_at = math.inf
             self._kill(self._processes())
             self._signal(signal.SIGKILL, steps=True, batch=False)  # steps that were started from outside the job
+
+    def _preempt(self) -> None:
+        """Another job needs the room: warn, as with preempt_send_user_signal, and end when the grace is over."""
+        if self.record.state is State.RUNNING and self.yield_at == math.inf:
+            self.yield_at = time.monotonic() + _GRACE_SECONDS
+            if self.request.warning_signal:
+                batch_only = self.request.warn_batch_only
+                self._signal(self.request.warning_signal, steps=not batch_only, batch=batch_only)
 
     def _end(self, becomes: State) -> None:
         """Ask all processes to leave, and KILL those that have not by KillWait."""
@@ -157,7 +172,7 @@ class Supervisor:
             self.becomes = becomes
         if self.record.state is State.RUNNING:
             self._note(state=State.COMPLETING)
-            self.warn_at = self.limit_at = math.inf
+            self.warn_at = self.limit_at = self.yield_at = math.inf
             self.kill_at = time.monotonic() + self.machine.kill_wait
             for number in (signal.SIGTERM, signal.SIGCONT):
                 self._signal(number, steps=True, batch=True)
@@ -219,6 +234,8 @@ class Supervisor:
                 jobs.nudge(self.machine)
             case ["release"] if self.record.reason == HELD:
                 self._note(reason="None")
+            case ["preempt"]:
+                self._preempt()
             case ["node-down", node] if int(node) in self.record.nodes:
                 self._lose_node(int(node))
         return ""

@@ -57,6 +57,7 @@ class Plan:
     workdir: str
     python: str
     tasks: int
+    restarts: int = 0  # how often the script may send the job back to the queue
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     warm: Warm | None = None  # it runs in an allocation that is held already
 
@@ -105,6 +106,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         workdir=workdir,
         python=cluster.python or (IMAGE_PYTHON if job.container.image else interpreter),
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
+        restarts=job.restart.limit if job.resources.requeue else 0,
         secrets=secrets,
     )
 

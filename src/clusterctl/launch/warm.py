@@ -81,7 +81,9 @@ def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -
     flags = [f"--container-name={name}" if flag.startswith(_IMAGE_FLAG) else flag for flag in plan.flags]
     importing = [image, f"--container-name={name}", "--no-container-mount-home", "--no-container-entrypoint"]
     warm = Warm(allocation.job_id, allocation.nodes, allocation.node_list, name, tuple(importing) if image else ())
-    return replace(plan, options=(), flags=(*shape, *flags), warm=warm)
+    return replace(
+        plan, options=(), flags=(*shape, *flags), warm=warm, restarts=0
+    )  # a requeue would end the allocation
 
 
 def image_stamp(image: str | None) -> str:

@@ -35,6 +35,7 @@ class AttemptEvidence:
     start: float | None = None
     end: float | None = None
     exit_code: int | None = None
+    requeued: bool = False  # its batch script has sent the job back to the queue
     terminated: bool = False  # ended from outside: TERM of a time limit, cancel or preemption, or a lost node
     stage: Stage | None = None
     metrics: dict[str, Number] = field(default_factory=dict)
@@ -66,6 +67,12 @@ class Evidence:
     answer: Answer | None = None
     submitted_at: float | None = None  # when sbatch had answered
 
+    @property
+    def last(self) -> AttemptEvidence | None:
+        """The last attempt of the present job: a run that was resumed has older ones."""
+        found = self.attempts[-1] if self.attempts else None
+        return found if found and found.number >= self.record.past_attempts else None
+
 
 def read_evidence(record: Record) -> Evidence:
     """Look at the run directory once. A file that is missing, or is none of ours, says nothing."""
@@ -84,7 +91,10 @@ def read_evidence(record: Record) -> Evidence:
             pace=None if over else pace_of(lines),
             gpu=None if over else gpu_utilisation(latest_samples(folders[-1])),
         )
-    job_id = _job_id(submission) or (attempts[-1].job_id if attempts else "")
+    known = [_job_id(submission), attempts[-1].job_id if attempts else ""]
+    job_id = next((number for number in known if number and number not in record.past_jobs), "")
+    if finished and attempts and _whole(finished, "attempt") not in (None, attempts[-1].number):
+        finished = None  # of an attempt that was given up for lost, and followed by another one
     submitted_at = _number(submission or {}, "time")
     return Evidence(record, job_id or None, _mark(cancelled), _mark(finished), tuple(attempts), None, submitted_at)
 
@@ -104,6 +114,7 @@ def _read_attempt(attempt: Attempt) -> AttemptEvidence:
         start=_number(host, "start"),
         end=_number(host, "end"),
         exit_code=_whole(host, "exit_code"),
+        requeued=host.get("requeued") is True,
         terminated=_text(host, "signal") != "",
     )
 

@@ -27,6 +27,14 @@ class Record:
     job: Job
     cluster: Cluster
     allocation: str | None = None  # the Slurm job that a warm run is a step of
+    resumed: float | None = None  # when it was last submitted anew
+    past_attempts: int = 0  # those before that
+    past_jobs: frozenset[str] = frozenset()
+
+    @property
+    def submitted(self) -> float:
+        """When the present job was submitted."""
+        return self.created if self.resumed is None else self.resumed
 
     @property
     def controller(self) -> tuple[str, str | None]:
@@ -58,7 +66,15 @@ def _parse(run: RunDir, content: dict[str, Any]) -> Record:
     allocation = content.get("allocation")
     if allocation is not None and not (isinstance(allocation, str) and allocation.isascii() and allocation.isdigit()):
         raise ValueError(f"allocation: {allocation}")
-    return Record(run, created, job, cluster, allocation)
+    resumes = content.get("resumes") or []
+    if not resumes:
+        return Record(run, created, job, cluster, allocation)
+    return Record(
+        *(run, created, job, cluster, allocation),
+        resumed=float(resumes[-1]["time"]),
+        past_attempts=int(resumes[-1]["attempts"]),
+        past_jobs=frozenset(str(one["job_id"]) for one in resumes if one["job_id"]),
+    )
 
 
 @functools.lru_cache(maxsize=1000)

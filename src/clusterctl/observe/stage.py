@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.runs.requests import EXIT_RESTART
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm.queue import JobState
 
@@ -74,14 +75,14 @@ def judge(evidence: Evidence, now: float) -> Status:
     by_files = _settled_stage(evidence)
     job = evidence.answer.job if evidence.answer else None
     stage = by_files or (_stage_by_slurm(evidence, now) if evidence.answer else _stage_by_files(evidence))
-    last = evidence.attempts[-1] if evidence.attempts else None
+    last = evidence.last
     end = (last.end if last else None) or (job.end_time if job else None)
     return Status(
         record=evidence.record,
         stage=stage,
         sure=by_files is not None or (evidence.answer is not None and not evidence.answer.stale),
         job_id=evidence.job_id or (job.job_id if job else None),
-        attempt=last,
+        attempt=evidence.attempts[-1] if evidence.attempts else None,
         attempts=len(evidence.attempts),
         cancelling=evidence.cancelled_at is not None and not stage.ended,
         reason=job.reason if job and stage is Stage.QUEUED else "",
@@ -93,45 +94,51 @@ def judge(evidence: Evidence, now: float) -> Status:
 def _settled_stage(evidence: Evidence) -> Stage | None:
     if evidence.finished_at is not None:
         return Stage.FINISHED
-    last = evidence.attempts[-1] if evidence.attempts else None
+    last = evidence.last
     if last is None or last.exit_code is None or _started_again(evidence, last):
         return None
     if evidence.cancelled_at is not None:
         return Stage.CANCELLED
+    if last.requeued:
+        return None
     if last.terminated:
         return Stage.TIMED_OUT if _reached_limit(evidence, last) else None  # preempted, cancelled by hand or requeued
+    if last.exit_code == EXIT_RESTART:  # it was warned, has saved and left, and nothing starts it again
+        return Stage.TIMED_OUT if _reached_limit(evidence, last) else Stage.PREEMPTED
     return Stage.FAILED if last.exit_code else Stage.FINISHED
 
 
 def _stage_by_slurm(evidence: Evidence, now: float) -> Stage:
     """The stage of a run whose end is not settled by files, now that Slurm has answered."""
     job = evidence.answer.job if evidence.answer else None
-    last = evidence.attempts[-1] if evidence.attempts else None
+    last = evidence.last
     if job is None:
         if evidence.answer is not None and evidence.answer.early:
             return _stage_by_files(evidence)
         if evidence.cancelled_at is not None:
             return Stage.CANCELLED
-        if last and last.exit_code is not None:
+        if last and last.exit_code is not None and not last.requeued:
             if evidence.record.allocation:
                 return Stage.CANCELLED  # TERM, and its allocation is gone
             return Stage.PREEMPTED  # TERM far from the limit, nobody's cancel, and not in the queue again
-        on_its_way = evidence.job_id is None and now - evidence.record.created < SUBMIT_SECONDS
+        on_its_way = evidence.job_id is None and now - evidence.record.submitted < SUBMIT_SECONDS
         return Stage.QUEUED if on_its_way else Stage.LOST
     if job.state.waiting:
         return _stage_by_files(evidence) if _started_since(job, last) else Stage.QUEUED
     if job.state.ended:
         ended = _STAGE_OF_ENDED_ALLOCATION if evidence.record.allocation else _STAGE_OF_ENDED_JOB
         return ended.get(job.state, Stage.FAILED)
+    if last and last.requeued and not _started_again(evidence, last):
+        return Stage.QUEUED  # Slurm is still taking the last attempt down
     return Stage.STARTING if last is None or _started_again(evidence, last) else _stage_by_files(evidence)
 
 
 def _stage_by_files(evidence: Evidence) -> Stage:
     """The stage of a run that goes on, or may: as far as it said itself."""
-    if not evidence.attempts:
+    last = evidence.last
+    if last is None:
         return Stage.QUEUED
-    last = evidence.attempts[-1]
-    return last.stage or Stage.STARTING
+    return Stage.QUEUED if last.requeued else last.stage or Stage.STARTING
 
 
 def _started_again(evidence: Evidence, last: AttemptEvidence) -> bool:
@@ -151,5 +158,8 @@ def _reached_limit(evidence: Evidence, last: AttemptEvidence) -> bool:
         return True
     if last.start is None or last.end is None:
         return False
-    limit = evidence.record.job.resources.time
-    return last.end - last.start >= limit - min(_LONGEST_SLACK_SECONDS, limit / 4)
+    resources = evidence.record.job.resources
+    slack = min(_LONGEST_SLACK_SECONDS, resources.time / 4)
+    if last.exit_code == EXIT_RESTART:  # it left when it was warned
+        slack += resources.warning or 0
+    return last.end - last.start >= resources.time - slack

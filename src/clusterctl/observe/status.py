@@ -92,7 +92,11 @@ def _stale(problem: SlurmError, age: float) -> SlurmError:
 def answered(evidence: Evidence, snapshot: Snapshot) -> Evidence:
     """`evidence` with Slurm's answer. A job found by its folder is noted in the run: its submitter died, or is slow."""
     run = evidence.record.run
-    job = snapshot.jobs.get(evidence.job_id) if evidence.job_id else snapshot.in_folder(run.path)
+    job = (
+        snapshot.jobs.get(evidence.job_id)
+        if evidence.job_id
+        else snapshot.in_folder(run.path, evidence.record.past_jobs)
+    )
     if job is None:  # it may have begun and ended between the look at its files and the question
         evidence = read_evidence(evidence.record)
     job_id = evidence.job_id or (job.job_id if job else None)

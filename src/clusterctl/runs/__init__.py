@@ -2,9 +2,24 @@
 
 `layout` knows where everything lies, `files` how to write it, `events` and `metrics` what a task tells, `heartbeats`
 that it gets on, `watchdog` what happens when it does not, `place` where a task stands, `signals` how it leaves,
-`requests` what it asks of the batch script, `entry` how it starts. A user's own program needs `log`, perhaps `phase`.
+`checkpoints` and `requests` how it comes back, `fence` that it does so alone, `entry` how it starts. A user's own
+program needs the names below alone; all but `log` and `phase` are explained in `program`.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.runs.metrics import log, phase
 
-__all__ = ["log", "phase"]
+if TYPE_CHECKING:
+    from clusterctl.runs.program import checkpoint, latest_checkpoint, request_restart, stop_requested
+
+__all__ = ["checkpoint", "latest_checkpoint", "log", "phase", "request_restart", "stop_requested"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a program needs when it asks for it: every command of clusterctl imports this package."""
+    if name in __all__:
+        from clusterctl.runs import program
+
+        return getattr(program, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import ClusterctlError, TaskError
+from clusterctl.runs import fence
 from clusterctl.runs.events import Events
 from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
@@ -51,6 +52,8 @@ class Entry:
         stop = StopRequest()
         stop.install(on_terminate=lambda: events.exit(EXIT_TERMINATED))
         events.began(place.local_rank, place.node_rank)
+        if attempt is not None:
+            fence.watch(attempt, lambda newer: _step_down(newer, events, stop))
         events.stage(Stage.IMPORTING)
         pulse: Pulse | None = None
         try:
@@ -80,6 +83,13 @@ class Entry:
         finally:
             if pulse is not None:
                 pulse.end()
+
+
+def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
+    """Leave to a newer attempt what belongs to the run."""
+    events.tell("superseded", by=newer)
+    print(f"attempt {newer} of this run has begun: this one leaves", file=sys.stderr, flush=True)
+    stop.terminate()
 
 
 def _explained(raised: ClusterctlError | ModuleNotFoundError) -> ClusterctlError:

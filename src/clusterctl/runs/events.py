@@ -5,6 +5,7 @@
     {"time": ..., "event": "stage", "stage": "training", "epoch": 3}
     {"time": ..., "event": "exception", "type": "ValueError", "message": "...", "traceback": "...", "hint": "..."}
     {"time": ..., "event": "hang", "stacks": "..."}
+    {"time": ..., "event": "checkpoint", "name": "0-40", "seconds": 0.2}
     {"time": ..., "event": "exit", "code": 1}
 """
 
@@ -57,6 +58,10 @@ class Events:
     def hang(self, stacks: str) -> None:
         """The watchdog raised an alarm; `stacks` is where each thread of this rank stands."""
         self._write("hang", stacks=stacks)
+
+    def tell(self, event: str, **details: Any) -> None:
+        """Record anything else that happened."""
+        self._write(event, **details)
 
     def exit(self, code: int) -> None:
         self._write("exit", code=code)

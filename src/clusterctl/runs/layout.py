@@ -36,6 +36,11 @@ class Attempt:
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
+    @property
+    def origin_json(self) -> Path:
+        """The checkpoint that the attempt went on from."""
+        return self.path / "origin.json"
+
     def events(self, rank: int) -> Path:
         return self.path / "events" / f"rank_{rank:05}.jsonl"
 
@@ -129,6 +134,16 @@ class RunDir:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    @property
+    def weights(self) -> Path:
+        """The trained model's parameters by name, as torch.load reads them."""
+        return self.path / "weights.pt"
+
+    @property
+    def submissions(self) -> Path:
+        """What was submitted before the last `resume`: one numbered folder each."""
+        return self.path / "submissions"
 
     @property
     def attempts_folder(self) -> Path:

@@ -27,6 +27,9 @@ class StopRequest:
     def __init__(self) -> None:
         self.warned = False
         self.terminated = False
+        self._on_terminate: Callable[[], None] = lambda: None
+        self._grace = TERM_GRACE_SECONDS
+        self._leave_at = 0.0
 
     def install(self, on_terminate: Callable[[], None] = lambda: None, grace: float = TERM_GRACE_SECONDS) -> None:
         """Take over USR2, TERM and CONT (which Slurm sends after TERM) in this process, not in forked children.
@@ -41,19 +44,31 @@ class StopRequest:
             signal.signal(number, lambda *_: None)
         # A child shares the wake-up pipe: a signal that it gets before it lets go of the pipe would be taken for ours.
         os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_restore_defaults)
-        arguments = (reader, on_terminate, grace)
-        threading.Thread(target=self._watch, args=arguments, name="signals", daemon=True).start()
+        self._on_terminate, self._grace = on_terminate, grace
+        threading.Thread(target=self._watch, args=(reader,), name="signals", daemon=True).start()
 
-    def _watch(self, reader: int, on_terminate: Callable[[], None], grace: float) -> None:
+    def terminate(self) -> None:
+        """What TERM does: raise the flag, and end the process when the grace is over. To be called from a thread."""
+        if self.terminated:
+            return
+        self._leave_at = time.monotonic() + self._grace
+        self.terminated = True
+        self._on_terminate()
+        while (left := self._leave_at - time.monotonic()) > 0:
+            time.sleep(left)
+        os._exit(EXIT_TERMINATED)
+
+    def hold(self, seconds: float) -> None:
+        """Give the program `seconds` from now, in place of the rest of the grace, to leave by itself."""
+        self._leave_at = time.monotonic() + seconds
+
+    def _watch(self, reader: int) -> None:
         while True:
             for number in os.read(reader, 64):
                 if number == WARNING_SIGNAL:
                     self.warned = True
-                elif number == signal.SIGTERM and not self.terminated:
-                    self.terminated = True
-                    on_terminate()
-                    time.sleep(grace)
-                    os._exit(EXIT_TERMINATED)
+                elif number == signal.SIGTERM:
+                    self.terminate()
 
 
 def _restore_defaults() -> None:

@@ -88,9 +88,10 @@ class Snapshot:
     skipped: int = 0  # lines that were none of squeue's
     problem: SlurmError | None = None  # why there is no newer one
 
-    def in_folder(self, folder: Path) -> QueuedJob | None:
+    def in_folder(self, folder: Path, but_not: frozenset[str] = frozenset()) -> QueuedJob | None:
         """The job whose working directory is `folder`: how a run without a job id is found."""
-        return next((job for job in self.jobs.values() if job.work_dir == str(folder)), None)
+        found = (job for number, job in self.jobs.items() if number not in but_not)
+        return next((job for job in found if job.work_dir == str(folder)), None)
 
 
 class _Jobs(Mapping[str, QueuedJob]):

@@ -5,7 +5,7 @@ holds durations, bounds and choices; `record` turns all of it into JSON and back
 """
 
 from clusterctl.spec.cluster import Cluster, Emulator
-from clusterctl.spec.job import Container, Data, Job, Resources, Watchdog
+from clusterctl.spec.job import Checkpoint, Container, Data, Job, Resources, Restart, Watchdog
 from clusterctl.spec.record import from_record, to_record
 from clusterctl.spec.registry import WORKLOADS, Workload
 from clusterctl.spec.train import (
@@ -21,6 +21,7 @@ from clusterctl.spec.train import (
 
 __all__ = [
     "WORKLOADS",
+    "Checkpoint",
     "Cluster",
     "CommandTrain",
     "Container",
@@ -33,6 +34,7 @@ __all__ = [
     "NodeTrain",
     "RedditTrain",
     "Resources",
+    "Restart",
     "SyntheticTrain",
     "Train",
     "Watchdog",

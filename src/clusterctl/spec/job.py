@@ -10,6 +10,7 @@ from clusterctl.spec.values import (
     LARGEST,
     AtLeast,
     Count,
+    Duration,
     Line,
     Matches,
     Memory,
@@ -106,6 +107,21 @@ class Watchdog:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """`[checkpoint]`: what is kept of a training that is under way."""
+
+    every: Annotated[int, Duration(60), AtLeast(0)] = 600  # between two; 0: only when the run is asked to stop
+    keep: Count = 2  # the newest so many stay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restart:
+    """`[restart]`: when clusterctl itself sends the run back to the queue, to go on from its last checkpoint."""
+
+    limit: Natural = 20  # restarts of one submission, those by Slurm counted too; 0: never
+
+
+@dataclass(frozen=True, kw_only=True)
 class Job:
     """A whole job file, resolved: every value set, paths absolute."""
 
@@ -117,8 +133,10 @@ class Job:
     container: Container = field(default_factory=Container)
     env: Environment = field(default_factory=dict)
     data: Data = field(default_factory=Data)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    restart: Restart = field(default_factory=Restart)
     watchdog: Watchdog = field(default_factory=Watchdog)
     train: Train = field(default_factory=Train)
 
 
-__all__ = ["Container", "Data", "Environment", "Job", "Resources", "Watchdog"]
+__all__ = ["Checkpoint", "Container", "Data", "Environment", "Job", "Resources", "Restart", "Watchdog"]

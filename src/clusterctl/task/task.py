@@ -15,6 +15,7 @@ from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.metrics import MetricsWriter
 from clusterctl.runs.once import prepared_once
 from clusterctl.runs.stages import Stage
+from clusterctl.spec import Checkpoint
 from clusterctl.task.device import check_exclusive, choose_device, gpu_identity, visible_gpus
 from clusterctl.task.groups import call_roll, node_group, ranks_by_node
 from clusterctl.task.rendezvous import meet
@@ -22,7 +23,7 @@ from clusterctl.task.step_clock import StepClock
 from clusterctl.task.telemetry import start_sampling
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from clusterctl.runs.events import Events
     from clusterctl.runs.place import Place
@@ -42,6 +43,9 @@ class Task:
     metrics: MetricsWriter
     stop: StopRequest
     clock: StepClock = field(default_factory=StepClock)
+    attempt: Attempt | None = None
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    restarts: bool = False  # whether the run is started again when a rank asks for it
 
     @property
     def leads_node(self) -> bool:
@@ -80,8 +84,20 @@ def joined(
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // node.size()))
     metrics, cache = MetricsWriter(attempt, place.rank), _cache_folder(attempt)
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # its default is beside the code, maybe read-only
-    yield Task(place, device, node, cache, events, metrics, stop, StepClock(device))
+    clock = StepClock(device)
+    yield Task(
+        *(place, device, node, cache, events, metrics, stop, clock),
+        attempt=attempt,
+        checkpoint=job.checkpoint,
+        restarts=may_restart(job),
+    )
     dist.destroy_process_group()  # not after an error: NCCL would wait for ranks that may never come
+
+
+def may_restart(job: Job, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the batch script may send the run back to the queue once more."""
+    count = environment.get("SLURM_RESTART_COUNT", "0")
+    return job.resources.requeue and int(count if count.isdigit() else 0) < job.restart.limit
 
 
 def _record_collectives(attempt: Attempt) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from clusterctl.training.state import State
+
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
 
@@ -21,6 +23,14 @@ class Adam:
         self._steps = 0
         self._mean = torch.zeros_like(values)
         self._square = torch.zeros_like(values)
+
+    def state(self) -> State:
+        return State({"mean": self._mean, "square": self._square, "steps": torch.tensor([self._steps])})
+
+    def load(self, state: State) -> None:
+        self._mean.copy_(state.same["mean"])
+        self._square.copy_(state.same["square"])
+        self._steps = int(state.same["steps"])
 
     @torch.no_grad()
     def step(self, rate: float = 1.0) -> None:

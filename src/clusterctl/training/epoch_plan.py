@@ -43,17 +43,26 @@ class EpochPlan:
     def steps(self) -> int:
         return -(-self.seeds.numel() // self._global_size)
 
-    def batches(self, epoch: int) -> Iterator[Batch]:
+    def batches(self, epoch: int, done: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, but for its first `done` seeds, which all ranks together have trained on already.
+
+        They may have been another number of ranks: the steps then count on so that the last has its usual number.
+        """
         generator = torch.Generator().manual_seed(stream(Purpose.EPOCH_PLAN, self.seed, epoch))
         order = torch.randperm(self.seeds.numel(), generator=generator)
-        for step in range(self.steps):
-            start = step * self._global_size
+        first_step = self.steps_after(done)
+        for step in range(first_step, self.steps):
+            start = done + (step - first_step) * self._global_size
             total = min(self._global_size, order.numel() - start)
             first = start + self.rank * self.batch_size
             positions = torch.arange(first, first + self.batch_size)
             picked = order[positions % order.numel()].to(self.seeds.device)
             weights = (positions < start + total).to(self.seeds.device)
             yield Batch(epoch, step, self.seeds[picked], weights, total)
+
+    def steps_after(self, done: int) -> int:
+        """The number of the step that begins with seed `done` of an epoch."""
+        return self.steps + (done - self.seeds.numel()) // self._global_size
 
     @property
     def _global_size(self) -> int:

@@ -15,6 +15,7 @@ from torch import distributed as dist
 
 from clusterctl.runs.heartbeats import Heart
 from clusterctl.task.step_clock import StepClock
+from clusterctl.training.state import State
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,6 +28,7 @@ class Stops(NamedTuple):
 
     warned: bool
     terminated: bool
+    due: bool = False  # rank 0 says that it is time for a checkpoint
 
 
 class FlatModel:
@@ -39,8 +41,8 @@ class FlatModel:
         self._clock, self._heart = clock or StepClock(), heart or Heart()
         parameters = list(model.parameters())
         self.values = torch.cat([parameter.detach().flatten() for parameter in parameters])
-        self._reduced = self.values.new_zeros(self.values.numel() + 3)  # gradients, loss, warned, terminated
-        self.gradients = self._reduced[:-3]
+        self._reduced = self.values.new_zeros(self.values.numel() + 4)  # gradients, loss, warned, terminated, due
+        self.gradients = self._reduced[:-4]
         start = 0
         for parameter in parameters:
             part = slice(start, start := start + parameter.numel())
@@ -51,18 +53,31 @@ class FlatModel:
         """Begin with the parameters of rank 0 everywhere."""
         dist.broadcast(self.values, 0)
 
-    def backward(self, loss: Tensor, stop: StopRequest) -> tuple[float, Stops]:
+    def backward(self, loss: Tensor, stop: StopRequest, due: bool = False) -> tuple[float, Stops]:
         """Differentiate this rank's part of the loss and add up those of all ranks, in one collective.
 
         Returns the whole loss, and whether any rank was asked to stop: all ranks learn it at the same step.
         """
         self._reduced.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
-        self._reduced[-3] = loss.detach()
-        self._reduced[-2], self._reduced[-1] = stop.warned, stop.terminated
+        self._reduced[-4] = loss.detach()
+        self._reduced[-3], self._reduced[-2], self._reduced[-1] = stop.warned, stop.terminated, due
         self._clock.enter("communication")
         self._heart.wait()
         dist.all_reduce(self._reduced)
-        whole, warned, terminated = self._reduced[-3:].tolist()
+        whole, *stops = self._reduced[-4:].tolist()
         self._heart.go_on()
-        return whole, Stops(warned > 0, terminated > 0)
+        return whole, Stops(*(flag > 0 for flag in stops))
+
+    def agree(self, stop: StopRequest, due: bool = False) -> Stops:
+        """What `backward` says of stopping, where there is nothing to differentiate."""
+        flags = self._reduced[-3:]
+        flags[0], flags[1], flags[2] = stop.warned, stop.terminated, due
+        dist.all_reduce(flags)
+        return Stops(*(flag > 0 for flag in flags.tolist()))
+
+    def state(self) -> State:
+        return State({"values": self.values})
+
+    def load(self, state: State) -> None:
+        self.values.copy_(state.same["values"])

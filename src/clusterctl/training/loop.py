@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import TaskError
-from clusterctl.runs.signals import EXIT_TERMINATED
-from clusterctl.runs.stages import Stage
 from clusterctl.training.adam import Adam
+from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
 from clusterctl.training.prefetch import prefetched
 from clusterctl.training.progress import Fold, Progress
 from clusterctl.training.schedule import clip_norm, rate
 from clusterctl.training.selection import Best
+from clusterctl.training.state import Stateful
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,10 +23,17 @@ if TYPE_CHECKING:
     from clusterctl.training.objective import Accuracy, Objective
 
 
-def fit(objective: Objective[Any], train: LoopTrain, task: Task, fold: Fold | None = None) -> Accuracy:
+def fit(
+    objective: Objective[Any],
+    train: LoopTrain,
+    task: Task,
+    fold: Fold | None = None,
+    checkpoints: Checkpoints | None = None,
+) -> Accuracy:
     """Train for `train.epochs` epochs; the accuracy on the test split, evaluated once, at the end.
 
     With `train.patience`, training ends when the validation accuracy no longer rises, and the best weights are tested.
+    A run that was interrupted goes on from its last checkpoint. Folds share theirs: give all the same `checkpoints`.
     """
     plan = EpochPlan(objective.seeds, train.batch_size, train.seed, task.place.rank, task.place.world_size)
     if plan.steps == 0:
@@ -36,43 +43,53 @@ def fit(objective: Objective[Any], train: LoopTrain, task: Task, fold: Fold | No
     flat.broadcast()
     optimizer = Adam(flat.values, flat.gradients, train.lr, train.weight_decay)
     best = Best(flat.values, train.patience)
-    progress = Progress(task, train, plan.steps, objective.unit, fold)
-    warned = False
+    saved = checkpoints or Checkpoints(task, train)
+    progress = Progress(task, train, plan.steps, objective.unit, fold, saved.metrics)
+    parts: dict[str, Stateful] = {"model": flat, "optimizer": optimizer, "best": best}
+    if isinstance(objective, Stateful):
+        parts["objective"] = objective
+    at = saved.restore(parts, fold.number if fold else 1)
+    if at.epoch > train.epochs:  # it was resumed with fewer
+        at = at._replace(epoch=train.epochs, seeds=plan.seeds.numel())
+    if at.step:
+        progress.resume(at.epoch, plan.steps_after(at.seeds), saved.metrics)
 
-    for epoch in range(1, train.epochs + 1):
+    for epoch in range(at.epoch, train.epochs + 1):
         progress.epoch(epoch)
-        epoch_loss = 0.0
         objective.model.train()
         clock.restart("sampling")
-        for batch, prepared in prefetched(plan.batches(epoch), objective.prepare):
+        for batch, prepared in prefetched(plan.batches(epoch, at.seeds), objective.prepare):
             clock.enter("compute")
-            loss, stop = flat.backward(objective.loss(batch, prepared), task.stop)
+            loss, stop = flat.backward(objective.loss(batch, prepared), task.stop, saved.due)
             seconds = clock.lap("compute")
             if train.clip_norm:
                 clip_norm(flat.gradients, train.clip_norm)
             done = (epoch - 1) * plan.steps + batch.step
             optimizer.step(rate(train.schedule, train.warmup, done, train.epochs * plan.steps))
             progress.step(loss, seconds)
-            epoch_loss += loss * batch.total / plan.seeds.numel()
-            if stop.terminated:
-                raise SystemExit(EXIT_TERMINATED)
-            if stop.warned and not warned:
-                warned = True
-                task.events.stage(Stage.TRAINING, epoch=epoch, warned=True)
+            so_far = at.loss + loss * batch.total / plan.seeds.numel()
+            at = at._replace(seeds=at.seeds + batch.total, step=progress.steps_done, loss=so_far)
+            saved.boundary(stop, at, parts)
             clock.enter("sampling")
 
         scores: dict[str, Accuracy] = {}
         last = epoch == train.epochs
         if last or (train.evaluate_every and epoch % train.evaluate_every == 0):
             scores = _evaluated(objective, ("val", "test") if last and not train.patience else ("val",), progress)
-        progress.tell(f"epoch {epoch}/{train.epochs}  loss {epoch_loss:.4f}", scores)
+        progress.tell(f"epoch {epoch}/{train.epochs}  loss {at.loss:.4f}", scores)
         if train.patience and scores and best.offer(scores["val"]):
             break
+        at = at._replace(epoch=epoch + 1, seeds=0, loss=0.0)
+        if scores and not last:  # an evaluation may take long: whoever was asked to stop in it is heard now
+            saved.boundary(flat.agree(task.stop, saved.due), at, parts)
 
     if train.patience:
         best.restore()
         scores = _evaluated(objective, ("val", "test"), progress)
         progress.tell("best weights", scores)
+    saved.finish()
+    if fold is None:
+        saved.keep_weights(objective.model)
     return scores["test"]
 
 

@@ -23,13 +23,30 @@ class Fold(NamedTuple):
 class Progress:
     """Counts the steps of all epochs, and of all folds."""
 
-    def __init__(self, task: Task, train: LoopTrain, steps: int, unit: str, fold: Fold | None) -> None:
+    def __init__(
+        self, task: Task, train: LoopTrain, steps: int, unit: str, fold: Fold | None, newest: dict[str, float]
+    ) -> None:
+        """`newest` is kept up to date with the last value of each score."""
         self._task, self._epochs, self._steps, self._unit = task, train.epochs, steps, unit
         number, of = fold or (1, 1)
-        self._step = (number - 1) * train.epochs * steps
+        self._newest = newest
+        self._first_step = (number - 1) * train.epochs * steps
+        self._step = self._first_step
         self._labels = {"fold": number, "folds": of} if fold else {}
         self._counts = {**self._labels, "steps": of * train.epochs * steps, "epochs": train.epochs}
         self._began = self._evaluation_began = time.monotonic()
+
+    @property
+    def steps_done(self) -> int:
+        """Steps of all epochs, and of all folds."""
+        return self._step
+
+    def resume(self, epoch: int, steps: int, newest: dict[str, float]) -> None:
+        """The training goes on in `epoch`, of which `steps` are done; what was last told is told again."""
+        self._newest = newest
+        self._step = self._first_step + (epoch - 1) * self._steps + steps
+        self._counts["epoch"] = epoch
+        self._task.metrics.write(step=self._step, **self._counts, **newest)
 
     def epoch(self, epoch: int) -> None:
         """An epoch begins."""
@@ -52,6 +69,7 @@ class Progress:
         named: dict[str, float] = {f"{split}_accuracy": score.share for split, score in scores.items() if score.total}
         if "test" in scores:
             named[f"test_{self._unit}"] = scores["test"].total
+        self._newest.update(named)
         seconds = round(time.monotonic() - self._evaluation_began, 6)
         self._task.metrics.write(step=self._step, **self._counts, **named, evaluation_seconds=seconds)
 

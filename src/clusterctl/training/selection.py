@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from clusterctl.errors import TaskError
+from clusterctl.training.state import State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +22,17 @@ class Best:
         self._values, self._patience = values, patience
         self._kept = values.clone()
         self._share, self._waited = -1.0, 0
+
+    def state(self) -> State:
+        """The share and the wait; the weights too, where they may be wanted back."""
+        noted = torch.tensor([self._share, self._waited], dtype=torch.float64)
+        return State({"noted": noted, "kept": self._kept} if self._patience else {"noted": noted})
+
+    def load(self, state: State) -> None:
+        self._share, waited = state.same["noted"].tolist()
+        self._waited = int(waited)
+        if self._patience:
+            self._kept.copy_(state.same["kept"])
 
     def offer(self, score: Accuracy) -> bool:
         """Note a score of the present values; whether `patience` scores in a row were no better."""

@@ -14,11 +14,16 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import TaskError
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.program import CHECKPOINTS, KEEP, STOP_FILE
+from clusterctl.runs.requests import EXIT_RESTART
 from clusterctl.runs.signals import WARNING_SIGNAL
 from clusterctl.runs.stages import Stage
 from clusterctl.task import meeting
@@ -47,11 +52,14 @@ def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: 
     events.stage(Stage.RENDEZVOUS)
     with ExitStack() as stack:
         variables = _variables(place, attempt, stack)
+        stop_file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clusterctl-")), "stop")
+        if attempt is not None:
+            variables |= _places(attempt, job, stop_file)
         events.stage(Stage.TRAINING)
         child = _start([program, *job.argv[1:]], {**os.environ, **variables})
-        code = _wait(child, stop)
+        code = _wait(child, stop, stop_file)
     if code != 0:
-        if not stop.terminated:
+        if not stop.terminated and code != EXIT_RESTART:
             events.exception(TaskError(f"{textwrap.shorten(' '.join(job.argv), 60)} {_ending(code)}"))
         raise SystemExit(code if code > 0 else 128 - code)
 
@@ -85,6 +93,13 @@ def _variables(place: Place, attempt: Attempt | None, stack: ExitStack) -> dict[
     }
 
 
+def _places(attempt: Attempt, job: Job, stop_file: Path) -> dict[str, str]:
+    """Where a program that survives (`runs.program`) finds what it needs; a shell script can use them too."""
+    run = RunDir(attempt.path.parents[1])
+    run.checkpoints.mkdir(mode=0o700, exist_ok=True)
+    return {STOP_FILE: str(stop_file), CHECKPOINTS: str(run.checkpoints), KEEP: str(job.checkpoint.keep)}
+
+
 def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     prctl = ctypes.CDLL(None).prctl  # looked up before the fork
     parent = os.getpid()
@@ -103,8 +118,11 @@ def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[byt
         ) from None
 
 
-def _wait(child: subprocess.Popen[bytes], stop: StopRequest) -> int:
-    """Wait for the program, and pass on the warning signal, TERM and the terminal's INT, each once."""
+def _wait(child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path) -> int:
+    """Wait for the program, and pass on the warning signal, TERM and the terminal's INT, each once.
+
+    The warning makes a file too: a program that does not handle the signal ignores it, and can look for that.
+    """
     asked: dict[signal.Signals, Callable[[], bool]] = {
         WARNING_SIGNAL: lambda: stop.warned,
         signal.SIGTERM: lambda: stop.terminated,
@@ -116,6 +134,8 @@ def _wait(child: subprocess.Popen[bytes], stop: StopRequest) -> int:
             pass
         except KeyboardInterrupt:
             child.send_signal(signal.SIGINT)
+        if stop.warned and WARNING_SIGNAL in asked:
+            stop_file.touch()
         for number in [number for number, happened in asked.items() if happened()]:
             child.send_signal(number)
             del asked[number]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from clusterctl.runs.stages import Stage
 from clusterctl.task.task import joined
+from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.graph_classification import GraphClassification
 from clusterctl.training.loop import fit
 from clusterctl.training.progress import Fold
@@ -34,10 +35,11 @@ def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: 
     with joined(job, train.device, place, attempt, events, stop) as task:
         events.stage(Stage.LOADING)
         graphs = shared_raw_graphs(task, identity)
-        scores = [
-            fit(GraphClassification(graphs, train, task, fold), train, task, Fold(fold + 1, train.folds))
-            for fold in range(train.folds)
-        ]
+        saved = Checkpoints(task, train)
+        scores = saved.results  # of the folds that are done, after a restart
+        for fold in range(len(scores), train.folds):
+            objective = GraphClassification(graphs, train, task, fold)
+            scores.append(fit(objective, train, task, Fold(fold + 1, train.folds), saved))
         accuracy, deviation = mean(score.share for score in scores), pstdev(score.share for score in scores)
         tested = sum(score.total for score in scores)
         task.metrics.write(test_accuracy=accuracy, test_accuracy_deviation=deviation, test_graphs=tested)

@@ -1,0 +1,93 @@
+"""For programs of one's own (`workload = "command"`): checkpoints, the warning, the request to be started again.
+
+    import clusterctl.runs as run
+
+    folder = run.latest_checkpoint()           # None at the first start
+    ...
+    if rank == 0 and step % 1000 == 0:
+        with run.checkpoint(step) as folder:   # appears under its name when it is whole
+            torch.save(state, folder / "state.pt")
+    if run.stop_requested():                   # all ranks must agree before they leave: see docs/guides/surviving.md
+        run.request_restart(step)              # does not return
+
+Outside a run nothing is written, no stop is ever requested, and there is no checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from clusterctl.runs import checkpoints, requests
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.runs.place import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+STOP_FILE = "CLUSTERCTL_STOP_FILE"  # exists from the warning on; of each task's own, on its node
+CHECKPOINTS = "CLUSTERCTL_CHECKPOINTS"
+KEEP = "CLUSTERCTL_CHECKPOINTS_KEPT"
+
+
+def stop_requested() -> bool:
+    """Whether this run was warned: of its time limit, or of a preemption. Cheap enough for every step."""
+    path = os.environ.get(STOP_FILE)
+    return path is not None and os.path.exists(path)  # noqa: PTH110 - a microsecond
+
+
+def latest_checkpoint() -> Path | None:
+    """The newest whole checkpoint of this run that this attempt may go on from. Rank 0 notes which it was."""
+    attempt = current_attempt()
+    if attempt is None:
+        return None
+    leads = Place.from_environment().rank == 0
+    for folder in checkpoints.candidates(attempt):
+        manifest = checkpoints.read_manifest(folder)
+        wrong = "it is not whole" if manifest is None else checkpoints.damage(folder, manifest)
+        if not wrong:
+            if leads:
+                checkpoints.note_origin(attempt, folder)
+            return folder
+        if leads:
+            print(f"checkpoint {folder.name} is passed over: {wrong}", flush=True)  # noqa: T201 - into the rank's log
+    if leads:
+        checkpoints.note_origin(attempt, None)
+    return None
+
+
+@contextmanager
+def checkpoint(step: int) -> Iterator[Path]:
+    """A fresh folder to write the checkpoint of `step` into; it is complete when the block ends without an error.
+
+    To be called by one rank. Only the newest few are kept (`[checkpoint] keep`). Raises Superseded where a newer
+    attempt of the run has begun: nothing of this one's counts any more.
+    """
+    attempt = current_attempt()
+    if attempt is None:
+        with tempfile.TemporaryDirectory(prefix="checkpoint-") as name:
+            yield Path(name)
+        return
+    aside = checkpoints.write_aside(attempt, step)
+    try:
+        yield aside
+        checkpoints.complete(attempt, aside, {"fingerprint": None})
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    checkpoints.prune(attempt, int(os.environ.get(KEEP, "2")))
+
+
+def request_restart(step: int | None = None) -> NoReturn:
+    """Leave, and ask (as rank 0) that the run be started again. To be called by all ranks, after the last checkpoint.
+
+    With `step`, a run that comes no further than at its last request is not started again.
+    """
+    attempt = current_attempt()
+    if attempt is not None and Place.from_environment().rank == 0:
+        requests.request_restart(attempt, "warned", step=step)
+    raise SystemExit(requests.EXIT_RESTART)

@@ -1,0 +1,236 @@
+"""Runs that are interrupted from outside, and end as if they had not been."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import CORA, IMDB, run_job
+from scenario import Stage, wait_until
+
+from clusterctl.runs.files import read_json, read_lines
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Data, DeepSageTrain, GraphClassificationTrain, Job, RedditTrain, SyntheticTrain, to_record
+
+GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
+JOB = f"""
+workload = "reddit"
+[resources]
+nodes = 2
+time = "30m"
+[checkpoint]
+every = "1s"
+[train]
+epochs = 25
+batch_size = 128
+evaluate_every = 5
+[data]
+root = {json.dumps(str(CORA))}
+"""
+
+
+def steps_of(run: RunDir, attempt: int = 0) -> dict[int, float]:
+    """Step -> loss, as an attempt wrote them."""
+    return {line["step"]: line["loss"] for line in read_lines(run.attempt(attempt).metrics) if "loss" in line}
+
+
+def losses_of(run: RunDir) -> dict[int, float]:
+    """The losses that count: those of later attempts replace what an earlier one did beyond its last checkpoint."""
+    found: dict[int, float] = {}
+    for attempt in run.attempts():
+        found |= steps_of(run, attempt.number)
+    return found
+
+
+def wait_for_steps(run: RunDir, count: int, attempt: int) -> None:
+    wait_until(lambda: len(steps_of(run, attempt)) >= count, 90, f"{count} steps of attempt {attempt}")
+
+
+def wait_for_checkpoint(run: RunDir, attempt: int) -> None:
+    wait_until(lambda: list(run.checkpoints.glob(f"{attempt}-*")), 60, f"a checkpoint of attempt {attempt}")
+
+
+def host(run: RunDir, attempt: int) -> dict[str, Any]:
+    return dict(read_json(run.attempt(attempt).host_json))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[int, float], dict[str, torch.Tensor]]:
+    """Losses and weights of the same training on two ranks, left alone."""
+    run = RunDir(tmp_path_factory.mktemp("calm") / "run-20260101-000000-aaaa")
+    train = RedditTrain(epochs=25, batch_size=128, evaluate_every=5, device="cpu")
+    run_job(Job(name="calm", workload="reddit", data=Data(root=str(CORA)), train=train), run, [1, 1])
+    return losses_of(run), torch.load(run.weights)
+
+
+def assert_undisturbed(run: RunDir, expected: tuple[dict[int, float], dict[str, torch.Tensor]]) -> None:
+    losses, weights = expected
+    assert losses_of(run) == losses
+    ours = torch.load(run.weights)
+    assert ours.keys() == weights.keys()
+    assert all(torch.equal(ours[name], weights[name]) for name in weights)
+
+
+@pytest.mark.long
+def test_a_warned_run_saves_goes_back_to_the_queue_and_ends_with_the_same_weights(
+    stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
+) -> None:
+    run = stage.submit(stage.write_job("warned", JOB))
+    wait_for_steps(run, 20, attempt=0)
+    stage.slurm("scancel", "--signal=USR2", stage.job_id(run))
+    status = stage.wait_for_stage(run, "finished", seconds=120)
+    assert [(host(run, n)["exit_code"], host(run, n).get("requeued", False)) for n in (0, 1)] == [
+        (75, True),
+        (0, False),
+    ]
+    assert [host(run, n)["restart_count"] for n in (0, 1)] == [0, 1]
+    assert (read_json(run.requeue_json)["attempt"], status["attempts"]) == (0, 2)
+    assert max(steps_of(run, 0)) + 1 == min(steps_of(run, 1))
+    assert_undisturbed(run, undisturbed)
+
+
+@pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
+def test_requeued_killed_cancelled_and_resumed_by_hand_it_ends_with_the_same_weights(
+    stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
+) -> None:
+    run = stage.submit(stage.write_job("tried", JOB))
+    wait_for_steps(run, 5, attempt=0)
+    refused = stage.call("resume", run.id, "--cluster", stage.cluster)
+    assert refused.returncode == 2
+    assert "has not ended" in refused.stderr
+
+    stage.slurm("scontrol", "requeue", stage.job_id(run))  # TERM alone: it saves and leaves
+    wait_for_steps(run, 5, attempt=1)
+    assert min(steps_of(run, 1)) == max(steps_of(run, 0)) + 1
+
+    wait_for_checkpoint(run, attempt=1)
+    (victim,) = alive(run, rank=1)
+    os.kill(victim, signal.SIGKILL)
+    wait_for_steps(run, 5, attempt=2)
+    assert host(run, 1)["requeued"]
+    assert 1 < min(steps_of(run, 2)) <= max(steps_of(run, 1)) + 1
+
+    wait_for_checkpoint(run, attempt=2)
+    assert stage.call("cancel", run.id, "--cluster", stage.cluster).returncode == 0
+    stage.wait_for_stage(run, "cancelled", seconds=30)
+    first_job = stage.job_id(run)
+    done = stage.call("resume", run.id, "--cluster", stage.cluster, "--nodes", "1", "--tasks-per-node", "2", "--wait")
+    assert done.returncode == 0, done.stderr
+    status = stage.status(run)
+    assert (status["stage"], status["attempts"], status["nodes"]) == ("finished", 4, 1)
+    assert status["job_id"] == stage.job_id(run) != first_job
+    assert read_json(run.submissions / "0" / "submission.json")["job_id"] == first_job
+    assert_undisturbed(run, undisturbed)
+    again = stage.call("resume", run.id, "--cluster", stage.cluster)
+    assert again.returncode == 2
+    assert "has finished" in again.stderr
+
+
+@pytest.mark.long
+def test_of_two_attempts_alive_at_once_the_older_one_leaves_and_nothing_of_it_counts(
+    stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
+) -> None:
+    """As when a node is cut off: Slurm starts the run elsewhere, and the first attempt knows nothing of it."""
+    run = stage.submit(stage.write_job("twice", JOB))
+    wait_for_checkpoint(run, attempt=0)
+    stage.slurm("sbatch", str(run.script))
+    wait_until(run.finished_json.exists, 120, "the end")
+    assert read_json(run.finished_json)["attempt"] == 1
+    events = [event["event"] for event in read_lines(run.attempt(0).events(0))]
+    assert "superseded" in events
+    assert host(run, 0)["exit_code"] == 143
+    assert not host(run, 0).get("requeued")
+    assert_undisturbed(run, undisturbed)
+
+
+@pytest.mark.long
+def test_a_preempted_run_ends_with_the_same_weights(
+    stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
+) -> None:
+    whole = 'nodes = 2\nexclusive = true\npartition = "preemptable"\n'
+    run = stage.submit(stage.write_job("weak", JOB.replace("nodes = 2\n", whole)))
+    wait_for_steps(run, 5, attempt=0)
+    urgent = '[resources]\nnodes = 4\nexclusive = true\npartition = "urgent"\n'
+    job = stage.write_job("urgent", f'workload = "command"\nargv = ["sleep", "1"]\n{urgent}')
+    assert stage.call("submit", job, "--cluster", stage.cluster, "--wait").returncode == 0
+    stage.wait_for_stage(run, "finished", seconds=120)
+    assert host(run, 0)["exit_code"] in (75, 143)
+    assert_undisturbed(run, undisturbed)
+
+
+OTHERS = {
+    "synthetic": SyntheticTrain(avg_num_nodes=4000, model="sage", fan_out=(5, 5), epochs=20, device="cpu"),
+    "deep-sage": DeepSageTrain(batch_size=64, epochs=12, device="cpu"),
+    "graph-classification": GraphClassificationTrain(epochs=12, patience=3, folds=3, device="cpu"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+@pytest.mark.parametrize("workload", OTHERS)
+def test_every_workload_ends_with_the_same_losses(stage: Stage, tmp_path: Path, workload: str) -> None:
+    train = OTHERS[workload]
+    root = {"deep-sage": CORA, "graph-classification": IMDB}.get(workload)
+    calm = RunDir(tmp_path / "calm" / "run-20260101-000000-aaaa")
+    data = Data(root=str(root) if root else None)
+    run_job(Job(name="calm", workload=workload, data=data, train=train), calm, [1, 1])
+    default = type(train)()
+    changed = {name: value for name, value in to_record(train).items() if value != to_record(default)[name]}
+    settings = "".join(f"{name} = {json.dumps(value)}\n" for name, value in changed.items())
+    folder = f"[data]\nroot = {json.dumps(str(root))}\n" if root else ""
+    job = f'workload = "{workload}"\n[resources]\nnodes = 2\n[train]\n{settings}{folder}'
+    run = stage.submit(stage.write_job(workload, job))
+    wait_for_steps(run, 25, attempt=0)
+    stage.slurm("scancel", "--signal=USR2", stage.job_id(run))
+    stage.wait_for_stage(run, "finished", seconds=180)
+    assert len(run.attempts()) == 2
+    assert losses_of(run) == losses_of(calm)
+    theirs, ours = (list(read_lines(one.attempt(n).metrics))[-1] for one, n in ((calm, 0), (run, 1)))
+    assert ours["test_accuracy"] == theirs["test_accuracy"]
+
+
+@pytest.mark.parametrize("back_end", [pytest.param("emulator", marks=pytest.mark.long), "sandbox"], indirect=True)
+def test_the_program_of_the_guide_survives(stage: Stage) -> None:
+    """Both its own checkpoints and its request; on two ranks, warned in the middle."""
+    guide = (GUIDES / "surviving.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (stage.folder / "train.py").write_text(program)
+    job = 'workload = "command"\nargv = ["python", "train.py"]\n[resources]\nnodes = 2\n'
+    run = stage.submit(stage.write_job("guide", job))
+    wait_until(lambda: list(run.checkpoints.glob("0-*")), 60, "the first checkpoint")
+    stage.slurm("scancel", "--signal=USR2", stage.job_id(run))
+    stage.wait_for_stage(run, "finished", seconds=60)
+    step = read_json(run.requeue_json)["step"]
+    assert 20 <= step < 60
+    assert stage.log(run, 1, attempt=1).splitlines() == [f"going on from step {step}", f"total {60 * 61 // 2}"]
+    assert len(list(run.checkpoints.iterdir())) == 2
+
+
+@pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
+def test_the_shell_lines_of_the_guide_ask_for_a_restart_too(stage: Stage) -> None:
+    guide = (GUIDES / "surviving.md").read_text()
+    (lines,) = re.findall(r"^    (printf .*)$", guide, re.MULTILINE)
+    script = f'[ "$CLUSTERCTL_ATTEMPT" = 1 ] && exit 0\ntouch "$CLUSTERCTL_CHECKPOINTS/state"\n{lines}\nexit 9'
+    job = f'workload = "command"\nargv = ["bash", "-c", {json.dumps(script)}]\n'
+    run = stage.submit(stage.write_job("shell", job), "--wait")
+    assert len(run.attempts()) == 2
+
+
+def alive(run: RunDir, rank: int) -> list[int]:
+    """The processes of a rank, known by their environment."""
+    marks = {f"CLUSTERCTL_RUN_DIR={run.path}", f"SLURM_PROCID={rank}"}
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = set((folder / "environ").read_bytes().decode(errors="replace").split("\0"))
+        except OSError:
+            continue
+        if marks <= variables:
+            found.append(int(folder.name))
+    return sorted(found)

@@ -1,0 +1,136 @@
+"""Which checkpoints an attempt may go on from, and what makes one count."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.runs import checkpoints
+from clusterctl.runs.checkpoints import Name, Superseded, candidates, lineage
+from clusterctl.runs.layout import Attempt, RunDir
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(tmp_path / "run")
+
+
+def claim(run: RunDir, number: int) -> Attempt:
+    attempt = run.attempt(number)
+    attempt.path.mkdir(parents=True, exist_ok=True)
+    return attempt
+
+
+def save(attempt: Attempt, step: int, text: str = "state") -> Path:
+    aside = checkpoints.write_aside(attempt, step)
+    (aside / "state").write_text(text)
+    return checkpoints.complete(attempt, aside, {"fingerprint": {"a": 1}})
+
+
+def names(attempt: Attempt) -> list[str]:
+    return [path.name for path in candidates(attempt)]
+
+
+def test_the_newest_of_the_last_attempt_comes_first(run: RunDir) -> None:
+    first = claim(run, 0)
+    save(first, 9)
+    save(first, 10)
+    second = claim(run, 1)
+    checkpoints.note_origin(second, run.checkpoints / "0-10")
+    save(second, 11)
+    assert names(claim(run, 2)) == ["1-11", "0-10", "0-9"]
+
+
+def test_what_an_attempt_believed_dead_writes_after_its_successor_began_is_of_no_lineage(run: RunDir) -> None:
+    first = claim(run, 0)
+    save(first, 10)
+    late = checkpoints.write_aside(first, 20)
+    checkpoints.note_origin(claim(run, 1), run.checkpoints / "0-10")
+    with pytest.raises(Superseded, match="attempt 1"):
+        checkpoints.complete(first, late, {})
+    late.rename(run.checkpoints / "0-20")  # as if it had looked just before
+    assert names(claim(run, 2)) == ["0-10"]
+
+
+def test_an_attempt_that_began_anew_has_no_ancestors(run: RunDir) -> None:
+    save(claim(run, 0), 10)
+    checkpoints.note_origin(claim(run, 1), None)
+    assert names(claim(run, 2)) == []
+
+
+def test_an_attempt_that_never_came_so_far_does_not_break_the_line(run: RunDir) -> None:
+    save(claim(run, 0), 10)
+    claim(run, 1)
+    assert names(claim(run, 2)) == ["0-10"]
+
+
+@given(st.dictionaries(st.integers(0, 8), st.none() | st.builds(Name, st.integers(0, 8), st.integers(0, 50))))
+def test_a_lineage_ends_whatever_the_files_say_and_bounds_are_where_the_next_took_over(
+    origins: dict[int, Name | None],
+) -> None:
+    bounds = lineage(9, origins)
+    assert bounds[9] == math.inf
+    assert list(bounds) == sorted(bounds, reverse=True)
+    for attempt, bound in bounds.items():
+        if bound != math.inf:
+            assert Name(attempt, int(bound)) in origins.values()
+
+
+def test_folders_that_are_being_written_or_are_no_checkpoints_are_none(run: RunDir) -> None:
+    attempt = claim(run, 0)
+    checkpoints.write_aside(attempt, 5)
+    (run.checkpoints / "mine").mkdir()
+    (run.checkpoints / "0-x").mkdir()
+    assert names(claim(run, 1)) == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda folder: (folder / "state").write_text("statf"),
+        lambda folder: (folder / "state").write_text("stat"),
+        lambda folder: (folder / "state").unlink(),
+    ],
+)
+def test_a_flipped_bit_a_truncation_and_a_missing_file_are_damage(run: RunDir, spoil) -> None:
+    folder = save(claim(run, 0), 1)
+    manifest = checkpoints.read_manifest(folder)
+    assert manifest is not None
+    assert checkpoints.damage(folder, manifest) == ""
+    spoil(folder)
+    assert "state" in checkpoints.damage(folder, manifest)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema_version": 9}', '{"schema_version": 1, "files": 3}'])
+def test_a_manifest_that_is_torn_or_foreign_is_none(run: RunDir, text: str) -> None:
+    folder = save(claim(run, 0), 1)
+    (folder / "manifest.json").write_text(text)
+    assert checkpoints.read_manifest(folder) is None
+
+
+def test_a_checkpoint_under_another_ones_name_is_none(run: RunDir) -> None:
+    folder = save(claim(run, 0), 1)
+    assert checkpoints.read_manifest(folder.rename(folder.with_name("0-2"))) is None
+
+
+def test_a_checkpoint_of_another_training_says_in_what_it_differs(run: RunDir) -> None:
+    manifest = checkpoints.read_manifest(save(claim(run, 0), 1))
+    assert manifest is not None
+    assert checkpoints.mismatch(manifest, {"a": 1}) == ""
+    assert checkpoints.mismatch(manifest, {"a": 2}) == "it was made with a = 1, not 2"
+
+
+def test_the_last_few_of_the_lineage_stay_and_what_was_left_half_written_goes(run: RunDir) -> None:
+    first = claim(run, 0)
+    for step in (1, 2, 3):
+        save(first, step)
+    checkpoints.write_aside(first, 4)
+    second = claim(run, 1)
+    checkpoints.note_origin(second, run.checkpoints / "0-2")
+    save(second, 3)
+    checkpoints.prune(second, 2)
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["0-2", "1-3"]

@@ -1,0 +1,53 @@
+"""Two attempts alive at once: the older one leaves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from scenario import wait_until
+
+from clusterctl.runs import fence
+from clusterctl.runs.files import read_lines, write_json
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Job, to_record
+
+ENTRY = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
+
+
+def test_the_claim_of_a_newer_attempt_is_seen_once_and_folders_of_others_are_not(tmp_path: Path) -> None:
+    attempt = RunDir(tmp_path).attempt(1)
+    attempt.path.mkdir(parents=True)
+    RunDir(tmp_path).attempt(0).path.mkdir()
+    seen, told = [], threading.Event()
+    thread = fence.watch(attempt, lambda newer: (seen.append(newer), told.set()), pause=0.01)
+    (attempt.path.parent / "notes").mkdir()
+    assert not told.wait(0.1)
+    RunDir(tmp_path).attempt(2).path.mkdir()
+    assert told.wait(5)
+    thread.join(5)
+    assert seen == [2]
+
+
+def test_a_task_of_a_replaced_attempt_leaves_with_its_program_and_says_why(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    attempt = run.attempt(0)
+    attempt.path.mkdir(parents=True)
+    program = "import pathlib, time; pathlib.Path('up').touch(); time.sleep(600)"
+    write_json(run.run_json, {"job": to_record(Job(name="x", workload="command", argv=("python", "-c", program)))})
+    environment = {**os.environ, "CLUSTERCTL_RUN_DIR": str(run.path), "CLUSTERCTL_ATTEMPT": "0"}
+    task = subprocess.Popen([sys.executable, "-c", ENTRY, str(run.path)], env=environment, cwd=tmp_path)
+    try:
+        wait_until((tmp_path / "up").exists, 20)
+        began = time.monotonic()
+        run.attempt(1).path.mkdir()
+        assert task.wait(timeout=20) == 143
+        assert time.monotonic() - began < 10
+    finally:
+        task.kill()
+    events = [event["event"] for event in read_lines(attempt.events(0))]
+    assert events[-2:] == ["superseded", "exit"] or "superseded" in events

@@ -1,0 +1,40 @@
+"""What a request to be started again says of progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.runs.files import read_json
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.requests import request_restart
+
+
+@pytest.mark.parametrize(
+    ("before", "details", "progress"),
+    [
+        ({}, {"step": 5}, True),
+        ({"step": 4}, {"step": 5}, True),
+        ({"step": 5}, {"step": 5}, False),
+        ({"step": 5}, {}, True),
+        ({"step": 5}, {"step": 5, "progress": True}, True),
+        ({}, {"step": 5, "progress": False}, False),
+    ],
+)
+def test_a_step_that_is_no_further_than_the_last_requests_is_no_progress(
+    tmp_path: Path, before: dict[str, Any], details: dict[str, Any], progress: bool
+) -> None:
+    run = RunDir(tmp_path)
+    request_restart(run.attempt(0), "warned", **before)
+    request_restart(run.attempt(1), "hang", **details, rank=3)
+    record = read_json(run.requeue_json)
+    assert (record["attempt"], record["reason"], record["progress"], record["rank"]) == (1, "hang", progress, 3)
+
+
+def test_a_damaged_request_is_none(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.requeue_json.write_text("{")
+    request_restart(run.attempt(1), "warned", step=1)
+    assert read_json(run.requeue_json)["progress"] is True

@@ -1,0 +1,192 @@
+"""An interrupted training ends with the weights of an undisturbed one. Ranks stay up; each resume is a new attempt."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import CORA, IMDB, run_program
+
+from clusterctl.runs.layout import RunDir
+
+# Trains on each rank; `trained(...)` gives weights, losses and scores of a training that is interrupted at `steps`.
+PROLOGUE = f"""
+import hashlib, json, os, random, sys, torch
+from dataclasses import replace
+from pathlib import Path
+from clusterctl.graph.storage import Graph, shared
+from clusterctl.runs.events import Events
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.metrics import MetricsWriter, current_attempt
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import StopRequest
+from clusterctl.spec import Checkpoint, GraphClassificationTrain, Job, RedditTrain
+from clusterctl.task.task import joined
+from clusterctl.training.checkpoint import Checkpoints
+from clusterctl.training.graph_classification import GraphClassification
+from clusterctl.training.loop import fit
+from clusterctl.training.node_classification import NodeClassification
+from clusterctl.training.progress import Fold
+from clusterctl.training.state import Sharded, State
+from clusterctl.workloads.reddit_format import raw_identity, read_raw
+from clusterctl.workloads.tu_format import raw_identity as tu_identity, shared_raw_graphs
+
+ROOT, IMDB = {str(CORA)!r}, {str(IMDB)!r}
+place = Place.from_environment()
+
+class Metrics(MetricsWriter):
+    # Keeps the losses by step, and asks the run to stop when a step is done: on one rank alone, as a signal would.
+    def __init__(self, attempt, stop, at, losses):
+        super().__init__(attempt, place.rank)
+        self.stop, self.at, self.losses = stop, at, losses
+    def write(self, **values):
+        super().write(**values)
+        if "loss" in values:
+            self.losses[values["step"]] = values["loss"]
+            if values["step"] == self.at and place.rank == place.world_size - 1:
+                self.stop.warned = True
+
+def digest(model):
+    whole = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    return hashlib.sha256(whole).hexdigest()
+
+def trained(task, name, train, objective_of, steps=(), folds=0, every=0, first=0, give_up=False):
+    run, losses = RunDir(task.attempt.path.parents[2] / name), {{}}
+    said, scores = {{"left": []}}, []
+    for number, at in enumerate([*steps, *[None] * (not give_up)], first):
+        attempt = run.attempt(number)
+        attempt.path.mkdir(parents=True, exist_ok=True)
+        stop = StopRequest()
+        now = replace(task, attempt=attempt, stop=stop, checkpoint=Checkpoint(every=every), restarts=True,
+                      metrics=Metrics(attempt, stop, at, losses), events=Events(attempt, place.rank))
+        try:
+            saved = Checkpoints(now, train)
+            if folds:
+                scores = saved.results
+                for fold in range(len(scores), folds):
+                    objective = objective_of(now, fold)
+                    scores.append(fit(objective, train, now, Fold(fold + 1, folds), saved))
+            else:
+                objective = objective_of(now, 0)
+                scores = [fit(objective, train, now, None, saved)]
+            break
+        except SystemExit as leaving:
+            said["left"].append([leaving.code, max(losses)])
+    whole = torch.cat([p.detach().double().flatten() for p in objective.model.parameters()]).tolist()
+    return said | {{"losses": losses, "digest": digest(objective.model), "scores": scores, "weights": whole[::97]}}
+"""
+
+CORA_TASK = """
+with joined(Job(name="t", workload="reddit"), "cpu", place, current_attempt(), Events(None, 0), StopRequest()) as task:
+    graph = shared(task, Graph, "cora", raw_identity(ROOT), lambda scratch: read_raw(Path(ROOT), scratch))
+    objective_of = lambda task, fold: NodeClassification(graph, train, task)
+"""
+
+
+def test_four_ranks_end_with_the_same_bits_as_an_undisturbed_training(tmp_path: Path) -> None:
+    """Warned within an epoch, at its last step, and twice; with dropout, a schedule, and selection by patience."""
+    said = interrupted(tmp_path, [[3], [7], [5, 12]], FOLDS)
+    folds = {name: said.pop(name) for name in ("folds", "folds-left-alone")}
+    assert_same(said)
+    assert [leave for leave, _ in said[2]["left"]] == [75, 75]
+    left_alone, interrupted_twice = folds["folds-left-alone"], folds["folds"]
+    assert [step for _, step in interrupted_twice["left"]] == [6, 10]  # a step later: in the second fold, in the third
+    for name in ("losses", "digest", "scores"):
+        assert interrupted_twice[name] == left_alone[name]
+    assert len(left_alone["scores"]) == 3
+
+
+FOLDS = """
+    graphs = shared_raw_graphs(task, tu_identity(IMDB))
+    train = GraphClassificationTrain(batch_size=100, epochs=2, patience=2, folds=3, hidden_channels=8)
+    objective_of = lambda task, fold: GraphClassification(graphs, train, task, fold)
+    result["folds-left-alone"] = trained(task, "folds-left-alone", train, objective_of, folds=3)
+    result["folds"] = trained(task, "folds", train, objective_of, [5, 9], folds=3)
+"""
+STEPS = [[step] for step in sorted(random.Random(6).sample(range(1, 26), 19))]
+
+
+@pytest.mark.long
+def test_so_they_do_when_preempted_at_twenty_random_steps(tmp_path: Path) -> None:
+    said = interrupted(tmp_path, [*STEPS, [3, 9, 10, 17]])
+    assert_same(said)
+
+
+def interrupted(folder: Path, plans: list[list[int]], more: str = "") -> dict[Any, Any]:
+    body = f"""
+    train = RedditTrain(batch_size=64, epochs=4, hidden_channels=32, dropout=0.5, schedule="cosine", warmup=0.2,
+                        patience=4, clip_norm=1.0, precision="float32")
+    result = {{"none": trained(task, "none", train, objective_of)}}
+    for number, steps in enumerate({plans!r}):
+        result[number] = trained(task, f"run-{{number}}", train, objective_of, steps)
+{more}
+print(json.dumps(result))
+"""
+    outputs = run_program(PROLOGUE + CORA_TASK + body, RunDir(folder / "ranks").attempt(0), [2, 2], timeout=600)
+    said = [json.loads(output.splitlines()[-1]) for output in outputs]
+    for other in said[1:]:
+        assert {key: value["digest"] for key, value in other.items()} == {k: v["digest"] for k, v in said[0].items()}
+    return {int(key) if key.isdigit() else key: value for key, value in said[0].items()}
+
+
+def assert_same(said: dict[Any, Any]) -> None:
+    undisturbed = said.pop("none")
+    assert len(undisturbed["losses"]) >= 20
+    for number, one in said.items():
+        assert one["left"], f"{number} was not interrupted"
+        assert one["losses"] == undisturbed["losses"], f"run {number}, which left at {one['left']}"
+        assert one["digest"] == undisturbed["digest"]
+        assert one["scores"] == undisturbed["scores"]
+
+
+ANOTHER_NUMBER = """
+class WithTable(NodeClassification):
+    # Has an embedding table besides, whose rows the ranks share out, as large as it likes and unevenly.
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        rank, size = place.rank, place.world_size
+        self.start, self.stop = 1000 * rank**2 // size**2, 1000 * (rank + 1) ** 2 // size**2
+        self.rows = torch.arange(self.start, self.stop, dtype=torch.float64)[:, None].repeat(1, 3)
+    def state(self):
+        return State({}, {"table": Sharded(self.rows, self.start, 1000)})
+    def load(self, state):
+        assert state.sharded["table"].rows is self.rows
+        self.loaded = self.rows.clone()
+
+with joined(Job(name="t", workload="reddit"), "cpu", place, current_attempt(), Events(None, 0), StopRequest()) as task:
+    graph = shared(task, Graph, "cora", raw_identity(ROOT), lambda scratch: read_raw(Path(ROOT), scratch))
+    train = RedditTrain(batch_size=240 // place.world_size, epochs=3, hidden_channels=32, dropout=0.5, patience=3,
+                        schedule="cosine", precision="float64")
+    made = []
+    def objective_of(task, fold):
+        made.append(WithTable(graph, train, task))
+        if not STEPS:
+            made[-1].rows.zero_()  # what is loaded comes from the checkpoint
+        return made[-1]
+    STEPS, FIRST = json.loads(os.environ["PLAN"])
+    result = trained(task, "shared", train, objective_of, STEPS, first=FIRST, give_up=bool(STEPS))
+    result["none"] = None if STEPS else trained(task, "none", train, objective_of)["weights"]
+    result["rows"] = [] if STEPS else [made[0].start, made[0].loaded.tolist()]
+print(json.dumps(result))
+"""
+
+
+def test_with_other_numbers_of_ranks_it_ends_with_the_same_weights_to_rounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three ranks are interrupted in the second epoch, four finish. Rows go to their new owners."""
+    run = RunDir(tmp_path / "ranks")
+    losses: dict[str, float] = {}
+    for number, (steps, shape) in enumerate([([10], [1, 2]), ([], [2, 2])]):
+        monkeypatch.setenv("PLAN", json.dumps([steps, number]))
+        outputs = run_program(PROLOGUE + ANOTHER_NUMBER, run.attempt(number), shape)
+        said = [json.loads(output.splitlines()[-1]) for output in outputs]
+        losses |= said[0]["losses"]
+    assert [int(step) for step in losses] == list(range(1, len(losses) + 1))
+    assert said[0]["weights"] == pytest.approx(said[0]["none"], rel=0, abs=1e-9)
+    for rank in said:
+        start, rows = rank["rows"]
+        assert rows == [[float(start + row)] * 3 for row in range(len(rows))]
