@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from clusterctl.containers.record import ImageRecord, read_record, record_path, write_record
-from clusterctl.containers.squashfs import MAGIC
 from clusterctl.errors import ImageError, NotFoundError, UsageError
 from clusterctl.spec.record import nearest
 
 SUFFIX = ".sqsh"
+MAGIC = b"hsqs"
 _AT_WORK_SECONDS = 3600  # what has not been written for so long belongs to nobody
 _UNFIT = frozenset(",:+%\\\n /")  # in a name: pyxis's flags, Slurm's patterns and paths could not carry it
 
@@ -61,6 +62,20 @@ def find_image(folder: Path, name: str) -> Image:
         hint = f"did you mean {close}?" if close else "see what there is with: clusterctl image list"
         raise NotFoundError(f"no such image: {path}", hint)
     return _looked_at(path)
+
+
+def name_of(reference: str) -> str:
+    """A file's name for `reference`: nvcr.io#nvidia/pyg:24.11-py3 is nvcr.io-nvidia-pyg-24.11-py3."""
+    without_user = reference.rpartition("@")[2] if "@sha256:" not in reference else reference
+    short = re.sub(r"@sha256:([0-9a-f]{12})[0-9a-f]*", r"-\1", without_user)
+    return re.sub(r"[^\w.-]+", "-", short, flags=re.ASCII).strip("-.")
+
+
+def imported(folder: Path, reference: str, name: str | None = None) -> Image | None:
+    """The image that was imported from `reference` before, as `name`; None where there is none."""
+    path = folder / f"{name or name_of(reference)}{SUFFIX}"
+    found = _looked_at(path) if path.is_file() else None
+    return found if found and found.record and found.record.source == reference else None
 
 
 def publish(sqsh: Path, record: ImageRecord, folder: Path) -> Image:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from clusterctl.containers.archive import open_archive
 from clusterctl.containers.engine import Engine, find_engine, follow
 from clusterctl.containers.engine_errors import explain
-from clusterctl.containers.folder import SUFFIX, Image, check_name, find_image, is_squashfs, publish, sha256_of
+from clusterctl.containers.folder import SUFFIX, Image, check_name, imported, is_squashfs, name_of, publish, sha256_of
 from clusterctl.containers.image import check_image
 from clusterctl.containers.keep import keep
 from clusterctl.containers.record import ImageRecord, Inventory, environment_of, read_record
@@ -64,8 +64,8 @@ def import_reference(
     asked = time.time()
 
     def done() -> bool:
-        found = find_image(folder, name).record if target.exists() else None
-        return found is not None and found.source == reference and not (fresh and found.created < asked)
+        found = imported(folder, reference, name)
+        return found is not None and found.record is not None and not (fresh and found.record.created < asked)
 
     def work(place: Path) -> None:
         enroot = shutil.which("enroot")
@@ -76,13 +76,6 @@ def import_reference(
 
     once(done, target, work)
     return Image(target, read_record(target))
-
-
-def name_of(reference: str) -> str:
-    """A file's name for `reference`: nvcr.io#nvidia/pyg:24.11-py3 is nvcr.io-nvidia-pyg-24.11-py3."""
-    without_user = reference.rpartition("@")[2] if "@sha256:" not in reference else reference
-    short = re.sub(r"@sha256:([0-9a-f]{12})[0-9a-f]*", r"-\1", without_user)
-    return re.sub(r"[^\w.-]+", "-", short, flags=re.ASCII).strip("-.")
 
 
 def as_engines_write(reference: str) -> str:
