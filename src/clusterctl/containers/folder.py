@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from clusterctl.containers.image import name_of
 from clusterctl.containers.record import ImageRecord, read_record, record_path, write_record
 from clusterctl.errors import ImageError, NotFoundError, UsageError
 from clusterctl.spec.record import nearest
@@ -62,13 +62,6 @@ def find_image(folder: Path, name: str) -> Image:
         hint = f"did you mean {close}?" if close else "see what there is with: clusterctl image list"
         raise NotFoundError(f"no such image: {path}", hint)
     return _looked_at(path)
-
-
-def name_of(reference: str) -> str:
-    """A file's name for `reference`: nvcr.io#nvidia/pyg:24.11-py3 is nvcr.io-nvidia-pyg-24.11-py3."""
-    without_user = reference.rpartition("@")[2] if "@sha256:" not in reference else reference
-    short = re.sub(r"@sha256:([0-9a-f]{12})[0-9a-f]*", r"-\1", without_user)
-    return re.sub(r"[^\w.-]+", "-", short, flags=re.ASCII).strip("-.")
 
 
 def imported(folder: Path, reference: str, name: str | None = None) -> Image | None:

@@ -28,3 +28,10 @@ def check_image(image: str) -> str:
             'write "/path/to/image.sqsh", "nvcr.io#nvidia/pyg:24.07-py3" or "python:3.11-slim"',
         )
     return image
+
+
+def name_of(reference: str) -> str:
+    """A file's name for `reference`: nvcr.io#nvidia/pyg:24.11-py3 is nvcr.io-nvidia-pyg-24.11-py3."""
+    without_user = reference.rpartition("@")[2] if "@sha256:" not in reference else reference
+    short = re.sub(r"@sha256:([0-9a-f]{12})[0-9a-f]*", r"-\1", without_user)
+    return re.sub(r"[^\w.-]+", "-", short, flags=re.ASCII).strip("-.")

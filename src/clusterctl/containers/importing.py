@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from clusterctl.containers.archive import open_archive
 from clusterctl.containers.engine import Engine, find_engine, follow
 from clusterctl.containers.engine_errors import explain
-from clusterctl.containers.folder import SUFFIX, Image, check_name, imported, is_squashfs, name_of, publish, sha256_of
-from clusterctl.containers.image import check_image
+from clusterctl.containers.folder import SUFFIX, Image, check_name, imported, is_squashfs, publish, sha256_of
+from clusterctl.containers.image import check_image, name_of
 from clusterctl.containers.keep import keep
 from clusterctl.containers.record import ImageRecord, Inventory, environment_of, read_record
 from clusterctl.containers.squashfs import COMPRESSION, members_of, members_of_stream
