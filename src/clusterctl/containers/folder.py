@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from clusterctl.containers.image import name_of
 from clusterctl.containers.record import ImageRecord, read_record, record_path, write_record
-from clusterctl.containers.squashfs import MAGIC
 from clusterctl.errors import ImageError, NotFoundError, UsageError
 from clusterctl.spec.record import nearest
 
 SUFFIX = ".sqsh"
+MAGIC = b"hsqs"
 _AT_WORK_SECONDS = 3600  # what has not been written for so long belongs to nobody
 _UNFIT = frozenset(",:+%\\\n /")  # in a name: pyxis's flags, Slurm's patterns and paths could not carry it
 
@@ -61,6 +62,13 @@ def find_image(folder: Path, name: str) -> Image:
         hint = f"did you mean {close}?" if close else "see what there is with: clusterctl image list"
         raise NotFoundError(f"no such image: {path}", hint)
     return _looked_at(path)
+
+
+def imported(folder: Path, reference: str, name: str | None = None) -> Image | None:
+    """The image that was imported from `reference` before, as `name`; None where there is none."""
+    path = folder / f"{name or name_of(reference)}{SUFFIX}"
+    found = _looked_at(path) if path.is_file() else None
+    return found if found and found.record and found.record.source == reference else None
 
 
 def publish(sqsh: Path, record: ImageRecord, folder: Path) -> Image:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from clusterctl.containers.archive import open_archive
 from clusterctl.containers.engine import Engine, find_engine, follow
 from clusterctl.containers.engine_errors import explain
-from clusterctl.containers.folder import SUFFIX, Image, check_name, find_image, is_squashfs, publish, sha256_of
+from clusterctl.containers.folder import SUFFIX, Image, check_name, imported, is_squashfs, publish, sha256_of
 from clusterctl.containers.image import check_image, name_of
 from clusterctl.containers.keep import keep
 from clusterctl.containers.record import ImageRecord, Inventory, environment_of, read_record
@@ -64,8 +64,8 @@ def import_reference(
     asked = time.time()
 
     def done() -> bool:
-        found = find_image(folder, name).record if target.exists() else None
-        return found is not None and found.source == reference and not (fresh and found.created < asked)
+        found = imported(folder, reference, name)
+        return found is not None and found.record is not None and not (fresh and found.record.created < asked)
 
     def work(place: Path) -> None:
         enroot = shutil.which("enroot")

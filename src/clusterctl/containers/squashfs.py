@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from clusterctl.containers.archive import Archive, ImageConfig
     from clusterctl.containers.layers import Content
 
-MAGIC = b"hsqs"
 # zstd at level 3 is 14 times as fast as enroot's default, and half the size (docs/benchmarks.md).
 COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "3", "-b", "1M")
 _MEBIBYTE = 2**20
