@@ -13,13 +13,15 @@
 
 run=/runs/cora-20260102-030405-abcd
 
-[ -e "$run/finished.json" ] && exit 0
+# Attempts are numbered; the last one alone can have finished the run: one that was given up for lost may still end.
+number=0
+while [ -d "$run/attempts/$number" ]; do number=$((number + 1)); done
+grep -qs "\"attempt\": $((number - 1))," "$run/finished.json" && exit 0
 # The tasks unpickle what lies there: whoever else could write it would run as this user.
 [ -O "$run" ] && [ -O "$run/submitit" ] || { echo "clusterctl: not this user's own: $run" >&2; exit 77; }
 
 # Claim the next attempt. From here on its host.log takes what this script says.
 umask 077
-number=0
 until mkdir "$run/attempts/$number" 2>/dev/null; do
   [ -d "$run/attempts/$number" ] || { echo "clusterctl: cannot write to $run/attempts" >&2; exit 73; }
   number=$((number + 1))
@@ -78,15 +80,49 @@ srun \
 code=$?
 printf -v end '%(%s)T' -1
 
+superseded() { [ -d "$run/attempts/$((number + 1))" ]; }
+# A task asks for a restart through a file, as inside a container there is no scontrol.
+asked() { grep -qs "\"attempt\": $number," "$run/requeue.json"; }
 # When a node is lost srun ends with 0 all the same: the run is finished when every rank has said so.
 ended_well() {
   [ "$(cat "$attempt"/events/*.jsonl 2>/dev/null | grep -c '"event": "exit", "code": 0}')" -eq 4 ]
 }
-if [ "$code" -eq 0 ] && ended_well; then
-  printf '{"attempt": %d, "time": %d}\n' "$number" "$end" >"$run/.finished.json"
-  mv "$run/.finished.json" "$run/finished.json"
+# A rank that was killed says nothing; one that failed, or was told to leave, says how.
+killed() { [ -n "$(grep -L '"event": "exit"' "$attempt"/events/*.jsonl 2>/dev/null)" ]; }
+progressed() {
+  if asked; then grep -qs '"progress": true' "$run/requeue.json"
+  else compgen -G "$run/checkpoints/$number-*" >/dev/null; fi
+}
+# Why this attempt is not followed by another one, though it would need one; nothing if it is.
+refusal() {
+  if superseded; then echo "a newer attempt has begun"
+  elif [ -e "$run/cancel.json" ]; then echo "the run was cancelled"
+  elif ! progressed; then echo "this attempt made no progress"
+  elif [ "${SLURM_RESTART_COUNT:-0}" -ge 20 ]; then echo "its 20 restarts are used up"
+  fi
+}
+if asked; then
+  code=75
+elif [ "$code" -eq 0 ] && ended_well; then
+  if ! superseded; then
+    printf '{"attempt": %d, "time": %d}\n' "$number" "$end" >"$run/.finished.json"
+    mv "$run/.finished.json" "$run/finished.json"
+  fi
 elif [ "$code" -eq 0 ]; then
   code=1 signal=${signal:-LOST}
 fi
-record ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\""
+record_end() { # further JSON fields
+  record ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$1"
+}
+if [ "$code" -ne 0 ] && [ "$signal" != LOST ] && { asked || { [ -z "$signal" ] && killed; }; }; then
+  why=$(refusal)
+  if [ -z "$why" ]; then
+    record_end ", \"requeued\": true" # first: Slurm ends this script while it answers
+    scontrol requeue "$SLURM_JOB_ID" && exit "$code"
+    why="scontrol requeue failed"
+    asked || signal=LOST # with its node, perhaps, and Slurm has started the job again already
+  fi
+  echo "clusterctl: not started again: $why"
+fi
+record_end
 exit "$code"
