@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clusterctl.display.plain import duration, number, plain, share
+from clusterctl.runs.metrics import score_of
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ _COLUMNS = (
     Column("EPOCH", lambda status, _: share(status.metrics.get("epoch"), status.metrics.get("epochs")), 1, True),
     Column("STEP", lambda status, _: share(status.metrics.get("step"), status.metrics.get("steps")), 7, True),
     Column("LOSS", lambda status, _: number(status.metrics.get("loss")), 1, True),
-    Column("VAL", lambda status, _: number(status.metrics.get("val_accuracy")), 3, True),
-    Column("TEST", lambda status, _: number(status.metrics.get("test_accuracy")), 2, True),
+    Column("VAL", lambda status, _: _score(status, "val"), 3, True),
+    Column("TEST", lambda status, _: _score(status, "test"), 2, True),
     Column("TASKS", lambda status, _: f"{status.record.job.resources.nodes}x{status.record.tasks_per_node}", 6, True),
     Column("AGE", lambda status, now: duration(now - status.record.created), 4, True),
     Column("RAN", lambda status, now: _ran(status, now), 8, True),
@@ -75,6 +76,11 @@ def _fitting(statuses: Sequence[Status], now: float, width: int) -> list[Column]
     while sum(widths[column] + _GAP for column in filled) - _GAP > width and any(column.rank for column in filled):
         filled.remove(max(filled, key=lambda column: column.rank))
     return filled
+
+
+def _score(status: Status, split: str) -> str:
+    score = score_of(status.metrics, split)
+    return number(score[1]) if score else ""
 
 
 def _ran(status: Status, now: float) -> str:

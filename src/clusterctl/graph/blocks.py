@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from clusterctl.graph.storage import Graph
+
+class Adjacency(Protocol):
+    """Edges by target (CSC): a `Graph`, or one `Relation` of a heterogeneous graph."""
+
+    @property
+    def indptr(self) -> Tensor:
+        """int64 [targets + 1]."""
+
+    @property
+    def indices(self) -> Tensor:
+        """int32 [edges], sources; ascending for each target."""
+
+    @property
+    def degree(self) -> Tensor:
+        """int64 [targets]: incoming edges."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +36,7 @@ class Block:
     in the others its first rows are those of `nodes`.
     """
 
-    graph: Graph
+    graph: Adjacency
     nodes: Tensor  # int64 [targets]
     offsets: Tensor  # int32 [targets + 1]
     neighbors: Tensor  # int32 [edges], node ids

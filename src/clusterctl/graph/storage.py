@@ -81,13 +81,22 @@ def resident(graph: Graph, task: Task, dtype: torch.dtype) -> Graph:
     return replace(graph, **moved)
 
 
-def compressed(edges: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """`indptr` and `indices` of edges given as int64 [2, edges], sources above targets."""
+def compressed(edges: Tensor, num_nodes: int, num_sources: int | None = None) -> tuple[Tensor, Tensor]:
+    """`indptr` and `indices` of edges given as int64 [2, edges], sources above targets.
+
+    `num_sources` is for edges between nodes of two types.
+    """
     sources, targets = edges
-    ordered = (targets * num_nodes + sources).sort().values
-    indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
-    torch.cumsum(targets.bincount(minlength=num_nodes), 0, out=indptr[1:])
-    return indptr, (ordered % num_nodes).to(torch.int32)
+    among = max(1, num_nodes if num_sources is None else num_sources)
+    ordered = (targets * among + sources).sort().values
+    return row_offsets(targets, num_nodes), (ordered % among).to(torch.int32)
+
+
+def row_offsets(targets: Tensor, num_targets: int) -> Tensor:
+    """`indptr` of edges into these int64 targets."""
+    indptr = torch.zeros(num_targets + 1, dtype=torch.int64)
+    torch.cumsum(targets.bincount(minlength=num_targets), 0, out=indptr[1:])
+    return indptr
 
 
 def shared(task: Task, kind: type[T], name: str, identity: dict[str, Any], build: Callable[[Path], T]) -> T:

@@ -87,7 +87,7 @@ def to_json(report: Report) -> dict[str, Any]:
 
 def _run_record(status: Status) -> dict[str, Any]:
     record, metrics = status.record, {name: _finite(value) for name, value in status.metrics.items()}
-    known = ("epoch", "epochs", "step", "steps", "loss", "val_accuracy", "test_accuracy")
+    known = ("epoch", "epochs", "step", "steps", "loss", "val_accuracy", "test_accuracy", "val_auc", "test_auc")
     return {
         "id": record.run.id,
         "job": record.job.name,

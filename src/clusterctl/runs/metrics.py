@@ -1,7 +1,7 @@
 """The numbers of a run: one JSON object a line in `attempts/<n>/metrics.jsonl`, written by rank 0 alone.
 
 Names that `status` knows: step, steps, epoch, epochs (with their totals), loss, accuracy, val_accuracy,
-test_accuracy, and any further name of the user's.
+test_accuracy (or val_auc, test_auc), and any further name of the user's.
 """
 
 from __future__ import annotations
@@ -10,12 +10,24 @@ import os
 import time
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clusterctl.runs.files import Lines
 from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.place import Place
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 Number = float | int
+_SCORES = {"accuracy": "accuracy", "auc": "AUC"}  # as metrics and as people write it
+
+
+def score_of(metrics: Mapping[str, Number], split: str) -> tuple[str, Number] | None:
+    """The score on a split ("val", "test"): what it is, and its value."""
+    return next(
+        ((name, metrics[f"{split}_{key}"]) for key, name in _SCORES.items() if f"{split}_{key}" in metrics), None
+    )
 
 
 class MetricsWriter:

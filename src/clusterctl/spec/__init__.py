@@ -16,6 +16,7 @@ from clusterctl.spec.train import (
     NodeTrain,
     RedditTrain,
     SyntheticTrain,
+    TaobaoTrain,
     Train,
 )
 
@@ -34,6 +35,7 @@ __all__ = [
     "RedditTrain",
     "Resources",
     "SyntheticTrain",
+    "TaobaoTrain",
     "Train",
     "Workload",
     "from_record",

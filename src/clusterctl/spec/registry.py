@@ -10,6 +10,7 @@ from clusterctl.spec.train import (
     GraphClassificationTrain,
     RedditTrain,
     SyntheticTrain,
+    TaobaoTrain,
     Train,
 )
 
@@ -23,6 +24,7 @@ WORKLOADS: dict[str, Workload] = {
     "synthetic": Workload(SyntheticTrain, "clusterctl.workloads.synthetic"),
     "reddit": Workload(RedditTrain, "clusterctl.workloads.reddit"),
     "deep-sage": Workload(DeepSageTrain, "clusterctl.workloads.deep_sage"),
+    "taobao": Workload(TaobaoTrain, "clusterctl.workloads.taobao"),
     "graph-classification": Workload(GraphClassificationTrain, "clusterctl.workloads.graph_classification"),
     "command": Workload(CommandTrain, "clusterctl.workloads.command"),
 }

@@ -1,11 +1,17 @@
-"""Adam on one vector."""
+"""Adam on one vector, and on the rows of a table that is split over the ranks."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from clusterctl.graph.table import ShardedTable
+
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
+_ROWS_AT_ONCE = 2048  # of a table: a few hundred kilobytes, which stay in the cache
 
 
 class Adam:
@@ -27,8 +33,64 @@ class Adam:
         """Move the values against the gradients, by `rate` of the learning rate."""
         self._steps += 1
         gradients = self._gradients.add(self._values, alpha=self._weight_decay)
-        self._mean.lerp_(gradients, 1 - _BETA1)
-        self._square.mul_(_BETA2).addcmul_(gradients, gradients, value=1 - _BETA2)
-        scale = (1 - _BETA2**self._steps) ** 0.5
-        step_size = rate * self._lr / (1 - _BETA1**self._steps)
-        self._values.addcdiv_(self._mean, self._square.sqrt().div_(scale).add_(_EPSILON), value=-step_size)
+        _move(self._values, gradients, self._mean, self._square, rate * self._lr, self._steps)
+
+
+class TableAdam:
+    """The same for a table whose gradients are zero but for a few rows.
+
+    A row without a gradient moves too, along its means, and so it does here: every row in every step, a few thousand at
+    a time. Where the table is lazy, rows and means without a gradient stay as they are (as in torch.optim.SparseAdam),
+    which is another optimiser and faster.
+    """
+
+    def __init__(self, table: ShardedTable, lr: float, weight_decay: float) -> None:
+        self._table, self._lr, self._weight_decay = table, lr, weight_decay
+        self._steps = 0
+        self._mean = torch.zeros_like(table.rows)
+        self._square = torch.zeros_like(table.rows)
+        self.gradients = table.rows.new_empty(0)
+        self._touched = torch.empty(0, dtype=torch.int64, device=table.rows.device)
+
+    def collect(self) -> None:
+        """Take the gradients of the step. A collective."""
+        self._touched, self.gradients = self._table.collect()
+
+    @torch.no_grad()
+    def step(self, rate: float = 1.0) -> None:
+        """Move the rows against the gradients, by `rate` of the learning rate."""
+        self._steps += 1
+        if self._table.lazy:
+            self._move_touched(rate * self._lr)
+        else:
+            self._move_all(rate * self._lr)
+
+    def _move_touched(self, lr: float) -> None:
+        places = (self._table.rows, self._mean, self._square)
+        rows, mean, square = (place[self._touched] for place in places)
+        _move(rows, self.gradients.add(rows, alpha=self._weight_decay), mean, square, lr, self._steps)
+        for place, moved in zip(places, (rows, mean, square), strict=True):
+            place[self._touched] = moved
+
+    def _move_all(self, lr: float) -> None:
+        order = self._touched.argsort()
+        touched = self._touched[order]
+        bounds = torch.arange(0, self._table.rows.size(0) + _ROWS_AT_ONCE, _ROWS_AT_ONCE, device=touched.device)
+        cuts = torch.searchsorted(touched, bounds).tolist()
+        for part, first in enumerate(range(0, self._table.rows.size(0), _ROWS_AT_ONCE)):
+            rows, mean, square = (
+                place[first : first + _ROWS_AT_ONCE] for place in (self._table.rows, self._mean, self._square)
+            )
+            own = slice(cuts[part], cuts[part + 1])
+            gradients = rows * self._weight_decay if self._weight_decay else torch.zeros_like(rows)
+            gradients.index_add_(0, touched[own] - first, self.gradients[order[own]])
+            _move(rows, gradients, mean, square, lr, self._steps)
+
+
+def _move(values: Tensor, gradients: Tensor, mean: Tensor, square: Tensor, lr: float, steps: int) -> None:
+    """Step number `steps`, in place."""
+    mean.lerp_(gradients, 1 - _BETA1)
+    square.mul_(_BETA2).addcmul_(gradients, gradients, value=1 - _BETA2)
+    scale = (1 - _BETA2**steps) ** 0.5
+    step_size = lr / (1 - _BETA1**steps)
+    values.addcdiv_(mean, square.sqrt().div_(scale).add_(_EPSILON), value=-step_size)
