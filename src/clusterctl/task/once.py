@@ -22,15 +22,21 @@ BEAT_SECONDS = 2.0
 STALE_SECONDS = 30.0  # without a beat; a holder that was killed cannot give its lease back
 
 
-def prepared_once(folder: Path, prepare: Callable[[Path], None], stale_seconds: float = STALE_SECONDS) -> Path:
+def prepared_once(
+    folder: Path,
+    prepare: Callable[[Path], None],
+    stale_seconds: float = STALE_SECONDS,
+    *,
+    whole: Callable[[Path], bool] = lambda _: True,
+) -> Path:
     """`folder`, filled by `prepare` here or elsewhere. What `prepare` raises comes through, and others may try again.
 
-    `prepare` is given a fresh folder on the same file system.
+    `prepare` is given a fresh folder on the same file system. A folder that is not `whole` is prepared anew.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     lease = folder.with_name(f".{folder.name}.lease")
     watch = _Watch(lease, stale_seconds)
-    while folder not in folder.parent.iterdir():  # not exists(): NFS remembers a name's absence
+    while folder not in folder.parent.iterdir() or not whole(folder):  # not exists(): NFS remembers a name's absence
         try:
             lease.mkdir(mode=0o700)
         except FileExistsError:
@@ -40,6 +46,8 @@ def prepared_once(folder: Path, prepare: Callable[[Path], None], stale_seconds: 
             continue
         building = lease / uuid.uuid4().hex  # unlike the name that a second holder of the lease would use
         try:
+            if folder.exists() and not whole(folder):
+                _take_away(folder)  # who has its files mapped keeps them
             if not folder.exists():
                 _prepare(folder, building, prepare)
         finally:
@@ -78,11 +86,11 @@ class _Watch:
         return time.monotonic() - self._since > self._stale_seconds
 
 
-def _take_away(lease: Path) -> None:
-    """Remove a stale lease with what its holder left in it; of several that try, one succeeds."""
-    aside = lease.with_name(f"{lease.name}.{uuid.uuid4().hex}")
+def _take_away(folder: Path) -> None:
+    """Remove a stale lease with what its holder left in it, or a damaged folder; of several that try, one succeeds."""
+    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     try:
-        lease.rename(aside)
+        folder.rename(aside)
     except FileNotFoundError:
         return
     shutil.rmtree(aside, ignore_errors=True)

@@ -83,7 +83,7 @@ class TableAdam:
             )
             own = slice(cuts[part], cuts[part + 1])
             gradients = rows * self._weight_decay if self._weight_decay else torch.zeros_like(rows)
-            gradients.index_add_(0, touched[own] - first, self.gradients[order[own]])
+            gradients[touched[own] - first] += self.gradients[order[own]]
             _move(rows, gradients, mean, square, lr, self._steps)
 
 

@@ -1,6 +1,6 @@
 """Events like Taobao's at any scale: as many users, items, categories and events, and tastes to be found.
 
-Every user and every category has one of sixteen tastes. Of a user's events four in five are with items of the own
+Every user and every category has one of four tastes. Of ten events of a user nine are with items of the own
 taste, the others with any; within these, items are drawn by their popularity. Popularity and activity are lognormal.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 USERS, ITEMS, CATEGORIES, EVENTS = 987_994, 4_162_024, 9_439, 100_150_807  # of the real data set
 BEHAVIOUR_SHARES = (0.896, 0.055, 0.020, 0.029)  # page views, carts, purchases, favourites
-TASTES, OWN_TASTE = 16, 0.8
+TASTES, OWN_TASTE = 4, 0.9
 _ACTIVITY_SIGMA, _POPULARITY_SIGMA = 0.8, 1.0
 _FIRST_ID = 1_000_000  # ids of one width, as nearly all real ones
 _EVENTS_AT_ONCE = 1 << 20
