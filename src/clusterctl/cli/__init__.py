@@ -35,6 +35,7 @@ COMMANDS = {
     "release": "Let a run start that was submitted with --hold",
     "doctor": "Check this machine and a cluster",
     "sandbox": "Start a real Slurm on this machine",
+    "data": "Bring data sets here, or make them up",
     "config": "Show jobs, clusters and where values come from",
 }
 

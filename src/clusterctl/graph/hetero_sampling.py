@@ -71,7 +71,7 @@ class HeteroSampler:
                     edge_type: neighbors for edge_type, (_, neighbors) in found.items() if edge_type[0] == source
                 }
                 nodes[source], columns = self._renumbered[source](nodes[source], torch.cat([*sampled.values()]))
-                parts = columns.split([neighbors.numel() for neighbors in sampled.values()])
+                parts = torch.split(columns, [neighbors.numel() for neighbors in sampled.values()])
                 for edge_type, own_columns in zip(sampled, parts, strict=True):
                     offsets, neighbors = found[edge_type]
                     relation = self._graph.relation(edge_type)

@@ -33,7 +33,8 @@ def first_at_least(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor
         open_still = middle < high
         less = open_still & (graph.indices[middle.where(open_still, 0)] < sources)
         low, high = torch.where(less, middle + 1, low), torch.where(less, high, middle)
-    return low
+    found: Tensor = low
+    return found
 
 
 def has_edge(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
@@ -42,7 +43,8 @@ def has_edge(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
         return torch.zeros_like(targets, dtype=torch.bool)
     place = first_at_least(graph, sources, targets)
     inside = place < graph.indptr[targets + 1]
-    return inside & (graph.indices[place.where(inside, 0)] == sources)
+    found: Tensor = inside & (graph.indices[place.where(inside, 0)] == sources)
+    return found
 
 
 def with_copies(graph: Adjacency, edges: Tensor) -> Tensor:

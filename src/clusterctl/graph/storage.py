@@ -12,7 +12,7 @@ import os
 import zipfile
 from dataclasses import Field, dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -102,33 +102,36 @@ def row_offsets(targets: Tensor, num_targets: int) -> Tensor:
     return indptr
 
 
-def shared(task: Task, kind: type[T], name: str, identity: dict[str, Any], build: Callable[[Path], T]) -> T:
-    """What `build` makes of the data with this `identity`, made once and shared; a dataclass `kind` of tensors.
+class Recipe(NamedTuple, Generic[T]):
+    """How prepared data comes about.
 
-    `build` gets a scratch folder. The identity holds what the graph depends on: change it, and it is prepared anew.
+    The identity holds what the data depends on: change it, and they are prepared anew. `build` gets a scratch folder.
     """
-    folder = task.prepared(folder_name(name, identity), preparation(build), whole)
-    return load(kind, folder / FILE)
 
+    name: str
+    identity: dict[str, Any]
+    build: Callable[[Path], T]
 
-def folder_name(name: str, identity: dict[str, Any]) -> str:
-    """Where in the cache the data with this identity lies."""
-    key = hashlib.sha256(json.dumps([FORMAT, identity], sort_keys=True).encode()).hexdigest()[:16]
-    return f"{name}-{key}"
+    @property
+    def folder(self) -> str:
+        """The name of its folder in the cache."""
+        key = hashlib.sha256(json.dumps([FORMAT, self.identity], sort_keys=True).encode()).hexdigest()[:16]
+        return f"{self.name}-{key}"
 
-
-def preparation(build: Callable[[Path], Stored]) -> Callable[[Path], None]:
-    """Fills a folder of the cache with what `build` makes."""
-
-    def prepare(folder: Path) -> None:
+    def prepare(self, folder: Path) -> None:
+        """Fill the folder."""
         scratch = folder / "scratch"
         scratch.mkdir()
-        save(build(scratch), folder / FILE)
+        save(self.build(scratch), folder / FILE)
         for path in sorted(scratch.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         scratch.rmdir()
 
-    return prepare
+
+def shared(task: Task, kind: type[T], name: str, identity: dict[str, Any], build: Callable[[Path], T]) -> T:
+    """What `build` makes of the data with this `identity`, made once and shared; a dataclass `kind` of tensors."""
+    recipe = Recipe(name, identity, build)
+    return load(kind, task.prepared(recipe.folder, recipe.prepare, whole) / FILE)
 
 
 def whole(folder: Path) -> bool:

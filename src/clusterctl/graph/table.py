@@ -71,7 +71,7 @@ class ShardedTable(nn.Module):
         dist.all_to_all_single(arrived, gradients[route.order], counts, route.counts)
         touched, place = torch.unique(asked - self.start, return_inverse=True)
         sums = gradients.new_zeros(touched.numel(), gradients.size(1))
-        for part, rows_of_rank in zip(place.split(counts), arrived.split(counts), strict=True):
+        for part, rows_of_rank in zip(torch.split(place, counts), torch.split(arrived, counts), strict=True):
             sums[part] += rows_of_rank  # rank by rank: the same order every time, and no row twice
         return touched, sums
 

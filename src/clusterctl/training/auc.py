@@ -16,7 +16,9 @@ class Auc(NamedTuple):
     positives: int
     negatives: int
 
-    name = "AUC"
+    @property
+    def name(self) -> str:
+        return "AUC"
 
     @property
     def share(self) -> float:
@@ -33,7 +35,7 @@ def auc(positive: Tensor, negative: Tensor) -> Auc:
 
     Every rank gets the negatives of all and counts for its own positives: with n scores, O(n log n) and whole numbers.
     """
-    below = _everyones(negative).sort().values
+    below, positive = _everyones(negative).sort().values, positive.contiguous()
     wins = torch.searchsorted(below, positive).sum() + torch.searchsorted(below, positive, right=True).sum()
     counts = torch.stack([wins, wins.new_tensor(positive.numel())])
     dist.all_reduce(counts)

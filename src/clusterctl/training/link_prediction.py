@@ -128,7 +128,7 @@ class LinkPrediction:
 
     def _scores(self, prepared: Pairs) -> Tensor:
         rows = self.model.table.fetch(prepared.route)
-        users, items = rows.split([prepared.sample.nodes[USER].numel(), prepared.sample.nodes[ITEM].numel()])
+        users, items = torch.split(rows, [prepared.sample.nodes[kind].numel() for kind in (USER, ITEM)])
         with self._precision.autocast(rows.device):
             scores: Tensor = self.model.network(prepared.sample, users, items, prepared.pairs)
         return scores.to(self._precision.weights)

@@ -52,8 +52,10 @@ def fit(objective: Objective[Any], train: LoopTrain, task: Task, fold: Fold | No
             if train.clip_norm:
                 clip_norm(flat.gradients, train.clip_norm, [mover.gradients for mover in movers])
             done = (epoch - 1) * plan.steps + batch.step
-            for moving in (optimizer, *movers):
-                moving.step(rate(train.schedule, train.warmup, done, train.epochs * plan.steps))
+            now = rate(train.schedule, train.warmup, done, train.epochs * plan.steps)
+            optimizer.step(now)
+            for mover in movers:
+                mover.step(now)
             progress.step(loss)
             epoch_loss += loss * batch.total / plan.seeds.numel()
             if stop.terminated:

@@ -37,7 +37,9 @@ class Accuracy(NamedTuple):
     correct: int
     total: int
 
-    name = "accuracy"
+    @property
+    def name(self) -> str:
+        return "accuracy"
 
     @property
     def share(self) -> float:

@@ -20,8 +20,8 @@ from clusterctl.training.link_prediction import Interactions, LinkPrediction
 from clusterctl.training.loop import fit
 from clusterctl.workloads.generated import taobao as generated
 from clusterctl.workloads.standalone import run_alone
-from clusterctl.workloads.taobao_format import best_auc, raw_identity, read_events
-from clusterctl.workloads.taobao_graph import interactions
+from clusterctl.workloads.taobao_format import raw_identity, read_events
+from clusterctl.workloads.taobao_graph import interactions, recipe
 
 if TYPE_CHECKING:
     from clusterctl.runs.events import Events
@@ -49,15 +49,14 @@ def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: 
 
 def shared_interactions(task: Task, root: Path | None, train: TaobaoTrain) -> Interactions:
     """The graph and splits of the data in `root`, or of generated data; made once and shared by all ranks and runs."""
-    source = {"generated": train.generated} if root is None else raw_identity(str(root))
+    if root is not None:
+        return shared(task, Interactions, *recipe(root, train.together))
 
     def build(scratch: Path) -> Interactions:
-        if root is None:
-            generated.write(scratch, train.generated, _GENERATED_SEED)
-        folder = root or scratch
-        return interactions(read_events(folder), train.together, best_auc(folder))
+        best = generated.write(scratch, train.generated, _GENERATED_SEED)
+        return interactions(read_events(scratch), train.together, best)
 
-    return shared(task, Interactions, "taobao", {**source, "together": train.together}, build)
+    return shared(task, Interactions, "taobao", {"generated": train.generated, "together": train.together}, build)
 
 
 if __name__ == "__main__":

@@ -18,10 +18,13 @@ from clusterctl.graph.hashing import Purpose, below, draws, stream
 from clusterctl.graph.hetero import Relation
 from clusterctl.graph.links import negatives
 from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER
-from clusterctl.graph.storage import compressed
+from clusterctl.graph.storage import Recipe, compressed
 from clusterctl.training.link_prediction import Interactions
+from clusterctl.workloads.taobao_format import best_auc, raw_identity, read_events
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from scipy.sparse import csr_array
 
     from clusterctl.workloads.taobao_format import Events
@@ -29,6 +32,12 @@ if TYPE_CHECKING:
 _SPLIT_SEED = 0  # not the training's: all trainings share one split
 _TENTHS = 10
 _PRODUCTS_AT_ONCE = 20_000_000  # bounds the memory of a piece of the co-occurrence matrix
+
+
+def recipe(root: Path, together: int) -> Recipe[Interactions]:
+    """How the data set in `root` is prepared."""
+    identity = {**raw_identity(str(root)), "together": together}
+    return Recipe("taobao", identity, lambda _: interactions(read_events(root), together, best_auc(root)))
 
 
 def interactions(events: Events, together: int, best_auc: float) -> Interactions:
@@ -46,7 +55,7 @@ def interactions(events: Events, together: int, best_auc: float) -> Interactions
     other_items, other_users = negatives(
         everything, events.num_items, torch.arange(sum(counts)), seed=_SPLIT_SEED, epoch=0
     )
-    val_negatives, test_negatives = torch.stack([other_users, other_items]).to(torch.int32).split(counts, dim=1)
+    val_negatives, test_negatives = torch.split(torch.stack([other_users, other_items]).to(torch.int32), counts, dim=1)
     items_together = co_occurrence(*of_user, events.num_items, together)
     return Interactions(
         num_nodes={USER: events.num_users, ITEM: events.num_items},

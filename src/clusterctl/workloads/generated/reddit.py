@@ -43,7 +43,7 @@ class Community:
     classes: Tensor  # int64 [nodes], that features and edges follow
     labels: Tensor  # int64 [nodes], as they are told
     centres: Tensor  # float [classes, features]
-    parts: tuple[Tensor, ...]  # int64, ascending: training, validation and test nodes
+    parts: tuple[Tensor, Tensor, Tensor]  # int64, ascending: training, validation and test nodes
     random: torch.Generator
 
 
@@ -57,14 +57,15 @@ def community(scale: float, seed: int) -> Community:
     classes[:CLASSES] = torch.arange(CLASSES)  # none is empty
     wrong = torch.rand(nodes, generator=random) < WRONG_LABELS
     others = torch.randint(CLASSES, (nodes,), generator=random)
-    parts = torch.randperm(nodes, generator=random).tensor_split([round(share * nodes) for share in _SPLIT])
+    order = torch.randperm(nodes, generator=random)
+    train, val, test = (part.sort().values for part in order.tensor_split([round(share * nodes) for share in _SPLIT]))
     return Community(
         degree=weights.clamp(1, min(_LARGEST, nodes - 1)).to(torch.int64),
         weights=weights,
         classes=classes,
         labels=torch.where(wrong, others, classes),
         centres=torch.randn(CLASSES, FEATURES, generator=random),
-        parts=tuple(part.sort().values for part in parts),
+        parts=(train, val, test),
         random=random,
     )
 
@@ -74,7 +75,7 @@ def reddit_like(scale: float, seed: int = 0) -> Graph:
     truth = community(scale, seed)
     x = torch.cat([*_features(truth)])
     indptr = torch.cat([truth.degree.new_zeros(1), truth.degree.cumsum(0)])
-    return Graph(indptr, torch.cat([*_sources(truth)]), x, truth.labels, *truth.parts, CLASSES)
+    return Graph(indptr, torch.cat([*_sources(truth)]), x, truth.labels, *truth.parts, num_classes=CLASSES)
 
 
 def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], None] = lambda *_: None) -> float:
@@ -115,7 +116,7 @@ def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], 
 
 
 def _features(truth: Community) -> Iterator[Tensor]:
-    for classes in truth.classes.split(_NODES_AT_ONCE):
+    for classes in torch.split(truth.classes, _NODES_AT_ONCE):
         noise = torch.randn(classes.numel(), FEATURES, generator=truth.random)
         yield truth.centres[classes] + _NOISE * noise
 

@@ -132,7 +132,8 @@ def _lines(users: np.ndarray, items: np.ndarray, categories: np.ndarray, random:
     ids = [_digits(numbers + _FIRST_ID, 7) for numbers in (users, items, categories)]
     columns = [column for part in (*ids, names[kinds], _digits(times, 10)) for column in (part, comma)]
     text = np.concatenate([*columns[:-1], newline], axis=1)
-    return text[text != 0].tobytes()
+    written: bytes = text[text != 0].tobytes()
+    return written
 
 
 def _digits(numbers: np.ndarray, width: int) -> np.ndarray:
