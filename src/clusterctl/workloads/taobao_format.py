@@ -101,7 +101,7 @@ def _numbers(text: bytes) -> Numbers:
         warnings.simplefilter("error")  # numpy stops at what is no number, and only warns
         try:
             numbers = np.fromstring(text.strip().replace(b"\r", b"").replace(b"\n", b","), dtype=np.int64, sep=",")
-        except DeprecationWarning as error:
+        except (DeprecationWarning, ValueError) as error:
             raise ValueError("a line is not user,item,category,behaviour,time") from error
     if len(numbers) % _COLUMNS:
         raise ValueError(f"its lines do not all have {_COLUMNS} columns")
