@@ -81,3 +81,25 @@ def test_a_lazy_table_of_which_every_row_is_touched_is_moved_by_adam(lone_task: 
             optimizer.collect()
             optimizer.step()
     torch.testing.assert_close(tables[1].rows, tables[0].rows, rtol=0, atol=1e-12)
+
+
+def test_a_table_goes_on_from_its_state_with_the_same_bits(lone_task: Task) -> None:
+    def trained(table: ShardedTable, optimizer: TableAdam, steps: range) -> Tensor:
+        for step in steps:
+            (table.fetch(table.route(torch.arange(step, 9))) ** 2).sum().backward()
+            optimizer.collect()
+            optimizer.step()
+        return table.rows
+
+    def fresh(seed: int) -> tuple[ShardedTable, TableAdam]:
+        table = ShardedTable(9, 3, seed, torch.float32)
+        return table, TableAdam(table, 0.05, 0.1)
+
+    whole, (table, optimizer), (other, resumed) = trained(*fresh(1), range(6)), fresh(1), fresh(2)
+    trained(table, optimizer, range(3))
+    state = optimizer.state()
+    assert {(name, part.start, part.total) for name, part in state.sharded.items()} == {
+        (name, 0, 9) for name in ("rows", "mean", "square")
+    }
+    resumed.load(state)
+    assert torch.equal(trained(other, resumed, range(3, 6)), whole)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from clusterctl.training.state import Sharded, State
+
 if TYPE_CHECKING:
     from clusterctl.graph.table import ShardedTable
 
@@ -51,6 +53,18 @@ class TableAdam:
         self._square = torch.zeros_like(table.rows)
         self.gradients = table.rows.new_empty(0)
         self._touched = torch.empty(0, dtype=torch.int64, device=table.rows.device)
+
+    def state(self) -> State:
+        """The table's rows with their means, of which each rank has its part."""
+        parts = {"rows": self._table.rows, "mean": self._mean, "square": self._square}
+        sharded = {name: Sharded(part, self._table.start, self._table.total) for name, part in parts.items()}
+        return State({"steps": torch.tensor([self._steps])}, sharded)
+
+    def load(self, state: State) -> None:
+        self._table.rows.copy_(state.sharded["rows"].rows)
+        self._mean.copy_(state.sharded["mean"].rows)
+        self._square.copy_(state.sharded["square"].rows)
+        self._steps = int(state.same["steps"])
 
     def collect(self) -> None:
         """Take the gradients of the step. A collective."""
