@@ -23,7 +23,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import torch
-from reddit_step import lone_task
+from node_steps import lone_task
 from side_by_side import Timed, compare
 from torch import distributed as dist
 

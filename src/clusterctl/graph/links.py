@@ -54,7 +54,8 @@ def with_copies(graph: Adjacency, edges: Tensor) -> Tensor:
     counts = behind - first
     shift = first - (counts.cumsum(0) - counts)
     places = torch.arange(int(counts.sum()), device=edges.device)
-    return torch.unique(places + shift.repeat_interleave(counts, output_size=places.numel()))
+    found: Tensor = torch.unique(places + shift.repeat_interleave(counts, output_size=places.numel()))
+    return found
 
 
 def negatives(graph: Adjacency, num_sources: int, examples: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:

@@ -53,7 +53,7 @@ class ShardedTable(nn.Module):
         """The rows [wanted, channels], a leaf whose gradient `collect` takes. A collective."""
         asked = self._exchanged_ids(route)
         with torch.no_grad():
-            rows = self._back(self.rows[asked - self.start], route)
+            rows = self._back(self.rows.index_select(0, asked - self.start), route)
         if torch.is_grad_enabled():
             rows.requires_grad_()
             self._fetched = (route, rows)
@@ -68,7 +68,7 @@ class ShardedTable(nn.Module):
             return route.ids, gradients
         asked, counts = self._asked
         arrived = gradients.new_empty(asked.numel(), gradients.size(1))
-        dist.all_to_all_single(arrived, gradients[route.order], counts, route.counts)
+        dist.all_to_all_single(arrived, gradients.index_select(0, route.order), counts, route.counts)
         touched, place = torch.unique(asked - self.start, return_inverse=True)
         sums = gradients.new_zeros(touched.numel(), gradients.size(1))
         for part, rows_of_rank in zip(torch.split(place, counts), torch.split(arrived, counts), strict=True):
