@@ -47,7 +47,7 @@ class Example(nn.Module):
         return self.score(self.hidden(both).relu()).view(-1)
 
 
-def main(edges: str, threads: int) -> None:
+def serve(edges: str, threads: int) -> None:
     torch.set_num_threads(threads)
     stored = torch.load(edges)
     data = HeteroData()
@@ -85,4 +85,4 @@ def main(edges: str, threads: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    serve(sys.argv[1], int(sys.argv[2]))

@@ -47,7 +47,8 @@ def test_train_takes_the_class_of_its_workload() -> None:
 def test_an_unknown_workload_is_one_problem_and_its_train_keys_are_not_judged() -> None:
     found = problems({"name": "x", "workload": "redit", "train": {"anything": 1}})
     assert found == {
-        "workload: must be one of synthetic, reddit, deep-sage, graph-classification, command (did you mean reddit?)"
+        "workload: must be one of synthetic, reddit, deep-sage, taobao, graph-classification, command "
+        "(did you mean reddit?)"
     }
 
 
