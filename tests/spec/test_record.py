@@ -50,6 +50,11 @@ def test_an_unknown_workload_is_one_problem_and_its_train_keys_are_not_judged() 
     assert found == {f"workload: must be one of {known} (did you mean reddit?)"}
 
 
+def test_a_list_of_the_wrong_length_is_named() -> None:
+    record = {"name": "x", "workload": "taobao", "train": {"fan_out": [8, 4, 2]}}
+    assert problems(record) == {"train.fan_out: must have 2 elements"}
+
+
 def test_what_is_missing_is_named() -> None:
     assert problems({}) == {"name: missing", "workload: missing"}
 
