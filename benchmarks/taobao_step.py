@@ -73,10 +73,11 @@ def main() -> None:
             print(f"rival's samples: {process.stdout.readline().strip()}\n")
             for name, settings in ROWS.items():
                 shares: list[list[float]] = []
+                sampling: list[float] = []
                 compare(
                     f"A step, {name}",
                     ("clusterctl", our_step(data, settings, shares.append)),
-                    ("PyG", rival_step(process)),
+                    ("PyG", rival_step(process, sampling.append)),
                     bound=BOUND,
                     runs=options.runs,
                 )
@@ -84,7 +85,7 @@ def main() -> None:
                     f"{part} {median(column) * 1000:.1f}"
                     for part, column in zip(PARTS, zip(*shares, strict=True), strict=True)
                 )
-                print(f"  ours in ms: {', '.join(told)}\n")
+                print(f"  ours in ms: {', '.join(told)}; PyG samples in {median(sampling):.0%} of its time\n")
     dist.destroy_process_group()
 
 
@@ -132,13 +133,17 @@ def rival(python: str, edges: Path, threads: int) -> subprocess.Popen[str]:
     return subprocess.Popen(program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def rival_step(process: subprocess.Popen[str]) -> Timed:
+def rival_step(process: subprocess.Popen[str], note: Callable[[float], None]) -> Timed:
+    """A step of the rival; `note` learns what part of the seconds it sampled."""
+
     def once() -> float:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write("\n")
         process.stdin.flush()
-        return float(process.stdout.readline().split()[0])
+        seconds, sampling = map(float, process.stdout.readline().split())
+        note(sampling / seconds)
+        return seconds
 
     return once
 
