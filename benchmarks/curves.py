@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from node_steps import given_samples, loader_samples, lone_task, pyg_forward, pyg_model
-from reddit_like import reddit_like
 from torch import distributed as dist
 from torch.nn import functional as F
 
@@ -26,6 +25,7 @@ from clusterctl.training.adam import Adam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
 from clusterctl.training.node_classification import NodeClassification
+from clusterctl.workloads.generated.reddit import reddit_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from node_steps import lone_task, pyg_data, pyg_model, rows_of
-from reddit_like import reddit_like
 from side_by_side import Timed, compare, timed
 from torch import Tensor
 from torch import distributed as dist
@@ -24,6 +23,7 @@ from torch import distributed as dist
 from clusterctl.graph.inference import infer
 from clusterctl.spec import RedditTrain
 from clusterctl.training.node_classification import NodeClassification
+from clusterctl.workloads.generated.reddit import reddit_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

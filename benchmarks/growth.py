@@ -10,9 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rank_worker import Wanted, measure
-from reddit_like import reddit_like
 
 from clusterctl.graph.storage import save
+from clusterctl.workloads.generated.reddit import reddit_like
 
 
 def main() -> None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rank_worker import Wanted, measure
-from reddit_like import reddit_like
 
 from clusterctl.graph.storage import save
+from clusterctl.workloads.generated.reddit import reddit_like
 
 ROWS = {"float32": ("float32", False), "bfloat16, cached first aggregation": ("bfloat16", True)}
 _AIM = 1.15

@@ -12,10 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rank_worker import Wanted, measure
-from reddit_like import reddit_like
 from side_by_side import Timed, compare
 
 from clusterctl.graph.storage import save
+from clusterctl.workloads.generated.reddit import reddit_like
 
 
 def main() -> None:

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from node_steps import given_samples, loader_samples, our_step, pyg_step
-from reddit_like import reddit_like
 from side_by_side import compare
 from torch import distributed as dist
 
 from clusterctl.spec import DeepSageTrain, NodeTrain, RedditTrain, SyntheticTrain
+from clusterctl.workloads.generated.reddit import reddit_like
 from clusterctl.workloads.synthetic import generate
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from clusterctl.graph.sampling import NeighborSampler, renumbered, sample_neighb
 from clusterctl.graph.storage import Graph
 
 pytest.importorskip("numba")  # optional for users; `make setup` brings it
-from clusterctl.graph.compiled import CompiledSampling
+from clusterctl.graph.compiled import Renumbering, sample_neighbors_compiled
 
 MakeGraph = Callable[..., Graph]
 NODES = 60
@@ -26,18 +26,20 @@ NODES = 60
     nodes=st.lists(st.integers(0, NODES - 1), min_size=1, max_size=40),
     count=st.integers(-1, 30),
     key=st.integers(-(2**63), 2**63 - 1),
+    absent=st.sampled_from([None, 1, 2, 7]),  # every so manieth edge
 )
 def test_neighbours_and_rows_are_the_same(
-    random_graph: MakeGraph, edges: int, nodes: list[int], count: int, key: int
+    random_graph: MakeGraph, edges: int, nodes: list[int], count: int, key: int, absent: int | None
 ) -> None:
     graph = random_graph(nodes=NODES, edges=edges)
-    compiled = CompiledSampling(graph)
+    renumbering = Renumbering(NODES)
     targets = torch.tensor(nodes)
-    plain = sample_neighbors(graph, targets, count, key)
+    excluded = None if absent is None else torch.arange(0, graph.indices.numel(), absent)
+    plain = sample_neighbors(graph, targets, count, key, excluded)
     for _ in range(2):  # the second time the map of rows has been used
-        fast = compiled.sample_neighbors(graph, targets, count, key)
+        fast = sample_neighbors_compiled(graph, targets, count, key, excluded)
         for ours, theirs in zip(
-            [*fast, *compiled.renumbered(targets, fast[1])], [*plain, *renumbered(targets, plain[1])], strict=True
+            [*fast, *renumbering(targets, fast[1])], [*plain, *renumbered(targets, plain[1])], strict=True
         ):
             assert ours.dtype == theirs.dtype
             assert torch.equal(ours, theirs)
@@ -50,7 +52,7 @@ def test_large_graphs_get_the_compiled_loops_and_the_same_blocks(
     plain = NeighborSampler(graph, [5, 4, 3], seed=3).sample(graph.train, 1, 2)
     monkeypatch.setattr(sampling, "_WORTH_COMPILING", 0)
     sampler = NeighborSampler(graph, [5, 4, 3], seed=3)
-    assert isinstance(sampler._renumbered.__self__, CompiledSampling)  # type: ignore[attr-defined]
+    assert isinstance(sampler._renumbered, Renumbering)
     for ours, theirs in zip(sampler.sample(graph.train, 1, 2), plain, strict=True):
         for name in ("nodes", "offsets", "neighbors", "columns"):
             assert torch.equal(getattr(ours, name), getattr(theirs, name))

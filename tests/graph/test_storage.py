@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
-from clusterctl.graph.storage import Graph, compressed, load, resident, save
+from clusterctl.graph.storage import FILE, Graph, compressed, load, resident, save, shared, whole
+from clusterctl.runs.once import prepared_once
 from clusterctl.task.task import Task
 
 MakeGraph = Callable[..., Graph]
@@ -39,3 +41,40 @@ def test_only_another_precision_copies_the_features(
     assert torch.equal(moved.x, graph.x.to(dtype))
     assert (moved.x.data_ptr() == graph.x.data_ptr()) == (dtype == torch.float64)
     assert moved.indices.data_ptr() == graph.indices.data_ptr()
+
+
+@pytest.mark.parametrize("damage", ["bit", "tail", "empty", "none"])
+def test_a_damaged_file_is_noticed_whatever_the_damage(random_graph: MakeGraph, tmp_path: Path, damage: str) -> None:
+    graph = random_graph()
+    path = tmp_path / FILE
+    save(graph, path)
+    assert whole(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[content.index(graph.x.numpy().tobytes()[:64]) + 5] ^= 1
+    damaged = {"bit": bytes(content), "tail": path.read_bytes()[:-100], "empty": b""}
+    path.unlink() if damage == "none" else path.write_bytes(damaged[damage])
+    assert not whole(tmp_path)
+
+
+def test_what_is_shared_is_built_once_and_again_when_it_is_damaged(random_graph: MakeGraph, tmp_path: Path) -> None:
+    task = SimpleNamespace(prepared=lambda name, prepare, whole: prepared_once(tmp_path / name, prepare, whole=whole))
+    built: list[Path] = []
+
+    def build(scratch: Path) -> Graph:
+        (scratch / "processed").mkdir()  # PyG's classes leave such things
+        built.append(scratch)
+        return random_graph()
+
+    def get(**identity: int) -> Graph:
+        return shared(task, Graph, "random", identity, build)  # type: ignore[arg-type]
+
+    assert torch.equal(get(seed=0).x, get(seed=0).x)
+    assert len(built) == 1
+    (folder,) = tmp_path.iterdir()
+    assert [path.name for path in folder.iterdir()] == [FILE]
+    with (folder / FILE).open("r+b") as file:
+        file.truncate(1000)
+    assert torch.equal(get(seed=0).x, random_graph().x)
+    assert len(built) == 2
+    get(seed=1)
+    assert len(built) == 3

@@ -81,3 +81,27 @@ def test_of_two_that_both_hold_the_lease_the_first_wins(tmp_path: Path) -> None:
     prepared_once(tmp_path / "d", overtaken)
     assert (tmp_path / "d" / "data").read_text() == "first"
     assert list(tmp_path.iterdir()) == [tmp_path / "d"]
+
+
+def test_a_folder_that_is_not_whole_is_prepared_anew_once_for_all(tmp_path: Path) -> None:
+    target = tmp_path / "d"
+    target.mkdir()
+    (target / "data").write_text("half")
+    calls: list[Path] = []
+
+    def whole(folder: Path) -> bool:
+        try:
+            return (folder / "data").read_text() == "whole"
+        except FileNotFoundError:  # another is replacing it
+            return False
+
+    threads = [
+        threading.Thread(target=prepared_once, args=(target, writing(calls)), kwargs={"whole": whole}) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
+    assert (target / "data").read_text() == "whole"
+    assert list(tmp_path.iterdir()) == [target]

@@ -46,9 +46,13 @@ def test_train_takes_the_class_of_its_workload() -> None:
 
 def test_an_unknown_workload_is_one_problem_and_its_train_keys_are_not_judged() -> None:
     found = problems({"name": "x", "workload": "redit", "train": {"anything": 1}})
-    assert found == {
-        "workload: must be one of synthetic, reddit, deep-sage, graph-classification, command (did you mean reddit?)"
-    }
+    known = "synthetic, reddit, deep-sage, taobao, graph-classification, command"
+    assert found == {f"workload: must be one of {known} (did you mean reddit?)"}
+
+
+def test_a_list_of_the_wrong_length_is_named() -> None:
+    record = {"name": "x", "workload": "taobao", "train": {"fan_out": [8, 4, 2]}}
+    assert problems(record) == {"train.fan_out: must have 2 elements"}
 
 
 def test_what_is_missing_is_named() -> None:

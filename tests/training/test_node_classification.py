@@ -19,7 +19,7 @@ EXACT = NodeTrain(fan_out=(4, -1), hidden_channels=9, precision="float64")
 
 
 def batch_of(graph: Graph) -> Batch:
-    return Batch(1, 0, graph.train, torch.ones(graph.train.numel()), graph.train.numel())
+    return Batch(1, 0, graph.train, torch.ones(graph.train.numel()), graph.train.numel(), graph.train)
 
 
 def loss_and_gradients(graph: Graph, train: NodeTrain, task: Task) -> list[torch.Tensor]:

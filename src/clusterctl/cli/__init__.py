@@ -43,6 +43,7 @@ COMMANDS = {
     "image": "Build, import and look after container images",
     "doctor": "Check this machine and a cluster",
     "sandbox": "Start a real Slurm on this machine",
+    "data": "Bring data sets here, or make them up",
     "config": "Show jobs, clusters and where values come from",
 }
 

@@ -16,6 +16,7 @@ from clusterctl.observe.evidence import numbers_of
 from clusterctl.observe.follow import REAL, World, watch
 from clusterctl.observe.lines import Growing
 from clusterctl.runs.files import parse_record
+from clusterctl.runs.metrics import score_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -137,6 +138,6 @@ def _facts(metrics: Mapping[str, Number]) -> list[str]:
     named = (
         ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
         ("loss", number(metrics.get("loss"))),
-        ("val", number(metrics.get("val_accuracy"))),
+        ("val", number(score[1] if (score := score_of(metrics, "val")) else None)),
     )
     return [f"{name} {text}" for name, text in named if text]

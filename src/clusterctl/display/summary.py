@@ -10,6 +10,7 @@ from clusterctl.display.plain import duration, number, plain
 from clusterctl.display.table import note
 from clusterctl.insight.why import explain, headline
 from clusterctl.observe.traces import gather
+from clusterctl.runs.metrics import score_of
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
@@ -42,11 +43,10 @@ def show_next(console: Console, *commands: str) -> None:
 
 def _facts(status: Status) -> list[str]:
     metrics, facts = status.metrics, [note(status)]
-    if "test_accuracy" in metrics:
-        counts = [
-            f" on {metrics[f'test_{unit}']:.0f} {unit}" for unit in ("nodes", "graphs") if f"test_{unit}" in metrics
-        ]
-        facts.append(f"test accuracy {number(metrics['test_accuracy'])}{''.join(counts)}")
+    if score := score_of(metrics, "test"):
+        units = ("nodes", "graphs", "edges")
+        counts = [f" on {metrics[f'test_{unit}']:.0f} {unit}" for unit in units if f"test_{unit}" in metrics]
+        facts.append(f"test {score[0]} {number(score[1])}{''.join(counts)}")
     if "loss" in metrics:
         facts.append(f"loss {number(metrics['loss'])}")
     if status.started is not None and status.ended is not None:

@@ -9,14 +9,14 @@ from rich.text import Text
 
 from clusterctl.display.plain import duration, number, plain, rounded, share
 from clusterctl.observe.pace import progress, seconds_left
+from clusterctl.runs.metrics import score_of
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
-    from clusterctl.observe.evidence import Number
     from clusterctl.observe.stage import Status
 
 _STYLES = {Stage.FINISHED: "green", Stage.QUEUED: "yellow", Stage.CANCELLED: "dim"}
@@ -41,10 +41,8 @@ _COLUMNS = (
     Column("STEP", lambda status, _: share(status.metrics.get("step"), status.metrics.get("steps")), 10, True),
     Column("ETA", lambda status, now: _time_left(status, now), 3, True),
     Column("LOSS", lambda status, _: number(status.metrics.get("loss")), 1, True),
-    Column(
-        "VAL", lambda status, _: number(status.metrics.get("val_accuracy", status.metrics.get("accuracy"))), 4, True
-    ),
-    Column("TEST", lambda status, _: number(status.metrics.get("test_accuracy")), 2, True),
+    Column("VAL", lambda status, _: _score(status, "val"), 4, True),
+    Column("TEST", lambda status, _: _score(status, "test"), 2, True),
     Column("NODES/S", lambda status, _: _throughput(status), 8, True),
     Column("GPU", lambda status, _: _gpu(status), 7, True),
     Column("TASKS", lambda status, _: f"{status.record.job.resources.nodes}x{status.record.tasks_per_node}", 9, True),
@@ -133,11 +131,6 @@ def _time_left(status: Status, now: float) -> str:
     return "" if left is None else duration(left)
 
 
-def _validation(metrics: Mapping[str, Number]) -> Number | None:
-    """On the validation split; of a program of the user's, what it calls its accuracy."""
-    return metrics.get("val_accuracy", metrics.get("accuracy"))
-
-
 def _throughput(status: Status) -> str:
     """Seed nodes a second, over all ranks."""
     if status.stage not in _AT_WORK:
@@ -149,6 +142,13 @@ def _throughput(status: Status) -> str:
 def _gpu(status: Status) -> str:
     used = status.attempt.gpu if status.attempt and not status.stage.ended else None
     return "" if used is None else f"{used:.0f}%"
+
+
+def _score(status: Status, split: str) -> str:
+    """On that split; of a program of the user's, what it calls its accuracy is taken for the validation's."""
+    score = score_of(status.metrics, split)
+    value = score[1] if score else status.metrics.get("accuracy") if split == "val" else None
+    return number(value)
 
 
 def _ran(status: Status, now: float) -> str:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
-    from clusterctl.graph.storage import Graph
+class Adjacency(Protocol):
+    """Edges by target (CSC): a `Graph`, or one `Relation` of a heterogeneous graph."""
+
+    @property
+    def indptr(self) -> Tensor:
+        """int64 [targets + 1]."""
+
+    @property
+    def indices(self) -> Tensor:
+        """int32 [edges], sources; ascending for each target."""
+
+    @property
+    def degree(self) -> Tensor:
+        """int64 [targets]: incoming edges."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +35,7 @@ class Block:
     in the others its first rows are those of `nodes`.
     """
 
-    graph: Graph
+    graph: Adjacency
     nodes: Tensor  # int64 [targets]
     offsets: Tensor  # int32 [targets + 1]
     neighbors: Tensor  # int32 [edges], node ids
@@ -30,10 +43,38 @@ class Block:
 
     def mean(self, table: Tensor) -> Tensor:
         """The mean of the neighbours' rows, zero where there are none. Makes no tensor of edges x channels."""
-        return F.embedding_bag(self.columns, table, self.offsets, mode="mean", include_last_offset=True)
+        return _Mean.apply(table, self.columns, self.offsets)  # type: ignore[no-any-return, no-untyped-call]
 
     def weighted_sum(self, table: Tensor, weights: Tensor) -> Tensor:
         """The sum of the neighbours' rows, each times its edge's weight."""
         return F.embedding_bag(
             self.columns, table, self.offsets, mode="sum", per_sample_weights=weights, include_last_offset=True
         )
+
+
+class _Mean(torch.autograd.Function):
+    """The mean of each bag of rows.
+
+    Two sums over bags of torch's, forwards those of the block, backwards those of the transposed one. Its own means and
+    its own gradients first write down the bag of every edge and add up rows where they belong, at four times the cost
+    on a CPU (torch 2.13).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, columns: Tensor, offsets: Tensor) -> Tensor:
+        ctx.rows = table.size(0)
+        ctx.save_for_backward(columns, offsets)
+        sums = F.embedding_bag(columns, table, offsets, mode="sum", include_last_offset=True)
+        return sums.div_(offsets.diff().clamp_(min=1)[:, None])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        columns, offsets = ctx.saved_tensors
+        (gradient,) = gradients
+        counts = offsets.diff()
+        bags = torch.arange(counts.numel(), dtype=columns.dtype, device=columns.device)
+        by_row = bags.repeat_interleave(counts, output_size=columns.numel())[columns.argsort(stable=True)]
+        bounds = offsets.new_zeros(ctx.rows + 1)
+        torch.cumsum(torch.bincount(columns, minlength=ctx.rows), 0, out=bounds[1:])
+        shares = gradient / counts.clamp(min=1)[:, None].to(gradient.dtype)
+        return F.embedding_bag(by_row, shares, bounds, mode="sum", include_last_offset=True), None, None

@@ -14,33 +14,38 @@ import torch
 from torch import Tensor
 
 from clusterctl.graph.hashing import FIRST, GOLDEN, SECOND
+from clusterctl.graph.sampling import gaps, remaining
 
 if TYPE_CHECKING:
-    from clusterctl.graph.storage import Graph
+    from clusterctl.graph.blocks import Adjacency
 
 _U = np.uint64
 _GOLDEN, _FIRST, _SECOND = (_U(number % (1 << 64)) for number in (GOLDEN, FIRST, SECOND))
 _S27, _S30, _S31, _S32 = (_U(shift) for shift in (27, 30, 31, 32))  # numba turns int64 with uint64 into float64
 
 
-class CompiledSampling:
-    """`sample_neighbors` and `renumbered` of `sampling` for one graph; not for two threads at a time."""
+def sample_neighbors_compiled(
+    graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """As `sampling.sample_neighbors`."""
+    start, degree = remaining(graph, nodes, excluded)
+    taken = degree if count < 0 else degree.clamp(max=count)
+    offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
+    torch.cumsum(taken, 0, out=offsets[1:])
+    neighbors = torch.empty(int(offsets[-1]), dtype=torch.int32)
+    absent = nodes.new_empty(0) if excluded is None else gaps(excluded)
+    arrays = (array.numpy() for array in (graph.indices, nodes, start, degree, absent, offsets, neighbors))
+    _fill(*arrays, np.empty(max(count, 0), dtype=np.int64), _U(key % (1 << 64)))
+    return offsets, neighbors
 
-    def __init__(self, graph: Graph) -> None:
-        self._row = np.full(graph.num_nodes, -1, dtype=np.int32)  # of each node, while a block is renumbered
 
-    def sample_neighbors(self, graph: Graph, nodes: Tensor, count: int, key: int) -> tuple[Tensor, Tensor]:
-        """At most `count` neighbours of each node (-1: all), as int32 offsets [nodes + 1] and int32 node ids."""
-        degree = graph.indptr.index_select(0, nodes + 1) - graph.indptr.index_select(0, nodes)
-        taken = degree if count < 0 else degree.clamp(max=count)
-        offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
-        torch.cumsum(taken, 0, out=offsets[1:])
-        neighbors = torch.empty(int(offsets[-1]), dtype=torch.int32)
-        arrays = (array.numpy() for array in (graph.indptr, graph.indices, nodes, offsets, neighbors))
-        _fill(*arrays, np.empty(max(count, 0), dtype=np.int64), _U(key % (1 << 64)))
-        return offsets, neighbors
+class Renumbering:
+    """`sampling.renumbered` for neighbours among `num_nodes` nodes; not for two threads at a time."""
 
-    def renumbered(self, nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
+    def __init__(self, num_nodes: int) -> None:
+        self._row = np.full(num_nodes, -1, dtype=np.int32)  # of each node, while a block is renumbered
+
+    def __call__(self, nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
         """The source nodes of a block, `nodes` first and then the new ones, and the neighbours' rows among them."""
         sources, columns = _renumber(self._row, nodes.numpy(), neighbors.numpy())
         return torch.from_numpy(sources), torch.from_numpy(columns)
@@ -56,13 +61,18 @@ def _mix_loop(value: Any) -> Any:
 _mix = numba.njit(inline="always")(_mix_loop)
 
 
-def _fill_loop(indptr: Any, indices: Any, nodes: Any, offsets: Any, neighbors: Any, picks: Any, key: Any) -> None:
+def _fill_loop(
+    indices: Any, nodes: Any, starts: Any, degrees: Any, gaps: Any, offsets: Any, neighbors: Any, picks: Any, key: Any
+) -> None:
     for target in range(nodes.size):
-        start, degree = indptr[nodes[target]], indptr[nodes[target] + 1] - indptr[nodes[target]]
+        start, degree = starts[target], degrees[target]
         at, count = offsets[target], offsets[target + 1] - offsets[target]
         if count == degree:
             for place in range(count):
-                neighbors[at + place] = indices[start + place]
+                edge = start + place
+                if gaps.size:
+                    edge += np.searchsorted(gaps, edge, side="right")
+                neighbors[at + place] = indices[edge]
             continue
         own_key = _mix(_U(nodes[target]) * _GOLDEN + key)
         for j in range(count):
@@ -75,7 +85,10 @@ def _fill_loop(indptr: Any, indices: Any, nodes: Any, offsets: Any, neighbors: A
                     break
             picks[j] = pick
         for j in range(count):
-            neighbors[at + j] = indices[start + picks[j]]
+            edge = start + picks[j]
+            if gaps.size:
+                edge += np.searchsorted(gaps, edge, side="right")
+            neighbors[at + j] = indices[edge]
 
 
 def _renumber_loop(row: Any, nodes: Any, neighbors: Any) -> Any:

@@ -31,6 +31,8 @@ class Purpose(IntEnum):
     SAMPLING = 2
     DROPOUT = 3
     SPLIT = 4
+    NEGATIVES = 5
+    ROWS = 6
 
 
 def stream(purpose: Purpose, *numbers: int) -> int:

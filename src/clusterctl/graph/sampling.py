@@ -19,6 +19,7 @@ from clusterctl.graph.hashing import Purpose, below, draws, stream
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterctl.graph.blocks import Adjacency
     from clusterctl.graph.storage import Graph
 
 
@@ -31,12 +32,10 @@ class NeighborSampler:
     def __init__(self, graph: Graph, fan_out: Sequence[int], seed: int) -> None:
         self._graph, self._fan_out, self._seed = graph, fan_out, seed
         self._sample_neighbors, self._renumbered = sample_neighbors, renumbered
-        large = graph.indices.device.type == "cpu" and graph.indices.numel() >= _WORTH_COMPILING
-        if large and find_spec("numba"):
-            from clusterctl.graph.compiled import CompiledSampling  # numba is optional
+        if worth_compiling(graph.indices.numel(), graph.indices.device):
+            from clusterctl.graph.compiled import Renumbering, sample_neighbors_compiled  # numba is optional
 
-            compiled = CompiledSampling(graph)
-            self._sample_neighbors, self._renumbered = compiled.sample_neighbors, compiled.renumbered
+            self._sample_neighbors, self._renumbered = sample_neighbors_compiled, Renumbering(graph.num_nodes)
 
     def sample(self, seeds: Tensor, epoch: int, step: int) -> list[Block]:
         """The blocks in the order of the layers: the outermost first, the last one's nodes are `seeds`."""
@@ -53,10 +52,27 @@ class NeighborSampler:
         return blocks[::-1]
 
 
-def sample_neighbors(graph: Graph, nodes: Tensor, count: int, key: int) -> tuple[Tensor, Tensor]:
-    """At most `count` neighbours of each node (-1: all), as int32 offsets [nodes + 1] and int32 node ids."""
-    start = graph.indptr.index_select(0, nodes)
-    degree = graph.indptr.index_select(0, nodes + 1) - start
+def worth_compiling(edges: int, device: torch.device) -> bool:
+    """Whether sampling from so many edges should be numba's work, and can be."""
+    return device.type == "cpu" and edges >= _WORTH_COMPILING and find_spec("numba") is not None
+
+
+def sample_neighbors(
+    graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """At most `count` neighbours of each node (-1: all), as int32 offsets [nodes + 1] and int32 node ids.
+
+    `excluded` are edges, as different ascending places in `graph.indices` (int64), that are not there for this sample.
+    """
+    offsets, positions = sample_positions(graph, nodes, count, key, excluded)
+    return offsets.to(torch.int32), graph.indices.index_select(0, positions)
+
+
+def sample_positions(
+    graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """As `sample_neighbors`, both int64, the edges as their places in `graph.indices`."""
+    start, degree = remaining(graph, nodes, excluded)
     taken = degree if count < 0 else degree.clamp(max=count)
     offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int64, device=nodes.device)
     torch.cumsum(taken, 0, out=offsets[1:])
@@ -66,7 +82,22 @@ def sample_neighbors(graph: Graph, nodes: Tensor, count: int, key: int) -> tuple
     if count > 0 and crowded.numel():
         places = offsets[crowded] + torch.arange(count, device=nodes.device)[:, None]
         positions[places] = start[crowded] + choose(degree[crowded], count, draws(key, nodes[crowded]))
-    return offsets.to(torch.int32), graph.indices.index_select(0, positions)
+    if excluded is not None:
+        positions += torch.searchsorted(gaps(excluded), positions, right=True)
+    return offsets, positions
+
+
+def remaining(graph: Adjacency, nodes: Tensor, excluded: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Where the edges into each node begin, and how many there are, were those in `excluded` cut out of the array."""
+    start, end = graph.indptr.index_select(0, nodes), graph.indptr.index_select(0, nodes + 1)
+    if excluded is not None:
+        start, end = (bound - torch.searchsorted(excluded, bound) for bound in (start, end))
+    return start, end - start
+
+
+def gaps(excluded: Tensor) -> Tensor:
+    """An edge that lies at `p` without the excluded ones lies at `p` plus the number of gaps up to `p` with them."""
+    return excluded - torch.arange(excluded.numel(), device=excluded.device)
 
 
 def choose(degree: Tensor, count: int, keys: Tensor) -> Tensor:

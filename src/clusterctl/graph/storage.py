@@ -1,15 +1,18 @@
 """Arrays that all ranks of a node share: one file, memory-mapped, so a node holds one copy however many ranks it runs.
 
-Ranks import torch alone. What reads the data set's own format runs once, in the preparation (see `runs.once`).
+Ranks import torch alone. What reads the data set's own format runs once, in the preparation (see `runs.once`). The file
+carries a checksum of each array, and one rank a node compares them when a run opens it: a damaged file is made anew.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import zipfile
 from dataclasses import Field, dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -81,35 +84,74 @@ def resident(graph: Graph, task: Task, dtype: torch.dtype) -> Graph:
     return replace(graph, **moved)
 
 
-def compressed(edges: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """`indptr` and `indices` of edges given as int64 [2, edges], sources above targets."""
-    sources, targets = edges
-    ordered = (targets * num_nodes + sources).sort().values
-    indptr = torch.zeros(num_nodes + 1, dtype=torch.int64)
-    torch.cumsum(targets.bincount(minlength=num_nodes), 0, out=indptr[1:])
-    return indptr, (ordered % num_nodes).to(torch.int32)
+def compressed(edges: Tensor, num_nodes: int, num_sources: int | None = None) -> tuple[Tensor, Tensor]:
+    """`indptr` and `indices` of edges given as int64 [2, edges], sources above targets.
 
-
-def shared(task: Task, kind: type[T], name: str, identity: dict[str, Any], build: Callable[[Path], T]) -> T:
-    """What `build` makes of the data with this `identity`, made once and shared; a dataclass `kind` of tensors.
-
-    `build` gets a scratch folder. The identity holds what the graph depends on: change it, and it is prepared anew.
+    `num_sources` is for edges between nodes of two types.
     """
-    key = hashlib.sha256(json.dumps([FORMAT, identity], sort_keys=True).encode()).hexdigest()[:16]
+    sources, targets = edges
+    among = max(1, num_nodes if num_sources is None else num_sources)
+    ordered = (targets * among + sources).sort().values
+    return row_offsets(targets, num_nodes), (ordered % among).to(torch.int32)
 
-    def prepare(folder: Path) -> None:
+
+def row_offsets(targets: Tensor, num_targets: int) -> Tensor:
+    """`indptr` of edges into these int64 targets."""
+    indptr = torch.zeros(num_targets + 1, dtype=torch.int64)
+    torch.cumsum(targets.bincount(minlength=num_targets), 0, out=indptr[1:])
+    return indptr
+
+
+class Recipe(NamedTuple, Generic[T]):
+    """How prepared data comes about.
+
+    The identity holds what the data depends on: change it, and they are prepared anew. `build` gets a scratch folder.
+    """
+
+    name: str
+    identity: dict[str, Any]
+    build: Callable[[Path], T]
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder in the cache."""
+        key = hashlib.sha256(json.dumps([FORMAT, self.identity], sort_keys=True).encode()).hexdigest()[:16]
+        return f"{self.name}-{key}"
+
+    def prepare(self, folder: Path) -> None:
+        """Fill the folder."""
         scratch = folder / "scratch"
         scratch.mkdir()
-        save(build(scratch), folder / FILE)
+        save(self.build(scratch), folder / FILE)
         for path in sorted(scratch.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         scratch.rmdir()
 
-    return load(kind, task.prepared(f"{name}-{key}", prepare) / FILE)
+
+def shared(task: Task, kind: type[T], name: str, identity: dict[str, Any], build: Callable[[Path], T]) -> T:
+    """What `build` makes of the data with this `identity`, made once and shared; a dataclass `kind` of tensors."""
+    recipe = Recipe(name, identity, build)
+    return load(kind, task.prepared(recipe.folder, recipe.prepare, whole) / FILE)
+
+
+def whole(folder: Path) -> bool:
+    """Whether the file in this folder of the cache is as it was written: reads all of it, about 1 GB/s.
+
+    torch.save writes a zip archive, in which every array has its CRC-32.
+    """
+    try:
+        with zipfile.ZipFile(folder / FILE) as archive:
+            return archive.testzip() is None
+    except (OSError, zipfile.BadZipFile, EOFError, ValueError, NotImplementedError):
+        return False
 
 
 def save(value: Stored, path: Path) -> None:
-    torch.save(_record(value), path)
+    """Write `value`; it is on the disk on return."""
+    with path.open("wb") as file:
+        torch.save(_record(value), file)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def load(kind: type[T], path: Path) -> T:

@@ -147,7 +147,7 @@ def to_json(report: Report) -> dict[str, Any]:
 def run_record(status: Status, now: float) -> dict[str, Any]:
     """One run, as `status -o json`, `jsonl` and `csv` print it."""
     record, metrics = status.record, {name: _finite(value) for name, value in status.metrics.items()}
-    known = ("epoch", "epochs", "step", "steps", "loss", "val_accuracy", "test_accuracy")
+    known = ("epoch", "epochs", "step", "steps", "loss", "val_accuracy", "test_accuracy", "val_auc", "test_auc")
     rates = ("nodes_per_second", "edges_per_second")
     attempt = status.attempt
     at_work = attempt is not None and not status.stage.ended

@@ -1,9 +1,9 @@
 """The numbers of a run: one JSON object a line in `attempts/<n>/metrics.jsonl`, written by rank 0 alone.
 
 Names that `status` knows: step, steps, epoch, epochs (with their totals), loss, accuracy, val_accuracy,
-test_accuracy, nodes_per_second, edges_per_second, and any further name of the user's. The training loop also writes
-where each step's time went: seconds, and of these sampling (waiting for it), gathering, compute and communication
-(with waiting for the slowest rank); and evaluation_seconds with each score.
+test_accuracy (or val_auc, test_auc), nodes_per_second, edges_per_second, and any further name of the user's. The
+training loop also writes where each step's time went: seconds, and of these sampling (waiting for it), gathering,
+compute and communication (with waiting for the slowest rank); and evaluation_seconds with each score.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import time
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clusterctl.runs.files import Lines
 from clusterctl.runs.heartbeats import Heart
@@ -19,7 +20,18 @@ from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.place import Place
 from clusterctl.runs.stages import Stage
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 Number = float | int
+_SCORES = {"accuracy": "accuracy", "auc": "AUC"}  # as metrics and as people write it
+
+
+def score_of(metrics: Mapping[str, Number], split: str) -> tuple[str, Number] | None:
+    """The score on a split ("val", "test"): what it is, and its value."""
+    return next(
+        ((name, metrics[f"{split}_{key}"]) for key, name in _SCORES.items() if f"{split}_{key}" in metrics), None
+    )
 
 
 class MetricsWriter:

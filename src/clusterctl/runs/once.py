@@ -22,13 +22,21 @@ BEAT_SECONDS = 2.0
 STALE_SECONDS = 30.0  # without a beat; a holder that was killed cannot give its lease back
 
 
-def prepared_once(folder: Path, prepare: Callable[[Path], None], stale_seconds: float = STALE_SECONDS) -> Path:
+def prepared_once(
+    folder: Path,
+    prepare: Callable[[Path], None],
+    stale_seconds: float = STALE_SECONDS,
+    *,
+    whole: Callable[[Path], bool] = lambda _: True,
+) -> Path:
     """`folder`, filled by `prepare` here or elsewhere. What `prepare` raises comes through, and others may try again.
 
-    `prepare` is given a fresh folder on the same file system.
+    `prepare` is given a fresh folder on the same file system. A folder that is not `whole` is prepared anew.
     """
 
     def work(building: Path) -> None:
+        if folder.exists():
+            _take_away(folder)  # damaged; who has its files mapped keeps them
         prepare(building)
         try:
             building.rename(folder)
@@ -36,7 +44,10 @@ def prepared_once(folder: Path, prepare: Callable[[Path], None], stale_seconds: 
             if building.exists() and not folder.exists():  # else the lease was taken away, or somebody was faster
                 raise
 
-    once(lambda: folder in folder.parent.iterdir(), folder, work, stale_seconds)  # not exists(): NFS remembers absence
+    def done() -> bool:
+        return folder in folder.parent.iterdir() and whole(folder)  # not exists(): NFS remembers a name's absence
+
+    once(done, folder, work, stale_seconds)
     return folder
 
 
@@ -89,11 +100,11 @@ class _Watch:
         return time.monotonic() - self._since > self._stale_seconds
 
 
-def _take_away(lease: Path) -> None:
-    """Remove a stale lease with what its holder left in it; of several that try, one succeeds."""
-    aside = lease.with_name(f"{lease.name}.{uuid.uuid4().hex}")
+def _take_away(folder: Path) -> None:
+    """Remove a stale lease with what its holder left in it, or a damaged folder; of several that try, one succeeds."""
+    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     try:
-        lease.rename(aside)
+        folder.rename(aside)
     except FileNotFoundError:
         return
     shutil.rmtree(aside, ignore_errors=True)

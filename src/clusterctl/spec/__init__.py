@@ -16,6 +16,7 @@ from clusterctl.spec.train import (
     NodeTrain,
     RedditTrain,
     SyntheticTrain,
+    TaobaoTrain,
     Train,
 )
 
@@ -36,6 +37,7 @@ __all__ = [
     "Resources",
     "Restart",
     "SyntheticTrain",
+    "TaobaoTrain",
     "Train",
     "Watchdog",
     "Workload",

@@ -10,10 +10,12 @@ from clusterctl.spec.train import (
     GraphClassificationTrain,
     RedditTrain,
     SyntheticTrain,
+    TaobaoTrain,
     Train,
 )
 
 _REDDIT_FORMAT = ("raw/reddit_data.npz", "raw/reddit_graph.npz")
+_TAOBAO_FORMAT = ("raw/UserBehavior.csv",)
 _TU_FORMAT = ("raw/*_A.txt", "raw/*_graph_indicator.txt", "raw/*_graph_labels.txt")
 
 
@@ -29,6 +31,7 @@ WORKLOADS: dict[str, Workload] = {
     "synthetic": Workload(SyntheticTrain, "clusterctl.workloads.synthetic"),
     "reddit": Workload(RedditTrain, "clusterctl.workloads.reddit", _REDDIT_FORMAT),
     "deep-sage": Workload(DeepSageTrain, "clusterctl.workloads.deep_sage", _REDDIT_FORMAT),
+    "taobao": Workload(TaobaoTrain, "clusterctl.workloads.taobao", _TAOBAO_FORMAT),
     "graph-classification": Workload(GraphClassificationTrain, "clusterctl.workloads.graph_classification", _TU_FORMAT),
     "command": Workload(CommandTrain, "clusterctl.workloads.command"),
 }

@@ -8,7 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from clusterctl.spec.values import AtLeast, AtMost, Count, Each, Natural, NonNegative, NotEmpty, OneOf, Positive, Share
+from clusterctl.spec.values import (
+    AtLeast,
+    AtMost,
+    Count,
+    Each,
+    Length,
+    Natural,
+    NonNegative,
+    NotEmpty,
+    OneOf,
+    Positive,
+    Share,
+)
 
 FanOut = Annotated[tuple[int, ...], NotEmpty(), Each(AtLeast(-1))]
 
@@ -99,6 +111,20 @@ class GraphClassificationTrain(LoopTrain):
     readout: Annotated[str, OneOf(("mean", "sum"))] = "mean"
     dropout: Share = 0.5
     folds: Annotated[int, AtLeast(1), AtMost(10)] = 10  # of ten; with 1, a single 80/10/10 split
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaobaoTrain(LoopTrain):
+    """Link prediction between the users and items of the Taobao data set."""
+
+    epochs: Count = 20
+    batch_size: Count = 2048  # edges a rank and step; as many pairs without an edge come with them
+    lr: Positive = 1e-3
+    fan_out: Annotated[FanOut, Length(2)] = (8, 4)  # items of a user or item, and items of each of those; -1 takes all
+    hidden_channels: Count = 64
+    row_optimizer: Annotated[str, OneOf(("adam", "touched-rows"))] = "adam"  # of the embeddings; the second is lazier
+    together: Count = 3  # items are neighbours that users took together at least so often, in the training split
+    generated: NonNegative = 0.0  # without data.root: scale of a generated data set, 1 being the real one's size
 
 
 @dataclass(frozen=True, kw_only=True)

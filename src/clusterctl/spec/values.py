@@ -109,6 +109,15 @@ class NotEmpty(Mark):
 
 
 @dataclass(frozen=True)
+class Length(Mark):
+    count: int
+
+    def check(self, value: Any) -> None:
+        if len(value) != self.count:
+            raise ValueError(f"must have {self.count} elements")
+
+
+@dataclass(frozen=True)
 class Each(Mark):
     """Applies a mark to every element of a list."""
 

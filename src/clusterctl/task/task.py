@@ -51,11 +51,13 @@ class Task:
     def leads_node(self) -> bool:
         return self.node.rank() == 0
 
-    def prepared(self, name: str, prepare: Callable[[Path], None]) -> Path:
+    def prepared(
+        self, name: str, prepare: Callable[[Path], None], whole: Callable[[Path], bool] = lambda _: True
+    ) -> Path:
         """The folder `name` of the cache, filled by one rank of one node on behalf of all (see `once`)."""
         folder = self.cache / name
         if self.leads_node:
-            prepared_once(folder, prepare)
+            prepared_once(folder, prepare, whole=whole)
         dist.barrier(self.node)
         return folder
 

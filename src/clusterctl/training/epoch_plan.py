@@ -23,6 +23,7 @@ class Batch:
     seeds: Tensor  # int64 [batch size]
     weights: Tensor  # [batch size]: 1 for a seed, 0 for padding
     total: int  # seeds of all ranks in this step, without padding
+    everyone: Tensor  # int64 [total], those seeds
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ class EpochPlan:
             positions = torch.arange(first, first + self.batch_size)
             picked = order[positions % order.numel()].to(self.seeds.device)
             weights = (positions < start + total).to(self.seeds.device)
-            yield Batch(epoch, step, self.seeds[picked], weights, total)
+            everyone = self.seeds[order[start : start + total].to(self.seeds.device)]
+            yield Batch(epoch, step, self.seeds[picked], weights, total, everyone)
 
     def steps_after(self, done: int) -> int:
         """The number of the step that begins with seed `done` of an epoch."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import TaskError
-from clusterctl.training.adam import Adam
+from clusterctl.graph.table import ShardedTable
+from clusterctl.training.adam import Adam, TableAdam
 from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
@@ -16,11 +17,11 @@ from clusterctl.training.selection import Best
 from clusterctl.training.state import Stateful
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from clusterctl.spec import LoopTrain
     from clusterctl.task.task import Task
-    from clusterctl.training.objective import Accuracy, Objective
+    from clusterctl.training.objective import Objective, Score
 
 
 def fit(
@@ -29,10 +30,10 @@ def fit(
     task: Task,
     fold: Fold | None = None,
     checkpoints: Checkpoints | None = None,
-) -> Accuracy:
-    """Train for `train.epochs` epochs; the accuracy on the test split, evaluated once, at the end.
+) -> Score:
+    """Train for `train.epochs` epochs; the score on the test split, evaluated once, at the end.
 
-    With `train.patience`, training ends when the validation accuracy no longer rises, and the best weights are tested.
+    With `train.patience`, training ends when the validation score no longer rises, and the best weights are tested.
     A run that was interrupted goes on from its last checkpoint. Folds share theirs: give all the same `checkpoints`.
     """
     plan = EpochPlan(objective.seeds, train.batch_size, train.seed, task.place.rank, task.place.world_size)
@@ -42,10 +43,13 @@ def fit(
     flat = FlatModel(objective.model, clock, task.events.heart)
     flat.broadcast()
     optimizer = Adam(flat.values, flat.gradients, train.lr, train.weight_decay)
-    best = Best(flat.values, train.patience)
+    tables = [module for module in objective.model.modules() if isinstance(module, ShardedTable)]
+    movers = [TableAdam(table, train.lr, train.weight_decay) for table in tables]
+    best = Best(flat.values, train.patience, tables)
     saved = checkpoints or Checkpoints(task, train)
     progress = Progress(task, train, plan.steps, objective.unit, fold, saved.metrics)
     parts: dict[str, Stateful] = {"model": flat, "optimizer": optimizer, "best": best}
+    parts |= {f"table{number}": mover for number, mover in enumerate(movers)}
     if isinstance(objective, Stateful):
         parts["objective"] = objective
     at = saved.restore(parts, fold.number if fold else 1)
@@ -61,18 +65,23 @@ def fit(
         for batch, prepared in prefetched(plan.batches(epoch, at.seeds), objective.prepare):
             clock.enter("compute")
             loss, stop = flat.backward(objective.loss(batch, prepared), task.stop, saved.due)
+            for mover in movers:
+                mover.collect()
             seconds = clock.lap("compute")
             if train.clip_norm:
-                clip_norm(flat.gradients, train.clip_norm)
+                clip_norm(flat.gradients, train.clip_norm, [mover.gradients for mover in movers])
             done = (epoch - 1) * plan.steps + batch.step
-            optimizer.step(rate(train.schedule, train.warmup, done, train.epochs * plan.steps))
+            now = rate(train.schedule, train.warmup, done, train.epochs * plan.steps)
+            optimizer.step(now)
+            for mover in movers:
+                mover.step(now)
             progress.step(loss, seconds)
             so_far = at.loss + loss * batch.total / plan.seeds.numel()
             at = at._replace(seeds=at.seeds + batch.total, step=progress.steps_done, loss=so_far)
             saved.boundary(stop, at, parts)
             clock.enter("sampling")
 
-        scores: dict[str, Accuracy] = {}
+        scores: Mapping[str, Score] = {}
         last = epoch == train.epochs
         if last or (train.evaluate_every and epoch % train.evaluate_every == 0):
             scores = _evaluated(objective, ("val", "test") if last and not train.patience else ("val",), progress)
@@ -93,7 +102,7 @@ def fit(
     return scores["test"]
 
 
-def _evaluated(objective: Objective[Any], splits: Sequence[str], progress: Progress) -> dict[str, Accuracy]:
+def _evaluated(objective: Objective[Any], splits: Sequence[str], progress: Progress) -> Mapping[str, Score]:
     progress.evaluating()
     objective.model.eval()
     scores = objective.evaluate(splits)

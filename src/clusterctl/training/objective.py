@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor, nn
 
@@ -15,11 +15,31 @@ if TYPE_CHECKING:
 Prepared = TypeVar("Prepared")
 
 
+class Score(Protocol):
+    """How good a model is on a split, over all ranks."""
+
+    @property
+    def name(self) -> str:
+        """What it is, as a user reads it."""
+
+    @property
+    def share(self) -> float:
+        """From 0 to 1; more is better."""
+
+    @property
+    def total(self) -> int:
+        """The examples that count."""
+
+
 class Accuracy(NamedTuple):
     """Counts over all ranks."""
 
     correct: int
     total: int
+
+    @property
+    def name(self) -> str:
+        return "accuracy"
 
     @property
     def share(self) -> float:
@@ -31,11 +51,11 @@ class Objective(Protocol[Prepared]):
 
     @property
     def unit(self) -> str:
-        """What a seed is, in the plural: nodes, graphs."""
+        """What a seed is, in the plural: nodes, graphs, edges."""
 
     @property
     def model(self) -> nn.Module:
-        """What has the parameters."""
+        """What has the parameters, and maybe a `ShardedTable`."""
 
     @property
     def seeds(self) -> Tensor:
@@ -47,5 +67,5 @@ class Objective(Protocol[Prepared]):
     def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
         """This rank's part of the step's mean loss: the parts of all ranks add up to it."""
 
-    def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
-        """The exact accuracy on each of `splits` ("val", "test"), over all ranks."""
+    def evaluate(self, splits: Sequence[str]) -> Mapping[str, Score]:
+        """The exact score on each of `splits` ("val", "test"), over all ranks."""

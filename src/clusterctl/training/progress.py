@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from clusterctl.spec import LoopTrain
     from clusterctl.task.task import Task
-    from clusterctl.training.objective import Accuracy
+    from clusterctl.training.objective import Score
 
 
 class Fold(NamedTuple):
@@ -64,18 +66,20 @@ class Progress:
         self._evaluation_began = time.monotonic()
         self._task.events.stage(Stage.EVALUATING, **self._labels, epoch=self._counts["epoch"])
 
-    def scores(self, scores: dict[str, Accuracy]) -> None:
+    def scores(self, scores: Mapping[str, Score]) -> None:
         """An evaluation is done. Splits that hold nothing are left out."""
-        named: dict[str, float] = {f"{split}_accuracy": score.share for split, score in scores.items() if score.total}
+        named: dict[str, float] = {
+            f"{split}_{score.name.lower()}": score.share for split, score in scores.items() if score.total
+        }
         if "test" in scores:
             named[f"test_{self._unit}"] = scores["test"].total
         self._newest.update(named)
         seconds = round(time.monotonic() - self._evaluation_began, 6)
         self._task.metrics.write(step=self._step, **self._counts, **named, evaluation_seconds=seconds)
 
-    def tell(self, what: str, scores: dict[str, Accuracy]) -> None:
+    def tell(self, what: str, scores: Mapping[str, Score]) -> None:
         """One line on rank 0, with the seconds since the epoch began."""
         if self._task.place.rank == 0:
             fold = f"fold {self._labels['fold']}/{self._labels['folds']}  " if self._labels else ""
-            told = "".join(f"  {split} accuracy {score.share:.4f}" for split, score in scores.items())
+            told = "".join(f"  {split} {score.name} {score.share:.4f}" for split, score in scores.items())
             print(f"{fold}{what}{told}  {time.monotonic() - self._began:.2f} s", flush=True)

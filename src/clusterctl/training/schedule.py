@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import torch
+from torch import distributed as dist
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
@@ -24,6 +29,16 @@ def rate(schedule: str, warmup: float, step: int, steps: int) -> float:
     return (1 + math.cos(math.pi * (step - first) / (steps - first))) / 2
 
 
-def clip_norm(gradients: Tensor, bound: float) -> None:
-    """Scale the gradients, all parameters' together, to a Euclidean norm of at most `bound`."""
-    gradients.mul_((bound / (gradients.norm() + 1e-6)).clamp(max=1.0))
+def clip_norm(gradients: Tensor, bound: float, sharded: Sequence[Tensor] = ()) -> None:
+    """Scale the gradients, all parameters' together, to a Euclidean norm of at most `bound`.
+
+    Of `sharded` gradients every rank has its own rows: with any, this is a collective.
+    """
+    square = gradients.square().sum()
+    if sharded:
+        own = torch.stack([rows.square().sum() for rows in sharded]).sum()
+        dist.all_reduce(own)
+        square = square + own
+    factor = (bound / (square.sqrt() + 1e-6)).clamp(max=1.0)
+    for part in (gradients, *sharded):
+        part.mul_(factor)

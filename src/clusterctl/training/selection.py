@@ -1,4 +1,4 @@
-"""Which epoch's weights are kept: those with the best accuracy on the validation split."""
+"""Which epoch's weights are kept: those with the best score on the validation split."""
 
 from __future__ import annotations
 
@@ -7,44 +7,57 @@ from typing import TYPE_CHECKING
 import torch
 
 from clusterctl.errors import TaskError
-from clusterctl.training.state import State
+from clusterctl.training.state import Sharded, State
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
-    from clusterctl.training.objective import Accuracy
+    from clusterctl.graph.table import ShardedTable
+    from clusterctl.training.objective import Score
 
 
 class Best:
-    """Keeps a copy of `values` as they were at the best score; of equal scores the earliest."""
+    """Keeps `values` and the rows of `tables` as they were at the best score; of equal scores the earliest."""
 
-    def __init__(self, values: Tensor, patience: int) -> None:
-        self._values, self._patience = values, patience
-        self._kept = values.clone()
+    def __init__(self, values: Tensor, patience: int, tables: Sequence[ShardedTable] = ()) -> None:
+        self._values, self._patience, self._tables = [values, *(table.rows for table in tables)], patience, tables
+        self._kept = [value.clone() for value in self._values] if patience else []
         self._share, self._waited = -1.0, 0
 
     def state(self) -> State:
         """The share and the wait; the weights too, where they may be wanted back."""
         noted = torch.tensor([self._share, self._waited], dtype=torch.float64)
-        return State({"noted": noted, "kept": self._kept} if self._patience else {"noted": noted})
+        if not self._patience:
+            return State({"noted": noted})
+        values, *rows = self._kept
+        parts = [Sharded(kept, table.start, table.total) for kept, table in zip(rows, self._tables, strict=True)]
+        sharded = {f"kept{number}": part for number, part in enumerate(parts)}
+        return State({"noted": noted, "kept": values}, sharded)
 
     def load(self, state: State) -> None:
         self._share, waited = state.same["noted"].tolist()
         self._waited = int(waited)
         if self._patience:
-            self._kept.copy_(state.same["kept"])
+            _copy([state.same["kept"], *(part.rows for part in state.sharded.values())], self._kept)
 
-    def offer(self, score: Accuracy) -> bool:
+    def offer(self, score: Score) -> bool:
         """Note a score of the present values; whether `patience` scores in a row were no better."""
         if score.total == 0:
             raise TaskError("the validation split is empty, and train.patience chooses by it", "set train.patience = 0")
         if score.share > self._share:
             self._share, self._waited = score.share, 0
-            self._kept.copy_(self._values)
+            _copy(self._values, self._kept)
         else:
             self._waited += 1
         return self._waited >= self._patience
 
     def restore(self) -> None:
         """Bring the kept values back."""
-        self._values.copy_(self._kept)
+        _copy(self._kept, self._values)
+
+
+def _copy(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_(source)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.runs.place import Place
     from clusterctl.runs.signals import StopRequest
     from clusterctl.spec import GraphClassificationTrain, Job
+    from clusterctl.training.objective import Accuracy
 
 
 def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: StopRequest) -> None:
@@ -39,7 +40,7 @@ def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: 
         scores = saved.results  # of the folds that are done, after a restart
         for fold in range(len(scores), train.folds):
             objective = GraphClassification(graphs, train, task, fold)
-            scores.append(fit(objective, train, task, Fold(fold + 1, train.folds), saved))
+            scores.append(cast("Accuracy", fit(objective, train, task, Fold(fold + 1, train.folds), saved)))
         accuracy, deviation = mean(score.share for score in scores), pstdev(score.share for score in scores)
         tested = sum(score.total for score in scores)
         task.metrics.write(test_accuracy=accuracy, test_accuracy_deviation=deviation, test_graphs=tested)

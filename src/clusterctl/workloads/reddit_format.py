@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 from clusterctl.errors import TaskError
-from clusterctl.graph.storage import Graph, compressed, shared
+from clusterctl.graph.storage import Graph, Recipe, compressed, shared
 
 if TYPE_CHECKING:
     from clusterctl.task.task import Task
@@ -33,7 +33,12 @@ def raw_identity(root: str | None) -> dict[str, Any]:
 
 def shared_raw_graph(task: Task, identity: dict[str, Any]) -> Graph:
     """The graph in the raw files of this identity, read once and shared by all ranks, runs and workloads."""
-    return shared(task, Graph, "reddit", identity, lambda scratch: read_raw(Path(identity["root"]), scratch))
+    return shared(task, Graph, *recipe(identity))
+
+
+def recipe(identity: dict[str, Any]) -> Recipe[Graph]:
+    """How this data set is prepared."""
+    return Recipe("reddit", identity, lambda scratch: read_raw(Path(identity["root"]), scratch))
 
 
 def read_raw(root: Path, scratch: Path) -> Graph:

@@ -1,0 +1,164 @@
+"""What a training step costs: link prediction on generated data with Taobao's statistics, ours and PyG's example.
+
+The settings of PyG's own example: 64 channels, fan-out 8/4, 2,048 edges and as many negatives, dense Adam; one process
+each, which sample within the measured time. The rival runs in an interpreter of its own, so that it may have what does
+not install from a wheel: --rival-python names one with torch-sparse. The second row moves touched embeddings alone,
+which is another optimiser.
+
+python benchmarks/taobao_step.py [--scale 0.02] [--threads 2] [--runs 10] [--rival-python PYTHON]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from itertools import count, pairwise
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+import torch
+from node_steps import lone_task
+from side_by_side import Timed, compare
+from torch import distributed as dist
+
+import clusterctl
+from clusterctl.graph.links import ends
+from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER
+from clusterctl.spec import TaobaoTrain
+from clusterctl.training.adam import Adam, TableAdam
+from clusterctl.training.epoch_plan import EpochPlan
+from clusterctl.training.flat import FlatModel
+from clusterctl.training.link_prediction import Interactions, LinkPrediction
+from clusterctl.workloads.generated import taobao
+from clusterctl.workloads.taobao_format import read_events
+from clusterctl.workloads.taobao_graph import interactions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SETTINGS = TaobaoTrain()
+ROWS = {  # name -> settings
+    "dense Adam": SETTINGS,
+    "dense Adam, bfloat16": replace(SETTINGS, precision="bfloat16"),
+    "touched rows alone": replace(SETTINGS, row_optimizer="touched-rows"),
+}
+BOUND = 1 / 3
+PARTS = ("sampling", "forward", "backward", "update")
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--scale", type=float, default=0.02, help="of the real data set's size")
+    words.add_argument("--threads", type=int, default=2)
+    words.add_argument("--runs", type=int, default=10)
+    words.add_argument("--rival-python", default=sys.executable)
+    options = words.parse_args()
+    torch.set_num_threads(options.threads)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with tempfile.TemporaryDirectory() as folder:
+        taobao.write(Path(folder), options.scale, seed=0)
+        data = interactions(read_events(Path(folder)), SETTINGS.together, best_auc=0.0)
+        torch.save(edges_of(data), Path(folder, "edges.pt"))
+        counts = ", ".join(f"{number} {kind}s" for kind, number in data.num_nodes.items())
+        edges = ", ".join(str(indices.numel()) for indices in data.indices.values())
+        print(f"{counts}, {edges} edges, {options.threads} threads")
+        with rival(options.rival_python, Path(folder, "edges.pt"), options.threads) as process:
+            assert process.stdout is not None
+            print(f"rival's samples: {process.stdout.readline().strip()}\n")
+            for name, settings in ROWS.items():
+                shares: list[list[float]] = []
+                sampling: list[float] = []
+                compare(
+                    f"A step, {name}",
+                    ("clusterctl", our_step(data, settings, shares.append)),
+                    ("PyG", rival_step(process, sampling.append)),
+                    bound=BOUND,
+                    runs=options.runs,
+                )
+                told = (
+                    f"{part} {median(column) * 1000:.1f}"
+                    for part, column in zip(PARTS, zip(*shares, strict=True), strict=True)
+                )
+                print(f"  ours in ms: {', '.join(told)}; PyG samples in {median(sampling):.0%} of its time\n")
+    dist.destroy_process_group()
+
+
+def our_step(data: Interactions, settings: TaobaoTrain, note: Callable[[list[float]], None]) -> Timed:
+    """Sampling, forward, backward, update, one after the other.
+
+    `fit` samples ahead in a thread; here that thread would work during the rival's time.
+    """
+    task = lone_task()
+    objective = LinkPrediction(data, settings, task)
+    flat = FlatModel(objective.model)
+    optimizer = Adam(flat.values, flat.gradients, settings.lr, settings.weight_decay)
+    rows = TableAdam(objective.model.table, settings.lr, settings.weight_decay)
+    plan = EpochPlan(objective.seeds, settings.batch_size, seed=0, rank=0, world_size=1)
+    batches = (batch for epoch in count(1) for batch in plan.batches(epoch))
+    objective.model.train()
+
+    def once() -> float:
+        batch = next(batches)
+        times = [time.perf_counter()]
+        prepared = objective.prepare(batch)
+        times.append(time.perf_counter())
+        loss = objective.loss(batch, prepared)
+        times.append(time.perf_counter())
+        flat.backward(loss, task.stop)
+        times.append(time.perf_counter())
+        rows.collect()
+        optimizer.step()
+        rows.step()
+        times.append(time.perf_counter())
+        note([after - before for before, after in pairwise(times)])
+        return times[-1] - times[0]
+
+    return once
+
+
+def rival(python: str, edges: Path, threads: int) -> subprocess.Popen[str]:
+    """The rival's process; it waits for lines."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(clusterctl.__file__).parents[1]),
+        "OMP_NUM_THREADS": str(threads),
+    }
+    program = [python, "-W", "ignore", str(Path(__file__).with_name("taobao_rival.py")), str(edges), str(threads)]
+    return subprocess.Popen(program, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def rival_step(process: subprocess.Popen[str], note: Callable[[float], None]) -> Timed:
+    """A step of the rival; `note` learns what part of the seconds it sampled."""
+
+    def once() -> float:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        seconds, sampling = map(float, process.stdout.readline().split())
+        note(sampling / seconds)
+        return seconds
+
+    return once
+
+
+def edges_of(data: Interactions) -> dict[str, object]:
+    """What the rival trains on: the same edges, in PyG's form."""
+    items, users = ends(data.relation(OF_USER), torch.arange(data.indices[OF_USER].numel()))
+    together = torch.stack(ends(data.relation(TOGETHER), torch.arange(data.indices[TOGETHER].numel())))
+    return {
+        "users": data.num_nodes[USER],
+        "items": data.num_nodes[ITEM],
+        "taken": torch.stack([users, items]),
+        "together": together,
+    }
+
+
+if __name__ == "__main__":
+    main()

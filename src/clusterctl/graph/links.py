@@ -1,0 +1,78 @@
+"""Edges as examples: their ends, their copies, and pairs of nodes without one.
+
+An edge is a place in `graph.indices` (int64). Sources ascend for each target, so an edge is found by halving.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from clusterctl.errors import TaskError
+from clusterctl.graph.hashing import Purpose, below, draws, stream
+
+if TYPE_CHECKING:
+    from clusterctl.graph.blocks import Adjacency
+
+_MOST_DRAWS = 1000  # of a pair without an edge; a graph that has one in a hundred gives up once in 20,000 pairs
+
+
+def ends(graph: Adjacency, edges: Tensor) -> tuple[Tensor, Tensor]:
+    """The sources and targets of these edges, int64."""
+    return graph.indices[edges].to(torch.int64), torch.searchsorted(graph.indptr, edges, right=True) - 1
+
+
+def first_at_least(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
+    """For each pair the first edge into the target from a source not below this one, or the end of its edges."""
+    low, high = graph.indptr[targets], graph.indptr[targets + 1]
+    longest = int((high - low).max()) if targets.numel() else 0
+    for _ in range(longest.bit_length()):
+        middle = (low + high) >> 1
+        open_still = middle < high
+        less = open_still & (graph.indices[middle.where(open_still, 0)] < sources)
+        low, high = torch.where(less, middle + 1, low), torch.where(less, high, middle)
+    found: Tensor = low
+    return found
+
+
+def has_edge(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
+    """Whether there is an edge between each pair, bool."""
+    if graph.indices.numel() == 0:
+        return torch.zeros_like(targets, dtype=torch.bool)
+    place = first_at_least(graph, sources, targets)
+    inside = place < graph.indptr[targets + 1]
+    found: Tensor = inside & (graph.indices[place.where(inside, 0)] == sources)
+    return found
+
+
+def with_copies(graph: Adjacency, edges: Tensor) -> Tensor:
+    """These edges and all others between the same nodes, each once, ascending."""
+    sources, targets = ends(graph, edges)
+    first, behind = first_at_least(graph, sources, targets), first_at_least(graph, sources + 1, targets)
+    counts = behind - first
+    shift = first - (counts.cumsum(0) - counts)
+    places = torch.arange(int(counts.sum()), device=edges.device)
+    found: Tensor = torch.unique(places + shift.repeat_interleave(counts, output_size=places.numel()))
+    return found
+
+
+def negatives(graph: Adjacency, num_sources: int, examples: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
+    """For each example (int64, its place in the whole training split) a pair without an edge: sources and targets.
+
+    Uniform among all such pairs, both ends at random; keyed by (seed, epoch, example, draw). Raises TaskError where
+    pairs without an edge are too rare to be found.
+    """
+    num_targets = graph.indptr.numel() - 1
+    keys = draws(stream(Purpose.NEGATIVES, seed, epoch), examples)
+    sources, targets = torch.empty_like(examples), torch.empty_like(examples)
+    waiting = torch.arange(examples.numel(), device=examples.device)
+    for draw in range(_MOST_DRAWS):
+        own = keys[waiting] + 2 * draw
+        sources[waiting] = below(draws(0, own), torch.tensor(num_sources, device=examples.device))
+        targets[waiting] = below(draws(0, own + 1), torch.tensor(num_targets, device=examples.device))
+        waiting = waiting[has_edge(graph, sources[waiting], targets[waiting])]
+        if waiting.numel() == 0:
+            return sources, targets
+    raise TaskError(f"no pair without an edge after {_MOST_DRAWS} draws", "does the data hold nearly every pair?")

@@ -1,0 +1,110 @@
+"""A table of trained rows (embeddings) that is split over the ranks: contiguous ranges, only touched rows travel."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+
+from clusterctl.graph.hashing import Purpose, stream
+
+_ROWS_AT_ONCE = 65536  # drawn from one generator at the start
+
+
+class Route(NamedTuple):
+    """Which rank holds which of the wanted rows."""
+
+    order: Tensor | None  # the wanted rows by owner; None: they are in this order
+    ids: Tensor  # int64, in that order
+    counts: list[int]  # of each owner
+
+
+class ShardedTable(nn.Module):
+    """`total` rows of `channels` numbers, begun as torch.nn.Embedding does: standard normal.
+
+    Rank r holds `size` rows from `r * size` on (the last ones fewer). They are no parameters: a step takes the rows
+    that it needs with `fetch`, and brings their gradients home with `collect`. The values do not depend on the number
+    of ranks. `lazy` tells the optimiser to move touched rows alone.
+    """
+
+    rows: Tensor
+
+    def __init__(self, total: int, channels: int, seed: int, dtype: torch.dtype, *, lazy: bool = False) -> None:
+        super().__init__()
+        self.total, self.lazy = total, lazy
+        self._size = max(1, -(-total // dist.get_world_size()))
+        self.start = min(total, dist.get_rank() * self._size)
+        own = range(self.start, min(total, self.start + self._size))
+        self.register_buffer("rows", _drawn(own, channels, seed, dtype))
+        self._fetched: tuple[Route, Tensor] | None = None
+
+    def route(self, ids: Tensor) -> Route:
+        """The way to these rows (int64, each once). No collective: it can be found ahead of time."""
+        if dist.get_world_size() == 1:
+            return Route(None, ids, [ids.numel()])
+        ordered, order = ids.sort()
+        bounds = torch.arange(1, dist.get_world_size(), device=ids.device) * self._size
+        cuts = torch.searchsorted(ordered, bounds).tolist()
+        return Route(order, ordered, [b - a for a, b in zip([0, *cuts], [*cuts, ids.numel()], strict=True)])
+
+    def fetch(self, route: Route) -> Tensor:
+        """The rows [wanted, channels], a leaf whose gradient `collect` takes. A collective."""
+        asked = self._exchanged_ids(route)
+        with torch.no_grad():
+            rows = self._back(self.rows.index_select(0, asked - self.start), route)
+        if torch.is_grad_enabled():
+            rows.requires_grad_()
+            self._fetched = (route, rows)
+        return rows
+
+    def collect(self) -> tuple[Tensor, Tensor]:
+        """The own rows (int64, each once, ascending) that any rank touched, and their gradients' sums. A collective."""
+        assert self._fetched is not None
+        (route, rows), self._fetched = self._fetched, None
+        gradients = rows.grad if rows.grad is not None else torch.zeros_like(rows)
+        if route.order is None:
+            return route.ids, gradients
+        asked, counts = self._asked
+        arrived = gradients.new_empty(asked.numel(), gradients.size(1))
+        dist.all_to_all_single(arrived, gradients.index_select(0, route.order), counts, route.counts)
+        touched, place = torch.unique(asked - self.start, return_inverse=True)
+        sums = gradients.new_zeros(touched.numel(), gradients.size(1))
+        for part, rows_of_rank in zip(torch.split(place, counts), torch.split(arrived, counts), strict=True):
+            sums[part] += rows_of_rank  # rank by rank: the same order every time, and no row twice
+        return touched, sums
+
+    def _exchanged_ids(self, route: Route) -> Tensor:
+        """The ids that the ranks want of this one; noted for the way back."""
+        if route.order is None:
+            return route.ids
+        ours = torch.tensor(route.counts, device=route.ids.device)
+        theirs = torch.empty_like(ours)
+        dist.all_to_all_single(theirs, ours)
+        counts = theirs.tolist()
+        asked = route.ids.new_empty(sum(counts))
+        dist.all_to_all_single(asked, route.ids, counts, route.counts)
+        self._asked = (asked, counts)
+        return asked
+
+    def _back(self, answer: Tensor, route: Route) -> Tensor:
+        if route.order is None:
+            return answer
+        arrived = answer.new_empty(route.ids.numel(), answer.size(1))
+        dist.all_to_all_single(arrived, answer, route.counts, self._asked[1])
+        rows = torch.empty_like(arrived)
+        rows[route.order] = arrived
+        return rows
+
+
+def _drawn(own: range, channels: int, seed: int, dtype: torch.dtype) -> Tensor:
+    """The first values of these rows: a function of seed and row, drawn in blocks of the whole table."""
+    rows = torch.empty(len(own), channels, dtype=dtype)
+    for block in range(own.start // _ROWS_AT_ONCE, -(-own.stop // _ROWS_AT_ONCE)):
+        generator = torch.Generator().manual_seed(stream(Purpose.ROWS, seed, block))
+        drawn = torch.randn(_ROWS_AT_ONCE, channels, generator=generator)
+        first = block * _ROWS_AT_ONCE
+        low, high = max(own.start, first), min(own.stop, first + _ROWS_AT_ONCE)
+        rows[low - own.start : high - own.start] = drawn[low - first : high - first]
+    return rows

@@ -1,0 +1,134 @@
+"""The objective of link prediction between users and items: binary cross-entropy with as many negatives, exact AUC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn import functional as F
+
+from clusterctl.graph.hetero import HeteroGraph
+from clusterctl.graph.hetero_sampling import HeteroSample, HeteroSampler
+from clusterctl.graph.links import ends, negatives, with_copies
+from clusterctl.graph.recommender import ITEM, OF_USER, USER, Recommender, fan_outs
+from clusterctl.graph.table import Route, ShardedTable
+from clusterctl.training.auc import Auc, auc
+from clusterctl.training.precision import PRECISIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.spec import TaobaoTrain
+    from clusterctl.task.task import Task
+    from clusterctl.training.epoch_plan import Batch
+
+
+@dataclass(frozen=True)
+class Interactions(HeteroGraph):
+    """Who took what. The edges are the training split; they are the examples and carry the messages.
+
+    The other splits are pairs, users above items, int32 [2, pairs]; `*_negatives` are as many pairs without an edge in
+    any split.
+    """
+
+    val: Tensor
+    val_negatives: Tensor
+    test: Tensor
+    test_negatives: Tensor
+    best_auc: float  # what no model can surpass in expectation, where data was generated; nan where nobody knows
+
+
+class Pairs(NamedTuple):
+    """Pairs to score, with their sampled neighbourhood."""
+
+    sample: HeteroSample
+    route: Route  # to the rows of the sample's users, and then items
+    pairs: tuple[Tensor, Tensor]  # users and items as places among the seeds
+
+
+class LinkModel(nn.Module):
+    """The recommender, and one table for the rows of all users and then all items."""
+
+    def __init__(self, network: Recommender, table: ShardedTable) -> None:
+        super().__init__()
+        self.network, self.table = network, table
+
+
+class LinkPrediction:
+    """Trains a network to tell the pairs that are from others.
+
+    A step's own examples, and their copies, carry no message in that step: on no rank, since all leave out those of the
+    global batch.
+    """
+
+    unit = "edges"
+
+    def __init__(self, data: Interactions, train: TaobaoTrain, task: Task) -> None:
+        self._precision = PRECISIONS[train.precision]
+        self._graph = data.to(task.device, self._precision.values)
+        self._edges = self._graph.relation(OF_USER)
+        self._splits = {
+            split: [getattr(data, name).to(task.device, torch.int64) for name in (split, f"{split}_negatives")]
+            for split in ("val", "test")
+        }
+        weights, lazy = self._precision.weights, train.row_optimizer == "touched-rows"
+        torch.manual_seed(train.seed)
+        network = Recommender(train.hidden_channels).to(weights)
+        rows = data.num_nodes[USER] + data.num_nodes[ITEM]
+        table = ShardedTable(rows, train.hidden_channels, train.seed, weights, lazy=lazy)
+        self.model = LinkModel(network, table).to(task.device)
+        self._sampler = HeteroSampler(self._graph, fan_outs(*train.fan_out), train.seed)
+        self._seed, self._batch_size = train.seed, train.batch_size
+
+    @property
+    def seeds(self) -> Tensor:
+        """The training edges."""
+        return torch.arange(self._edges.indices.numel(), device=self._edges.indices.device)
+
+    def prepare(self, batch: Batch) -> Pairs:
+        """The batch's edges and then as many pairs without one, with their neighbourhood."""
+        items, users = ends(self._edges, batch.seeds)
+        others = negatives(self._edges, self._graph.num_nodes[ITEM], batch.seeds, self._seed, batch.epoch)
+        hidden = with_copies(self._edges, batch.everyone)
+        pairs = (torch.cat([users, others[1]]), torch.cat([items, others[0]]))
+        return self._pairs(pairs, batch.epoch, batch.step, hidden)
+
+    def loss(self, batch: Batch, prepared: Pairs) -> Tensor:
+        """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
+        scores = self._scores(prepared)
+        count = batch.seeds.numel()
+        wanted = torch.cat([scores.new_ones(count), scores.new_zeros(count)])
+        losses = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none")
+        return (losses * batch.weights.repeat(2)).sum() / (2 * batch.total)
+
+    @torch.no_grad()
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Auc]:
+        """The AUC on each split: every pair is scored once, by one rank, with the same neighbourhood every time."""
+        return {split: auc(*(self._scored(pairs) for pairs in self._splits[split])) for split in splits}
+
+    def _scored(self, pairs: Tensor) -> Tensor:
+        """The scores of this rank's part of the pairs; all ranks make as many steps, which hold collectives."""
+        step = self._batch_size * dist.get_world_size()
+        scores = [self.model.table.rows.new_empty(0)]
+        for start in range(dist.get_rank() * self._batch_size, -(-pairs.size(1) // step) * step, step):
+            own = pairs[:, start : start + self._batch_size]
+            padded = own if own.size(1) else pairs[:, :1]
+            scores.append(self._scores(self._pairs((padded[0], padded[1]), epoch=0, step=0))[: own.size(1)])
+        return torch.cat(scores)
+
+    def _pairs(self, pairs: tuple[Tensor, Tensor], epoch: int, step: int, hidden: Tensor | None = None) -> Pairs:
+        users, items = (torch.unique(side, return_inverse=True) for side in pairs)
+        excluded = {} if hidden is None else {OF_USER: hidden}
+        sample = self._sampler.sample({USER: users[0], ITEM: items[0]}, epoch, step, excluded)
+        ids = torch.cat([sample.nodes[USER], sample.nodes[ITEM] + self._graph.num_nodes[USER]])
+        return Pairs(sample, self.model.table.route(ids), (users[1], items[1]))
+
+    def _scores(self, prepared: Pairs) -> Tensor:
+        rows = self.model.table.fetch(prepared.route)
+        users, items = torch.split(rows, [prepared.sample.nodes[kind].numel() for kind in (USER, ITEM)])
+        with self._precision.autocast(rows.device):
+            scores: Tensor = self.model.network(prepared.sample, users, items, prepared.pairs)
+        return scores.to(self._precision.weights)

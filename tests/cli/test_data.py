@@ -1,0 +1,63 @@
+"""data: the command starts a program of its own; what that does is tested with the workloads."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterctl import cli
+
+GENERATE = ("data", "generate", "taobao", "--scale", "0.0002")
+
+
+def test_a_data_set_is_generated_whole_with_its_best_score_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "a folder"
+    assert cli.run([*GENERATE, "--root", str(root)]) == 0
+    assert capfd.readouterr().out.startswith(f"{root}: the best possible AUC is 0.9")
+    assert sorted(path.name for path in root.iterdir()) == ["raw", "truth.json"]
+
+
+def test_a_python_without_torch_is_the_users_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys._base_executable} -S "$@"\n')  # type: ignore[attr-defined]
+    bare.chmod(0o700)
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "bare.toml").write_text(f'name = "bare"\nkind = "emulator"\npython = "{bare}"\n')
+    monkeypatch.chdir(tmp_path)
+    assert cli.run([*GENERATE, "--root", "data", "--cluster", "bare"]) == 1
+    told = capfd.readouterr().err
+    assert told.startswith("error: ")
+    assert "has no " in told
+    assert "hint: pip install 'clusterctl[train]' there" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("data", "generate", "taobao"), "missing option '--root'"),
+        ((*GENERATE[:3], "--root", "x", "--scale", "0"), "0"),
+        (("data", "generate", "amazon", "--root", "x"), "'amazon' is not one of"),
+    ],
+)
+def test_words_that_make_no_sense_are_usage_errors(
+    words: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(words) == 2
+    assert said in capfd.readouterr().err
+
+
+def test_a_python_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "gone.toml").write_text('name = "gone"\nkind = "emulator"\npython = "/no/python"\n')
+    monkeypatch.chdir(tmp_path)
+    assert cli.run([*GENERATE, "--root", "data", "--cluster", "gone"]) == 5
+    assert "cannot start /no/python" in capfd.readouterr().err

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from random_shop import random_shop
+
+from clusterctl.graph import sampling
+from clusterctl.graph.hetero_sampling import HeteroSample, HeteroSampler
+from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER, fan_outs
+
+SEEDS = {USER: torch.tensor([3, 1, 20]), ITEM: torch.tensor([5, 2, 41, 10])}
+
+
+def flattened(sample: HeteroSample) -> list[torch.Tensor]:
+    blocks = [block for hop in sample.hops for block in hop.values()]
+    parts = [[block.nodes, block.offsets, block.neighbors, block.columns] for block in blocks]
+    return [*sample.nodes.values(), *(tensor for part in parts for tensor in part)]
+
+
+def test_every_hop_adds_its_new_nodes_behind_those_of_the_hops_before() -> None:
+    graph = random_shop()
+    sample = HeteroSampler(graph, fan_outs(4, 2), seed=1).sample(SEEDS, epoch=1, step=0)
+    assert [sorted(hop) for hop in sample.hops] == [sorted([OF_USER, TOGETHER]), [TOGETHER]]
+    assert torch.equal(sample.nodes[USER], SEEDS[USER])
+    assert torch.equal(sample.nodes[ITEM][:4], SEEDS[ITEM])
+    assert sample.nodes[ITEM].unique().numel() == sample.nodes[ITEM].numel()
+    for hop in sample.hops:
+        for (source, _, target), block in hop.items():
+            assert torch.equal(block.nodes, sample.nodes[target][: block.nodes.numel()])
+            assert torch.equal(sample.nodes[source][block.columns], block.neighbors.to(torch.int64))
+    inner, outer = sample.hops
+    reached = {*SEEDS[ITEM].tolist(), *inner[OF_USER].neighbors.tolist(), *inner[TOGETHER].neighbors.tolist()}
+    assert set(outer[TOGETHER].nodes.tolist()) == reached
+
+
+def test_a_node_is_sampled_alike_whatever_else_is_in_the_batch() -> None:
+    sampler = HeteroSampler(random_shop(), fan_outs(4, 2), seed=1)
+    together = sampler.sample(SEEDS, 1, 0).hops[0][OF_USER]
+    for place, user in enumerate(SEEDS[USER]):
+        alone = sampler.sample({USER: user[None], ITEM: torch.tensor([7])}, 1, 0).hops[0][OF_USER]
+        assert torch.equal(together.neighbors[together.offsets[place] : together.offsets[place + 1]], alone.neighbors)
+
+
+def test_samples_change_with_seed_epoch_and_step() -> None:
+    graph = random_shop(users=10, edges=2000)
+    wanted = {USER: torch.arange(1, 10), ITEM: torch.arange(10)}
+
+    def sampled(seed: int, epoch: int, step: int) -> list[int]:
+        sample = HeteroSampler(graph, fan_outs(4, 2), seed).sample(wanted, epoch, step)
+        return sample.hops[0][OF_USER].neighbors.tolist()  # type: ignore[no-any-return]
+
+    assert sampled(1, 1, 1) == sampled(1, 1, 1)
+    assert all(sampled(*other) != sampled(1, 1, 1) for other in ((2, 1, 1), (1, 2, 1), (1, 1, 2)))
+
+
+def test_the_compiled_loops_sample_the_same_with_and_without_excluded_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")  # optional for users; `make setup` brings it
+    graph = random_shop()
+    plain = HeteroSampler(graph, fan_outs(4, 2), seed=1)
+    monkeypatch.setattr(sampling, "_WORTH_COMPILING", 0)
+    fast = HeteroSampler(graph, fan_outs(4, 2), seed=1)
+    assert fast._sample_neighbors is not plain._sample_neighbors
+    for excluded in ({}, {OF_USER: torch.arange(0, 300, 3)}):
+        for ours, theirs in zip(
+            flattened(fast.sample(SEEDS, 1, 2, excluded)), flattened(plain.sample(SEEDS, 1, 2, excluded)), strict=True
+        ):
+            assert torch.equal(ours, theirs)
+            assert ours.dtype == theirs.dtype

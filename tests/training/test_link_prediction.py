@@ -1,0 +1,105 @@
+"""The objective on one rank. What several ranks do together is in test_link_rank_counts.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from random_shop import random_shop
+
+from clusterctl.graph.links import ends, has_edge
+from clusterctl.graph.recommender import ITEM, OF_USER, USER
+from clusterctl.spec import TaobaoTrain
+from clusterctl.task.task import Task
+from clusterctl.training.epoch_plan import EpochPlan
+from clusterctl.training.link_prediction import LinkPrediction, Pairs
+
+TRAIN = TaobaoTrain(batch_size=16, fan_out=(-1, -1), hidden_channels=6, precision="float64")
+
+
+def objective(task: Task, train: TaobaoTrain = TRAIN) -> LinkPrediction:
+    return LinkPrediction(random_shop(), train, task)
+
+
+def ends_of_pairs(prepared: Pairs) -> torch.Tensor:
+    nodes = prepared.sample.nodes
+    return torch.stack([nodes[kind][place] for kind, place in zip((USER, ITEM), prepared.pairs, strict=True)])
+
+
+def messages(prepared: Pairs) -> set[tuple[int, int]]:
+    """Who hears of which item: (user, item)."""
+    block = prepared.sample.hops[0][OF_USER]
+    users = block.nodes.repeat_interleave(block.offsets.diff())
+    return set(zip(users.tolist(), block.neighbors.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_no_edge_of_the_global_batch_and_no_copy_of_one_carries_a_message_on_any_rank(
+    lone_task: Task, world_size: int
+) -> None:
+    trained = objective(lone_task)
+    edges = random_shop().relation(OF_USER)
+    plans = [EpochPlan(trained.seeds, 16, 0, rank, world_size) for rank in range(world_size)]
+    for batches in zip(*(plan.batches(1) for plan in plans), strict=True):
+        seeds = torch.cat([batch.seeds[batch.weights] for batch in batches])
+        assert torch.equal(batches[0].everyone.sort().values, seeds.sort().values)
+        items, users = ends(edges, seeds)
+        hidden = set(zip(users.tolist(), items.tolist(), strict=True))
+        heard = set().union(*(messages(trained.prepare(batch)) for batch in batches))
+        assert not hidden & heard
+    assert heard  # of the others
+
+
+def test_a_batch_has_its_edges_and_as_many_pairs_that_are_no_edges(lone_task: Task) -> None:
+    trained = objective(lone_task)
+    edges = random_shop().relation(OF_USER)
+    (batch, *_) = EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)
+    users, items = ends_of_pairs(trained.prepare(batch))
+    assert torch.equal(torch.stack([items[:16], users[:16]]), torch.stack(ends(edges, batch.seeds)))
+    assert has_edge(edges, items, users).tolist() == [True] * 16 + [False] * 16
+
+
+def test_the_loss_is_the_mean_over_all_examples_and_padding_counts_nothing(lone_task: Task) -> None:
+    trained = objective(lone_task)
+    *_, last = EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)
+    assert last.total < 16
+    prepared = trained.prepare(last)
+    scores = trained._scores(prepared).detach()
+    real = last.weights.repeat(2)
+    signs = torch.cat([torch.ones(16), -torch.ones(16)])
+    wanted = torch.nn.functional.softplus(-signs * scores)[real].mean()
+    assert float(trained.loss(last, prepared).detach()) == pytest.approx(float(wanted), abs=1e-12)
+
+
+def test_every_pair_of_a_split_is_scored_once_whatever_the_batch_size(lone_task: Task) -> None:
+    data = random_shop()
+    small, large = (objective(lone_task, replace(TRAIN, batch_size=size, fan_out=(3, 2))) for size in (7, 100))
+    for trained in (small, large):
+        scores = trained.evaluate(("val", "test"))
+        assert {split: score.positives for split, score in scores.items()} == {"val": 25, "test": 25}
+        assert {score.negatives for score in scores.values()} == {25}
+    for name in ("val", "test_negatives"):
+        pairs = getattr(data, name).to(torch.int64)
+        torch.testing.assert_close(small._scored(pairs), large._scored(pairs), rtol=0, atol=1e-12)
+    assert small.evaluate(("val",)) == small.evaluate(("val",))  # the same neighbourhoods every time
+
+
+def test_an_empty_split_counts_nothing(lone_task: Task) -> None:
+    none = torch.empty(2, 0, dtype=torch.int32)
+    trained = LinkPrediction(replace(random_shop(), val=none, val_negatives=none), TRAIN, lone_task)
+    assert trained.evaluate(("val",))["val"].total == 0
+
+
+def test_bfloat16_keeps_rows_and_gradients_in_float32_and_stays_close(lone_task: Task) -> None:
+    losses = []
+    for precision in ("float32", "bfloat16"):
+        trained = objective(lone_task, replace(TRAIN, precision=precision))
+        batch = next(iter(EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)))
+        loss = trained.loss(batch, trained.prepare(batch))
+        loss.backward()  # type: ignore[no-untyped-call]
+        touched, gradients = trained.model.table.collect()
+        assert (trained.model.table.rows.dtype, gradients.dtype) == (torch.float32, torch.float32)
+        assert touched.unique().numel() == touched.numel()
+        losses.append(float(loss.detach()))
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)

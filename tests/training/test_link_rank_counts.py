@@ -1,0 +1,137 @@
+"""The same link prediction on 1 and 3 ranks, embeddings split over them: one start per number of ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import run_program
+
+from clusterctl.runs.layout import RunDir
+
+GLOBAL_BATCH = 24
+PROGRAM = f"""
+import json, sys, torch
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from random_shop import random_shop
+from torch import distributed as dist
+from clusterctl.graph.table import ShardedTable
+from clusterctl.runs.events import Events
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import StopRequest
+from clusterctl.spec import Job, TaobaoTrain
+from clusterctl.task.task import joined
+from clusterctl.training.adam import TableAdam
+from clusterctl.training.auc import auc
+from clusterctl.training.link_prediction import LinkPrediction
+from clusterctl.training.loop import fit
+
+class Losses(list):
+    def write(self, loss=None, **others):
+        if loss is not None:
+            self.append(loss)
+
+place = Place.from_environment()
+said = {{}}
+with joined(Job(name="t", workload="taobao"), "cpu", place, current_attempt(), Events(None, 0), StopRequest()) as task:
+    size = {GLOBAL_BATCH} // place.world_size
+    for name, options in {{
+        "adam": {{}},
+        "touched": dict(row_optimizer="touched-rows", clip_norm=0.05, weight_decay=1e-3),
+        "patient": dict(patience=1, clip_norm=0.05, lr=0.5),
+    }}.items():
+        train = TaobaoTrain(**dict(dict(epochs=3, batch_size=size, hidden_channels=6, fan_out=(4, 3), lr=0.01,
+                                        precision="float64", evaluate_every=1), **options))
+        losses = Losses()
+        object.__setattr__(task, "metrics", losses)
+        objective = LinkPrediction(random_shop(), train, task)
+        score = fit(objective, train, task)
+        table = objective.model.table
+        said[name] = dict(losses=losses, score=score.share, counts=score[1:])
+        said[name] |= dict(rows=table.rows.tolist(), start=table.start)
+
+    # A table against one that is whole: every rank wants other rows, some the same, one none.
+    torch.manual_seed(place.rank)
+    table = ShardedTable(11, 2, seed=5, dtype=torch.float64)
+    adam = TableAdam(table, 0.1, 0.0)
+    wanted = [[0, 10, 4], [4, 9, 1, 0], []]
+    own = {{rank: ids for rank, ids in enumerate(wanted) if rank % place.world_size == place.rank}}
+    mine = sorted({{row for ids in own.values() for row in ids}})
+    weights = {{row: sum(1.0 + rank for rank, ids in own.items() if row in ids) for row in mine}}
+    said["fetched"] = []
+    for _ in range(3):
+        rows = table.fetch(table.route(torch.tensor(mine[::-1], dtype=torch.int64)))
+        said["fetched"].append(dict(zip(mine[::-1], rows.tolist())))
+        scale = torch.tensor([[weights[row]] for row in mine[::-1]], dtype=torch.float64).view(-1, 1)
+        (rows * rows.detach().sin() * scale).sum().backward()
+        adam.collect()
+        adam.step()
+    said["table"], said["table_start"] = table.rows.tolist(), table.start
+
+    scores = torch.tensor([3.0, 1.0, 2.0, 2.0, 5.0, 0.0, 2.0, 4.0])
+    positive, negative = scores[place.rank::place.world_size], scores.flip(0)[:5][place.rank::place.world_size]
+    said["auc"] = auc(positive, negative)
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
+    """Number of ranks -> what each rank says."""
+    runs: Path = tmp_path_factory.mktemp("runs")
+    said = {}
+    for tasks_per_node in ([1], [1, 2]):  # nodes may be uneven
+        ranks = sum(tasks_per_node)
+        outputs = run_program(PROGRAM, RunDir(runs / f"on-{ranks}").attempt(0), tasks_per_node)
+        said[ranks] = [json.loads(output.splitlines()[-1]) for output in outputs]
+    return said
+
+
+def joined_rows(said: list[dict[str, Any]]) -> list[list[float]]:
+    """The pieces of all ranks, which must be contiguous."""
+    rows: list[list[float]] = []
+    for piece in said:
+        assert piece["start"] == len(rows)
+        rows += piece["rows"]
+    return rows
+
+
+@pytest.mark.parametrize("name", ["adam", "touched", "patient"])
+def test_in_float64_losses_scores_and_embeddings_are_the_same(
+    results: dict[int, list[dict[str, Any]]], name: str
+) -> None:
+    alone = results[1][0][name]
+    assert len(alone["losses"]) >= 20
+    assert alone["losses"][-1] < alone["losses"][0]
+    for rank in results[3]:
+        assert rank[name]["losses"] == pytest.approx(alone["losses"], rel=0, abs=1e-9)
+        assert rank[name]["score"] == pytest.approx(alone["score"], rel=0, abs=1e-9)
+        assert rank[name]["counts"] == alone["counts"]
+    flat = [
+        [number for row in joined_rows([rank[name] for rank in said]) for number in row] for said in results.values()
+    ]
+    assert flat[1] == pytest.approx(flat[0], rel=0, abs=1e-9)
+
+
+def test_a_rank_holds_its_part_of_the_rows_alone(results: dict[int, list[dict[str, Any]]]) -> None:
+    assert [len(rank["adam"]["rows"]) for rank in results[3]] == [34, 34, 32]  # of 100
+
+
+def test_rows_travel_to_who_wants_them_and_gradients_add_up_where_they_live(
+    results: dict[int, list[dict[str, Any]]],
+) -> None:
+    pieces = [{"rows": rank["table"], "start": rank["table_start"]} for rank in results[3]]
+    alone = [number for row in results[1][0]["table"] for number in row]
+    assert [number for row in joined_rows(pieces) for number in row] == pytest.approx(alone, rel=0, abs=1e-12)
+    for rank in results[3]:
+        for fetched, whole in zip(rank["fetched"], results[1][0]["fetched"], strict=True):
+            for row, values in fetched.items():
+                assert values == pytest.approx(whole[row], rel=0, abs=1e-12)
+
+
+def test_the_area_under_the_curve_counts_pairs_across_ranks(results: dict[int, list[dict[str, Any]]]) -> None:
+    assert {tuple(rank["auc"]) for said in results.values() for rank in said} == {tuple(results[1][0]["auc"])}
+    assert results[1][0]["auc"][1:] == [8, 5]

@@ -1,0 +1,119 @@
+"""What is generated has the statistics that are told, and a structure that can be found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from clusterctl.errors import UsageError
+from clusterctl.workloads.generated import __main__ as program
+from clusterctl.workloads.generated import reddit, taobao
+from clusterctl.workloads.reddit_format import read_raw
+from clusterctl.workloads.taobao_format import BEHAVIOURS, best_auc, read_events
+
+SCALE = 0.001
+
+
+def area(positive: torch.Tensor, negative: torch.Tensor) -> float:
+    """Under the ROC curve."""
+    below = negative.sort().values
+    wins = torch.searchsorted(below, positive) + torch.searchsorted(below, positive, right=True)
+    return float(wins.double().mean()) / (2 * below.numel())
+
+
+def test_a_generated_reddit_has_its_degrees_classes_homophily_and_splits() -> None:
+    graph = reddit.reddit_like(0.01, seed=3)
+    assert graph.num_nodes == 2330
+    assert graph.num_features == 602
+    assert float(graph.degree.double().mean()) == pytest.approx(491, rel=0.08)  # less what the largest lose
+    assert int(graph.degree.max()) <= 2329
+    assert sorted(graph.y.unique().tolist()) == list(range(41))
+    sources = graph.indices.to(torch.int64)
+    targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
+    right = (1 - reddit.WRONG_LABELS * 40 / 41) ** 2  # both ends are labelled by their class
+    alike = 0.7 + 0.3 / 41
+    assert float((graph.y[sources] == graph.y[targets]).double().mean()) == pytest.approx(alike * right, abs=0.02)
+    shares = [part.numel() / graph.num_nodes for part in (graph.train, graph.val, graph.test)]
+    assert shares == pytest.approx([0.66, 0.10, 0.24], abs=0.001)
+    assert torch.cat([graph.train, graph.val, graph.test]).unique().numel() == graph.num_nodes
+
+
+def test_the_best_accuracy_is_that_of_one_who_knows_every_class() -> None:
+    truth = reddit.community(0.2, seed=1)
+    accuracy = float((truth.labels == truth.classes).double().mean())
+    assert accuracy == pytest.approx(reddit.BEST_ACCURACY, abs=0.004)
+
+
+def test_the_raw_files_of_a_generated_reddit_are_read_by_pygs_class(tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    best = reddit.write(tmp_path, SCALE, 3, lambda done, total: told.append((done, total)))
+    assert json.loads((tmp_path / "truth.json").read_text())["best_accuracy"] == best == reddit.BEST_ACCURACY
+    graph, same = read_raw(tmp_path, tmp_path / "scratch"), reddit.reddit_like(SCALE, 3)
+    assert torch.equal(graph.x, same.x)
+    assert torch.equal(graph.y, same.y)
+    assert torch.equal(graph.test, same.test)
+    assert told[-1] == (same.indices.numel(), same.indices.numel())
+    for node in (0, 7, 100):  # PyG leaves repeated edges out
+        own, theirs = (g.indices[g.indptr[node] : g.indptr[node + 1]].unique() for g in (graph, same))
+        assert torch.equal(own, theirs)
+
+
+def test_a_generated_taobao_has_its_users_items_events_behaviours_and_tastes(tmp_path: Path) -> None:
+    taobao.write(tmp_path, SCALE, 3)
+    lines = [line.split(",") for line in (tmp_path / "raw" / "UserBehavior.csv").read_text().splitlines()]
+    assert len(lines) == pytest.approx(100_150, abs=1)
+    events = read_events(tmp_path)
+    assert len(events.users) == pytest.approx(len(lines), rel=0.001)  # hardly a line comes twice
+    assert events.num_users == pytest.approx(988, rel=0.01)
+    assert events.num_items == pytest.approx(4162, rel=0.05)
+    assert len({line[2] for line in lines}) == 9
+    for name, share in zip(BEHAVIOURS, taobao.BEHAVIOUR_SHARES, strict=True):
+        assert sum(line[3] == name.decode() for line in lines) / len(lines) == pytest.approx(share, abs=0.01)
+    truth = taobao.market(SCALE, 3)
+    users, items = (torch.tensor([int(line[column]) - 1_000_000 for line in lines]) for column in (0, 1))
+    assert torch.equal(torch.bincount(users, minlength=988), truth.events_of)
+    own = (truth.user_taste[users] == truth.item_taste[items]).double().mean()
+    assert float(own) == pytest.approx(0.9 + 0.1 / taobao.TASTES, abs=0.02)
+    assert (truth.item_category[items] == torch.tensor([int(line[2]) - 1_000_000 for line in lines])).all()
+
+
+def test_the_best_auc_is_that_of_the_true_rates_and_tastes_matter_for_it(tmp_path: Path) -> None:
+    best = taobao.write(tmp_path, SCALE, 3)
+    assert best == best_auc(tmp_path) == pytest.approx(0.94, abs=0.02)
+    truth = taobao.market(SCALE, 3)
+    users, items = (torch.cat(part) for part in zip(*taobao.events(truth, 3), strict=True))
+    others = [torch.randint(count.numel(), (users.numel(),)) for count in (truth.events_of, truth.popularity)]
+    known = set(zip(users.tolist(), items.tolist(), strict=True))
+    absent = torch.tensor([pair not in known for pair in zip(*(side.tolist() for side in others), strict=True)])
+    negative = (others[0][absent], others[1][absent])
+    assert area(truth.rate(users, items), truth.rate(*negative)) == pytest.approx(best, abs=0.003)
+    popularity = [truth.events_of[pair[0]] * truth.popularity[pair[1]] for pair in ((users, items), negative)]
+    assert area(*popularity) < best - 0.08
+
+
+def test_the_same_seed_gives_the_same_file_and_another_another(tmp_path: Path) -> None:
+    files = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        program.main("taobao", 0.0002, seed, tmp_path / name)
+        files.append((tmp_path / name / "raw" / "UserBehavior.csv").read_bytes())
+    assert files[0] == files[1] != files[2]
+
+
+def test_a_data_set_that_is_there_is_kept_and_a_failure_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here" / "raw").mkdir(parents=True)
+    with pytest.raises(UsageError, match="there is a data set already"):
+        program.main("taobao", SCALE, 0, tmp_path / "here")
+
+    def full(folder: Path, *_: object) -> float:
+        (folder / "raw").mkdir()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(taobao, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        program.main("taobao", SCALE, 0, tmp_path / "new")
+    assert list((tmp_path / "new").iterdir()) == []
