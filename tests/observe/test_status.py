@@ -156,6 +156,8 @@ def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabrica
                 "loss": None,
                 "val_accuracy": None,
                 "test_accuracy": 0.875,
+                "val_auc": None,
+                "test_auc": None,
                 "progress": 1.0,
                 "seconds_left": None,
                 "steps_per_second": None,

@@ -36,7 +36,7 @@ def test_a_chart_is_well_formed_and_stays_in_its_frame(points: list[Point]) -> N
 def test_ticks_are_few_and_enclose_the_values(low: float, length: float) -> None:
     ticks = _ticks(low, low + length)
     assert 2 <= len(ticks) <= 8
-    assert ticks[0] <= low + 1e-6 * abs(low)
+    assert ticks[0] <= low + 1e-6 * abs(low) + 1e-9 * length
     assert ticks[-1] >= low + length - 1e-6 * abs(low + length)
 
 
