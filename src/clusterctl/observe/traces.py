@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 _TAIL_BYTES = 16_384
 _HOST_BYTES = 262_144
-_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? ")  # a time before what was printed
+# What comes before what was printed: a time, and what torch.distributed puts before each line of a traceback.
+_BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? )?(\[rank\d+\]:( |$))?")
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
         stacks=stacks,
         frozen=_frozen_stacks(attempt, number),
         beat=beat,
-        last_words=tuple(_STAMP.sub("", line) for line in words),
+        last_words=tuple(_BEFORE.sub("", line) for line in words),
     )
 
 
