@@ -15,6 +15,7 @@ from scenario import Stage, wait_until
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 
+ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 CORA = Path(__file__).resolve().parents[2] / "data" / "cora"
 SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
 REDDIT = (
@@ -58,6 +59,7 @@ def test_reddit_trains_on_real_data_and_its_accuracy_is_in_the_json(stage: Stage
     assert not (CORA / "processed").exists()
 
 
+@ONCE
 def test_synthetic_needs_no_data(stage: Stage) -> None:
     job = f'workload = "synthetic"\n{SHAPE}[train]\nepochs = 8\navg_num_nodes = 4000\nmodel = "sage"\n'
     run = stage.submit(stage.write_job("synthetic", job), "--wait")
@@ -106,6 +108,7 @@ def test_cancel_ends_a_run_and_says_so(stage: Stage) -> None:
     assert "cancelled" in again.stderr + again.stdout
 
 
+@ONCE
 def test_the_time_limit_warns_first_and_then_ends_the_run(stage: Stage) -> None:
     program = """
 import signal, time
@@ -138,6 +141,7 @@ def test_runs_and_data_live_in_folders_of_any_name(stage: Stage, name: str) -> N
     assert run.finished_json.is_file()
 
 
+@ONCE
 def test_a_run_reads_data_from_a_folder_with_a_hostile_name(stage: Stage) -> None:
     folder = stage.folder.parent / 'it\'s "data" $HOME ü'
     folder.mkdir()
@@ -148,6 +152,7 @@ def test_a_run_reads_data_from_a_folder_with_a_hostile_name(stage: Stage) -> Non
     assert stage.status(run)["metrics"]["test_nodes"] == 542
 
 
+@ONCE
 def test_two_runs_at_once_do_not_meet(stage: Stage) -> None:
     job = stage.write_job("cora", REDDIT)
     runs = [stage.submit(job, "--tasks-per-node", "1") for _ in range(2)]
@@ -197,6 +202,7 @@ def test_logs_show_every_rank_and_follow_to_the_end(stage: Stage) -> None:
     assert one.stdout.strip().endswith("line 2 of 2")
 
 
+@ONCE
 def test_a_mistake_of_the_users_is_told_by_the_task_without_a_traceback(stage: Stage) -> None:
     raw = stage.folder / "broken" / "raw"
     raw.mkdir(parents=True)
