@@ -54,6 +54,9 @@ def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
     cancel, submit = told.commands
     assert cancel == f"clusterctl cancel {wide.id}"
     assert submit.startswith("clusterctl submit ./wide.toml --cluster sandbox ")
+    shown = stage.call("why", wide.id, "--cluster", "sandbox").stdout
+    assert "it is next in line" in shown
+    assert submit in shown
     for command in (cancel, submit):
         subprocess.run(["bash", "-c", command], cwd=stage.folder, env=stage.environment, check=True, timeout=60)
     (narrow,) = set(stage.runs.glob("wide-*")) - {wide.path}
