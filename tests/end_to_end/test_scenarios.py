@@ -15,7 +15,11 @@ from scenario import Stage, wait_until
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 
+# What both back ends do alike runs on one of them in `make test`.
 ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
+ON_SLURM = pytest.mark.parametrize(
+    "back_end", [pytest.param("emulator", marks=pytest.mark.long), "sandbox"], indirect=True
+)
 CORA = Path(__file__).resolve().parents[2] / "data" / "cora"
 SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
 REDDIT = (
@@ -46,6 +50,7 @@ clusterctl.runs.log(step=7, loss=0.25)
     assert (status["stage"], status["exit_code"], status["loss"], status["step"]) == ("finished", 0, 0.25, 7)
 
 
+@ON_SLURM
 def test_reddit_trains_on_real_data_and_its_accuracy_is_in_the_json(stage: Stage) -> None:
     run = stage.submit(stage.write_job("cora", REDDIT), "--wait")
     status = stage.status(run)
@@ -84,6 +89,7 @@ def test_a_failing_rank_ends_the_run_within_seconds_and_takes_the_others_with_it
     assert alive(run) == []
 
 
+@ON_SLURM
 def test_a_killed_rank_does_not_leave_its_peers_in_a_collective(stage: Stage) -> None:
     job = REDDIT.replace("epochs = 2", "epochs = 10000")
     run = stage.submit(stage.write_job("killed", job))
@@ -126,6 +132,7 @@ while True: time.sleep(0.1)
     assert all("warned" in stage.log(run, rank) for rank in range(2))
 
 
+@ONCE
 @pytest.mark.parametrize("name", ["two words", "it's", 'a "q"', "$HOME `id`", "größe-数", "#1; exit 9 &"])
 def test_runs_and_data_live_in_folders_of_any_name(stage: Stage, name: str) -> None:
     folder = stage.folder.parent / name
@@ -141,7 +148,7 @@ def test_runs_and_data_live_in_folders_of_any_name(stage: Stage, name: str) -> N
     assert run.finished_json.is_file()
 
 
-@ONCE
+@ON_SLURM
 def test_a_run_reads_data_from_a_folder_with_a_hostile_name(stage: Stage) -> None:
     folder = stage.folder.parent / 'it\'s "data" $HOME ü'
     folder.mkdir()
