@@ -144,7 +144,7 @@ def test_of_two_attempts_alive_at_once_the_older_one_leaves_and_nothing_of_it_co
     assert read_json(run.finished_json)["attempt"] == 1
     events = [event["event"] for event in read_lines(run.attempt(0).events(0))]
     assert "superseded" in events
-    assert host(run, 0)["exit_code"] == 143
+    assert host(run, 0)["exit_code"] == 1
     assert not host(run, 0).get("requeued")
     assert_undisturbed(run, undisturbed)
 
