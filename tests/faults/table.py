@@ -35,8 +35,9 @@ class Fault:
     """`cause` is the class that `why -o json` gives the attempt which the fault ended, `rank` the one that it names.
 
     `settings` go into the job; `own_nodes` are lost or taken, and shared with no other run. A fault that strikes all of
-    Slurm is `alone`; one that takes Slurm a minute is `slow`, and left to `make test-long`. `tests` hold it in `make test`, where that is not test_once.py. `seconds`, from the fault to the
-    cause in `why`, were measured by benchmarks/time_to_cause.py.
+    Slurm is `alone`; one that takes Slurm a minute is `slow`, and left to `make test-long`. `tests` hold it in
+    `make test` too, or instead. `seconds` on a sandbox, from the fault to the cause in `why`, are those that
+    benchmarks/time_to_cause.py measured.
     """
 
     name: str
@@ -240,8 +241,16 @@ _SURVIVAL = "tests/end_to_end/test_survival.py"
 _ON_SLURM = "tests/end_to_end/test_on_slurm.py"
 FAULTS = (
     Fault(name="kill-0", words="SIGKILL of rank 0", inflict=kill_first, cause=Cause.KILLED, rank=0),
-    Fault(name="kill-2", words="SIGKILL of another rank", inflict=kill_another, cause=Cause.KILLED, rank=2, tests=_WHY),
-    Fault(name="stop", words="SIGSTOP of a rank", inflict=stop, cause=Cause.HANG, rank=2, tests=_WHY),
+    Fault(
+        name="kill-2",
+        words="SIGKILL of another rank",
+        inflict=kill_another,
+        cause=Cause.KILLED,
+        rank=2,
+        tests=_WHY,
+        seconds="1.7",
+    ),
+    Fault(name="stop", words="SIGSTOP of a rank", inflict=stop, cause=Cause.HANG, rank=2, tests=_WHY, seconds="20"),
     Fault(
         name="raise",
         words="an exception in one rank",
@@ -250,6 +259,7 @@ FAULTS = (
         cause=Cause.USER,
         rank=2,
         tests=_WHY,
+        seconds="2.0",
     ),
     Fault(
         name="memory",
