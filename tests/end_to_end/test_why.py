@@ -131,13 +131,15 @@ def test_a_program_whose_native_code_keeps_the_interpreter_is_named_with_the_lin
     stage: Stage,
 ) -> None:
     """No Python of its runs any more, its heartbeat's thread neither: the stacks come from a signal's C handler."""
-    run = stage.submit(stage.write_job("stuck", command(STUCK, "[watchdog]\nfloor = 4\nfactor = 5\n")))
+    run = stage.submit(
+        stage.write_job("stuck", command(STUCK, "[watchdog]\nfloor = 4\nfactor = 5\n[restart]\nlimit = 0\n"))
+    )
     wait_until(lambda: run.attempt(0).hang_json.exists(), 60)
     wait_until(lambda: run.requeue_json.exists(), 30)
     asked = read_json(run.requeue_json)
     assert (asked["attempt"], asked["reason"]) == (0, "hang")
     wait_until(lambda: "exit_code" in read_json(run.attempt(0).host_json), 60)
-    stage.call("cancel", run.id, "--cluster", stage.cluster)
+    stage.wait_for_stage(run, "failed")
     found = why(stage, run)
     assert (found["class"], found["rank"]) == ("hang", 2)
     assert "in stuck" in found["traceback"]

@@ -171,6 +171,12 @@ def test_a_warm_run_that_was_terminated_with_its_allocation_was_cancelled() -> N
     assert judge(evidence(TERMINATED, answer=GONE, record=WARM), NOW).stage is Stage.CANCELLED
 
 
+def test_a_hang_after_which_nothing_starts_it_again_is_a_failure() -> None:
+    left = replace(RUNNING, end=5010.0, exit_code=75)
+    assert judge(evidence(left), NOW).stage is Stage.PREEMPTED
+    assert judge(evidence(replace(left, hung=True)), NOW).stage is Stage.FAILED
+
+
 def test_attempts_before_a_resume_count_and_say_nothing_of_what_is_now() -> None:
     resumed = replace(RECORD, resumed=NOW - 10, past_attempts=1, past_jobs=frozenset({"12"}))
     known = evidence(FAILED, record=resumed, job_id=None)

@@ -35,6 +35,7 @@ class AttemptEvidence:
     start: float | None = None
     end: float | None = None
     exit_code: int | None = None
+    hung: bool = False  # ended by the watchdog
     requeued: bool = False  # its batch script has sent the job back to the queue
     terminated: bool = False  # ended from outside: TERM of a time limit, cancel or preemption, or a lost node
     stage: Stage | None = None
@@ -87,6 +88,7 @@ def read_evidence(record: Record) -> Evidence:
         attempts[-1] = replace(
             attempts[-1],
             stage=_read_stage(folders[-1]),
+            hung=folders[-1].hang_json.exists(),
             metrics=newest_numbers(lines),
             pace=None if over else pace_of(lines),
             gpu=None if over else gpu_utilisation(latest_samples(folders[-1])),

@@ -103,7 +103,7 @@ def _settled_stage(evidence: Evidence) -> Stage | None:
         return None
     if last.terminated:
         return Stage.TIMED_OUT if _reached_limit(evidence, last) else None  # preempted, cancelled by hand or requeued
-    if last.exit_code == EXIT_RESTART:  # it was warned, has saved and left, and nothing starts it again
+    if last.exit_code == EXIT_RESTART and not last.hung:  # it was warned, has saved and left, and is not started again
         return Stage.TIMED_OUT if _reached_limit(evidence, last) else Stage.PREEMPTED
     return Stage.FAILED if last.exit_code else Stage.FINISHED
 
