@@ -1,4 +1,4 @@
-"""What sacct says of a job and its steps; captured from the sandbox's Slurm 22.05."""
+"""What sacct says of a job and its steps; fixtures/README.md says where the answers are from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clusterctl.errors import SlurmError
 from clusterctl.slurm import Slurm
-from clusterctl.slurm.accounting import Accounted, ask_accounting, parse_accounting
+from clusterctl.slurm.accounting import Accounted, parse_accounting
 from clusterctl.slurm.queue import SEPARATOR
 
 CANCELLED = """55186820|CANCELLED by 0|0:0|node[1-2]|None
@@ -32,7 +32,7 @@ def answering(code: int, out: str, err: str = "") -> tuple[Slurm, list[Sequence[
 
 def test_the_job_comes_first_with_who_cancelled_it_then_its_steps() -> None:
     slurm, asked = answering(0, CANCELLED)
-    job, batch, step = ask_accounting(slurm, "55186820")
+    job, batch, step = slurm.accounted(["55186820"])
     assert job == Accounted("55186820", "CANCELLED", "0", 0, 0, "node[1-2]")
     assert (batch.step, batch.state, batch.exit_code) == ("55186820.batch", "FAILED", 15)
     assert step.nodes == "node[1-2]"
@@ -43,7 +43,7 @@ def test_the_job_comes_first_with_who_cancelled_it_then_its_steps() -> None:
 def test_where_there_is_no_accounting_it_is_an_error_with_slurms_words() -> None:
     slurm, _ = answering(1, "", "Slurm accounting storage is disabled\n")
     with pytest.raises(SlurmError, match="accounting storage is disabled"):
-        ask_accounting(slurm, "12")
+        slurm.accounted(["12"])
 
 
 def test_foreign_lines_are_passed_over() -> None:

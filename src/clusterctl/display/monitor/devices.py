@@ -40,8 +40,7 @@ def steps(history: History, width: int, height: int) -> Text:
     slow = stragglers(busy)
     for straggler in slow[:4]:
         node = plain(history.ranks[straggler.rank].node)
-        pace = f"{straggler.slowdown:.1f}x the others, {1000 * straggler.seconds:.0f} ms"
-        lines.append(Text(f"rank {straggler.rank} ({node}): {pace}", "bold red"))
+        lines.append(Text(f"rank {straggler.rank} ({node}): {straggler.slowdown:.1f}x the others", "bold red"))
     if busy and not slow:
         lines.append(Text(f"{len(busy)} ranks, none of them a straggler", "dim"))
     room = height - len(lines) - 1
