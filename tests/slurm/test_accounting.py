@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -44,6 +45,24 @@ def test_where_there_is_no_accounting_it_is_an_error_with_slurms_words() -> None
     slurm, _ = answering(1, "", "Slurm accounting storage is disabled\n")
     with pytest.raises(SlurmError, match="accounting storage is disabled"):
         slurm.accounted(["12"])
+
+
+@pytest.mark.parametrize(
+    ("version", "ends"),
+    [
+        ("22.05.8", ["COMPLETED", "FAILED", "CANCELLED"]),
+        (
+            "25.05",
+            ["OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "DEADLINE", "TIMEOUT", "CANCELLED", "BOOT_FAIL"],
+        ),
+    ],
+)
+def test_how_jobs_ended_is_read_of_every_version_and_what_goes_on_has_no_end(version: str, ends: list[str]) -> None:
+    text = (Path(__file__).parent / "fixtures" / f"sacct-{version}.txt").read_text()
+    lines = parse_accounting(text)
+    assert len(lines) == text.count("\n")
+    assert [line.ended for line in lines if line.ended] == ends
+    assert {line.job_id for line in lines if not line.ended and line.state in ("RUNNING", "REQUEUED", "SUSPENDED")}
 
 
 def test_foreign_lines_are_passed_over() -> None:
