@@ -66,10 +66,24 @@ format: setup ## Rewrite the code in the project's style
 bench: setup ## Measure everything side by side; each line is a ratio
 	for program in $$(grep -l "^def main" benchmarks/*.py); do $(BIN)/python $$program || exit 1; done
 
+RIVALS := .venv-rivals
+$(RIVALS)/.ready:
+	test -x $(RIVALS)/bin/python || $(PYTHON) -m venv $(RIVALS)
+	$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' setuptools wheel ninja \
+	  --editable '.[train,accelerate]'
+	$(RIVALS)/bin/python -m pip install --quiet --disable-pip-version-check --no-build-isolation torch-scatter torch-sparse
+	@touch $@
+
+.PHONY: bench-rivals
+bench-rivals: setup $(RIVALS)/.ready ## Measure against PyG's own loaders, which need torch-sparse (15 minutes to build)
+	for program in training_step full_graph_evaluation curves; do \
+	  $(RIVALS)/bin/python benchmarks/$$program.py || exit 1; done
+	$(BIN)/python benchmarks/taobao_step.py --rival-python $(RIVALS)/bin/python
+
 .PHONY: docs
 docs: setup ## Write the generated reference and the pictures again, from real runs
 	$(BIN)/python docs/generate.py
 
 .PHONY: clean
 clean: ## Remove what make made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(RIVALS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -89,7 +89,7 @@ class Terminal:
 @contextmanager
 def terminal(home: Path, columns: int, lines: int) -> Iterator[Terminal]:
     """A terminal whose runs lie in `home`."""
-    tmux = ["tmux", "-S", f"{home}/tmux", "-f", "/dev/null"]
+    tmux = ["tmux", "-S", f"{home}/tmux{time.monotonic_ns()}", "-f", "/dev/null"]
     environment = {**os.environ, "CLUSTERCTL_RUNS": f"{home}/runs", "XDG_STATE_HOME": f"{home}/state"}
     environment |= {"TERM": "xterm-256color", "PATH": f"{Path(CLUSTERCTL).parent}:{os.environ['PATH']}"}
     environment.pop("CLUSTERCTL_CLUSTER", None)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from scenario import Stage, wait_until
+from scenario import CLUSTERCTL, Stage, wait_until
 
 from clusterctl.cli.waiting import explain_waiting
 from clusterctl.observe.pending import gather_pending
@@ -57,8 +55,11 @@ def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
     cancel, submit = told.commands
     assert cancel == f"clusterctl cancel {wide.id}"
     assert submit.startswith("clusterctl submit ./wide.toml --cluster sandbox ")
-    environment = stage.environment | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    shown = stage.call("why", wide.id, "--cluster", "sandbox").stdout
+    assert "it is next in line" in shown
+    assert submit in shown
+    shell = stage.environment | {"PATH": f"{Path(CLUSTERCTL).parent}:{stage.environment['PATH']}"}
     for command in (cancel, submit):
-        subprocess.run(["bash", "-c", command], cwd=stage.folder, env=environment, check=True, timeout=60)
+        subprocess.run(["bash", "-c", command], cwd=stage.folder, env=shell, check=True, timeout=60)
     (narrow,) = set(stage.runs.glob("wide-*")) - {wide.path}
     wait_until(lambda: any((narrow / "attempts").glob("*/events/*")), 30, "the smaller run")

@@ -51,7 +51,7 @@ def test_memory_that_ran_out_is_told_from_a_kill_by_hand() -> None:
     dead = rank(2, **failed("python train.py was killed by SIGKILL", "TaskError", exit_code=137))
     found = explain(captured("oom", dead))
     assert (found.cause_class, found.rank, found.certainty) == (Cause.HOST_MEMORY, 2, "certain")
-    assert found.commands[0] == "clusterctl submit cora --cluster site --set resources.memory=400M"
+    assert found.commands[0] == "clusterctl resume cora-20260102-030405-00a1 --set resources.memory=400M"
 
 
 def test_where_srun_says_killed_the_kernels_own_word_on_the_node_tells_that_it_was_memory() -> None:

@@ -88,8 +88,9 @@ with joined(Job(name="t", workload="reddit"), "cpu", place, current_attempt(), E
 
 def test_four_ranks_end_with_the_same_bits_as_an_undisturbed_training(tmp_path: Path) -> None:
     """Warned within an epoch, at its last step, and twice; with dropout, a schedule, and selection by patience."""
-    said = interrupted(tmp_path, [[3], [7], [5, 12]], FOLDS)
+    said = interrupted(tmp_path, [[3], [7], [5, 12]], FOLDS + SHOP)
     folds = {name: said.pop(name) for name in ("folds", "folds-left-alone")}
+    shop, shop_left_alone = said.pop("shop"), said.pop("shop-left-alone")
     assert_same(said)
     assert [leave for leave, _ in said[2]["left"]] == [75, 75]
     left_alone, interrupted_twice = folds["folds-left-alone"], folds["folds"]
@@ -97,6 +98,9 @@ def test_four_ranks_end_with_the_same_bits_as_an_undisturbed_training(tmp_path: 
     for name in ("losses", "digest", "scores"):
         assert interrupted_twice[name] == left_alone[name]
     assert len(left_alone["scores"]) == 3
+    assert [leave for leave, _ in shop["left"]] == [75, 75]  # whose embeddings are split over the ranks
+    for name in ("losses", "digest", "scores"):
+        assert shop[name] == shop_left_alone[name]
 
 
 FOLDS = """
@@ -105,6 +109,16 @@ FOLDS = """
     objective_of = lambda task, fold: GraphClassification(graphs, train, task, fold)
     result["folds-left-alone"] = trained(task, "folds-left-alone", train, objective_of, folds=3)
     result["folds"] = trained(task, "folds", train, objective_of, [5, 9], folds=3)
+"""
+SHOP = f"""
+    sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+    from random_shop import random_shop
+    from clusterctl.spec import TaobaoTrain
+    from clusterctl.training.link_prediction import LinkPrediction
+    train = TaobaoTrain(batch_size=6, epochs=3, hidden_channels=6, fan_out=(4, 3), patience=3, lr=0.01)
+    objective_of = lambda task, fold: LinkPrediction(random_shop(), train, task)
+    result["shop-left-alone"] = trained(task, "shop-left-alone", train, objective_of)
+    result["shop"] = trained(task, "shop", train, objective_of, [2, 5])
 """
 STEPS = [[step] for step in sorted(random.Random(6).sample(range(1, 26), 19))]
 

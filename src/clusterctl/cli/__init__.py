@@ -31,7 +31,7 @@ COMMANDS = {
     "submit": "Send a job to a cluster",
     "status": "Show runs: stage, progress, accuracy",
     "logs": "Show what the ranks of a run wrote",
-    "why": "Say why a run failed, or how it is doing",
+    "why": "Say why a run waits or failed",
     "monitor": "Watch runs: curves, GPUs, logs, the queue",
     "report": "Write one HTML file about a run",
     "cancel": "End runs, waiting or running",

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from clusterctl.errors import SlurmError
 from clusterctl.insight.pending import changes, explain, smallest_change
+from clusterctl.insight.signatures import Cause
 from clusterctl.observe.pending import asking, gather_pending, try_changes
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
+    from clusterctl.insight.findings import Findings
     from clusterctl.insight.pending import Waiting
     from clusterctl.observe.pending import Evidence
     from clusterctl.observe.stage import Status
+    from clusterctl.observe.traces import Trace
 
 
 def explain_waiting(status: Status) -> Waiting:
@@ -19,6 +24,24 @@ def explain_waiting(status: Status) -> Waiting:
     slurm = Slurm.of(status.record.cluster)
     evidence = gather_pending(status, slurm)
     return explain(try_changes(evidence, status.record, changes(evidence), _found_one, asking(slurm)))
+
+
+def with_the_queue(trace: Trace, findings: Findings) -> Findings:
+    """`findings` on a run that waits, with what Slurm says of it; a silent Slurm is told as not known."""
+    if findings.cause_class is not Cause.PENDING or trace.status.job_id is None:
+        return findings
+    try:
+        waiting = explain_waiting(trace.status)
+    except SlurmError as error:
+        return replace(findings, unknown=(*findings.unknown, f"why it waits: {error.message}"))
+    return replace(
+        findings,
+        cause=waiting.cause,
+        facts=waiting.facts,
+        hint=waiting.hint,
+        commands=waiting.commands,
+        unknown=(*findings.unknown, *waiting.unknown),
+    )
 
 
 def _found_one(evidence: Evidence) -> bool:

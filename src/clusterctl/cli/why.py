@@ -1,4 +1,4 @@
-"""`clusterctl why`: say why a run failed, and how one that runs is doing."""
+"""`clusterctl why`: say why a run failed or waits, and how one that runs is doing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import click
 
 from clusterctl.cli.options import cluster_option, runs_named
+from clusterctl.cli.waiting import with_the_queue
 from clusterctl.insight.findings import to_json
 from clusterctl.insight.why import explain, needs_accounting
 from clusterctl.observe.traces import with_accounting
@@ -14,14 +15,16 @@ from clusterctl.observe.why import trace_of
 from clusterctl.slurm import Slurm
 
 
-@click.command(short_help="Say why a run failed, or how it is doing")
+@click.command(short_help="Say why a run waits or failed")
 @click.argument("name", metavar="RUN")
 @click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets.")
 @cluster_option
 def why(name: str, output: str, cluster: str | None) -> None:
     """Say why RUN failed: the first cause, its rank and node, what followed from it, and what to type next.
 
-    Of a run that goes on it says whether all ranks get on, which one stands still, and which ones slow the others down.
+    Of a run that waits it says why, what it asks against what is free, when Slurm expects to start it, and the smallest
+    change that would start it now. Of one that goes on it says whether all ranks get on, which one stands still, and
+    which ones slow the others down.
 
     \b
     Examples:
@@ -34,6 +37,7 @@ def why(name: str, output: str, cluster: str | None) -> None:
     if needs_accounting(findings):
         trace = with_accounting(trace, Slurm.of)
         findings = explain(trace)
+    findings = with_the_queue(trace, findings)
     if output == "json":
         click.echo(json.dumps(to_json(trace.status, findings), indent=1))
         return

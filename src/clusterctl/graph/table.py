@@ -75,6 +75,15 @@ class ShardedTable(nn.Module):
             sums[part] += rows_of_rank  # rank by rank: the same order every time, and no row twice
         return touched, sums
 
+    def whole(self) -> Tensor:
+        """All rows [total, channels], on rank 0; what the others get is nothing. A collective."""
+        own = self.rows.new_zeros(self._size, self.rows.size(1))
+        own[: len(self.rows)] = self.rows
+        leads = dist.get_rank() == 0
+        parts = [torch.empty_like(own) for _ in range(dist.get_world_size())] if leads else None
+        dist.gather(own, parts)
+        return torch.cat(parts)[: self.total] if parts else own[:0]
+
     def _exchanged_ids(self, route: Route) -> Tensor:
         """The ids that the ranks want of this one; noted for the way back."""
         if route.order is None:
@@ -96,6 +105,12 @@ class ShardedTable(nn.Module):
         rows = torch.empty_like(arrived)
         rows[route.order] = arrived
         return rows
+
+
+def whole_weights(model: nn.Module) -> dict[str, Tensor]:
+    """What `model.state_dict()` would be on one rank alone: with all rows of its tables, on rank 0. A collective."""
+    tables = {f"{name}.rows": module for name, module in model.named_modules() if isinstance(module, ShardedTable)}
+    return model.state_dict() | {name: table.whole() for name, table in tables.items()}
 
 
 def _drawn(own: range, channels: int, seed: int, dtype: torch.dtype) -> Tensor:

@@ -10,6 +10,8 @@ from clusterctl.insight.signatures import Cause
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from clusterctl.insight.findings import Findings
     from clusterctl.observe.traces import Trace
 
@@ -36,23 +38,36 @@ def commands(trace: Trace, found: Findings) -> tuple[str, ...]:
             return (log, f"clusterctl status {run}")
         case Cause.HANG if not trace.status.stage.ended:
             return (log, f"clusterctl cancel {run}")
-        case Cause.HANG | Cause.USER | Cause.KILLED | Cause.UNKNOWN | Cause.NETWORK:
+        case Cause.USER:
             return (log, host, again)
+        case Cause.HANG | Cause.KILLED | Cause.UNKNOWN | Cause.NETWORK:
+            return (log, host, _onwards(trace))
         case Cause.HOST_MEMORY | Cause.GPU_MEMORY:
-            return (_again(trace, *_less_memory(trace, found)), log)
+            return (_onwards(trace, *_less_memory(trace, found)), log)
         case Cause.TIME:
-            return (_again(trace, f"resources.time={slurm_time(2 * trace.status.record.job.resources.time)}"), log)
+            return (_onwards(trace, f"resources.time={slurm_time(2 * trace.status.record.job.resources.time)}"), log)
         case Cause.NODE:
-            return (_again(trace, f"resources.exclude={found.node}") if found.node else again, host)
+            return (_onwards(trace, *([f"resources.exclude={found.node}"] if found.node else [])), host)
         case Cause.PREEMPTED | Cause.CANCELLED:
-            return (again, log)
+            return (_onwards(trace), log)
         case Cause.DATA:
             root = trace.status.record.job.data.root
             return (f"ls -l {shlex.quote(root)}/raw" if root else log, again)
         case Cause.DISK:
-            return (f"df -h {shlex.quote(str(trace.status.record.run.path.parent))}", log, again)
+            return (f"df -h {shlex.quote(str(trace.status.record.run.path.parent))}", log, _onwards(trace))
         case _:  # IMAGE, LAUNCH
             return (host, doctor, again)
+
+
+def _onwards(trace: Trace, *changes: str) -> str:
+    """Go on from the newest checkpoint, with `changes`; what never began is submitted again."""
+    if not trace.attempts:
+        return _again(trace, *changes)
+    return shlex.join(["clusterctl", "resume", trace.status.record.run.id, *_settings(changes)])
+
+
+def _settings(changes: Iterable[str]) -> list[str]:
+    return [word for change in changes for word in ("--set", change)]
 
 
 def _again(trace: Trace, *changes: str) -> str:
@@ -64,7 +79,7 @@ def _again(trace: Trace, *changes: str) -> str:
     if "--timeout" in kept:
         position = kept.index("--timeout")
         del kept[position : position + 2]
-    return shlex.join(["clusterctl", *kept, *(part for change in changes for part in ("--set", change))])
+    return shlex.join(["clusterctl", *kept, *_settings(changes)])
 
 
 def _less_memory(trace: Trace, found: Findings) -> list[str]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from torch import nn
+    from torch import Tensor
 
     from clusterctl.runs.layout import Attempt
     from clusterctl.spec import LoopTrain
@@ -173,14 +173,14 @@ class Checkpoints:
         elif stop.due:
             self._save(at, parts, wait=False)
 
-    def keep_weights(self, model: nn.Module) -> None:
-        """Leave the trained parameters in the run directory, on the CPU and by name: what torch.load reads."""
+    def keep_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Leave rank 0's trained parameters in the run directory, on the CPU and by name: what torch.load reads."""
         attempt = self._task.attempt
         if attempt is None or self._task.place.rank != 0 or checkpoints.newer_attempt(attempt) is not None:
             return
         path = RunDir(attempt.path.parents[1]).weights
         aside = path.with_name(f".{path.name}.{os.getpid()}")
-        torch.save({name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}, aside)
+        torch.save({name: tensor.detach().cpu().clone() for name, tensor in weights.items()}, aside)
         aside.replace(path)
 
     def finish(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import TaskError
-from clusterctl.graph.table import ShardedTable
+from clusterctl.graph.table import ShardedTable, whole_weights
 from clusterctl.training.adam import Adam, TableAdam
 from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.epoch_plan import EpochPlan
@@ -98,7 +98,7 @@ def fit(
         progress.tell("best weights", scores)
     saved.finish()
     if fold is None:
-        saved.keep_weights(objective.model)
+        saved.keep_weights(whole_weights(objective.model))
     return scores["test"]
 
 

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ranks import run_program
+
+from clusterctl.runs.layout import RunDir
+
+PROGRAM = """
+import json, torch
+from clusterctl.graph.table import ShardedTable, whole_weights
+from clusterctl.runs.events import Events
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import StopRequest
+from clusterctl.spec import Job
+from clusterctl.task.task import joined
+
+place = Place.from_environment()
+with joined(Job(name="t", workload="taobao"), "cpu", place, current_attempt(), Events(None, 0), StopRequest()):
+    model = torch.nn.ModuleDict({"shop": ShardedTable(7, 2, 5, torch.float64), "layer": torch.nn.Linear(2, 1)})
+    weights = whole_weights(model)
+    print(json.dumps([sorted(weights), weights["shop.rows"].tolist(), len(model["shop"].rows)]))
+"""
+
+
+def test_the_weights_that_rank_0_keeps_have_all_rows_of_a_table_whatever_the_number_of_ranks(tmp_path: Path) -> None:
+    alone, three = (
+        [json.loads(line) for line in run_program(PROGRAM, RunDir(tmp_path / str(count)).attempt(0), [1] * count)]
+        for count in (1, 3)
+    )
+    assert alone[0][0] == ["layer.bias", "layer.weight", "shop.rows"]
+    assert len(alone[0][1]) == 7
+    assert three[0][:2] == alone[0][:2]
+    assert [held for _, _, held in three] == [3, 3, 1]
