@@ -25,7 +25,40 @@ def reference() -> dict[Path, str]:
     return {
         DOCS / "reference" / "commands.md": "\n".join(["# Commands\n\nGenerated from `--help`.\n", *commands]),
         DOCS / "reference" / "keys.md": "# Keys of job and cluster files\n\n" + _fenced(_output("config", "keys")),
+        DOCS / "faults.md": faults(),
     }
+
+
+def faults() -> str:
+    """The table of tests/faults, as a page."""
+    sys.path.insert(0, str(DOCS.parent / "tests"))
+    from faults.table import FAULTS
+
+    lines = []
+    for fault in FAULTS:
+        cause = f"`{fault.cause}`" if fault.cause else ""
+        where = f", rank {fault.rank}" if fault.rank is not None else ""
+        program = f"; where the rank is a program of yours, it {fault.program}" if fault.program else ""
+        happens = f"the run {fault.outcome}{program}"
+        if fault.name == "submit":
+            happens = "no job is lost, and none is submitted twice"
+        lines.append(
+            f"| {fault.words} | {happens} | {cause}{where} | {fault.seconds} | {fault.tests and f'`{fault.tests}`'} |"
+        )
+    return _FAULTS + "\n".join(lines) + "\n"
+
+
+_FAULTS = """# Faults, and what comes of them
+
+Generated from `tests/faults/table.py`, whose faults the tests inflict on runs of 4 ranks on 2 nodes of a real Slurm
+(`clusterctl sandbox`): each once in `make test` (a node cut off and the time limit, which take Slurm a minute, in
+`make test-long`), with every workload in `make test-long`. The class is what `clusterctl why RUN -o json` gives the
+attempt that was struck, with the rank where one is to blame. The seconds are those from the fault until `why` names it
+(`benchmarks/time_to_cause.py`, a program that does 20 steps a second, default settings).
+
+| fault | what happens | `why` says | seconds | tested in, too |
+| --- | --- | --- | --- | --- |
+"""
 
 
 def _page(words: list[str]) -> str:

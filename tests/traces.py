@@ -52,7 +52,7 @@ def failed(message: str, type_: str = "ValueError", time: float = END - 5, **cha
 def attempt(*ranks: RankTrace, lines: str = "", number: int = 0, **changes: Any) -> AttemptTrace:
     told = {given.rank: given for given in ranks}
     every = tuple(told.get(r, rank(r)) for r in range(4))
-    made = AttemptTrace(number, 4, START, END, 1, "", "node[1-2]", tuple(lines.splitlines()), every)
+    made = AttemptTrace(number, 4, START, END, 1, nodes="node[1-2]", lines=tuple(lines.splitlines()), ranks=every)
     return replace(made, **changes)
 
 

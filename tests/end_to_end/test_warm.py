@@ -74,7 +74,7 @@ def test_a_run_ends_with_its_allocation(stage: Stage, held: str) -> None:
     stage.wait_for_stage(run, "cancelled", seconds=45)
 
 
-# Stands in for pyxis: the flags are noted and dropped, and a name that was never imported is an error, as there.
+# Takes the flags before the plugin does: they are noted and dropped, and a name that was never imported is an error.
 PYXIS = (
     "srun() { local word words=() name= image= here=$CLUSTERCTL_RUN_DIR/..; for word; do case $word in"
     " --container-name=*) name=${word#*=} ;; --container-image=*) image=${word#*=} ;;"
@@ -84,13 +84,14 @@ PYXIS = (
 )
 
 
+@pytest.mark.usefixtures("pyxis_records")
 @pytest.mark.parametrize("back_end", ["sandbox"])
 def test_the_four_steps_of_interactive_work(stage: Stage, held: str) -> None:
     """Hold nodes; take their number; import the image on each of them once; run by the container's name, again."""
     (stage.folder / "cluster").mkdir()
     (stage.folder / "cluster" / "boxed.toml").write_text(
         f'kind = "sandbox"\nsetup = [{json.dumps(PYXIS)}]\npython = "{sys.executable}"\npolling_floor = "1s"\n'
-        '[container]\nimage = "/images/pyg.sqsh"\n'
+        'container_runtime = "pyxis"\n[container]\nimage = "/images/pyg.sqsh"\n'
     )
     job = stage.write_job("boxed", JOB)
     runs = []

@@ -100,6 +100,15 @@ def test_a_requeue_by_hand_stands_in_the_history_of_what_came_after() -> None:
     assert [(past.attempt, past.cause_class) for past in found.history] == [(0, Cause.PREEMPTED)]
 
 
+def test_slurms_word_on_a_requeue_that_the_batch_script_asked_for_is_no_cause() -> None:
+    """A killed rank, and a checkpoint to go on from."""
+    dead = rank(2, exit_code=None, ended=None)
+    first = captured("kill9", dead, exit_code=137, requeued=True).attempts[0]
+    slurm = tuple((SLURM / "requeued.slurm.log").read_text().splitlines())
+    found = explain(trace(first, attempt(number=1), stage=Stage.FINISHED, slurm_lines=slurm))
+    assert [past.cause_class for past in found.history] == [Cause.KILLED]
+
+
 def test_an_interpreter_that_is_not_there_is_a_matter_of_the_launch() -> None:
     words = ("sh: 1: exec: /nowhere/python: not found",)
     ranks = [RankTrace(number, last_words=words) for number in range(4)]
@@ -267,6 +276,22 @@ def test_a_stopped_rank_is_the_one_that_wrote_no_more() -> None:
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.HANG, 2, "node2", "certain")
     assert (found.stage, found.step) == ("training", 40)
     assert "33 s" in found.facts[0]
+
+
+def test_where_slurm_lost_the_node_of_all_silent_ranks_the_node_is_the_cause_though_the_watchdog_was_first() -> None:
+    alarm = Alarm(END, 2, "training", 33.0, (2, 3), "silent")
+    silent = [rank(number, exit_code=None, ended=None) for number in (2, 3)]
+    lost = replace(alarmed(alarm, *silent), lines=("srun: error: Node failure on node2",))
+    found = explain(trace(lost))
+    assert (found.cause_class, found.node) == (Cause.NODE, "node2")
+    elsewhere = explain(trace(replace(lost, lines=("srun: error: Node failure on node1",))))
+    assert (elsewhere.cause_class, elsewhere.rank) == (Cause.HANG, 2)
+
+
+def test_an_attempt_that_met_its_successor_was_on_a_node_that_slurm_lost_sight_of() -> None:
+    met = attempt(*(rank(number, superseded=number < 2) for number in range(4)))
+    found = explain(trace(met, attempt(number=1), stage=Stage.FINISHED))
+    assert found.history[0].cause_class is Cause.NODE
 
 
 FROZEN = """Current thread 0x00007fe31ffff6c0 (most recent call first):

@@ -143,6 +143,13 @@ def test_the_first_error_comes_first_and_the_same_one_of_other_ranks_once(fabric
     assert second.message == "RuntimeError: no such key"
 
 
+def test_what_torch_puts_before_each_line_of_a_traceback_is_no_part_of_it(fabricate: Fabricate) -> None:
+    text = "Traceback (most recent call last):\n" + CHAIN
+    run = fabricate(files={log(1, "err"): "".join(f"[rank1]: {line}\n" for line in text.splitlines())})
+    (failure,) = failures(run, Selection(), Logs(run, Selection()).read(ended=True))
+    assert failure.text + "\n" == text
+
+
 def test_an_error_that_a_rank_recorded_and_printed_stands_once(fabricate: Fabricate) -> None:
     text = TRACEBACK.format(rank=0)
     run = fabricate(

@@ -24,7 +24,7 @@ FILES = {
     "attempts/0/events/rank_00000.jsonl": [BEGAN, STAGE, {"time": 4, "event": "exit", "code": 143}],
     "attempts/0/events/rank_00001.jsonl": [BEGAN, STAGE, RAISED, ECHO, {"event": "exit", "code": 1}],
     "attempts/0/heartbeats/rank_00001": json.dumps(asdict(BEAT)),
-    "attempts/0/logs/rank_00001.err": "2026-01-02T03:04:05.678Z Traceback (most recent call last):\r\nplain\n",
+    "attempts/0/logs/rank_00001.err": "2026-01-02T03:04:05.678Z Traceback (most recent call last):\r\n[rank1]: plain\n",
     "attempts/0/stacks/rank_00001.signal": "Current thread",
     "attempts/0/collectives/rank_1": "",
     "attempts/0/hang.json": {"time": 8, "seen": 1, "phase": "training", "suspects": [1], "how": "busy"},

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +38,32 @@ def test_any_bytes_are_read_without_a_fault(content: bytes) -> None:
         last_records(path)
     finally:
         path.unlink()
+
+
+def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, write, room = Lines(tmp_path / "x.jsonl"), os.write, [5]
+
+    def scarce(descriptor: int, content: bytes) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = write(descriptor, content[: room[0]])
+        room[0] -= taken
+        return taken
+
+    monkeypatch.setattr(os, "write", scarce)
+    for number in (1, 2):
+        lines.append({"n": number})
+    assert list(read_lines(tmp_path / "x.jsonl")) == []
+    room[0] = 1000
+    lines.append({"n": 3})
+    assert list(read_lines(tmp_path / "x.jsonl")) == [{"n": 1}, {"n": 2}, {"n": 3}]
+    room[0] = 0
+    for _ in range(10):
+        lines.append({"fill": "x" * 100_000})
+    with pytest.raises(OSError, match="No space left"):
+        lines.append({"fill": "x" * 100_000})
 
 
 def test_a_reader_sees_the_old_json_or_the_new_never_half(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
-from clusterctl.runs.requests import request_restart
+from clusterctl.runs.requests import request_restart, wait_for_request
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,13 @@ def test_a_damaged_request_is_none(tmp_path: Path) -> None:
     run.requeue_json.write_text("{")
     request_restart(run.attempt(1), "warned", step=1)
     assert read_json(run.requeue_json)["progress"] is True
+
+
+def test_the_others_wait_for_the_request_of_this_attempt(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    request_restart(run.attempt(0), "warned", step=1)
+    assert not wait_for_request(run.attempt(1), seconds=0.05)
+    asking = threading.Timer(0.2, request_restart, [run.attempt(1), "warned"], {"step": 2})
+    asking.start()
+    assert wait_for_request(run.attempt(1))
+    asking.join()

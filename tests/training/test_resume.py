@@ -188,13 +188,14 @@ print(json.dumps(result))
 """
 
 
+@pytest.mark.parametrize("others", [[1, 1], pytest.param([2, 2], marks=pytest.mark.long)])
 def test_with_other_numbers_of_ranks_it_ends_with_the_same_weights_to_rounding(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[int]
 ) -> None:
-    """Three ranks are interrupted in the second epoch, four finish. Rows go to their new owners."""
+    """Three ranks are interrupted in the second epoch, two or four finish. Rows go to their new owners."""
     run = RunDir(tmp_path / "ranks")
     losses: dict[str, float] = {}
-    for number, (steps, shape) in enumerate([([10], [1, 2]), ([], [2, 2])]):
+    for number, (steps, shape) in enumerate([([10], [1, 2]), ([], others)]):
         monkeypatch.setenv("PLAN", json.dumps([steps, number]))
         outputs = run_program(PROLOGUE + ANOTHER_NUMBER, run.attempt(number), shape)
         said = [json.loads(output.splitlines()[-1]) for output in outputs]

@@ -88,6 +88,8 @@ def job_ending(attempt: AttemptTrace, slurm_lines: Iterable[str]) -> Ending | No
             return Ending(Cause.TIME, "the time limit was reached", time=at)
         if why.startswith("PREEMPTION"):
             return Ending(Cause.PREEMPTED, "another job took its nodes", time=at)
+        if why.startswith("JOB REQUEUE") and attempt.requeued:
+            continue  # what followed from its end
         if why.startswith("JOB REQUEUE"):
             return Ending(Cause.PREEMPTED, "it was sent back to the queue (scontrol requeue, or a preemption)", time=at)
         if why.startswith("NODE FAILURE"):

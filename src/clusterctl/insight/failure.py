@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.insight.endings import Death, Ending, deaths, job_ending
+from clusterctl.insight.endings import Death, Ending, deaths, job_ending, lost_nodes
 from clusterctl.insight.findings import CERTAIN, LIKELY, UNSURE, Consequence, Findings
 from clusterctl.insight.signatures import Cause, Level, Signature, python_error, signature
 from clusterctl.insight.standstill import hang
@@ -54,7 +54,7 @@ def explain_attempt(attempt: AttemptTrace, trace: Trace) -> Findings:
     told, silent = candidates(attempt), _silent(attempt)
     ending = _ending(attempt, trace)
     first = min(told, key=_earliest, default=None)
-    if attempt.alarm and not _came_before(first, attempt.alarm.time):
+    if attempt.alarm and not _came_before(first, attempt.alarm.time) and not _lost_with_their_node(attempt):
         found = hang(attempt)
     elif ending and not _came_before(first, ending.time - _SOONER_SECONDS if ending.time else None):
         found = _ended_from_outside(attempt, ending)
@@ -206,6 +206,9 @@ def _ending(attempt: AttemptTrace, trace: Trace) -> Ending | None:
     if trace.cancelled and last and (said is None or said.cause is Cause.CANCELLED) and _terminated(attempt, trace):
         when, by = trace.cancelled
         return Ending(Cause.CANCELLED, f"cancelled by {by}" if by else "cancelled", time=when)
+    if not last and any(rank.superseded for rank in attempt.ranks):
+        words = "a newer attempt took its place while it still ran: Slurm had lost sight of its node"
+        return Ending(Cause.NODE, words, certain=False)
     if said and said.cause is Cause.CANCELLED and last:
         return replace(said, words=_cancelled_by(trace))
     if said:
@@ -230,6 +233,13 @@ def _ending(attempt: AttemptTrace, trace: Trace) -> Ending | None:
         words = "its batch script ended without a word: its first node was lost, or the job was requeued"
         return Ending(Cause.NODE, words, certain=False)
     return None
+
+
+def _lost_with_their_node(attempt: AttemptTrace) -> bool:
+    """Whether the ranks that fell silent were all on a node that Slurm lost: it notices later than the watchdog."""
+    lost = lost_nodes(attempt.lines)
+    suspects = attempt.alarm.suspects if attempt.alarm else ()
+    return bool(suspects) and all(attempt.rank(suspect).node in lost for suspect in suspects)
 
 
 def _terminated(attempt: AttemptTrace, trace: Trace) -> bool:

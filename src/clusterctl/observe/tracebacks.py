@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _BEGIN = b"Traceback (most recent call last):"
 # What Python writes between the parts of a chain of exceptions.
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
+_TORCHS = re.compile(rb"^\[rank\d+\]:( |$)")  # what torch.distributed puts before each line of a traceback
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]*)", line (?P<line>\d+)', re.MULTILINE)
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+")  # ranks, ports, addresses: the same error all the same
 
@@ -63,7 +64,7 @@ def _printed(lines: Iterable[Line]) -> Iterator[Failure]:
     """Tracebacks in logs: from their first line to the one that names the exception, chains whole."""
     open_: dict[Source, _Open] = {}
     for line in lines:
-        text, known = line.text, open_.get(line.source)
+        text, known = _TORCHS.sub(b"", line.text), open_.get(line.source)
         if known is not None and known.takes(text):
             known.lines.append(text)
             continue

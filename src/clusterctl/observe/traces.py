@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _TAIL_BYTES = 16_384
 _HOST_BYTES = 262_144
-_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? ")  # a time before what was printed
+# What comes before what was printed: a time, and what torch.distributed puts before each line of a traceback.
+_BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? )?(\[rank\d+\]:( |$))?")
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class RankTrace:
     """One rank: how far it came, how it ended, its last heartbeat and its last words on stderr.
 
     `stacks` is what it told itself when the watchdog asked; `frozen` what faulthandler wrote the moment that a signal
-    reached it: of a stopped process, where it stood before it was woken.
+    reached it: of a stopped process, where it stood before it was woken. `superseded`: a newer attempt came.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class RankTrace:
     raised: Raised | None = None
     exit_code: int | None = None
     ended: float | None = None
+    superseded: bool = False
     stacks: str = ""
     frozen: str = ""
     beat: Beat | None = None
@@ -81,7 +83,9 @@ class Alarm:
 
 @dataclass(frozen=True)
 class AttemptTrace:
-    """One attempt. `signal` is what its batch script got, `lines` what srun, slurmstepd and pyxis said into its log."""
+    """One attempt. `signal` is what its batch script got, `lines` what srun, slurmstepd and pyxis said into its log;
+    `requeued` whether that script itself sent the job back to the queue.
+    """
 
     number: int
     tasks: int
@@ -89,6 +93,7 @@ class AttemptTrace:
     end: float | None = None
     exit_code: int | None = None
     signal: str = ""
+    requeued: bool = False
     nodes: str = ""
     lines: tuple[str, ...] = ()
     ranks: tuple[RankTrace, ...] = ()
@@ -160,6 +165,7 @@ def _attempt(attempt: Attempt, tasks: int, unknown: list[str]) -> AttemptTrace:
         end=numbers.get("end"),
         exit_code=_whole(host, "exit_code"),
         signal=_text(host, "signal"),
+        requeued=host.get("requeued") is True,
         nodes=_text(host, "nodes"),
         lines=_lines(attempt.host_log, _HOST_BYTES, unknown, head=True),
         ranks=tuple(_rank(attempt, rank, unknown) for rank in ranks),
@@ -171,6 +177,7 @@ def _attempt(attempt: Attempt, tasks: int, unknown: list[str]) -> AttemptTrace:
 def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
     node, stage, stacks = "", "", ""
     raised: Raised | None = None
+    superseded = False
     code: int | None = None
     ended: float | None = None
     try:
@@ -190,6 +197,8 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
                 raised = Raised(at, *texts)
             case "hang":
                 stacks = _text(event, "stacks")
+            case "superseded":
+                superseded = True
             case "exit" if code is None:
                 code, ended = _whole(event, "code"), at
     beat = read_beat(attempt.heartbeat(number))
@@ -201,10 +210,11 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
         raised=raised,
         exit_code=code,
         ended=ended,
+        superseded=superseded,
         stacks=stacks,
         frozen=_frozen_stacks(attempt, number),
         beat=beat,
-        last_words=tuple(_STAMP.sub("", line) for line in words),
+        last_words=tuple(_BEFORE.sub("", line) for line in words),
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import ClusterctlError, TaskError
 from clusterctl.runs import fence
+from clusterctl.runs.checkpoints import newer_attempt
 from clusterctl.runs.events import Events
 from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
@@ -27,6 +28,7 @@ from clusterctl.spec import WORKLOADS, Job, from_record
 
 if TYPE_CHECKING:
     from clusterctl.runs.heartbeats import Pulse
+    from clusterctl.runs.layout import Attempt
 
 
 @dataclass(frozen=True)
@@ -36,18 +38,27 @@ class Entry:
     run_dir: str
 
     def __call__(self) -> None:
-        """Run, with the time before each line of the output."""
-        with stamped_output():
-            self._run()
+        """Run, with the time before each line of the output.
 
-    def _run(self) -> None:
+        An attempt that a newer one has replaced leaves with 0, whatever it says in its events: Slurm gave both the same
+        job and step number, and its srun would end the newer one's tasks in place of its own.
+        """
+        attempt = current_attempt()
+        try:
+            with stamped_output():
+                self._run(attempt)
+        except BaseException:
+            if attempt is None or newer_attempt(attempt) is None:
+                raise
+            raise SystemExit(0) from None
+
+    def _run(self, attempt: Attempt | None) -> None:
         """Install the signal handlers first, then import the task half by name.
 
         The first exception is in the event file before anything else happens. A ClusterctlError is the user's to mend:
         it ends the task with its message and hint, without a traceback.
         """
         place = Place.from_environment()
-        attempt = current_attempt()
         events = Events(attempt, place.rank)
         stop = StopRequest()
         stop.install(on_terminate=lambda: events.exit(EXIT_TERMINATED))
@@ -89,6 +100,7 @@ def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
     """Leave to a newer attempt what belongs to the run."""
     events.tell("superseded", by=newer)
     print(f"attempt {newer} of this run has begun: this one leaves", file=sys.stderr, flush=True)
+    stop.exit_code = 0  # see Entry
     stop.terminate()
 
 

@@ -5,13 +5,18 @@ Readers drop a torn last line and never see half a JSON file; this holds on NFS 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_MOST_LEFT = 1 << 20
 
 
 def make_private(folder: Path) -> Path:
@@ -43,15 +48,28 @@ def read_json(path: Path) -> Any:
 
 
 class Lines:
-    """An append-only file of JSON lines. One write(2) with O_APPEND a line: whole, or torn and last."""
+    """An append-only file of JSON lines. One write(2) with O_APPEND a line: whole, or torn and last.
+
+    What a full disk does not take is written with a later line, when there is room again.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(path, flags, 0o600)
+        self._left = b""
+        self._lock = threading.RLock()  # the checkpoint's thread tells events too
 
     def append(self, record: dict[str, Any]) -> None:
-        os.write(self._descriptor, json.dumps(record).encode() + b"\n")
+        """Raises OSError for a disk that is not merely full, or has been for a megabyte of lines."""
+        with self._lock:
+            self._left += json.dumps(record).encode() + b"\n"
+            try:
+                while self._left:
+                    self._left = self._left[os.write(self._descriptor, self._left) :]
+            except OSError as error:
+                if error.errno not in _FULL or len(self._left) > _MOST_LEFT:
+                    raise
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -85,9 +85,13 @@ def checkpoint(step: int) -> Iterator[Path]:
 def request_restart(step: int | None = None) -> NoReturn:
     """Leave, and ask (as rank 0) that the run be started again. To be called by all ranks, after the last checkpoint.
 
+    The other ranks wait for rank 0, a minute at most: srun ends them all when the first one leaves.
+
     With `step`, a run that comes no further than at its last request is not started again.
     """
     attempt = current_attempt()
     if attempt is not None and Place.from_environment().rank == 0:
         requests.request_restart(attempt, "warned", step=step)
+    elif attempt is not None:
+        requests.wait_for_request(attempt)
     raise SystemExit(requests.EXIT_RESTART)

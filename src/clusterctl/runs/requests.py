@@ -12,9 +12,13 @@ from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from clusterctl.runs.layout import Attempt
 
 EXIT_RESTART = 75  # sysexits.h: try again later
+PATIENCE_SECONDS = 60.0  # with rank 0, which may be writing a checkpoint
+_LOOK_SECONDS = 0.1
 
 
 def request_restart(attempt: Attempt, reason: str, **details: Any) -> None:
@@ -27,17 +31,33 @@ def request_restart(attempt: Attempt, reason: str, **details: Any) -> None:
     step = details.get("step")
     progress = details.pop("progress", None)
     if progress is None:
-        progress = _is_further(step, _last_step(path))
+        progress = _is_further(step, _field(path, "step"))
     record = {"attempt": attempt.number, "reason": reason, "time": time.time(), "step": step}
     write_json(path, {**record, **details, "progress": bool(progress)})
 
 
-def _last_step(path: Any) -> Any:
+def wait_for_request(attempt: Attempt, seconds: float = PATIENCE_SECONDS) -> bool:
+    """Whether the run of `attempt` was asked to be started again, within so many seconds.
+
+    For ranks other than the one that asks: the first that leaves ends them all, as srun's --kill-on-bad-exit says.
+    """
+    path = RunDir(attempt.path.parents[1]).requeue_json
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        # Not exists(): NFS remembers a name's absence.
+        if path in path.parent.iterdir() and _field(path, "attempt") == attempt.number:
+            return True
+        time.sleep(_LOOK_SECONDS)
+    return False
+
+
+def _field(path: Path, name: str) -> Any:
+    """A field of the request; None where there is none, or it is damaged."""
     try:
         record = read_json(path)
     except (OSError, ValueError, RecursionError):
         return None
-    return record.get("step") if isinstance(record, dict) else None
+    return record.get(name) if isinstance(record, dict) else None
 
 
 def _is_further(step: Any, last: Any) -> bool:

@@ -27,6 +27,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.warned = False
         self.terminated = False
+        self.exit_code = EXIT_TERMINATED  # of a process that did not leave by itself within the grace
         self._on_terminate: Callable[[], None] = lambda: None
         self._grace = TERM_GRACE_SECONDS
         self._leave_at = 0.0
@@ -56,7 +57,7 @@ class StopRequest:
         self._on_terminate()
         while (left := self._leave_at - time.monotonic()) > 0:
             time.sleep(left)
-        os._exit(EXIT_TERMINATED)
+        os._exit(self.exit_code)
 
     def hold(self, seconds: float) -> None:
         """Give the program `seconds` from now, in place of the rest of the grace, to leave by itself."""

@@ -1,0 +1,41 @@
+"""A sandbox with room for many faults at once, and a small disk to fill."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults.matrix import NODES, Ground
+from sandbox_fixture import RunningSandbox
+
+from clusterctl.errors import UsageError
+from clusterctl.sandbox import lifecycle
+from clusterctl.sandbox.cgroups import check_cgroups
+from clusterctl.sandbox.record import Request
+
+
+@pytest.fixture
+def accounting() -> bool:
+    return False
+
+
+@pytest.fixture
+def ground(sandbox_home: RunningSandbox, tmp_path: Path, accounting: bool) -> Iterator[Ground]:
+    """Thirteen nodes: faults take theirs from the others."""
+    try:
+        check_cgroups()
+        cgroups = True
+    except UsageError:
+        cgroups = False
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(small)], check=True)  # before the nodes are
+    try:
+        request = Request(nodes=NODES, kill_wait=5, cgroups=cgroups, accounting=accounting)
+        lifecycle.up(sandbox_home.folder, request)
+        yield Ground(sandbox_home, tmp_path, small)
+    finally:
+        lifecycle.down(sandbox_home.folder)
+        subprocess.run(["umount", "--lazy", str(small)], check=True)

@@ -1,0 +1,122 @@
+"""Faults times workloads, several runs at a time: each is struck, watched to its end, and held against the table."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from faults.scene import Scene
+from faults.table import Fault, Outcome
+from sandbox_fixture import RunningSandbox
+from scenario import Stage, wait_until
+
+NODES = 13
+SHARED = 2  # the first ones: for all runs whose nodes stay
+
+
+@dataclass
+class Ground:
+    """A sandbox, the folders of its runs, and a small disk."""
+
+    sandbox: RunningSandbox
+    folder: Path
+    small_disk: Path
+    free_nodes: list[str] = field(default_factory=lambda: [f"node{n}" for n in range(SHARED + 1, NODES + 1)])
+
+    def stage(self, name: str, runs: Path) -> Stage:
+        project = self.folder / name
+        project.mkdir(parents=True)
+        environment = self.sandbox.environment | {"CLUSTERCTL_RUNS": str(runs)}
+        environment |= {"XDG_CONFIG_HOME": str(self.folder / "config"), "XDG_RUNTIME_DIR": str(self.folder)}
+        return Stage(self.sandbox.cluster, project, environment)
+
+    def scene(self, fault: Fault | None, workload: str) -> Scene:
+        """The run that `fault` is done to, or one that is left alone."""
+        name = fault.name if fault else "calm"
+        runs = self.small_disk if fault and fault.full_disk else self.folder / f"runs-{workload}"
+        if fault and fault.prepare:
+            runs = self.folder / f"runs-{workload}-{name}"
+            shutil.copytree(self.folder / f"runs-{workload}" / ".data", runs / ".data")
+        names = {f"node{number}" for number in range(1, NODES + 1)}
+        nodes = tuple(f"node{number}" for number in range(1, SHARED + 1))
+        if fault and fault.own_nodes:
+            nodes = tuple(self.free_nodes[: fault.own_nodes])
+            del self.free_nodes[: fault.own_nodes]
+        settings = {"resources.exclude": f'"{",".join(sorted(names - set(nodes)))}"'} | dict(
+            fault.settings if fault else {}
+        )
+        return Scene(self.stage(f"{workload}-{name}", runs), workload, nodes, settings, name)
+
+
+def strike_all(ground: Ground, faults: Iterable[Fault], workload: str, at_once: int) -> dict[str, Any]:
+    """Each fault on a run of its own; what did not come as it must, by the fault's name."""
+    faults = [fault for fault in faults if fault.inflict or fault.prepare]
+    faults = [fault for fault in faults if workload not in fault.not_for]
+    calm = ground.scene(None, workload)
+    calm.submit()
+    calm.go_on()
+    failures: dict[str, Any] = {}
+    if any(fault.prepare for fault in faults):
+        wait_until(calm.run.finished_json.exists, 120, "the undisturbed run")
+
+    def struck(fault: Fault) -> None:
+        try:
+            strike(ground, fault, calm)
+        except Exception as error:  # of any thread, told with its fault's name
+            failures[fault.name] = error
+        print(f"{workload}, {fault.name}: {failures.get(fault.name, 'as it must')}", flush=True)
+
+    together = [fault for fault in faults if not fault.alone]
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(struck, together))
+    for fault in faults:
+        if fault.alone:
+            struck(fault)
+    return failures
+
+
+def strike(ground: Ground, fault: Fault, calm: Scene) -> None:
+    """Inflict `fault` on a run like `calm`, and hold what comes of it against the table. Raises AssertionError."""
+    scene = ground.scene(fault, calm.workload)
+    if fault.prepare:
+        fault.prepare(scene)
+    scene.submit()
+    if fault.inflict:
+        fault.inflict(scene)
+    outcome = fault.outcome_for(calm.workload)
+    if outcome is Outcome.UNHARMED:
+        scene.go_on()
+    if outcome is Outcome.FAILS:
+        last_word(scene)
+        assert_cause(fault, scene.why())
+        assert not scene.run.finished_json.exists()
+    else:
+        wait_until(scene.run.finished_json.exists, 120, f"the end of {scene.run.id}")
+        wait_until(calm.run.finished_json.exists, 120, "the undisturbed run")
+        assert scene.losses() == calm.losses(), "other losses than those of an undisturbed run"
+        found = scene.why()
+        assert found["class"] == "finished", found
+        # With its slurmd gone, a training may come to its end before Slurm notices.
+        assert found["history"] or outcome is Outcome.UNHARMED or calm.workload != "command", (
+            "nothing came of the fault"
+        )
+        if found["history"]:
+            assert found["history"][0]["class"] == fault.cause, found["history"]
+            if fault.rank is not None:
+                assert found["history"][0]["cause"].startswith(f"rank {fault.rank} on "), found["history"]
+
+
+def last_word(scene: Scene) -> None:
+    """Wait until the run has ended, and Slurm has noticed."""
+    wait_until(lambda: scene.ended(0), 150, f"the end of {scene.run.id}")
+    stages = ("failed", "timed-out", "cancelled")
+    wait_until(lambda: scene.stage.status(scene.run)["stage"] in stages, 60, f"{scene.run.id} to have failed")
+
+
+def assert_cause(fault: Fault, found: dict[str, Any]) -> None:
+    assert (found["class"], found["rank"]) == (fault.cause, fault.rank), found
+    assert (found["node"] is not None) or fault.rank is None, found

@@ -1,0 +1,146 @@
+"""One run that a fault is done to: how to reach its ranks, its nodes, its files, and the Slurm that it runs on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from processes import alive
+from scenario import Stage, wait_until
+
+from clusterctl.runs.files import read_json, read_lines
+from clusterctl.runs.layout import RunDir
+
+DATA = Path(__file__).resolve().parents[2] / "data"
+INSIDE = Path(__file__).resolve().parent / "inside"
+
+_PROGRAM = """
+import contextlib, json, os, time
+import clusterctl.runs as run
+rank, step, total = int(os.environ["RANK"]), 0, 0.0
+go = os.path.join(os.environ["CLUSTERCTL_RUN_DIR"], "go")
+if folder := run.latest_checkpoint():
+    step, total = json.loads((folder / "state.json").read_text())
+while step < 300:
+    step += 1
+    total += 1 / step
+    waits = step > 60 and os.environ["CLUSTERCTL_ATTEMPT"] == "0" and not os.path.exists(go)
+    time.sleep(0.5 if waits else 0.02)
+    run.log(step=step, steps=300, loss=total)
+    if rank == 0 and (run.stop_requested() or step % 20 == 0):
+        with contextlib.suppress(OSError), run.checkpoint(step) as folder:
+            (folder / "state.json").write_text(json.dumps([step, total]))
+    if run.stop_requested():
+        run.request_restart(step)
+"""
+_CORA = f"[data]\nroot = {json.dumps(str(DATA / 'cora'))}\n"
+WORKLOADS = {
+    "command": f'workload = "command"\nargv = ["python", "-c", {json.dumps(_PROGRAM)}]\n',
+    "reddit": f'workload = "reddit"\n{_CORA}[train]\nepochs = 80\nbatch_size = 128\nevaluate_every = 20\n',
+    "deep-sage": f'workload = "deep-sage"\n{_CORA}[train]\nepochs = 80\nbatch_size = 64\nevaluate_every = 20\n',
+    "synthetic": 'workload = "synthetic"\n[train]\navg_num_nodes = 4000\nmodel = "sage"\nfan_out = [5, 5]\n'
+    "epochs = 60\nevaluate_every = 20\n",
+    "graph-classification": 'workload = "graph-classification"\n[data]\n'
+    f"root = {json.dumps(str(DATA / 'IMDB-BINARY'))}\n[train]\nepochs = 30\npatience = 10\nfolds = 3\n",
+}
+"""Each takes some ten seconds on four ranks, and is saved every second. The first attempt of `command` dawdles until it
+has been struck (`Scene.go_on`), so that it cannot be faster than its fault."""
+
+
+def job_file(workload: str) -> str:
+    """Two nodes of two ranks; the watchdog is impatient, and every rank listens to what `inside` tells it to do."""
+    return WORKLOADS[workload] + (
+        "[resources]\nnodes = 2\ntasks_per_node = 2\n"
+        '[checkpoint]\nevery = "1s"\n[watchdog]\nfloor = 8\nfactor = 5\n'
+        f"[env]\nPYTHONPATH = {json.dumps(str(INSIDE))}\n"
+    )
+
+
+@dataclass
+class Scene:
+    """A run of `workload` on `stage`, on `nodes` if they are its own."""
+
+    stage: Stage
+    workload: str
+    nodes: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    name: str = "run"
+    run: RunDir = field(init=False)
+
+    def submit(self) -> None:
+        words = [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
+        (self.stage.folder / f"{self.name}.toml").write_text(job_file(self.workload))
+        self.run = self.stage.submit(f"./{self.name}.toml", *words)
+
+    def go_on(self) -> None:
+        """Let the first attempt of a `command` come to its end."""
+        (self.run.path / "go").touch()
+
+    # Its ranks
+
+    def pids(self, rank: int) -> list[int]:
+        """The processes of a rank; of a `command`, what clusterctl runs comes before the program."""
+        return sorted(alive(self.run, rank), key=_started)
+
+    def send(self, rank: int, number: signal.Signals) -> None:
+        """Send a signal to what does the work of `rank`."""
+        os.kill(self.pids(rank)[-1], number)
+
+    def kill(self, rank: int) -> None:
+        os.kill(self.pids(rank)[0], signal.SIGKILL)
+
+    # Its files
+
+    def wait_for_checkpoints(self, count: int = 1, attempt: int = 0) -> list[Path]:
+        """Wait for the first `count` checkpoints; those that are there, the oldest first."""
+
+        def found() -> list[Path]:
+            assert not self.run.finished_json.exists(), f"{self.run.id} was faster than its fault"
+            made = self.run.checkpoints.glob(f"{attempt}-*")
+            return sorted(made, key=lambda path: int(path.name.partition("-")[2]))
+
+        return list(wait_until(lambda: made if len(made := found()) >= count else None, 120, "checkpoints"))
+
+    def ended(self, attempt: int) -> bool:
+        """Whether the batch script of `attempt` has written its last word."""
+        return "exit_code" in (read_json(self.run.attempt(attempt).host_json) or {})
+
+    def losses(self) -> dict[int, float]:
+        """Those that count: of later attempts, they replace what an earlier one did beyond its last checkpoint."""
+        found: dict[int, float] = {}
+        for attempt in self.run.attempts():
+            found |= {line["step"]: line["loss"] for line in read_lines(attempt.metrics) if "loss" in line}
+        return found
+
+    # Its Slurm
+
+    def slurm(self, *words: str) -> None:
+        done = subprocess.run(words, env=self.stage.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+    def nodes_of(self, attempt: int = 0) -> list[str]:
+        """The nodes that the ranks of an attempt said they are on, rank 0's first."""
+        events = [self.run.attempt(attempt).events(rank) for rank in (0, 2)]
+        return [str(next(iter(read_lines(path)))["node"]) for path in events]
+
+    def node(self, action: str, name: str) -> None:
+        done = self.stage.call("sandbox", "node", action, name)
+        assert done.returncode == 0, done.stderr
+
+    # What came of it
+
+    def why(self) -> dict[str, Any]:
+        done = self.stage.call("why", self.run.id, "--cluster", self.stage.cluster, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+
+def _started(pid: int) -> int:
+    """When a process began, in ticks since boot; its number may have wrapped around."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])

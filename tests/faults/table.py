@@ -1,0 +1,359 @@
+"""The faults: how each is inflicted on a run, and what must come of it. docs/faults.md is written from this table."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from faults.scene import Scene
+from scenario import wait_until
+
+from clusterctl.insight.signatures import Cause
+from clusterctl.runs.files import read_json, write_json
+from clusterctl.runs.heartbeats import read_beat
+from clusterctl.sandbox import processes
+from clusterctl.sandbox.record import current
+
+
+class Outcome(StrEnum):
+    """What comes of a run; the words are those of the docs."""
+
+    RECOVERS = "starts again from its newest checkpoint, and ends with the same losses"
+    RESUMED = "goes on by `clusterctl resume`, from the newest whole checkpoint, and ends with the same losses"
+    UNHARMED = "is not disturbed"
+    FAILS = "fails"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """`cause` is the class that `why -o json` gives the attempt which the fault ended, `rank` the one that it names.
+
+    `settings` go into the job; `own_nodes` are lost or taken, and shared with no other run. A fault that strikes all of
+    Slurm is `alone`; one that takes Slurm a minute is `slow`, and left to `make test-long`. `tests` hold it in
+    `make test` too, or instead. `seconds` on a sandbox, from the fault to the cause in `why`, are those that
+    benchmarks/time_to_cause.py measured.
+    """
+
+    name: str
+    words: str
+    inflict: Callable[[Scene], None] | None = None
+    outcome: Outcome = Outcome.RECOVERS
+    cause: Cause | None = None
+    rank: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    own_nodes: int = 0
+    prepare: Callable[[Scene], None] | None = None
+    alone: bool = False
+    full_disk: bool = False
+    slow: bool = False
+    not_for: tuple[str, ...] = ()
+    program: Outcome | None = None  # the outcome where the rank is a program of the user's
+    tests: str = ""
+    seconds: str = ""
+
+    def outcome_for(self, workload: str) -> Outcome:
+        return self.program if self.program and workload == "command" else self.outcome
+
+
+# Ranks
+
+
+def kill_first(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    scene.kill(0)
+
+
+def kill_another(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    scene.kill(2)
+
+
+def stop(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    beat = scene.run.attempt(0).heartbeat(2)
+    wait_until(lambda: (read := read_beat(beat)) and read.slow_seconds, 60, "the pace of its steps to be known")
+    scene.send(2, signal.SIGSTOP)
+
+
+def raise_error(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    scene.send(2, signal.SIGURG)
+
+
+def eat_memory(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    scene.send(2, signal.SIGWINCH)
+
+
+# Nodes
+
+
+def switch_off(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    scene.node("off", scene.nodes_of()[1])
+
+
+def cut_and_join(scene: Scene) -> None:
+    """The node of rank 0 and of the batch script: both go on, and know nothing of the attempt that takes over."""
+    scene.wait_for_checkpoints()
+    name = scene.nodes_of()[0]
+    scene.node("cut", name)
+    wait_until(lambda: scene.run.attempt(1).event_files(), 90, "the second attempt")
+    scene.node("join", name)
+
+
+def kill_slurmd(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    name = scene.nodes_of()[1]
+    _end_daemon(scene, name, "slurmd")
+
+
+# Slurm
+
+
+def restart_controller(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    began = read_json(scene.run.attempt(0).host_json)["start"]
+    sandbox = current(Path(scene.stage.environment["XDG_STATE_HOME"]) / "clusterctl" / "sandbox")
+    assert sandbox is not None
+    state = sandbox.path / "state" / "job_state"  # what Slurm has not saved yet, it knows nothing of afterwards
+    wait_until(lambda: state.stat().st_mtime > began + 2, 30, "slurmctld to save its state")
+    _end_daemon(scene, "slurmctld", "slurmctld")
+    time.sleep(3)
+    address = (sandbox.address, sandbox.port_of("slurmctld"))
+    processes.serve(sandbox.path, "slurmctld", ["slurmctld", "-D"], sandbox.log("slurmctld"), address)
+
+
+def _end_daemon(scene: Scene, part: str, command: str) -> None:
+    folder = Path(scene.stage.environment["XDG_STATE_HOME"]) / "clusterctl" / "sandbox"
+    found = [process for process in processes.find(folder) if (process.part, process.command) == (part, command)]
+    assert found
+    processes.end(found)
+
+
+def preempt(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    words = ["--partition=urgent", "--exclusive", f"--nodelist={','.join(scene.nodes)}", f"--nodes={len(scene.nodes)}"]
+    scene.slurm("sbatch", *words, "--output=/dev/null", "--wrap", "sleep 1")
+
+
+def warn(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    scene.slurm("scancel", "--signal=USR2", scene.stage.job_id(scene.run))
+
+
+def run_out_of_time(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    scene.slurm("scontrol", "update", f"JobId={scene.stage.job_id(scene.run)}", "TimeLimit=1")
+
+
+def cancel(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    scene.slurm("scancel", scene.stage.job_id(scene.run))
+
+
+def requeue(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    scene.slurm("scontrol", "requeue", scene.stage.job_id(scene.run))
+
+
+# Files
+
+
+def fill_and_free(scene: Scene) -> None:
+    """No byte is left on the runs folder's disk for three seconds."""
+    scene.wait_for_checkpoints()
+    ballast = scene.stage.runs / ".ballast"
+    subprocess.run(["dd", "if=/dev/zero", f"of={ballast}", "bs=4k"], capture_output=True, check=False)
+    assert shutil.disk_usage(scene.stage.runs).free == 0
+    time.sleep(3)
+    ballast.unlink()
+
+
+def truncate(scene: Scene) -> None:
+    def damage(folder: Path) -> None:
+        path = _largest(folder)
+        with path.open("r+b") as file:
+            file.truncate(path.stat().st_size // 2)
+
+    _damage_newest(scene, damage)
+
+
+def flip_a_bit(scene: Scene) -> None:
+    _damage_newest(scene, lambda folder: flip_bit(_largest(folder)))
+
+
+def make_foreign(scene: Scene) -> None:
+    def damage(folder: Path) -> None:
+        manifest = read_json(folder / "manifest.json")
+        manifest["fingerprint"]["seed"] += 1
+        write_json(folder / "manifest.json", manifest)
+
+    _damage_newest(scene, damage)
+
+
+def _damage_newest(scene: Scene, damage: Callable[[Path], None]) -> None:
+    """Cancelled, damaged while it lies there, and resumed by hand: the checkpoint before it is taken."""
+    scene.wait_for_checkpoints(2)
+    cancel(scene)
+    wait_until(lambda: scene.ended(0), 60, "the end of the first attempt")
+    wait_until(lambda: scene.stage.status(scene.run)["stage"] == "cancelled", 30, "Slurm to say so")
+    *_, before, newest = scene.wait_for_checkpoints(2)
+    damage(newest)
+    done = scene.stage.call("resume", scene.run.id, "--cluster", scene.stage.cluster)
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: read_json(scene.run.attempt(1).origin_json), 60, "the choice of a checkpoint")
+    assert read_json(scene.run.attempt(1).origin_json)["checkpoint"] == before.name
+    assert f"checkpoint {newest.name} is passed over" in scene.stage.log(scene.run, 0, attempt=1)
+
+
+def damage_cache(scene: Scene) -> None:
+    """Of the prepared data set, made by another run of the same folder."""
+    (cached,) = scene.stage.runs.glob(".data/*/graph.pt")
+    flip_bit(cached)
+
+
+def flip_bit(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        (byte,) = file.read(1)
+        file.seek(-1, 1)
+        file.write(bytes([byte ^ 1]))
+
+
+def _largest(folder: Path) -> Path:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "manifest.json"]
+    return max(files, key=lambda path: path.stat().st_size)
+
+
+def by_name(name: str) -> Fault:
+    return next(fault for fault in FAULTS if fault.name == name)
+
+
+_WHY = "tests/end_to_end/test_why.py"
+_SURVIVAL = "tests/end_to_end/test_survival.py"
+_ON_SLURM = "tests/end_to_end/test_on_slurm.py"
+FAULTS = (
+    Fault(name="kill-0", words="SIGKILL of rank 0", inflict=kill_first, cause=Cause.KILLED, rank=0),
+    Fault(
+        name="kill-2",
+        words="SIGKILL of another rank",
+        inflict=kill_another,
+        cause=Cause.KILLED,
+        rank=2,
+        tests=_WHY,
+        seconds="1.7",
+    ),
+    Fault(name="stop", words="SIGSTOP of a rank", inflict=stop, cause=Cause.HANG, rank=2, tests=_WHY, seconds="20"),
+    Fault(
+        name="raise",
+        words="an exception in one rank",
+        inflict=raise_error,
+        outcome=Outcome.FAILS,
+        cause=Cause.USER,
+        rank=2,
+        tests=_WHY,
+        seconds="2.0",
+    ),
+    Fault(
+        name="memory",
+        words="out of memory in one rank",
+        inflict=eat_memory,
+        cause=Cause.HOST_MEMORY,
+        rank=2,
+        settings={"resources.memory": '"3G"'},
+        program=Outcome.FAILS,
+    ),
+    Fault(name="off", words="a node powered off", inflict=switch_off, cause=Cause.NODE, own_nodes=3),
+    Fault(
+        name="cut",
+        words="a node cut off and joined again, both attempts alive",
+        inflict=cut_and_join,
+        cause=Cause.NODE,
+        own_nodes=3,
+        slow=True,
+    ),
+    Fault(name="slurmd", words="slurmd killed", inflict=kill_slurmd, cause=Cause.NODE, own_nodes=3),
+    Fault(
+        name="controller",
+        words="slurmctld killed and started again",
+        inflict=restart_controller,
+        outcome=Outcome.UNHARMED,
+        alone=True,
+    ),
+    Fault(
+        name="preempted",
+        words="preemption",
+        inflict=preempt,
+        cause=Cause.PREEMPTED,
+        own_nodes=2,
+        settings={"resources.partition": '"preemptable"', "resources.exclusive": "true"},
+    ),
+    Fault(
+        name="warned",
+        words="the warning before the time limit",
+        inflict=warn,
+        cause=Cause.PREEMPTED,
+    ),
+    Fault(
+        name="time",
+        words="the time limit, without a warning",
+        inflict=run_out_of_time,
+        outcome=Outcome.FAILS,
+        cause=Cause.TIME,
+        slow=True,
+        settings={"resources.warning": "0"},
+    ),
+    Fault(
+        name="scancel", words="scancel", inflict=cancel, outcome=Outcome.FAILS, cause=Cause.CANCELLED, tests=_ON_SLURM
+    ),
+    Fault(name="requeue", words="scontrol requeue by hand", inflict=requeue, cause=Cause.PREEMPTED, tests=_SURVIVAL),
+    Fault(
+        name="full",
+        words="run directory full, then freed",
+        inflict=fill_and_free,
+        outcome=Outcome.UNHARMED,
+        full_disk=True,
+    ),
+    Fault(
+        name="truncated",
+        words="newest checkpoint truncated",
+        inflict=truncate,
+        outcome=Outcome.RESUMED,
+        cause=Cause.CANCELLED,
+    ),
+    Fault(
+        name="flipped",
+        words="a bit of the newest checkpoint flipped",
+        inflict=flip_a_bit,
+        outcome=Outcome.RESUMED,
+        cause=Cause.CANCELLED,
+    ),
+    Fault(
+        name="foreign",
+        words="newest checkpoint is of another model",
+        inflict=make_foreign,
+        outcome=Outcome.RESUMED,
+        cause=Cause.CANCELLED,
+        not_for=("command",),
+    ),
+    Fault(
+        name="cache",
+        words="a bit of the prepared data set flipped",
+        prepare=damage_cache,
+        outcome=Outcome.UNHARMED,
+        not_for=("command",),
+    ),
+    Fault(
+        name="submit",
+        words="clusterctl killed at any point of `submit`",
+        outcome=Outcome.UNHARMED,
+        tests="tests/end_to_end/test_crashes.py",
+    ),
+)

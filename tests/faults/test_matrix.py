@@ -1,0 +1,26 @@
+"""Faults times workloads on a real Slurm, several runs at a time; with accounting on and off."""
+
+from __future__ import annotations
+
+import pytest
+from faults.matrix import Ground, strike_all
+from faults.scene import WORKLOADS
+from faults.table import FAULTS, by_name
+
+pytestmark = pytest.mark.long
+
+
+@pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != "command"])
+def test_every_training_comes_to_what_the_table_says(ground: Ground, workload: str) -> None:
+    assert strike_all(ground, FAULTS, workload, at_once=3) == {}
+
+
+def test_what_takes_slurm_a_minute_comes_to_what_the_table_says(ground: Ground) -> None:
+    assert strike_all(ground, [fault for fault in FAULTS if fault.slow], "command", at_once=6) == {}
+
+
+@pytest.mark.parametrize("accounting", [True])
+def test_what_comes_of_a_fault_is_the_same_where_slurm_keeps_accounts(ground: Ground) -> None:
+    """All other tests of the matrix are without."""
+    few = [by_name(name) for name in ("kill-2", "raise", "off", "time", "scancel", "preempted")]
+    assert strike_all(ground, few, "command", at_once=6) == {}

@@ -1,0 +1,13 @@
+"""Every fault once, on one real Slurm, all at the same time: on a program that counts and saves, and needs no torch.
+
+Those that take Slurm a minute are in test_matrix.py.
+"""
+
+from __future__ import annotations
+
+from faults.matrix import Ground, strike_all
+from faults.table import FAULTS
+
+
+def test_every_fault_comes_to_what_the_table_says(ground: Ground) -> None:
+    assert strike_all(ground, [fault for fault in FAULTS if not fault.slow], "command", at_once=20) == {}
