@@ -240,7 +240,10 @@ class Writer:
 
 def sample(node: int, step: int, now: float) -> dict[str, Any]:
     gpus = [{"index": gpu, "utilisation": (13 * gpu + 7 * node + step) % 100, "memory": 3e10} for gpu in range(GPUS)]
-    ranks = {str(node * GPUS + gpu): {"step": step, "seconds": 0.1, "phase": "training"} for gpu in range(GPUS)}
+    ranks = {
+        str(node * GPUS + gpu): {"step": step, "phase": "training", "step_seconds": 0.1, "busy_seconds": 0.08}
+        for gpu in range(GPUS)
+    }
     return {"time": now, "cpu": 12.5, "cpus": 64, "memory": 9e10, "memory_limit": 5e11, "gpus": gpus, "ranks": ranks}
 
 

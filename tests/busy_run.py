@@ -105,8 +105,9 @@ def _sample(node: int, tick: int) -> dict[str, Any]:
     ranks = {
         str(rank): {
             "step": WENT_ON_AT + 5 * tick,
-            "seconds": 1.9 if rank == SLOW_RANK else 0.95 + (rank + tick) % 7 / 100,
             "phase": "training",
+            "step_seconds": 1.9 + (rank + tick) % 7 / 100,
+            "busy_seconds": 1.8 if rank == SLOW_RANK else 0.95 + (rank + tick) % 7 / 100,
         }
         for rank in range(node * GPUS, (node + 1) * GPUS)
     }

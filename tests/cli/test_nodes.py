@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mistake import SLURM, USAGE, Desk, Mistake, rows
 
-CAPTURED = Path(__file__).parents[1] / "slurm" / "captured" / "sinfo-22.05.txt"
+CAPTURED = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-22.05.8.txt"
 JOB = 'workload = "synthetic"\n[resources]\nnodes = 2\ntime = "1h"\n'
 
 

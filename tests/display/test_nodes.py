@@ -16,7 +16,7 @@ from clusterctl.insight.room import Asked, Largest, room_for
 from clusterctl.slurm import Inventory
 from clusterctl.slurm.nodes import FIELDS, SEPARATOR, parse_nodes
 
-CAPTURED = Path(__file__).parents[1] / "slurm" / "captured" / "sinfo-22.05.txt"
+CAPTURED = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-22.05.8.txt"
 MakeConsole = Callable[..., tuple[Console, StringIO]]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.insight.room import Asked, Largest, asked_of, gpus_by_type, has_room, largest_now, mebibytes, room_for
+from clusterctl.insight.room import Asked, Largest, asked_of, gpus_by_type, has_room, largest_now, room_for
 from clusterctl.slurm import Inventory, Node, Partition
 from clusterctl.slurm.nodes import Gpus
 from clusterctl.spec import Resources
@@ -40,11 +40,6 @@ def test_what_a_job_asks_of_a_node_is_the_sum_over_its_tasks() -> None:
 def test_gpus_asked_for_as_gres_count(gres: str, gpus: int, kind: str) -> None:
     asked = asked_of(Resources(gres=gres))
     assert (asked.gpus, asked.gpu_type) == (gpus, kind)
-
-
-@pytest.mark.parametrize(("text", "size"), [("64G", 65536), ("1T", 1048576), ("2048K", 2), ("100", 100), ("5MB", 5)])
-def test_sizes_are_read_as_sbatch_reads_them(text: str, size: int) -> None:
-    assert mebibytes(text) == size
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from traces import BEAT, END, attempt, rank, trace
 
 from clusterctl.insight.findings import Findings
 from clusterctl.insight.signatures import Cause
-from clusterctl.insight.stragglers import stragglers
 from clusterctl.insight.why import explain
 from clusterctl.runs.heartbeats import Beat
 from clusterctl.runs.stages import Stage
@@ -65,19 +64,5 @@ def test_a_straggler_is_named_with_its_slowdown() -> None:
     assert "3.5 times" in found.cause
 
 
-def test_small_differences_and_lone_ranks_are_no_stragglers() -> None:
-    assert stragglers({0: BEAT, 1: replace(BEAT, busy_seconds=0.14)}) == []
-    assert stragglers({0: replace(BEAT, busy_seconds=0.0001), 1: replace(BEAT, busy_seconds=0.001)}) == []
-    assert stragglers({0: BEAT}) == []
-    assert stragglers({}) == []
-
-
-def test_of_two_ranks_the_slower_is_told_and_of_many_the_slowest_first() -> None:
-    slow = {n: replace(BEAT, busy_seconds=0.1 * (1 + n)) for n in (0, 3, 9)}
-    beats = {**dict.fromkeys(range(20, 30), BEAT), **slow}
-    assert [straggler.rank for straggler in stragglers(beats)] == [9, 3]
-    assert [round(straggler.slowdown) for straggler in stragglers(beats)] == [10, 4]
-
-
 def test_what_a_rank_does_besides_training_makes_it_no_straggler() -> None:
-    assert stragglers({0: BEAT, 1: replace(BEAT, busy_seconds=9.0, phase="evaluating"), 2: BEAT}) == []
+    assert of(BEAT, replace(BEAT, busy_seconds=9.0, phase="evaluating"), BEAT).cause_class is Cause.HEALTHY

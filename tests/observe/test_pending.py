@@ -22,7 +22,7 @@ from clusterctl.runs.layout import RunDir
 from clusterctl.slurm import Slurm
 
 Fabricate = Callable[..., RunDir]
-CAPTURED = Path(__file__).parents[1] / "slurm" / "captured" / "sinfo-22.05.txt"
+CAPTURED = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-22.05.8.txt"
 RUN = "a-20260101-000000-aaaa"
 NOW = 1_000_500.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,9 @@ class Queue:
     def __call__(self, cluster: object) -> Slurm:
         return Slurm(lambda command: command, {}, self._answer)
 
-    def _answer(self, argv: object, environment: object) -> subprocess.CompletedProcess[str]:
+    def _answer(self, argv: Sequence[str], environment: object) -> subprocess.CompletedProcess[str]:
+        if argv[0] != "squeue":
+            return subprocess.CompletedProcess([], 1, "", "Slurm accounting storage is disabled")
         self.questions += 1
         if self._silent:
             raise subprocess.TimeoutExpired("squeue", 10)
@@ -86,7 +88,7 @@ def test_a_run_that_ended_between_the_files_and_the_question_is_not_lost(fabrica
     run = fabricate(A, {"submission.json": {"job_id": "1"}, "attempts/0/host.json": {"start": 1}})
 
     class Ending(Queue):
-        def _answer(self, argv: object, environment: object) -> subprocess.CompletedProcess[str]:
+        def _answer(self, argv: Sequence[str], environment: object) -> subprocess.CompletedProcess[str]:
             run.finished_json.write_text('{"attempt": 0, "time": 9}')
             return super()._answer(argv, environment)
 

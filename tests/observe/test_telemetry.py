@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.observe.telemetry import Beat, Gpu, Sample, Telemetry, gpu_utilisation, latest_samples, parse_sample
-from clusterctl.runs.files import Lines, write_text
+from clusterctl.observe.telemetry import Gpu, RankSample, Sample, gpu_utilisation, latest_samples, parse_sample
+from clusterctl.runs.files import Lines
 from clusterctl.runs.layout import Attempt, RunDir
 
 RECORD = {
@@ -27,7 +27,7 @@ def attempt(tmp_path: Path) -> Attempt:
 
 def test_a_sample_is_read_field_by_field() -> None:
     assert parse_sample(RECORD) == Sample(
-        100.0, 5.0, 3.5, 8, 10, None, 1, 2, 3, 4, (Gpu(1, "H100", 90),), {3: Beat(step=7, phase="x")}
+        100.0, 5.0, 3.5, 8, 10, None, 1, 2, 3, 4, (Gpu(1, "H100", 90),), {3: RankSample(step=7, phase="x")}
     )
 
 
@@ -54,22 +54,4 @@ def test_the_last_sample_of_every_node_gives_the_use_of_all_gpus(attempt: Attemp
 
 
 def test_an_attempt_without_telemetry_has_none(attempt: Attempt) -> None:
-    assert latest_samples(attempt) == Telemetry(attempt).read() == {}
-
-
-def test_samples_are_read_as_they_come_and_anew_where_the_file_was_made_anew(attempt: Attempt) -> None:
-    lines = Lines(attempt.telemetry("node1"))
-    telemetry = Telemetry(attempt)
-
-    def times() -> list[float]:
-        return [sample.time for sample in telemetry.read()["node1"]]
-
-    for time in (1, 2):
-        lines.append({"time": time})
-    assert times() == [1, 2]
-    for time in (3, 4):
-        lines.append({"time": time, "pad": "x" * 20_000})
-    assert times() == times() == [1, 2, 3, 4]
-    write_text(attempt.telemetry("node1"), '{"time": 2}\n{"time": 4}\n')
-    Lines(attempt.telemetry("node1")).append({"time": 5})
-    assert times() == [2, 4, 5]
+    assert latest_samples(attempt) == {}

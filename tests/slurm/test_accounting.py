@@ -1,9 +1,10 @@
-"""What sacct says of a job and its steps; captured from the sandbox's Slurm 22.05."""
+"""What sacct says of a job and its steps; fixtures/README.md says where the answers are from."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from clusterctl.errors import SlurmError
 from clusterctl.slurm import Slurm
-from clusterctl.slurm.accounting import Accounted, ask_accounting, parse_accounting
+from clusterctl.slurm.accounting import Accounted, parse_accounting
 from clusterctl.slurm.queue import SEPARATOR
 
 CANCELLED = """55186820|CANCELLED by 0|0:0|node[1-2]|None
@@ -32,7 +33,7 @@ def answering(code: int, out: str, err: str = "") -> tuple[Slurm, list[Sequence[
 
 def test_the_job_comes_first_with_who_cancelled_it_then_its_steps() -> None:
     slurm, asked = answering(0, CANCELLED)
-    job, batch, step = ask_accounting(slurm, "55186820")
+    job, batch, step = slurm.accounted(["55186820"])
     assert job == Accounted("55186820", "CANCELLED", "0", 0, 0, "node[1-2]")
     assert (batch.step, batch.state, batch.exit_code) == ("55186820.batch", "FAILED", 15)
     assert step.nodes == "node[1-2]"
@@ -43,7 +44,25 @@ def test_the_job_comes_first_with_who_cancelled_it_then_its_steps() -> None:
 def test_where_there_is_no_accounting_it_is_an_error_with_slurms_words() -> None:
     slurm, _ = answering(1, "", "Slurm accounting storage is disabled\n")
     with pytest.raises(SlurmError, match="accounting storage is disabled"):
-        ask_accounting(slurm, "12")
+        slurm.accounted(["12"])
+
+
+@pytest.mark.parametrize(
+    ("version", "ends"),
+    [
+        ("22.05.8", ["COMPLETED", "FAILED", "CANCELLED"]),
+        (
+            "25.05",
+            ["OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "DEADLINE", "TIMEOUT", "CANCELLED", "BOOT_FAIL"],
+        ),
+    ],
+)
+def test_how_jobs_ended_is_read_of_every_version_and_what_goes_on_has_no_end(version: str, ends: list[str]) -> None:
+    text = (Path(__file__).parent / "fixtures" / f"sacct-{version}.txt").read_text()
+    lines = parse_accounting(text)
+    assert len(lines) == text.count("\n")
+    assert [line.ended for line in lines if line.ended] == ends
+    assert {line.job_id for line in lines if not line.ended and line.state in ("RUNNING", "REQUEUED", "SUSPENDED")}
 
 
 def test_foreign_lines_are_passed_over() -> None:

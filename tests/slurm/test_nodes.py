@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clusterctl.slurm.nodes import FIELDS, SEPARATOR, Gpus, parse_gpus, parse_nodes
 
-CAPTURED = Path(__file__).parent / "captured" / "sinfo-22.05.txt"
+CAPTURED = Path(__file__).parent / "fixtures" / "sinfo-22.05.8.txt"
 
 
 def line(**values: str) -> str:
@@ -106,6 +106,17 @@ def test_who_starts_jobs_is_told_by_state_and_flags(state: str, starts: bool) ->
 )
 def test_gpus_are_counted_by_type(gres: str, used: str, gpus: tuple[Gpus, ...]) -> None:
     assert parse_gpus(gres, used) == gpus
+
+
+def test_a_later_version_is_read_as_its_manual_pages_describe_it() -> None:
+    found = parse_nodes((CAPTURED.parent / "sinfo-25.05.txt").read_text(), 0.0)
+    assert found.skipped == 0
+    starts = {name for name, node in found.nodes.items() if node.can_start}
+    assert starts == {"gpu01", "gpu02", "mig01"}
+    assert found.nodes["gpu01"].gpus == (Gpus("h100", 8, 5),)
+    assert found.nodes["mig01"].gpus == (Gpus("1g.10gb", 14, 0), Gpus("3g.40gb", 2, 0))
+    assert found.nodes["cpu01"].gpus_free == 0
+    assert found.nodes["gpu03"].reason == "GPU 3 has fallen off the bus"
 
 
 def test_a_separator_in_a_reason_shifts_nothing() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.spec.values import AtLeast, Duration, parse_seconds, slurm_time
+from clusterctl.spec.values import AtLeast, Duration, mebibytes, parse_seconds, slurm_time
 
 
 @pytest.mark.parametrize(
@@ -55,3 +55,8 @@ def test_a_bare_number_counts_the_unit_of_its_key() -> None:
 def test_no_number_is_not_at_least_anything() -> None:
     with pytest.raises(ValueError, match="at least 0"):
         AtLeast(0).check(float("nan"))
+
+
+@pytest.mark.parametrize(("text", "size"), [("64G", 65536), ("1T", 1048576), ("2048K", 2), ("100", 100), ("5MB", 5)])
+def test_sizes_are_read_as_sbatch_reads_them(text: str, size: int) -> None:
+    assert mebibytes(text) == size

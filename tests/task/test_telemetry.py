@@ -39,7 +39,7 @@ def test_a_sample_has_the_machine_the_gpus_and_the_heartbeats_of_its_ranks(tmp_p
     assert (sample["time"], sample["seconds"]) == (105.0, 5.0)
     assert sample["cpus"] >= 1
     assert sample["gpus"] == [{"index": 0}]
-    assert sample["ranks"] == {"2": {"step": 120, "seconds": 0.031, "phase": "training"}}
+    assert sample["ranks"] == {"2": {"step": 120, "phase": "training", "step_seconds": 0.031, "busy_seconds": None}}
 
 
 def test_only_the_first_rank_of_a_node_samples_and_only_in_a_run(tmp_path: Path) -> None:

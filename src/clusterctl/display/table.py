@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from clusterctl.display.plain import duration, number, plain, rounded, share
+from clusterctl.display.units import bar
 from clusterctl.observe.pace import progress, seconds_left
 from clusterctl.runs.metrics import score_of
 from clusterctl.runs.stages import Stage
@@ -23,7 +24,6 @@ _STYLES = {Stage.FINISHED: "green", Stage.QUEUED: "yellow", Stage.CANCELLED: "di
 _AT_WORK = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
 _GAP = 2
 _BAR_CELLS = 10
-_PARTS = " ▏▎▍▌▋▊▉"
 
 
 class Column(NamedTuple):
@@ -119,9 +119,7 @@ def _bar(status: Status) -> str:
     done = progress(status.metrics)
     if done is None or status.stage in (Stage.QUEUED, Stage.STARTING):
         return ""
-    eighths = int(done * 8 * _BAR_CELLS)
-    bar = "█" * (eighths // 8) + _PARTS[eighths % 8].strip()
-    return f"{bar:<{_BAR_CELLS}}{int(done * 100):>4}%"
+    return f"{bar(done, _BAR_CELLS)}{int(done * 100):>4}%"
 
 
 def _time_left(status: Status, now: float) -> str:

@@ -1,8 +1,10 @@
-"""Numbers where there is little room: sizes, and the scales of charts. Standard library only."""
+"""Numbers where there is little room: sizes, bars, and the scales of charts. Standard library only."""
 
 from __future__ import annotations
 
 from clusterctl.display.plain import number
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def as_bytes(size: float) -> str:
@@ -23,3 +25,9 @@ def compact(value: float) -> str:
         if abs(value) < 1000:
             return f"{value:.3g}{unit}"
     return f"{value * 1e15:.2e}"
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of `width` characters, filled to `share` (0 to 1) in eighths of one: full only where all is done."""
+    whole, rest = divmod(int(min(1.0, max(0.0, share)) * width * 8), 8)
+    return ("█" * whole + _EIGHTHS[rest].strip()).ljust(width)

@@ -11,13 +11,14 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.spec.values import mebibytes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from clusterctl.slurm import Inventory, Node, Partition
     from clusterctl.spec import Resources
 
-_UNITS = {"K": 1 / 1024, "M": 1, "": 1, "G": 1024, "T": 1024 * 1024}  # MiB
 _PLAIN_FEATURE = re.compile(r"[\w.-]+")
 
 
@@ -76,12 +77,6 @@ def asked_of(resources: Resources) -> Asked:
         constraint=resources.constraint or "",
         exclusive=resources.exclusive,
     )
-
-
-def mebibytes(text: str) -> int:
-    """The MiB in "64G" as sbatch reads it: a bare number counts MiB."""
-    number, unit = re.fullmatch(r"(\d+)([KMGT]?)B?", text).groups()  # type: ignore[union-attr]  # spec's Memory
-    return int(int(number) * _UNITS[unit])
 
 
 def has_room(node: Node, asked: Asked) -> bool:

@@ -67,11 +67,11 @@ def _hang(attempt: AttemptTrace, rank: int, beat: Beat, words: str) -> Findings:
 
 
 def _slowed(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Findings | None:
-    slow = stragglers(beats)
+    slow = stragglers({rank: beat.busy_seconds for rank, beat in beats.items() if beat.phase == Stage.TRAINING})
     if not slow:
         return None
     worst = slow[0]
-    facts = [f"rank {other.rank} on {other.node}: {other.slowdown:.1f} times" for other in slow[1:4]]
+    facts = [f"rank {other.rank} on {beats[other.rank].host}: {other.slowdown:.1f} times" for other in slow[1:4]]
     words = (
         f"slows the others down: {worst.seconds * 1000:.0f} ms of a step for its own part, "
         f"{worst.slowdown:.1f} times the others' {worst.usual_seconds * 1000:.0f} ms"
@@ -83,7 +83,7 @@ def _slowed(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Findings | None
         CERTAIN,
         attempt.number,
         rank=worst.rank,
-        node=worst.node,
+        node=beat.host,
         stage=beat.phase,
         step=beat.step,
         facts=tuple(facts),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from clusterctl.observe.record import Record
     from clusterctl.runs.layout import Attempt
-    from clusterctl.slurm import QueuedJob
+    from clusterctl.slurm import JobState, QueuedJob
 
 Number = int | float
 _STAGES = frozenset(Stage)
@@ -54,6 +54,7 @@ class Answer:
     job: QueuedJob | None
     early: bool = False
     stale: bool = False
+    ended: JobState | None = None  # how a job that squeue no longer knows ended, by the accounting
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.observe.curve import Curve
 from clusterctl.observe.evidence import numbers_of
 from clusterctl.observe.growing_records import MOST_BYTES, GrowingRecords
-from clusterctl.observe.telemetry import parse_sample
+from clusterctl.observe.telemetry import parse_sample, telemetry_files
 from clusterctl.observe.timeline import AttemptTimeline
+from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clusterctl.observe.evidence import AttemptEvidence, Number
-    from clusterctl.observe.telemetry import Beat, Sample
+    from clusterctl.observe.telemetry import RankSample, Sample
     from clusterctl.runs.layout import RunDir
 
 SPLIT = ("sampling", "gathering", "compute", "communication")
@@ -61,8 +62,9 @@ class RankHistory:
     """What one rank's heartbeats said, as its node's leader noted them."""
 
     node: str
-    newest: Beat
+    newest: RankSample
     seconds: Curve = field(default_factory=lambda: Curve(60))  # of a step, over the time
+    busy: Curve = field(default_factory=lambda: Curve(60))  # the part of them in which it did not wait for others
 
 
 class History:
@@ -159,26 +161,27 @@ class History:
         return self.curves.setdefault(name, Curve())
 
     def _read_telemetry(self, attempt: int) -> None:
-        folder = self.run.attempt(attempt).telemetry("node").parent
-        files = sorted(folder.glob("*.jsonl")) if attempt >= self._telemetry_of else []
+        files = telemetry_files(self.run.attempt(attempt)) if attempt >= self._telemetry_of else {}
         if files and attempt > self._telemetry_of:
             self._telemetry_of = attempt
             with self.lock:
                 self.nodes.clear()
                 self.ranks.clear()
-        for path in files:
+        for node, path in files.items():
             for record in self._records(attempt, f"telemetry/{path.name}").read():
                 if (sample := parse_sample(record)) is not None:
                     with self.lock:
-                        self.nodes.setdefault(path.stem, NodeHistory(path.stem)).take(sample)
-                        self._take_ranks(path.stem, sample.time, sample.ranks)
+                        self.nodes.setdefault(node, NodeHistory(node)).take(sample)
+                        self._take_ranks(node, sample.time, sample.ranks)
 
-    def _take_ranks(self, node: str, time: float, ranks: Mapping[int, Beat]) -> None:
+    def _take_ranks(self, node: str, time: float, ranks: Mapping[int, RankSample]) -> None:
         for rank, sample in ranks.items():
             if rank not in self.ranks and len(self.ranks) >= _MOST_RANKS:
                 continue
             known = self.ranks.setdefault(rank, RankHistory(node, sample))
             known.newest = sample
-            if sample.seconds is not None:
-                known.seconds.add(time, sample.seconds)
-                self.step_seconds.add(time, sample.seconds)
+            if sample.step_seconds is not None:
+                known.seconds.add(time, sample.step_seconds)
+                self.step_seconds.add(time, sample.step_seconds)
+            if sample.busy_seconds is not None and sample.phase == Stage.TRAINING:
+                known.busy.add(time, sample.busy_seconds)

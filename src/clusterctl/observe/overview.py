@@ -23,7 +23,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from clusterctl.errors import ConfigError, SlurmError
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.slurm import Snapshot
+    from clusterctl.slurm.accounting import Accounted
     from clusterctl.spec import Cluster
 
 _LINES = 300  # of the log that are kept
@@ -123,6 +124,9 @@ class _Noted:
     def snapshot(self) -> Snapshot:
         self.kept = self.slurm.snapshot()
         return self.kept
+
+    def accounted(self, job_ids: Sequence[str]) -> tuple[Accounted, ...]:
+        return self.slurm.accounted(job_ids)
 
 
 class _Closely:

@@ -117,6 +117,8 @@ def _stage_by_slurm(evidence: Evidence, now: float) -> Stage:
             return _stage_by_files(evidence)
         if evidence.cancelled_at is not None:
             return Stage.CANCELLED
+        if evidence.answer is not None and evidence.answer.ended:
+            return _stage_of_ended(evidence, evidence.answer.ended)
         if last and last.exit_code is not None and not last.requeued:
             if evidence.record.allocation:
                 return Stage.CANCELLED  # TERM, and its allocation is gone
@@ -126,11 +128,15 @@ def _stage_by_slurm(evidence: Evidence, now: float) -> Stage:
     if job.state.waiting:
         return _stage_by_files(evidence) if _started_since(job, last) else Stage.QUEUED
     if job.state.ended:
-        ended = _STAGE_OF_ENDED_ALLOCATION if evidence.record.allocation else _STAGE_OF_ENDED_JOB
-        return ended.get(job.state, Stage.FAILED)
+        return _stage_of_ended(evidence, job.state)
     if last and last.requeued and not _started_again(evidence, last):
         return Stage.QUEUED  # Slurm is still taking the last attempt down
     return Stage.STARTING if last is None or _started_again(evidence, last) else _stage_by_files(evidence)
+
+
+def _stage_of_ended(evidence: Evidence, state: JobState) -> Stage:
+    known = _STAGE_OF_ENDED_ALLOCATION if evidence.record.allocation else _STAGE_OF_ENDED_JOB
+    return known.get(state, Stage.FAILED)
 
 
 def _stage_by_files(evidence: Evidence) -> Stage:

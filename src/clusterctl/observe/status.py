@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ConfigError, SlurmError
 from clusterctl.launch.adopt import adopt
+from clusterctl.observe.accounting import accounted
 from clusterctl.observe.evidence import Answer, read_evidence
 from clusterctl.observe.find import job_name, newest_first
 from clusterctl.observe.pace import progress, seconds_left
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.stages import Stage
-    from clusterctl.slurm import Snapshot
+    from clusterctl.slurm import JobState, Snapshot
     from clusterctl.spec import Cluster
 
 SCHEMA_VERSION = 1
@@ -81,6 +82,7 @@ def report(
         snapshot = snapshots[controller]
         if snapshot is not None:
             found[index] = answered(evidence, snapshot)
+    found = settled_by_accounting(found, slurm_of, clock)
     now = clock()
     return Report(now, tuple(judge(evidence, now) for evidence in found), tuple(problems))
 
@@ -104,6 +106,37 @@ def answered(evidence: Evidence, snapshot: Snapshot) -> Evidence:
         adopt(run, job_id)
     early = job is None and snapshot.taken_at <= (evidence.submitted_at or evidence.record.created)
     return replace(evidence, job_id=job_id, answer=Answer(job, early, stale=snapshot.problem is not None))
+
+
+def settled_by_accounting(
+    found: list[Evidence], slurm_of: Callable[[Cluster], Slurm], clock: Callable[[], float]
+) -> list[Evidence]:
+    """`found`, with how those jobs ended that squeue has forgotten and whose runs did not write it: lost, preempted."""
+    open_ends: dict[tuple[str, str | None], dict[RunDir, str]] = {}
+    for evidence in found:
+        if (job_id := _forgotten(evidence)) is not None:
+            open_ends.setdefault(evidence.record.controller, {})[evidence.record.run] = job_id
+    if not open_ends:
+        return found
+    clusters = {evidence.record.controller: evidence.record.cluster for evidence in found}
+    ends: dict[RunDir, JobState] = {}
+    for controller, jobs in open_ends.items():
+        for run, lines in accounted(jobs, slurm_of(clusters[controller]).accounted, clock=clock).items():
+            ends[run] = next(line.ended for line in lines if line.ended)
+    return [
+        replace(evidence, answer=replace(evidence.answer, ended=ends[evidence.record.run]))
+        if evidence.answer and evidence.record.run in ends
+        else evidence
+        for evidence in found
+    ]
+
+
+def _forgotten(evidence: Evidence) -> str | None:
+    """The job of a run whose end nothing tells: not its files, nor squeue, nor who cancelled it."""
+    answer = evidence.answer
+    if answer is None or answer.job or answer.early or answer.stale or evidence.cancelled_at is not None:
+        return None
+    return evidence.job_id if evidence.record.cluster.kind != "emulator" and not settled(evidence) else None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the nodes of an attempt do: the samples that their leaders write, the last ones or all of them."""
+"""What the nodes of an attempt do: the samples that their leaders write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.observe.lines import NO_FILE, last_lines, newest_first
-from clusterctl.runs.files import read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,12 +31,13 @@ class Gpu:
 
 
 @dataclass(frozen=True)
-class Beat:
-    """Where a rank stands by its last heartbeat; `seconds` is its recent step time."""
+class RankSample:
+    """What a rank's last heartbeat said; the names are those of `clusterctl.runs.heartbeats.Beat`."""
 
     step: float | None = None
-    seconds: float | None = None
     phase: str = ""
+    step_seconds: float | None = None
+    busy_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Sample:
     net_in: float | None = None
     net_out: float | None = None
     gpus: tuple[Gpu, ...] = ()
-    ranks: Mapping[int, Beat] = field(default_factory=dict)
+    ranks: Mapping[int, RankSample] = field(default_factory=dict)
 
 
 def parse_sample(record: Mapping[str, Any]) -> Sample | None:
@@ -68,7 +68,7 @@ def parse_sample(record: Mapping[str, Any]) -> Sample | None:
         **numbers,
         gpus=tuple(_typed(Gpu, gpu) for gpu in gpus if isinstance(gpu, dict)) if isinstance(gpus, list) else (),
         ranks={
-            int(rank): _typed(Beat, beat)
+            int(rank): _typed(RankSample, beat)
             for rank, beat in (ranks.items() if isinstance(ranks, dict) else ())
             if rank.isascii() and rank.isdigit() and isinstance(beat, dict)
         },
@@ -99,42 +99,10 @@ def telemetry_files(attempt: Attempt) -> dict[str, Path]:
         return {}
 
 
-class Telemetry:
-    """All samples of an attempt, read as they come. A file that its writer made anew is read anew."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self.attempt = attempt
-        self.nodes: dict[str, list[Sample]] = {}
-        self._seen: dict[str, tuple[int, int]] = {}  # inode and size
-
-    def read(self) -> dict[str, list[Sample]]:
-        """Node -> its samples, the oldest first. A node that wrote nothing since the last call costs one stat."""
-        for node, path in telemetry_files(self.attempt).items():
-            try:
-                status = path.stat()
-            except NO_FILE:
-                continue
-            now, before = (status.st_ino, status.st_size), self._seen.get(node)
-            if now == before:
-                continue
-            if before is None or before[0] != now[0] or now[1] < before[1]:
-                self.nodes[node] = [sample for record in read_lines(path) if (sample := parse_sample(record))]
-            else:
-                self._add(node, path, now[1] - before[1])
-            self._seen[node] = now
-        return self.nodes
-
-    def _add(self, node: str, path: Path, added_bytes: int) -> None:
-        known = self.nodes[node]
-        newest = known[-1].time if known else float("-inf")
-        # One line more than what was added: the last one was maybe torn.
-        samples = map(parse_sample, newest_first(last_lines(path, added_bytes + _LAST_BYTES)))
-        known += reversed([sample for sample in samples if sample is not None and sample.time > newest])
-
-
 _NUMBERS = {entry.name for entry in fields(Sample)} - {"gpus", "ranks"}
 _TYPES: dict[type, dict[str, tuple[type, ...]]] = {
-    cls: {entry.name: (str,) if entry.default == "" else (int, float) for entry in fields(cls)} for cls in (Gpu, Beat)
+    cls: {entry.name: (str,) if entry.default == "" else (int, float) for entry in fields(cls)}
+    for cls in (Gpu, RankSample)
 }
 
 

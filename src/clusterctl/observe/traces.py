@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import SlurmError
+from clusterctl.observe.accounting import accounted
 from clusterctl.observe.evidence import numbers_of
 from clusterctl.observe.lines import NO_FILE, last_records
 from clusterctl.runs.files import read_json
 from clusterctl.runs.heartbeats import Beat, read_beat
-from clusterctl.slurm.accounting import Accounted, ask_accounting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import Attempt
     from clusterctl.slurm import Slurm
+    from clusterctl.slurm.accounting import Accounted
     from clusterctl.spec import Cluster
 
 _TAIL_BYTES = 16_384
@@ -142,11 +143,12 @@ def gather(status: Status, clock: Callable[[], float] = time.time) -> Trace:
 
 def with_accounting(trace: Trace, slurm_of: Callable[[Cluster], Slurm]) -> Trace:
     """`trace` with what Slurm's accounting says of an ended job, where there is one; nothing depends on it."""
-    cluster, job_id = trace.status.record.cluster, trace.status.job_id
+    run, cluster, job_id = trace.status.record.run, trace.status.record.cluster, trace.status.job_id
     if job_id is None or cluster.kind == "emulator" or not trace.status.stage.ended:
         return trace
     try:
-        return replace(trace, accounted=ask_accounting(slurm_of(cluster), job_id))
+        told = accounted({run: job_id}, slurm_of(cluster).accounted, patient=False)
+        return replace(trace, accounted=told.get(run, ()))
     except SlurmError as error:
         return replace(trace, unknown=(*trace.unknown, f"Slurm's accounting: {error.message}"))
 

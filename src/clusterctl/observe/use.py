@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.runs.stages import Stage
+from clusterctl.spec.values import mebibytes
 
 if TYPE_CHECKING:
     from clusterctl.observe.history import History
     from clusterctl.observe.stage import Status
     from clusterctl.observe.timeline import AttemptTimeline, Span
-
-_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class GpuUse(NamedTuple):
@@ -72,7 +70,7 @@ def use_of(status: Status, history: History, now: float) -> Use:
         cpus_per_task=resources.cpus_per_task,
         gpus_per_node=resources.gpus_per_node or 0,
         time_limit=float(resources.time),
-        memory_asked=_bytes(resources.memory) if resources.memory else None,
+        memory_asked=float(mebibytes(resources.memory) * 2**20) if resources.memory else None,
         cpu_busiest=max(cpus, default=None),
         memory_highest=max(memory, default=None),
         gpus=tuple(
@@ -117,9 +115,3 @@ def _seconds_a_step(history: History) -> float:
         return mean
     rate = history.curves.get("steps_per_second")
     return 1 / mean if rate and (mean := rate.mean()) else 0.0
-
-
-def _bytes(memory: str) -> float:
-    """Slurm's sizes: a bare number counts megabytes."""
-    match = re.fullmatch(r"([0-9]+)([KMGT]?)B?", memory)
-    return int(match[1]) * _UNITS[match[2] or "M"] if match else 0.0

@@ -127,6 +127,11 @@ class RunDir:
         return self.path / "requeue.json"
 
     @property
+    def accounting_json(self) -> Path:
+        """What Slurm's accounting said of the job after its end, so that it is asked once."""
+        return self.path / "accounting.json"
+
+    @property
     def report(self) -> Path:
         """The HTML file of `clusterctl report`."""
         return self.path / "report.html"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.slurm.queue import SEPARATOR
+from clusterctl.slurm.queue import SEPARATOR, JobState, parse_state
 
 if TYPE_CHECKING:
-    from clusterctl.slurm.client import Slurm
+    from collections.abc import Iterable
 
 _FIELDS = ("JobID", "State", "ExitCode", "NodeList", "Reason")
 
@@ -24,11 +24,20 @@ class Accounted:
     signal: int
     nodes: str
 
+    @property
+    def job_id(self) -> str:
+        return self.step.partition(".")[0]
 
-def ask_accounting(slurm: Slurm, job_id: str) -> tuple[Accounted, ...]:
-    """Ask sacct for one job and its steps; raises SlurmError where there is no accounting, or no answer."""
-    words = ("-n", "-P", f"--delimiter={SEPARATOR}", "-o", ",".join(_FIELDS), "-j", job_id)
-    return parse_accounting(slurm.answer("sacct", *words))
+    @property
+    def ended(self) -> JobState | None:
+        """How the job ended; None of a step, and of a job that goes on by what the database knows."""
+        state = parse_state(self.state)
+        return state if self.step == self.job_id and state.ended else None
+
+
+def accounting_question(job_ids: Iterable[str]) -> tuple[str, ...]:
+    """The command line that asks for these jobs and their steps."""
+    return ("sacct", "-n", "-P", f"--delimiter={SEPARATOR}", "-o", ",".join(_FIELDS), "-j", ",".join(job_ids))
 
 
 def parse_accounting(text: str) -> tuple[Accounted, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
 from clusterctl.slurm import allocation
+from clusterctl.slurm.accounting import Accounted, accounting_question, parse_accounting
 from clusterctl.slurm.environment import built_environment
 from clusterctl.slurm.nodes import SINFO, Inventory, parse_nodes
 from clusterctl.slurm.queue import SQUEUE, Snapshot, parse_queue
@@ -111,6 +112,10 @@ class Slurm:
     def waiting(self, job_id: str) -> WaitingJob | None:
         """One job that waits, and why; None where Slurm knows no such job."""
         return parse_waiting(self.answer(*question(job_id)))
+
+    def accounted(self, job_ids: Sequence[str]) -> tuple[Accounted, ...]:
+        """What the database keeps of these jobs and their steps; raises SlurmError where there is no accounting."""
+        return parse_accounting(self.answer(*accounting_question(job_ids)))
 
     def allocation(self, job_id: str) -> Allocation | None:
         """The job with this number, if it is this user's own and Slurm knows it."""

@@ -128,7 +128,7 @@ def _parse_line(line: str) -> QueuedJob:
     job_id, state, reason, nodes, started, ended, restarts = values[:7]
     return QueuedJob(
         job_id=job_id,
-        state=_parse_state(state),
+        state=parse_state(state),
         reason="" if reason == "None" else reason,
         nodes=nodes,
         start_time=_parse_number(started),
@@ -138,7 +138,8 @@ def _parse_line(line: str) -> QueuedJob:
     )
 
 
-def _parse_state(text: str) -> JobState:
+def parse_state(text: str) -> JobState:
+    """The state that Slurm names, in squeue or in sacct."""
     try:
         return JobState(text)
     except ValueError:

@@ -154,6 +154,13 @@ def slurm_time(seconds: int) -> str:
     return f"{days}-{clock}" if days else clock
 
 
+def mebibytes(text: str) -> int:
+    """The MiB in a `Memory` such as "64G", as sbatch reads it: a bare number counts MiB."""
+    number, unit = re.fullmatch(r"(\d+)([KMGT]?)B?", text).groups()  # type: ignore[union-attr]
+    return int(int(number) * _MEBIBYTES[unit])
+
+
+_MEBIBYTES = {"K": 1 / 1024, "M": 1, "": 1, "G": 1024, "T": 1024 * 1024}
 Count = Annotated[int, AtLeast(1)]
 Natural = Annotated[int, AtLeast(0)]
 Positive = Annotated[float, Above(0)]

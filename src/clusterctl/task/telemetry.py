@@ -4,7 +4,7 @@
 
     {"time": ..., "seconds": 5.0, "cpu": 3.7, "cpus": 8, "memory": ..., "memory_limit": ..., "disk_read": ...,
      "disk_write": ..., "net_in": ..., "net_out": ..., "gpus": [{"index": 0, "utilisation": 97, ...}],
-     "ranks": {"2": {"step": 120, "seconds": 0.031, "phase": "training"}}}
+     "ranks": {"2": {"step": 120, "phase": "training", "step_seconds": 0.031, "busy_seconds": 0.028}}}
 
 `cpu` counts processors in use; memory is in bytes, the rates are in bytes a second, power in watts, temperature in
 degrees Celsius, utilisation and sm_activity in percent. `seconds` says how long a sample lasted: old ones are averaged
@@ -20,7 +20,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.runs.files import read_json
+from clusterctl.runs.heartbeats import read_beat
 from clusterctl.task.gpus import find_gpus
 from clusterctl.task.samples import SampleFile
 from clusterctl.task.usage import NodeUsage
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 INTERVAL_SECONDS = 5.0
 _FIRST_SECONDS = 1.0  # so that a short run has one too
+_OF_BEATS = ("step", "phase", "step_seconds", "busy_seconds")
 
 
 class Sampler:
@@ -70,16 +71,8 @@ class Sampler:
         )
 
     def _beats(self) -> dict[str, dict[str, Any]]:
-        found = {}
-        for rank in self.ranks:
-            try:
-                beat = read_json(self._attempt.heartbeat(rank))
-            except (OSError, ValueError):
-                continue
-            if isinstance(beat, dict):
-                names = {"step": "step", "seconds": "step_seconds", "phase": "phase"}
-                found[str(rank)] = {name: beat.get(key) for name, key in names.items()}
-        return found
+        beats = {rank: read_beat(self._attempt.heartbeat(rank)) for rank in self.ranks}
+        return {str(rank): {name: getattr(beat, name) for name in _OF_BEATS} for rank, beat in beats.items() if beat}
 
 
 def rates(before: Usage, now: Usage, seconds: float) -> dict[str, Any]:

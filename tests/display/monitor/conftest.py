@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from busy_run import NOW, busy_files
 
 from clusterctl.observe.overview import Overview
 from clusterctl.slurm import Snapshot
+from clusterctl.slurm.accounting import Accounted
 from clusterctl.slurm.queue import JobState, QueuedJob
 
 WAITING = {"submission.json": {"job_id": "4243"}}
@@ -22,6 +23,9 @@ class FakeSlurm:
         running = QueuedJob("4242", JobState.RUNNING, "", "node[0-3]", 1_000_260, None, 1, "")
         waiting = QueuedJob("4243", JobState.PENDING, "Resources", "", None, None, 0, "")
         return Snapshot({"4242": running, "4243": waiting}, NOW - 3)
+
+    def accounted(self, job_ids: Sequence[str]) -> tuple[Accounted, ...]:
+        return ()
 
 
 @pytest.fixture(autouse=True)

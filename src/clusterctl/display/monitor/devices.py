@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from clusterctl.display.braille import chart
-from clusterctl.display.monitor.lines import bar, fitted
+from clusterctl.display.monitor.lines import fitted
 from clusterctl.display.plain import duration, plain
-from clusterctl.display.units import as_bytes
-from clusterctl.insight.slow_ranks import Pace, stragglers
+from clusterctl.display.units import as_bytes, bar
+from clusterctl.insight.stragglers import stragglers
 
 if TYPE_CHECKING:
     from clusterctl.observe.history import History, NodeHistory
@@ -36,18 +36,17 @@ def devices(history: History, now: float, width: int, height: int) -> Text:
 def steps(history: History, width: int, height: int) -> Text:
     """How the time of a step is spent, which ranks hold the others up, and the band over the ranks."""
     lines = _split_lines(history, width)
-    paces = {rank: Pace(known.newest.seconds, known.newest.step) for rank, known in history.ranks.items()}
-    slow = stragglers(paces)
+    busy = {rank: known.busy.last for rank, known in history.ranks.items() if known.busy.last is not None}
+    slow = stragglers(busy)
     for straggler in slow[:4]:
-        late = f", {straggler.behind:.0f} steps behind" if straggler.behind else ""
         node = plain(history.ranks[straggler.rank].node)
-        lines.append(Text(f"rank {straggler.rank} ({node}): {straggler.slower:.1f}x the median{late}", "bold red"))
-    if paces and not slow:
-        lines.append(Text(f"{len(paces)} ranks, none of them a straggler", "dim"))
+        lines.append(Text(f"rank {straggler.rank} ({node}): {straggler.slowdown:.1f}x the others", "bold red"))
+    if busy and not slow:
+        lines.append(Text(f"{len(busy)} ranks, none of them a straggler", "dim"))
     room = height - len(lines) - 1
     points = history.step_seconds.points()
     if points and room >= 3:
-        lines.append(Text("seconds a step: mean, and the band over ranks", "bold"))
+        lines.append(Text("seconds a step, band over ranks", "bold"))
         lines += chart(points, width, room, "yellow").split("\n")
     return fitted(lines or [Text("no steps yet", "dim")], width, height)
 

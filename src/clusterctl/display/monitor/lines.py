@@ -9,8 +9,6 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-
 
 def fitted(lines: Sequence[Text], width: int, height: int) -> Text:
     """At most `height` lines, each cut at `width` columns; of lines that are left out, the last one says so."""
@@ -20,13 +18,6 @@ def fitted(lines: Sequence[Text], width: int, height: int) -> Text:
     for line in shown:
         line.truncate(width, overflow="ellipsis")
     return Text("\n").join(shown)
-
-
-def bar(share: float, width: int) -> str:
-    """A bar of `width` characters, filled to `share` (0 to 1) in eighths of one."""
-    eighths = round(min(1.0, max(0.0, share)) * width * 8)
-    whole, rest = divmod(eighths, 8)
-    return ("█" * whole + (_EIGHTHS[rest] if rest else "")).ljust(width)
 
 
 def beside(left: Text, right: Text, left_width: int, gap: int = 2) -> Text:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clusterctl.display.monitor.lines import bar, fitted
+from clusterctl.display.monitor.lines import fitted
 from clusterctl.display.plain import duration, number, plain, share
 from clusterctl.display.table import note
+from clusterctl.display.units import bar
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.text import Text
 
 from clusterctl.display.braille import chart
-from clusterctl.display.monitor.lines import bar, beside, fitted
+from clusterctl.display.monitor.lines import beside, fitted
 from clusterctl.display.monitor.run_rows import stage_style
 from clusterctl.display.plain import duration, number, plain, share
-from clusterctl.display.units import compact
+from clusterctl.display.units import bar, compact
 from clusterctl.observe.pace import seconds_left
 
 if TYPE_CHECKING:

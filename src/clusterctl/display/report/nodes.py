@@ -8,7 +8,7 @@ from clusterctl.display.plain import number
 from clusterctl.display.report.charts import line_chart
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.display.report.sections import section, since
-from clusterctl.insight.slow_ranks import Pace, stragglers
+from clusterctl.insight.stragglers import stragglers
 
 if TYPE_CHECKING:
     from clusterctl.display.report.post_mortem import PostMortem
@@ -44,21 +44,21 @@ def _ranks(told: PostMortem) -> Markup:
     known = sorted(told.history.ranks.items())
     if not known:
         return Markup() if told.history.nodes else tag("p", "This run has no telemetry.", class_="faint")
-    paces = {rank: Pace(of_rank.seconds.mean(), of_rank.newest.step) for rank, of_rank in known}
-    slow = {straggler.rank for straggler in stragglers(paces)}
+    busy = {rank: of_rank.busy.mean() for rank, of_rank in known}
+    slow = {straggler.rank for straggler in stragglers(busy)}
     rows = []
     for rank, of_rank in known[:256]:
         points, mean = of_rank.seconds.points(), of_rank.seconds.mean()
         fastest = min((point.low for point in points), default=None)
         slowest = max((point.high for point in points), default=None)
-        numbers = (number(of_rank.newest.step, 0), number(fastest), number(mean), number(slowest))
+        numbers = (number(of_rank.newest.step, 0), number(fastest), number(mean), number(slowest), number(busy[rank]))
         cells = [
             tag("td", str(rank), class_="number"),
             tag("td", of_rank.node),
             *(tag("td", text or "-", class_="number") for text in numbers),
         ]
         rows.append(tag("tr", join(cells), class_="bad" if rank in slow else None))
-    names = ("rank", "node", "step", "fastest s", "mean s", "slowest s")
+    names = ("rank", "node", "step", "fastest s", "mean s", "slowest s", "of its own s")
     header = tag("tr", join([tag("th", name, class_=None if name == "node" else "number") for name in names]))
     table = tag("div", tag("table", tag("thead", header), tag("tbody", join(rows))), class_="scroll")
     return join([table, tag("p", "In red: ranks that hold the others up.", class_="faint") if slow else Markup()])

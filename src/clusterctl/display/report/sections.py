@@ -49,6 +49,7 @@ def summary(told: PostMortem) -> Markup:
         ("Slurm job", status.job_id or ""),
     )
     cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text]
+    eventful = status.stage is not Stage.FINISHED or status.attempts > 1
     verdict = status.stage.value if status.sure else f"{status.stage}?"
     style = "good" if status.stage is Stage.FINISHED else "bad" if status.stage.ended else "waits"
     code = f", exit code {status.exit_code}" if status.exit_code else ""
@@ -58,7 +59,7 @@ def summary(told: PostMortem) -> Markup:
         [
             tag("p", tag("span", verdict, class_=f"stage {style}"), code, tag("span", when + until, class_="faint")),
             tag("dl", join(cells), class_="facts"),
-            section("Why", tag("pre", "\n".join(told.findings))) if told.findings else Markup(),
+            section("Why", tag("pre", "\n".join(told.findings))) if told.findings and eventful else Markup(),
         ]
     )
 

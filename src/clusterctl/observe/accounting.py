@@ -1,0 +1,81 @@
+"""What Slurm's accounting says of a job after its end: asked once a run, and kept in its directory.
+
+Its database is shared by the whole site, and many sites have none: who asked in vain asks again an hour later.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.errors import SlurmError
+from clusterctl.runs.files import read_json, write_json
+from clusterctl.slurm.accounting import Accounted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from clusterctl.runs.layout import RunDir
+
+AGAIN_SECONDS = 3600.0
+
+
+def accounted(
+    jobs: Mapping[RunDir, str],
+    ask: Callable[[Sequence[str]], tuple[Accounted, ...]],
+    *,
+    patient: bool = True,
+    clock: Callable[[], float] = time.time,
+) -> dict[RunDir, tuple[Accounted, ...]]:
+    """What is known of the end of these runs' jobs, asked with one question for all of which nothing is kept.
+
+    `patient`: not to ask again about those that were asked for in vain within the hour; then nothing is raised. Else
+    raises SlurmError where there is no answer.
+    """
+    found, missing = {}, {}
+    for run, job_id in jobs.items():
+        known, asked_at = _kept(run, job_id)
+        if known:
+            found[run] = known
+        elif not patient or not 0 <= clock() - asked_at < AGAIN_SECONDS:
+            missing[run] = job_id
+    if not missing:
+        return found
+    told: tuple[Accounted, ...] = ()
+    try:
+        told = ask(sorted(set(missing.values())))
+    except SlurmError:
+        if not patient:
+            raise
+    for run, job_id in missing.items():
+        lines = tuple(line for line in told if line.job_id == job_id)
+        if any(line.ended for line in lines):
+            found[run] = lines
+        _keep(run, job_id, found.get(run, ()), clock())
+    return found
+
+
+def _kept(run: RunDir, job_id: str) -> tuple[tuple[Accounted, ...], float]:
+    """What is kept of this job, none of an older one, and when it was asked for."""
+    try:
+        record = read_json(run.accounting_json)
+        if record["job_id"] != job_id:
+            return (), 0.0
+        return tuple(_line(line) for line in record["lines"]), float(record["time"])
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return (), 0.0
+
+
+def _keep(run: RunDir, job_id: str, lines: Sequence[Accounted], now: float) -> None:
+    with suppress(OSError):  # somebody else's run, or a full disk
+        write_json(run.accounting_json, {"time": now, "job_id": job_id, "lines": [asdict(line) for line in lines]})
+
+
+def _line(record: dict[str, Any]) -> Accounted:
+    line = Accounted(**record)
+    texts, numbers = (line.step, line.state, line.by, line.nodes), (line.exit_code, line.signal)
+    if not all(isinstance(text, str) for text in texts) or not all(type(number) is int for number in numbers):
+        raise ValueError(f"no line of sacct's: {record}")
+    return line

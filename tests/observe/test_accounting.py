@@ -1,0 +1,118 @@
+"""How jobs ended that squeue has forgotten: Slurm's accounting is asked once, and its answer kept."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from clusterctl.errors import SlurmError
+from clusterctl.observe.accounting import AGAIN_SECONDS, accounted
+from clusterctl.observe.status import report
+from clusterctl.observe.traces import gather, with_accounting
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+from clusterctl.slurm import Slurm
+from clusterctl.slurm.queue import SEPARATOR
+
+Fabricate = Callable[..., RunDir]
+RUNS = [f"{name}-20260101-000000-{name * 4}" for name in "abcd"]
+NOW = 1_000_500.0
+ENDED = {"start": 1_000_000, "end": 1_000_100, "exit_code": 143, "signal": "TERM"}  # neither limit nor cancel
+
+
+class Site:
+    """A Slurm whose squeue has forgotten every job; sacct says these lines (fields apart by `|`), or nothing."""
+
+    def __init__(self, *lines: str, down: bool = False) -> None:
+        self.lines, self.down = lines, down
+        self.asked: list[str] = []
+
+    def __call__(self, cluster: object) -> Slurm:
+        return Slurm(lambda command: command, {}, self._answer)
+
+    def _answer(self, argv: Sequence[str], environment: object) -> subprocess.CompletedProcess[str]:
+        if argv[0] == "squeue":
+            return subprocess.CompletedProcess(argv, 0, "", "")
+        self.asked.append(argv[-1])
+        if self.down:
+            return subprocess.CompletedProcess(argv, 1, "", "Slurm accounting storage is disabled")
+        return subprocess.CompletedProcess(argv, 0, "\n".join(self.lines).replace("|", SEPARATOR), "")
+
+    def stages(self, *runs: RunDir, now: float = NOW) -> list[Stage]:
+        return [status.stage for status in report(runs, self, lambda: now).statuses]
+
+
+@pytest.fixture
+def lost(fabricate: Fabricate) -> list[RunDir]:
+    """Four runs of the jobs 10 to 13 that wrote nothing of their end."""
+    files = [{"submission.json": {"job_id": str(10 + number)}} for number in range(4)]
+    return [fabricate(run, tables) for run, tables in zip(RUNS, files, strict=True)]
+
+
+def test_one_question_settles_all_and_no_further_one_is_asked(lost: list[RunDir]) -> None:
+    site = Site(
+        "10|NODE_FAIL|1:0|n1|None", "11|CANCELLED by 7|0:15|n1|None", "11.0|FAILED|15:0|n1|", "12|TIMEOUT|0:0||"
+    )
+    expected = [Stage.FAILED, Stage.CANCELLED, Stage.TIMED_OUT, Stage.LOST]
+    assert site.stages(*lost) == expected
+    assert site.asked == ["10,11,12,13"]
+    assert site.stages(*lost) == expected
+    assert len(site.asked) == 1
+
+
+def test_who_cancelled_what_looked_preempted_is_told_by_the_database(fabricate: Fabricate) -> None:
+    run = fabricate(RUNS[0], {"submission.json": {"job_id": "10"}, "attempts/0/host.json": {"job_id": "10", **ENDED}})
+    assert Site().stages(run) == [Stage.PREEMPTED]
+    run.accounting_json.unlink()
+    assert Site("10|CANCELLED by 7|0:15|n1|None").stages(run) == [Stage.CANCELLED]
+
+
+def test_without_accounting_runs_read_as_before_and_it_is_asked_once_an_hour(lost: list[RunDir]) -> None:
+    site = Site(down=True)
+    for now in (NOW, NOW + 5, NOW + AGAIN_SECONDS - 1):
+        assert site.stages(*lost, now=now) == [Stage.LOST] * 4
+    assert len(site.asked) == 1
+    site.stages(*lost, now=NOW + AGAIN_SECONDS)
+    assert len(site.asked) == 2
+
+
+def test_a_job_that_goes_on_by_the_database_is_asked_for_again(lost: list[RunDir]) -> None:
+    assert Site("10|RUNNING|0:0|n1|").stages(lost[0]) == [Stage.LOST]
+    assert Site("10|COMPLETED|0:0|n1|").stages(lost[0], now=NOW + AGAIN_SECONDS) == [Stage.FINISHED]
+
+
+def test_runs_of_one_allocation_share_the_answer(lost: list[RunDir]) -> None:
+    site = Site("10|TIMEOUT|0:0|n1|")
+    told = accounted({lost[0]: "10", lost[1]: "10"}, site(None).accounted, clock=lambda: NOW)
+    assert [told[run][0].state for run in lost[:2]] == ["TIMEOUT", "TIMEOUT"]
+    assert site.asked == ["10"]
+
+
+def test_why_reads_what_status_kept_and_asks_again_where_that_was_in_vain(lost: list[RunDir]) -> None:
+    site = Site("10|CANCELLED by 7|0:15|n1|None")
+    status, in_vain = report(lost[:2], site, lambda: NOW).statuses
+    assert with_accounting(gather(status), site).accounted[0].by == "7"
+    assert site.asked == ["10,11"]
+    assert with_accounting(gather(in_vain), site).accounted == ()
+    assert site.asked == ["10,11", "11"]
+    silent = with_accounting(gather(in_vain), Site(down=True))
+    assert "accounting storage is disabled" in silent.unknown[-1]
+
+
+def test_an_answer_about_an_earlier_job_of_the_run_counts_for_nothing(lost: list[RunDir]) -> None:
+    Site("10|TIMEOUT|0:0|n1|").stages(lost[0])
+    assert accounted({lost[0]: "99"}, Site()(None).accounted) == {}
+
+
+@pytest.mark.parametrize("content", ["", "[]", "null", '{"job_id": "10"}', '{"job_id": "10", "time": 1, "lines": [{}]}',
+                                     '{"job_id": "10", "time": 1e999, "lines": [7]}'])  # fmt: skip
+def test_a_damaged_note_is_as_none(lost: list[RunDir], content: str) -> None:
+    lost[0].accounting_json.write_text(content)
+    assert Site("10|TIMEOUT|0:0|n1|").stages(lost[0]) == [Stage.TIMED_OUT]
+
+
+def test_whoever_insists_hears_why_there_is_no_answer(lost: list[RunDir]) -> None:
+    with pytest.raises(SlurmError, match="disabled"):
+        accounted({lost[0]: "10"}, Site(down=True)(None).accounted, patient=False)
