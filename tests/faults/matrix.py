@@ -60,7 +60,7 @@ def strike_all(ground: Ground, faults: Iterable[Fault], workload: str, at_once: 
     calm.submit()
     calm.go_on()
     failures: dict[str, Any] = {}
-    if any(fault.prepare for fault in faults):
+    if any(fault.prepare for fault in faults):  # it makes what they damage
         wait_until(calm.run.finished_json.exists, 120, "the undisturbed run")
 
     def struck(fault: Fault) -> None:

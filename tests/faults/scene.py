@@ -56,7 +56,7 @@ has been struck (`Scene.go_on`), so that it cannot be faster than its fault."""
 def job_file(workload: str) -> str:
     """Two nodes of two ranks; the watchdog is impatient, and every rank listens to what `inside` tells it to do."""
     return WORKLOADS[workload] + (
-        "[resources]\nnodes = 2\ntasks_per_node = 2\n"
+        '[resources]\nnodes = 2\ntasks_per_node = 2\nmemory = "3G"\n'
         '[checkpoint]\nevery = "1s"\n[watchdog]\nfloor = 8\nfactor = 5\n'
         f"[env]\nPYTHONPATH = {json.dumps(str(INSIDE))}\n"
     )

@@ -267,7 +267,6 @@ FAULTS = (
         inflict=eat_memory,
         cause=Cause.HOST_MEMORY,
         rank=2,
-        settings={"resources.memory": '"3G"'},
         program=Outcome.FAILS,
     ),
     Fault(name="off", words="a node powered off", inflict=switch_off, cause=Cause.NODE, own_nodes=3),
