@@ -61,7 +61,7 @@ def strike_all(ground: Ground, faults: Iterable[Fault], workload: str, at_once: 
     calm.go_on()
     failures: dict[str, Any] = {}
     if any(fault.prepare for fault in faults):  # it makes what they damage
-        wait_until(calm.run.finished_json.exists, 120, "the undisturbed run")
+        wait_until(calm.run.finished_json.exists, 300, "the undisturbed run")
 
     def struck(fault: Fault) -> None:
         try:
@@ -95,8 +95,8 @@ def strike(ground: Ground, fault: Fault, calm: Scene) -> None:
         assert_cause(fault, scene.why())
         assert not scene.run.finished_json.exists()
     else:
-        wait_until(scene.run.finished_json.exists, 120, f"the end of {scene.run.id}")
-        wait_until(calm.run.finished_json.exists, 120, "the undisturbed run")
+        wait_until(scene.run.finished_json.exists, 300, f"the end of {scene.run.id}")
+        wait_until(calm.run.finished_json.exists, 300, "the undisturbed run")
         assert scene.losses() == calm.losses(), "other losses than those of an undisturbed run"
         found = scene.why()
         assert found["class"] == "finished", found
@@ -112,7 +112,7 @@ def strike(ground: Ground, fault: Fault, calm: Scene) -> None:
 
 def last_word(scene: Scene) -> None:
     """Wait until the run has ended, and Slurm has noticed."""
-    wait_until(lambda: scene.ended(0), 150, f"the end of {scene.run.id}")
+    wait_until(lambda: scene.ended(0), 300, f"the end of {scene.run.id}")
     stages = ("failed", "timed-out", "cancelled")
     wait_until(lambda: scene.stage.status(scene.run)["stage"] in stages, 60, f"{scene.run.id} to have failed")
 
