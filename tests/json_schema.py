@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+
+import clusterctl
+
+SCHEMAS = Path(clusterctl.__file__).parent / "schemas"
 
 _TYPES = {
     "string": lambda value: isinstance(value, str),
@@ -16,6 +22,11 @@ _TYPES = {
 }
 _KNOWN = {"$schema", "$defs", "$ref", "title", "description", "type", "const", "enum", "required", "properties",
           "additionalProperties", "items"}  # fmt: skip
+
+
+def schema(name: str) -> dict[str, Any]:
+    """What clusterctl promises of an output: `status`, `nodes-for` ..."""
+    return dict(json.loads((SCHEMAS / f"{name}.json").read_text()))
 
 
 def violations(value: Any, schema: dict[str, Any]) -> list[str]:

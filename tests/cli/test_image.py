@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from image_archive import file, write_archive
+from json_schema import schema, violations
 from rich.console import Console
 
 from clusterctl import cli
@@ -44,9 +45,11 @@ def test_an_archive_is_imported_listed_inspected_verified_and_removed(typed: Typ
     assert out.splitlines()[1].split()[0] == "made"
     assert out.splitlines()[1].split()[-1] == "made.tar"
     listed = json.loads(typed("list", "-o", "json")[1])
-    assert (listed["schema_version"], [one["name"] for one in listed["images"]]) == (1, ["made"])
+    assert [one["name"] for one in listed["images"]] == ["made"]
+    assert violations(listed, schema("image-list")) == []
     inspected = json.loads(typed("inspect", "made")[1])
     assert inspected == {"schema_version": 1, **listed["images"][0]}
+    assert violations(inspected, schema("image-inspect")) == []
     assert inspected["environment"] == {"A": "1"}
     assert typed("verify")[:2] == (0, "made: ok\n")
     Path(inspected["path"]).write_text("no squashfs any more")

@@ -5,16 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
+from json_schema import schema, violations
 from mistake import SLURM, USAGE, Desk, Mistake, rows
 
 CAPTURED = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-22.05.8.txt"
 JOB = 'workload = "synthetic"\n[resources]\nnodes = 2\ntime = "1h"\n'
-
-
-@pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Desk:
-    return Desk(tmp_path, monkeypatch, capfdbinary)
 
 
 def answer_as_captured(desk: Desk, sbatch: str = "exit 1") -> None:
@@ -35,7 +30,8 @@ def test_programs_get_every_node_with_a_version(desk: Desk) -> None:
     answer_as_captured(desk)
     code, out, _ = desk.type("nodes -o json")
     record = json.loads(out)
-    assert (code, record["schema_version"], record["cluster"]) == (0, 1, "site")
+    assert (code, record["cluster"]) == (0, "site")
+    assert violations(record, schema("nodes")) == []
     assert [node["name"] for node in record["nodes"]] == ["node1", "node2", "node3", "node4"]
     assert record["partitions"][0]["largest_now"] == {"nodes": 2, "cpus_per_node": 14, "gpus_per_node": 2}
     assert record["partitions"][0]["gpus"] == {"gpu": {"free": 5, "total": 16}}
@@ -51,6 +47,7 @@ def test_where_a_job_fits_is_slurms_word_besides_ours(desk: Desk) -> None:
     record = json.loads(desk.type("nodes --for ./job.toml -o json")[1])
     assert (record["partitions"][0]["fits_now"], record["partitions"][0]["nodes_with_room"]) == (True, 3)
     assert (record["estimate"]["nodes"], record["refused"]) == ("node[1-2]", None)
+    assert violations(record, schema("nodes-for")) == []
     assert desk.run_directories() == []
 
 

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 from mistake import NOT_FOUND, SLURM, USAGE, Desk, Mistake, rows
 
 JOB = 'workload = "synthetic"\n[resources]\nnodes = 2\n'
 HELD = "printf '12\\037RUNNING\\0371\\037N/A\\037N/A\\037node1\\037\\n'"
 PENDING = HELD.replace("RUNNING", "PENDING")
-
-
-@pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Desk:
-    return Desk(tmp_path, monkeypatch, capfdbinary)
 
 
 @rows(

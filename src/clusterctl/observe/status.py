@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.spec import Cluster
 
 SCHEMA_VERSION = 1
-SCHEMA = Path(__file__).with_name("status_schema.json")
+SCHEMA = Path(__file__).parents[1] / "schemas" / "status.json"
 """What `to_json` gives, as JSON Schema. A new key needs no new version; a changed or missing one does."""
 
 
@@ -172,7 +172,7 @@ def newest(folder: Path, wanted: Filter, count: int | None, ended: Ended | None 
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """What `status -o json` prints; `status_schema.json` describes it."""
+    """What `status -o json` prints; `schemas/status.json` describes it."""
     runs = [run_record(status, report.as_of) for status in report.statuses]
     return {"schema_version": SCHEMA_VERSION, "as_of": report.as_of, "runs": runs}
 

@@ -1,0 +1,13 @@
+"""A desk to type at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from mistake import Desk
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Desk:
+    return Desk(tmp_path, monkeypatch, capfdbinary)

@@ -1,0 +1,62 @@
+"""What commands print for programs is what their schemas promise; others are held to theirs where they are tested."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+from json_schema import SCHEMAS, schema, violations
+from mistake import Desk
+from sandbox_fixture import RunningSandbox
+from scenario import CLUSTERCTL
+
+from clusterctl import cli
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("config-show", ["config", "show", "cora"]),
+        ("doctor", ["doctor", "--cluster", "local"]),
+        ("sandbox-status", ["sandbox", "status"]),
+    ],
+)
+def test_an_output_for_programs_is_as_its_schema_says(
+    name: str,
+    words: list[str],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path_factory.mktemp("home")
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    monkeypatch.setenv("CLUSTERCTL_RUNS", str(folder / "runs"))
+    monkeypatch.setenv("CLUSTERCTL_CLUSTER", "local")
+    cli.run([*words, "-o", "json"])
+    assert violations(json.loads(capsys.readouterr().out), schema(name)) == []
+
+
+def test_so_is_the_status_of_a_sandbox_that_is_up(sandbox: RunningSandbox) -> None:
+    words = [CLUSTERCTL, "sandbox", "status", "-o", "json"]
+    done = subprocess.run(words, env=sandbox.environment, capture_output=True, text=True, check=True, timeout=60)
+    content = json.loads(done.stdout)
+    assert violations(content, schema("sandbox-status")) == []
+    assert (content["up"], len(content["nodes"])) == (True, 4)
+
+
+def test_so_is_what_submit_prints(desk: Desk) -> None:
+    desk.use_slurm(sbatch="echo Submitted batch job 7")
+    desk.write("job.toml", 'workload = "command"\nargv = ["true"]\n')
+    code, out, err = desk.type("submit ./job.toml -o json")
+    assert (code, err) == (0, "")
+    assert violations(json.loads(out), schema("submit")) == []
+    assert json.loads(out)["job_id"] == "7"
+
+
+def test_every_schema_has_a_version_and_a_title_that_is_typed() -> None:
+    assert len(list(SCHEMAS.glob("*.json"))) >= 10
+    for path in SCHEMAS.glob("*.json"):
+        found = schema(path.stem)
+        assert found["properties"]["schema_version"] == {"const": 1}, path
+        assert found["title"].startswith("clusterctl "), path
