@@ -20,7 +20,9 @@ def reference() -> dict[Path, str]:
     from clusterctl.cli import COMMANDS
 
     subcommands = [["config", name] for name in ("show", "keys", "list")]
-    subcommands += [["image", name] for name in ("build", "import", "list", "inspect", "verify", "prune")]
+    subcommands += [["image", name] for name in ("build", "import", "list", "inspect", "verify", "prune", "run")]
+    subcommands += [["data", name] for name in ("generate", "prepare")]
+    subcommands += [["sandbox", name] for name in ("up", "down", "status", "node")]
     commands = [_page(words) for words in ([], *([name] for name in COMMANDS), *subcommands)]
     return {
         DOCS / "reference" / "commands.md": "\n".join(["# Commands\n\nGenerated from `--help`.\n", *commands]),
