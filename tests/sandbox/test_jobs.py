@@ -29,7 +29,7 @@ def test_a_batch_script_runs_two_tasks_on_each_of_two_nodes(sandbox: RunningSand
 def test_nodes_have_a_name_an_address_and_shared_memory_of_their_own(sandbox: RunningSandbox) -> None:
     said = sandbox.call(
         *("srun", "--nodes=2", "--ntasks-per-node=1", "bash", "-c"),
-        "getent hosts $(hostname); touch /dev/shm/$(hostname); sleep 0.2; ls /dev/shm; id -u",
+        "getent hosts $(hostname); touch /dev/shm/$(hostname); sleep 0.2; cd /dev/shm; ls -d node*; id -u",
     ).split()
     names = {word for word in said if word.startswith("node")}
     addresses = {word for word in said if word.startswith("10.")}
