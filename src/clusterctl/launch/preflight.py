@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 LEAST_FREE_BYTES = 64 * 2**20  # for logs, events and metrics; checkpoints need more
 LEAST_FREE_FILES = 1000
 LEAST_PYTHON = (3, 11)
-# Of one machine alone, always: nobody exports them to other nodes.
-MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 
 
 class Obstacle(NamedTuple):

@@ -3,35 +3,16 @@
 clusterctl submit deep-sage --set data.root=/data/Reddit --follow
 torchrun --standalone --nproc-per-node 4 -m clusterctl.workloads.deep_sage jobs/deep-sage-cora.toml
 
-One layer more than `reddit`, and an outermost hop of 4 * 4 * 4 neighbours a seed instead of 25 * 10.
+The program of `reddit` with settings of its own: one layer more, and an outermost hop of 4 * 4 * 4 neighbours a seed
+instead of 25 * 10.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-
-from clusterctl.runs.stages import Stage
-from clusterctl.task.task import joined
-from clusterctl.training.loop import fit
-from clusterctl.training.node_classification import NodeClassification
-from clusterctl.workloads.reddit_format import raw_identity, shared_raw_graph
+from clusterctl.workloads.reddit import main
 from clusterctl.workloads.standalone import run_alone
 
-if TYPE_CHECKING:
-    from clusterctl.runs.events import Events
-    from clusterctl.runs.layout import Attempt
-    from clusterctl.runs.place import Place
-    from clusterctl.runs.signals import StopRequest
-    from clusterctl.spec import DeepSageTrain, Job
-
-
-def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: StopRequest) -> None:
-    train = cast("DeepSageTrain", job.train)
-    identity = raw_identity(job.data.root)
-    with joined(job, train.device, place, attempt, events, stop) as task:
-        events.stage(Stage.LOADING)
-        fit(NodeClassification(shared_raw_graph(task, identity), train, task), train, task)
-
+__all__ = ["main"]
 
 if __name__ == "__main__":
     run_alone("deep-sage", main)

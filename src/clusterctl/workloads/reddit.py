@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import Attempt
     from clusterctl.runs.place import Place
     from clusterctl.runs.signals import StopRequest
-    from clusterctl.spec import Job, RedditTrain
+    from clusterctl.spec import Job, NodeTrain
 
 
 def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: StopRequest) -> None:
-    train = cast("RedditTrain", job.train)
+    train = cast("NodeTrain", job.train)
     identity = raw_identity(job.data.root)
     with joined(job, train.device, place, attempt, events, stop) as task:
         events.stage(Stage.LOADING)
