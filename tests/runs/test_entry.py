@@ -92,6 +92,21 @@ def test_an_exit_code_passes_through(run: RunDir) -> None:
     assert (done.returncode, events[-1]["code"]) == (3, 3)
 
 
+def test_what_is_to_be_done_at_exit_is_done_in_this_process_and_in_one_that_it_forked_off(run: RunDir) -> None:
+    body = """
+    import atexit, os, threading, time
+    atexit.register(print, "at exit")
+    if os.fork() == 0:
+        sys.exit(5)
+    print("child", os.waitstatus_to_exitcode(os.wait()[1]))
+    threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+    sys.exit(4)
+    """
+    done, _ = started(run, body)
+    assert done.returncode == 4
+    assert [line.split()[-1] for line in done.stdout.splitlines()] == ["exit", "5", "thread", "exit"]
+
+
 def test_the_pickle_is_small_and_opens_by_name(run: RunDir) -> None:
     pickled = pickle.dumps(Entry(str(run.path)))
     assert len(pickled) < 500

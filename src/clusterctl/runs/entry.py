@@ -6,7 +6,10 @@ function pickled by value from another Python crashes.
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import logging
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,14 +46,17 @@ class Entry:
         An attempt that a newer one has replaced leaves with 0, whatever it says in its events: Slurm gave both the same
         job and step number, and its srun would end the newer one's tasks in place of its own.
         """
-        attempt = current_attempt()
+        attempt, leaving = current_attempt(), _Leaving()
         try:
             with stamped_output():
                 self._run(attempt)
-        except BaseException:
-            if attempt is None or newer_attempt(attempt) is None:
-                raise
-            raise SystemExit(0) from None
+            leaving.code = 0
+        except BaseException as error:
+            if attempt is not None and newer_attempt(attempt) is not None:
+                leaving.code = 0
+                raise SystemExit(0) from None
+            leaving.code = _exit_code(error)
+            raise
 
     def _run(self, attempt: Attempt | None) -> None:
         """Install the signal handlers first, then import the task half by name.
@@ -82,8 +88,7 @@ class Entry:
             print(error.text, file=sys.stderr)
             raise SystemExit(error.exit_code) from None
         except SystemExit as leaving:
-            code = leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1
-            events.exit(code)
+            events.exit(_exit_code(leaving))
             raise
         except BaseException as error:
             events.exception(error)
@@ -94,6 +99,33 @@ class Entry:
         finally:
             if pulse is not None:
                 pulse.end()
+
+
+class _Leaving:
+    """Ends this process when everything that was to be done at its end is done, and frees nothing one by one.
+
+    To take torch and numba apart takes an interpreter half a second to some seconds, at the end of every run and within
+    the time between TERM and KILL. Made before what is imported: what that does at exit comes first.
+    """
+
+    def __init__(self) -> None:
+        self.code = 1
+        self._pid = os.getpid()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        if os.getpid() == self._pid:  # not in a process that was forked off
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.code)
+
+
+def _exit_code(error: BaseException) -> int:
+    """What Python makes of an exception that nobody catches."""
+    if not isinstance(error, SystemExit):
+        return 1
+    return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
 
 
 def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
