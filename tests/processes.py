@@ -8,14 +8,19 @@ from clusterctl.runs.layout import RunDir
 
 
 def alive(run: RunDir, rank: int | None = None) -> list[int]:
-    """The processes of the run's tasks that are there; known by their environment, as nodes may number them anew."""
+    """The processes of the run's tasks that are there; known by their environment, as nodes may number them anew.
+
+    The environment of a batch script, and so that of its srun, is that of a task 0.
+    """
     marks = {f"CLUSTERCTL_RUN_DIR={run.path}"} | ({f"SLURM_PROCID={rank}"} if rank is not None else set())
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             variables = (folder / "environ").read_bytes().decode(errors="replace").split("\0")
+            name = (folder / "comm").read_text().strip()
         except OSError:
             continue
-        if marks <= set(variables) and any(variable.startswith("SLURM_PROCID=") for variable in variables):
+        of_task = any(variable.startswith("SLURM_PROCID=") for variable in variables) and name != "srun"
+        if of_task and marks <= set(variables):
             found.append(int(folder.name))
     return sorted(found)

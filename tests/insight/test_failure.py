@@ -110,6 +110,13 @@ def test_slurms_word_on_a_requeue_that_the_batch_script_asked_for_is_no_cause() 
     assert [past.cause_class for past in found.history] == [Cause.KILLED]
 
 
+def test_an_srun_that_is_killed_takes_ranks_along_that_cannot_say_so() -> None:
+    silent = [rank(number, exit_code=None) for number in (2, 3)]
+    found = explain(captured("srun9", rank(0, exit_code=143), rank(1, exit_code=143), *silent, exit_code=137))
+    assert (found.cause_class, found.rank) == (Cause.KILLED, None)
+    assert found.cause.startswith("srun was killed on the job's first node")
+
+
 def test_an_interpreter_that_is_not_there_is_a_matter_of_the_launch() -> None:
     words = ("sh: 1: exec: /nowhere/python: not found",)
     ranks = [RankTrace(number, last_words=words) for number in range(4)]

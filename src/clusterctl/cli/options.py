@@ -101,11 +101,10 @@ def await_end(run: RunDir, cluster: Cluster, follow: bool, wait: bool, timeout: 
 
 def _cause(run: RunDir) -> str:
     """The first cause in a few words, if the files tell it."""
-    from clusterctl.insight.why import explain, headline
-    from clusterctl.observe.traces import gather
+    from clusterctl.display.why import first_cause
     from clusterctl.observe.why import status_of
 
-    return f": {headline(explain(gather(status_of(run))))}"
+    return f": {first_cause(status_of(run))}"
 
 
 def runs_named(names: tuple[str, ...], cluster: str | None) -> list[RunDir]:

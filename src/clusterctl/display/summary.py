@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clusterctl.display.plain import duration, number, plain
+from clusterctl.display.plain import duration, number
 from clusterctl.display.table import note
-from clusterctl.insight.why import explain, headline
-from clusterctl.observe.traces import gather
+from clusterctl.display.why import first_cause
 from clusterctl.runs.metrics import score_of
 from clusterctl.runs.stages import Stage
 
@@ -30,8 +29,7 @@ def show_end(console: Console, status: Status) -> None:
     if finished:
         show_next(console, f"clusterctl status {run}", f"clusterctl logs {run}")
     else:
-        cause = headline(explain(gather(status)))
-        console.print(Text(plain(cause)), soft_wrap=True)
+        console.print(Text(first_cause(status)), soft_wrap=True)
         show_next(console, f"clusterctl why {run}", f"clusterctl logs {run} --tail 40")
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from clusterctl.display.plain import plain, plain_lines
 from clusterctl.insight.failure import counted
 from clusterctl.insight.signatures import Cause
-from clusterctl.insight.why import headline
+from clusterctl.insight.why import explain, headline
+from clusterctl.observe.traces import gather
 
 if TYPE_CHECKING:
     from clusterctl.insight.findings import Findings
@@ -70,6 +71,11 @@ def why_lines(status: Status, findings: Findings) -> list[str]:
     return lines + [
         f"{'next: ' if not index else '      '}{plain(line)}" for index, line in enumerate(findings.commands)
     ]
+
+
+def first_cause(status: Status) -> str:
+    """The first cause of a run's end in one line, as far as its files tell; safe for a terminal."""
+    return plain(headline(explain(gather(status))))
 
 
 def _short(text: str) -> str:

@@ -21,6 +21,7 @@ _ABORTED = re.compile(
 )
 _NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>\S+)")
 _JOB_ENDED = re.compile(r"\*\*\* JOB \d+ ON (?P<node>\S+) CANCELLED AT (?P<at>[\dT:-]+)(?: DUE TO (?P<why>[A-Z ]+))?")
+_SRUN_KILLED = re.compile(r"slurm_script: line \d+: +\d+ Killed +srun ")  # bash's word on its child
 _SLACK_SECONDS = 120  # slurmstepd writes its line a while before or after the script ends
 _MOST_RANKS = 100_000
 
@@ -79,6 +80,9 @@ def job_ending(attempt: AttemptTrace, slurm_lines: Iterable[str]) -> Ending | No
     """What slurmstepd and srun say ended this attempt's job; None where they say nothing."""
     if nodes := lost_nodes(attempt.lines):
         return Ending(Cause.NODE, f"Slurm lost node {', '.join(nodes)}", nodes[0])
+    if any(_SRUN_KILLED.search(line) for line in attempt.lines):
+        words = "srun was killed on the job's first node, by hand or by the kernel, and its ranks went with it"
+        return Ending(Cause.KILLED, words, time=attempt.end or 0.0)
     for line in reversed(list(slurm_lines)):
         match = _JOB_ENDED.search(line)
         if match is None or not _within(at := _seconds(match["at"]), attempt):
