@@ -14,6 +14,7 @@ from clusterctl.task.shared_table import shared_table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from clusterctl.graph.blocks import Adjacency
     from clusterctl.graph.network import Network
     from clusterctl.graph.storage import Graph
     from clusterctl.task.task import Task
@@ -28,7 +29,7 @@ def infer(network: Network, graph: Graph, aggregated: Tensor | None = None) -> t
     A collective: all ranks of the world call it. Every layer gathers what the nodes send, and nothing wider; the first
     one nothing where its aggregation is known.
     """
-    own, size = _own_slice(graph)
+    own = own_slice(graph.num_nodes)
     rows = graph.x[own.start : own.stop]
     last = len(network.convolutions) - 1
     for depth, layer in enumerate(network.convolutions):
@@ -36,8 +37,8 @@ def infer(network: Network, graph: Graph, aggregated: Tensor | None = None) -> t
             rows = layer.combine(aggregated[own.start : own.stop], rows)
         else:
             sending = layer.send(rows)
-            sent = graph.x if depth == 0 and sending is rows else _gathered(sending, size)
-            rows = torch.cat([layer.receive(block, sent, rows[part]) for part, block in _blocks(graph, own)])
+            sent = graph.x if depth == 0 and sending is rows else gathered(sending, graph.num_nodes)
+            rows = torch.cat([layer.receive(block, sent, rows[part]) for part, block in blocks(graph, own)])
         if depth < last:
             rows = rows.relu_()
     return own, rows
@@ -49,10 +50,10 @@ def first_aggregation(network: Network, graph: Graph, task: Task) -> Tensor:
 
     A collective, split over the ranks as `infer`. The whole result is there once a node, or once a GPU.
     """
-    own, size = _own_slice(graph)
+    own, ranks = own_slice(graph.num_nodes), dist.get_world_size()
+    size = -(-graph.num_nodes // ranks)
     layer, rows = network.convolutions[0], graph.x[own.start : own.stop]
-    parts = [layer.aggregate(block, graph.x, rows[part]).to(graph.x.dtype) for part, block in _blocks(graph, own)]
-    ranks = dist.get_world_size()
+    parts = [layer.aggregate(block, graph.x, rows[part]).to(graph.x.dtype) for part, block in blocks(graph, own)]
     with shared_table(task, (size * ranks, graph.num_features), graph.x.dtype) as (table, writes):
         slices = torch.split(table, size)
         piece = torch.zeros_like(slices[0])
@@ -65,31 +66,31 @@ def first_aggregation(network: Network, graph: Graph, task: Task) -> Tensor:
     return table[: graph.num_nodes]
 
 
-def _own_slice(graph: Graph) -> tuple[range, int]:
-    """This rank's nodes, and how many the ranks have (the last ones fewer)."""
-    size = -(-graph.num_nodes // dist.get_world_size())
-    return range(graph.num_nodes)[dist.get_rank() * size : (dist.get_rank() + 1) * size], size
+def own_slice(nodes: int) -> range:
+    """This rank's part of so many nodes: equal slices in the order of the ranks, the last ones shorter."""
+    size = -(-nodes // dist.get_world_size())
+    return range(nodes)[dist.get_rank() * size : (dist.get_rank() + 1) * size]
 
 
-def _blocks(graph: Graph, own: range) -> Iterator[tuple[slice, Block]]:
-    """The blocks of all edges into a rank's nodes, and which of these each is for; at least one, if an empty one."""
-    for start in range(0, max(1, len(own)), _NODES_AT_ONCE):
-        part = own[start : start + _NODES_AT_ONCE]
-        yield slice(start, start + len(part)), _whole_neighborhood(graph, part)
-
-
-def _whole_neighborhood(graph: Graph, part: range) -> Block:
-    """The block of all edges into consecutive nodes: pieces of the graph's own arrays."""
-    indptr = graph.indptr[part.start : part.stop + 1]
-    neighbors = graph.indices[int(indptr[0]) : int(indptr[-1])]
-    nodes = torch.arange(part.start, part.stop, device=indptr.device)
-    return Block(graph, nodes, (indptr - indptr[0]).to(torch.int32), neighbors, columns=neighbors)
-
-
-def _gathered(rows: Tensor, size: int) -> Tensor:
-    """The rows of all ranks below each other, `size` of each (the last ones' padded)."""
+def gathered(rows: Tensor, nodes: int) -> Tensor:
+    """The rows of all `nodes` below each other, from those of each rank's own slice. A collective."""
+    size = -(-nodes // dist.get_world_size())
     padded = torch.zeros(size, rows.size(1), dtype=rows.dtype, device=rows.device)
     padded[: len(rows)] = rows
     table = torch.empty(size * dist.get_world_size(), rows.size(1), dtype=rows.dtype, device=rows.device)
     dist.all_gather(list(torch.split(table, size)), padded)
-    return table
+    return table[:nodes]
+
+
+def blocks(graph: Adjacency, own: range) -> Iterator[tuple[slice, Block]]:
+    """The blocks of all edges into a rank's nodes, and which of these each is for; at least one, if an empty one.
+
+    They are pieces of the graph's own arrays; the rows of the source table are all nodes.
+    """
+    for start in range(0, max(1, len(own)), _NODES_AT_ONCE):
+        part = own[start : start + _NODES_AT_ONCE]
+        indptr = graph.indptr[part.start : part.stop + 1]
+        neighbors = graph.indices[int(indptr[0]) : int(indptr[-1])]
+        nodes = torch.arange(part.start, part.stop, device=indptr.device)
+        block = Block(graph, nodes, (indptr - indptr[0]).to(torch.int32), neighbors, columns=neighbors)
+        yield slice(start, start + len(part)), block

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from clusterctl.graph.inference import blocks, gathered, own_slice
 from clusterctl.graph.layers import SageConv
 
 if TYPE_CHECKING:
+    from clusterctl.graph.blocks import Block
+    from clusterctl.graph.hetero import HeteroGraph
     from clusterctl.graph.hetero_sampling import HeteroSample
 
 USER, ITEM = "user", "item"
@@ -28,11 +31,13 @@ class ItemEncoder(nn.Module):
         self.first, self.second = SageConv(channels, channels), SageConv(channels, channels)
         self.last = nn.Linear(channels, channels)
 
-    def forward(self, sample: HeteroSample, means: Tensor, rows: Tensor) -> Tensor:
-        block = sample.hops[0][TOGETHER]
-        hidden = self.first.combine(means, rows).relu()
-        hidden = self.second(block, hidden, hidden[: block.nodes.numel()]).relu()
-        out: Tensor = self.last(hidden)
+    def hidden(self, means: Tensor, rows: Tensor) -> Tensor:
+        """The first layer's output for items, from their own rows and the means of their neighbours'."""
+        return self.first.combine(means, rows).relu()
+
+    def forward(self, block: Block, hidden: Tensor, targets: Tensor) -> Tensor:
+        """The second layer's and the map's, for the targets of a block."""
+        out: Tensor = self.last(self.second(block, hidden, targets).relu())
         return out
 
 
@@ -45,12 +50,13 @@ class UserEncoder(nn.Module):
         self.first, self.second = SageConv(channels, channels), SageConv(channels, channels)
         self.last = nn.Linear(channels, channels)
 
-    def forward(self, sample: HeteroSample, means: Tensor, rows: Tensor, users: Tensor) -> Tensor:
-        block = sample.hops[0][OF_USER]
-        items = self.items.combine(means, rows).relu()
-        hidden = self.first(block, rows, users).relu()
-        hidden = self.second(block, items, hidden).relu()
-        out: Tensor = self.last(hidden)
+    def hidden(self, means: Tensor, rows: Tensor) -> Tensor:
+        """What users see of items beside their rows, from these and the means of the items' neighbours."""
+        return self.items.combine(means, rows).relu()
+
+    def forward(self, block: Block, items: Tensor, hidden: Tensor, users: Tensor) -> Tensor:
+        """For the targets of a block, whose rows are `users`; `items` are rows, `hidden` theirs after their layer."""
+        out: Tensor = self.last(self.second(block, hidden, self.first(block, items, users).relu()).relu())
         return out
 
 
@@ -68,14 +74,37 @@ class Recommender(nn.Module):
         `users` and `items` are the rows of the sample's nodes [nodes, channels]; `pairs` are (user, item) as places
         among its seeds. The first aggregation over items is the same for both encoders, and computed once.
         """
-        outer = sample.hops[1][TOGETHER]
+        outer, of_items, of_users = sample.hops[1][TOGETHER], sample.hops[0][TOGETHER], sample.hops[0][OF_USER]
         rows = items[: outer.nodes.numel()]
         means = outer.mean(items)
-        of_items = self.items(sample, means, rows)
-        of_users = self.users(sample, means, rows, users[: sample.hops[0][OF_USER].nodes.numel()])
-        both = torch.cat([of_users[pairs[0]], of_items[pairs[1]]], dim=1)
-        scores: Tensor = self.score(self.hidden(both).relu())
+        hidden = self.items.hidden(means, rows)
+        encoded_items = self.items(of_items, hidden, hidden[: of_items.nodes.numel()])
+        users = users[: of_users.nodes.numel()]
+        encoded_users = self.users(of_users, rows, self.users.hidden(means, rows), users)
+        return self.scores(encoded_users[pairs[0]], encoded_items[pairs[1]])
+
+    def scores(self, users: Tensor, items: Tensor) -> Tensor:
+        """The scores [pairs] of encoded users and items [pairs, channels]."""
+        scores: Tensor = self.score(self.hidden(torch.cat([users, items], dim=1)).relu())
         return scores.squeeze(1)
+
+    @torch.no_grad()
+    def encode(self, graph: HeteroGraph, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+        """All users and all items of the graph encoded [nodes, channels], exactly: with all of their neighbours.
+
+        `users` and `items` are the rows of this rank's own slices. A collective, layer by layer as `inference.infer`.
+        """
+        together, of_user, count = graph.relation(TOGETHER), graph.relation(OF_USER), graph.num_nodes[ITEM]
+        own_items, own_users, rows = own_slice(count), own_slice(graph.num_nodes[USER]), gathered(items, count)
+        means = torch.cat([block.mean(rows) for _, block in blocks(together, own_items)])
+        own = self.items.hidden(means, items)
+        hidden = gathered(own, count)
+        encoded_items = torch.cat([self.items(block, hidden, own[part]) for part, block in blocks(together, own_items)])
+        hidden = gathered(self.users.hidden(means, items), count)
+        encoded_users = torch.cat(
+            [self.users(block, rows, hidden, users[part]) for part, block in blocks(of_user, own_users)]
+        )
+        return gathered(encoded_users, graph.num_nodes[USER]), gathered(encoded_items, count)
 
 
 def fan_outs(first: int, second: int) -> dict[tuple[str, str, str], tuple[int, ...]]:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.graph.hetero import HeteroGraph
 from clusterctl.graph.hetero_sampling import HeteroSample, HeteroSampler
+from clusterctl.graph.inference import own_slice
 from clusterctl.graph.links import ends, negatives, with_copies
 from clusterctl.graph.recommender import ITEM, OF_USER, USER, Recommender, fan_outs
 from clusterctl.graph.table import Route, ShardedTable
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from clusterctl.spec import TaobaoTrain
     from clusterctl.task.task import Task
     from clusterctl.training.epoch_plan import Batch
+
+_PAIRS_AT_ONCE = 65536  # scored
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class LinkPrediction:
         table = ShardedTable(rows, train.hidden_channels, train.seed, weights, lazy=lazy)
         self.model = LinkModel(network, table).to(task.device)
         self._sampler = HeteroSampler(self._graph, fan_outs(*train.fan_out), train.seed)
-        self._seed, self._batch_size = train.seed, train.batch_size
+        self._seed = train.seed
 
     @property
     def seeds(self) -> Tensor:
@@ -106,18 +108,25 @@ class LinkPrediction:
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Auc]:
-        """The AUC on each split: every pair is scored once, by one rank, with the same neighbourhood every time."""
-        return {split: auc(*(self._scored(pairs) for pairs in self._splits[split])) for split in splits}
+        """The AUC on each split, with whole neighbourhoods: every pair is scored once, by one rank."""
+        with self._precision.autocast(self._edges.indices.device):
+            encoded = self._encoded()
+            return {split: auc(*(self._scored(pairs, *encoded) for pairs in self._splits[split])) for split in splits}
 
-    def _scored(self, pairs: Tensor) -> Tensor:
-        """The scores of this rank's part of the pairs; all ranks make as many steps, which hold collectives."""
-        step = self._batch_size * dist.get_world_size()
-        scores = [self.model.table.rows.new_empty(0)]
-        for start in range(dist.get_rank() * self._batch_size, -(-pairs.size(1) // step) * step, step):
-            own = pairs[:, start : start + self._batch_size]
-            padded = own if own.size(1) else pairs[:, :1]
-            scores.append(self._scores(self._pairs((padded[0], padded[1]), epoch=0, step=0))[: own.size(1)])
-        return torch.cat(scores)
+    def _encoded(self) -> tuple[Tensor, Tensor]:
+        """All users and all items."""
+        nodes, table = self._graph.num_nodes, self.model.table
+        users, items = own_slice(nodes[USER]), own_slice(nodes[ITEM])
+        ids = torch.cat([torch.arange(users.start, users.stop), nodes[USER] + torch.arange(items.start, items.stop)])
+        rows = torch.split(table.fetch(table.route(ids.to(table.rows.device))), [len(users), len(items)])
+        return self.model.network.encode(self._graph, *rows)
+
+    def _scored(self, pairs: Tensor, users: Tensor, items: Tensor) -> Tensor:
+        """The scores of this rank's slice of the pairs."""
+        own = own_slice(pairs.size(1))
+        parts = torch.split(pairs[:, own.start : own.stop], _PAIRS_AT_ONCE, dim=1)
+        scores = [self.model.network.scores(users[of_users], items[of_items]) for of_users, of_items in parts]
+        return torch.cat(scores).to(self._precision.weights)
 
     def _pairs(self, pairs: tuple[Tensor, Tensor], epoch: int, step: int, hidden: Tensor | None = None) -> Pairs:
         users, items = (torch.unique(side, return_inverse=True) for side in pairs)
