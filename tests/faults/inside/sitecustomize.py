@@ -1,11 +1,18 @@
-"""On the PYTHONPATH of a run that is to fail from within: a signal makes its Python raise, or eat memory.
+"""On the PYTHONPATH of a run that is to be struck: a signal makes its Python raise, or eat memory; and it dawdles.
 
-Both signals are ignored by default, so that one which comes before this is in place kills nobody.
+Both signals are ignored by default, so that one which comes before this is in place kills nobody. The first attempt of
+a training goes slowly from its first checkpoint on until there is a file `go`: it cannot be faster than its fault.
 """
 
+import os
 import signal
+import sys
+import time
+from pathlib import Path
 
 BLOCK = 100 << 20
+WORK, PAUSE = 0.1, 0.4  # seconds
+RUN = Path(os.environ.get("CLUSTERCTL_RUN_DIR", ""))
 
 
 def raise_error(*_: object) -> None:
@@ -18,5 +25,17 @@ def eat(*_: object) -> None:
         eaten.append(bytearray(b"x") * BLOCK)
 
 
+def dawdle(*_: object) -> None:
+    if (RUN / "go").exists():
+        return
+    if "torch" in sys.modules and (RUN / "checkpoints").is_dir():
+        time.sleep(PAUSE)
+    signal.setitimer(signal.ITIMER_REAL, WORK)
+
+
 signal.signal(signal.SIGURG, raise_error)
 signal.signal(signal.SIGWINCH, eat)
+if os.environ.get("CLUSTERCTL_ATTEMPT") == "0":
+    signal.signal(signal.SIGALRM, dawdle)
+    signal.siginterrupt(signal.SIGALRM, False)
+    signal.setitimer(signal.ITIMER_REAL, WORK)
