@@ -93,6 +93,7 @@ WAITING = {"waiting": 999.5}
         (beats({}, WAITING, WAITING, WAITING), [0], ([0], "silent")),
         (beats(WAITING, WAITING, {}, WAITING), [], ([2], "busy")),
         (beats({"step": 51}, {"step": 51}, {"step": 50}), [], ([2], "behind")),
+        (beats({"step": 51, **WAITING}, {"step": 50, **WAITING}), [], ([], "unknown")),  # their network was cut
         (beats({}, {}), [], ([], "unknown")),
         (beats(WAITING, WAITING), [], ([], "unknown")),
         (beats({}), [], ([0], "alone")),
@@ -110,7 +111,8 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     (made.path / "heartbeats").mkdir(parents=True)
     for name in ("_CONFIRM_SECONDS", "_LEAVE_SECONDS", "BEAT_SECONDS"):
         monkeypatch.setattr(watchdog, name, 0.0)
-    monkeypatch.setattr(watchdog, "_DUMP_SECONDS", 0.1)
+    for name in ("_ANSWER_SECONDS", "_DUMP_SECONDS"):
+        monkeypatch.setattr(watchdog, name, 0.1)
     return made
 
 
