@@ -89,13 +89,18 @@ def _setup(plan: Plan) -> list[str]:
     return ["", "# The cluster's own lines.", *plan.setup, ""] if plan.setup else [""]
 
 
+# The warning may come before Python can take it, and would kill it: it is held back until the task asks for it. It is
+# lost where env cannot do that (GNU coreutils before 8.31, busybox).
+_HOLD = "env --block-signal=USR2"
+HOLD_WARNING = f"""sh -c 'trap "" USR2; {_HOLD} true 2>/dev/null && set -- {_HOLD} "$@"; exec "$@"' sh"""
+
+
 def _srun(plan: Plan) -> str:
     lines = [
         "stoppable srun" if plan.warm else "srun",
         *(quote(flag) for flag in (*plan.flags, f"--chdir={plan.workdir}")),
         '--output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err"',
-        # The warning signal may come before Python can take it, and would kill it: ignored until the task asks for it.
-        """sh -c 'trap "" USR2; exec "$@"' sh""",
+        HOLD_WARNING,
         *_flag_by_flag(plan.runner),
         f'{quote(plan.python)} -u -m submitit.core._submit "$run/submitit"',
     ]

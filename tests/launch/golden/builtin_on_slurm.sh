@@ -68,7 +68,7 @@ srun \
   --gpu-bind=none \
   --chdir=/runs/cora-20260102-030405-abcd \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
-  sh -c 'trap "" USR2; exec "$@"' sh \
+  sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
   /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/containers \
   '--container-image=/images/it'"'"'s.sqsh' \
   --container-mounts=/runs:/runs,/data:/data:ro,/data/cora:/data/cora:ro \

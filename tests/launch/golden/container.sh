@@ -87,7 +87,7 @@ srun \
   --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_INTERFACE,CLUSTERCTL_RUN_DIR,CUDA_VISIBLE_DEVICES,NCCL_DEBUG,NCCL_SOCKET_IFNAME,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,SUBMITIT_LOG_LEVEL,TRICKY \
   --chdir=/runs/.code/0123/project \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
-  sh -c 'trap "" USR2; exec "$@"' sh \
+  sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
   /opt/venv/bin/python -u -m submitit.core._submit "$run/submitit"
 code=$?
 printf -v end '%(%s)T' -1

@@ -59,7 +59,7 @@ srun \
   --input=none \
   --chdir=/runs/cora-20260102-030405-abcd \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
-  sh -c 'trap "" USR2; exec "$@"' sh \
+  sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
   /venv/bin/python -u -m submitit.core._submit "$run/submitit"
 code=$?
 printf -v end '%(%s)T' -1

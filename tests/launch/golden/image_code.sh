@@ -74,7 +74,7 @@ srun \
   --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_INTERFACE,CLUSTERCTL_RUN_DIR,NCCL_SOCKET_IFNAME,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,SUBMITIT_EXECUTOR,SUBMITIT_LOG_LEVEL \
   --chdir=/runs/cora-20260102-030405-abcd \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
-  sh -c 'trap "" USR2; exec "$@"' sh \
+  sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
   /opt/venv/bin/python -u -m submitit.core._submit "$run/submitit"
 code=$?
 printf -v end '%(%s)T' -1
