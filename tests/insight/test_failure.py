@@ -167,6 +167,16 @@ def test_where_there_are_only_echoes_nothing_is_claimed_for_sure() -> None:
     assert (found.cause_class, found.certainty) == (Cause.NETWORK, "likely")
 
 
+def test_where_the_disk_was_full_silence_means_nothing() -> None:
+    silent = [rank(number, exit_code=None) for number in range(4)]
+    found = explain(trace(attempt(*silent, disk_full=True, signal="LOST")))
+    assert (found.cause_class, found.rank, found.certainty) == (Cause.DISK, None, "likely")
+    code = rank(1, **failed("python train.py exited with 1", "TaskError"))
+    assert explain(trace(attempt(code, disk_full=True))).cause_class is Cause.DISK
+    told = explain(trace(attempt(rank(1, **failed("no such layer")), disk_full=True)))
+    assert (told.cause_class, told.rank) == (Cause.USER, 1)
+
+
 def test_what_ranks_do_when_the_job_is_ended_is_no_cause_of_it() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 3)} DUE TO TIME LIMIT ***"
     told = rank(1, **failed("interrupted by SIGTERM", time=END - 2.5))

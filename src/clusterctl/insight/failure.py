@@ -48,6 +48,11 @@ class Candidate:
     def primary(self) -> bool:
         return self.signature.level is Level.PRIMARY
 
+    @property
+    def says_why(self) -> bool:
+        """Whether it is more than an exit code."""
+        return self.signature.cause is not Cause.USER or self.traceback != ""
+
 
 def explain_attempt(attempt: AttemptTrace, trace: Trace) -> Findings:
     """The first cause of the end of `attempt`, and what followed from it."""
@@ -58,6 +63,9 @@ def explain_attempt(attempt: AttemptTrace, trace: Trace) -> Findings:
         found = hang(attempt)
     elif ending and not _came_before(first, ending.time - _SOONER_SECONDS if ending.time else None):
         found = _ended_from_outside(attempt, ending)
+    elif attempt.disk_full and not (first and first.primary and first.says_why):
+        words = "the disk of the run directory was full when it ended, and what its ranks had to say may be lost"
+        found = Findings(Cause.DISK, words, LIKELY)
     elif first and (first.primary or not silent):
         found = _told_by(first, told)
     elif silent:

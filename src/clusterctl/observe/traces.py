@@ -86,7 +86,7 @@ class Alarm:
 @dataclass(frozen=True)
 class AttemptTrace:
     """One attempt. `signal` is what its batch script got, `lines` what srun, slurmstepd and pyxis said into its log;
-    `requeued` whether that script itself sent the job back to the queue.
+    `requeued` whether that script itself sent the job back to the queue, `disk_full` whether it found no room to write.
     """
 
     number: int
@@ -96,6 +96,7 @@ class AttemptTrace:
     exit_code: int | None = None
     signal: str = ""
     requeued: bool = False
+    disk_full: bool = False
     nodes: str = ""
     lines: tuple[str, ...] = ()
     ranks: tuple[RankTrace, ...] = ()
@@ -168,6 +169,7 @@ def _attempt(attempt: Attempt, tasks: int, unknown: list[str]) -> AttemptTrace:
         exit_code=_whole(host, "exit_code"),
         signal=_text(host, "signal"),
         requeued=host.get("requeued") is True,
+        disk_full=host.get("disk_full") is True,
         nodes=_text(host, "nodes"),
         lines=_lines(attempt.host_log, _HOST_BYTES, unknown, head=True),
         ranks=tuple(_rank(attempt, rank, unknown) for rank in ranks),
