@@ -212,6 +212,21 @@ def test_the_program_of_the_guide_survives(stage: Stage) -> None:
     assert len(list(run.checkpoints.iterdir())) == 2
 
 
+@pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
+def test_a_warning_before_any_program_runs_is_honoured_at_its_first_step(stage: Stage) -> None:
+    """As one is that Slurm sends at the start of a job whose limit is shorter than the lead."""
+    guide = (GUIDES / "surviving.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    (stage.folder / "train.py").write_text(program)
+    job = 'workload = "command"\nargv = ["python", "train.py"]\n[resources]\nnodes = 2\n'
+    run = stage.submit(stage.write_job("early", job))
+    wait_until(lambda: len(run.attempt(0).log_files("out")) == 2, 60, "the tasks' first process")
+    stage.slurm("scancel", "--signal=USR2", stage.job_id(run))
+    stage.wait_for_stage(run, "finished", seconds=60)
+    assert read_json(run.requeue_json)["step"] < 20
+    assert len(run.attempts()) == 2
+
+
 @pytest.mark.parametrize("back_end", [pytest.param("emulator", marks=pytest.mark.long), "sandbox"], indirect=True)
 def test_the_shell_lines_of_the_guide_ask_for_a_restart_too(stage: Stage) -> None:
     guide = (GUIDES / "surviving.md").read_text()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -142,3 +143,27 @@ def test_a_program_whose_native_code_keeps_the_interpreter_is_named_with_the_lin
     found = why(stage, run)
     assert (found["class"], found["rank"]) == ("hang", 2)
     assert "in stuck" in found["traceback"]
+
+
+FILL = """
+import os, sys, time
+if os.environ["RANK"] == "2":
+    time.sleep(1)
+    with open(os.path.join(os.environ["CLUSTERCTL_RUN_DIR"], "ballast"), "wb", buffering=0) as file:
+        while True: file.write(bytes(4096))
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+def test_a_disk_that_was_full_to_the_end_is_the_cause_though_nobody_could_say_so(stage: Stage) -> None:
+    stage.runs.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", stage.runs], check=True)
+    try:
+        run = stage.submit(stage.write_job("full", command(FILL)))
+        stage.wait_for_stage(run, "failed")
+        assert why(stage, run)["class"] == "disk-full"
+        assert stage.call("cancel", "--yes", run.id, "--cluster", stage.cluster).returncode == 0
+    finally:
+        subprocess.run(["umount", "--lazy", stage.runs], check=True)

@@ -14,6 +14,8 @@ from faults.table import Fault, Outcome
 from sandbox_fixture import RunningSandbox
 from scenario import Stage, wait_until
 
+from clusterctl.runs.files import read_json
+
 NODES = 13
 SHARED = 2  # the first ones: for all runs whose nodes stay
 
@@ -49,6 +51,8 @@ class Ground:
         settings = {"resources.exclude": f'"{",".join(sorted(names - set(nodes)))}"'} | dict(
             fault.settings if fault else {}
         )
+        if fault and fault.outcome is Outcome.RECOVERS:
+            settings["checkpoint.keep"] = "1000"  # see assert_newest_checkpoint
         return Scene(self.stage(f"{workload}-{name}", runs), workload, nodes, settings, name)
 
 
@@ -105,9 +109,18 @@ def strike(ground: Ground, fault: Fault, calm: Scene) -> None:
             "nothing came of the fault"
         )
         if found["history"]:
+            if outcome is Outcome.RECOVERS:
+                assert_newest_checkpoint(scene)
             assert found["history"][0]["class"] == fault.cause, found["history"]
             if fault.rank is not None:
                 assert found["history"][0]["cause"].startswith(f"rank {fault.rank} on "), found["history"]
+
+
+def assert_newest_checkpoint(scene: Scene) -> None:
+    """The second attempt went on from the last checkpoint that the first one completed; all of them are still there."""
+    made = scene.run.checkpoints.glob("0-*")
+    newest = max(made, key=lambda path: int(path.name.partition("-")[2]))
+    assert read_json(scene.run.attempt(1).origin_json)["checkpoint"] == newest.name
 
 
 def last_word(scene: Scene) -> None:

@@ -276,7 +276,6 @@ FAULTS = (
         inflict=cut_and_join,
         cause=Cause.NODE,
         own_nodes=3,
-        settings={"watchdog.floor": "120"},  # a watchdog that is sooner than Slurm calls it a hang
         slow=True,
     ),
     Fault(name="slurmd", words="slurmd killed", inflict=kill_slurmd, cause=Cause.NODE, own_nodes=3),

@@ -174,6 +174,16 @@ def test_where_there_are_only_echoes_nothing_is_claimed_for_sure() -> None:
     assert (found.cause_class, found.certainty) == (Cause.NETWORK, "likely")
 
 
+def test_where_the_disk_was_full_silence_means_nothing() -> None:
+    silent = [rank(number, exit_code=None) for number in range(4)]
+    found = explain(trace(attempt(*silent, disk_full=True, signal="LOST")))
+    assert (found.cause_class, found.rank, found.certainty) == (Cause.DISK, None, "likely")
+    code = rank(1, **failed("python train.py exited with 1", "TaskError"))
+    assert explain(trace(attempt(code, disk_full=True))).cause_class is Cause.DISK
+    told = explain(trace(attempt(rank(1, **failed("no such layer")), disk_full=True)))
+    assert (told.cause_class, told.rank) == (Cause.USER, 1)
+
+
 def test_what_ranks_do_when_the_job_is_ended_is_no_cause_of_it() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 3)} DUE TO TIME LIMIT ***"
     told = rank(1, **failed("interrupted by SIGTERM", time=END - 2.5))
@@ -274,7 +284,7 @@ COMPUTES = STACKS.format(file="/code/lib/clusterctl/graph/sampling.py", function
 
 
 def alarmed(alarm: Alarm, *ranks: RankTrace) -> AttemptTrace:
-    waiting = {number: rank(number, exit_code=70, stacks=WAITS) for number in range(4)}
+    waiting = {number: rank(number, exit_code=70, answered=END + 1, stacks=WAITS) for number in range(4)}
     return attempt(*(waiting | {told.rank: told for told in ranks}).values(), alarm=alarm, exit_code=70)
 
 
@@ -286,14 +296,52 @@ def test_a_stopped_rank_is_the_one_that_wrote_no_more() -> None:
     assert "33 s" in found.facts[0]
 
 
+SILENT = Alarm(END, 2, "training", 33.0, (2, 3), "silent")
+GONE = {"exit_code": None, "ended": None}
+
+
 def test_where_slurm_lost_the_node_of_all_silent_ranks_the_node_is_the_cause_though_the_watchdog_was_first() -> None:
-    alarm = Alarm(END, 2, "training", 33.0, (2, 3), "silent")
-    silent = [rank(number, exit_code=None, ended=None) for number in (2, 3)]
-    lost = replace(alarmed(alarm, *silent), lines=("srun: error: Node failure on node2",))
+    lost = replace(
+        alarmed(replace(SILENT, suspects=(2,)), rank(2, **GONE)), lines=("srun: error: Node failure on node2",)
+    )
     found = explain(trace(lost))
-    assert (found.cause_class, found.node) == (Cause.NODE, "node2")
+    assert (found.cause_class, found.node, found.certainty) == (Cause.NODE, "node2", "certain")
     elsewhere = explain(trace(replace(lost, lines=("srun: error: Node failure on node1",))))
     assert (elsewhere.cause_class, elsewhere.rank) == (Cause.HANG, 2)
+
+
+def test_a_node_that_fell_silent_with_all_its_ranks_is_named_before_slurm_has_noticed() -> None:
+    found = explain(trace(alarmed(SILENT, rank(2, **GONE), rank(3, **GONE))))
+    assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.NODE, None, "node2", "likely")
+    assert found.cause == "node2 fell silent with all ranks there: lost, cut off, or frozen"
+    assert "33 s" in found.facts[0]
+    woken = rank(3, answered=END + 6.3)  # told to end, at which a frozen process goes on for a moment
+    assert explain(trace(alarmed(SILENT, rank(2, **GONE), woken))).cause_class is Cause.NODE
+
+
+def test_ranks_that_what_started_them_answers_for_are_on_a_node_that_lives() -> None:
+    """Programs of the user's, all in native code: each rank has a second process."""
+    found = explain(trace(alarmed(SILENT, rank(2, **GONE), rank(3, answered=END + 3.0))))
+    assert (found.cause_class, found.rank, found.certainty) == (Cause.HANG, 2, "likely")
+
+
+def test_a_lone_rank_that_fell_silent_was_stopped_or_lost_with_its_node_and_nobody_knows() -> None:
+    told = attempt(alarm=Alarm(END, 1, "training", 33.0, (1,), "silent"), exit_code=70)
+    ranks = tuple(rank(number, node=f"node{number}", answered=END + 1 if number != 1 else None) for number in range(4))
+    found = explain(trace(replace(told, ranks=ranks)))
+    assert (found.cause_class, found.rank, found.certainty) == (Cause.HANG, 1, "likely")
+    assert "stopped" in found.cause
+    assert "or its node was lost" in found.cause
+
+
+def test_where_all_stood_in_a_collective_a_node_that_slurm_lost_is_what_they_waited_for() -> None:
+    """Its network was cut, and the disk with the heartbeats was not. Its batch script has not ended yet."""
+    met = replace(alarmed(Alarm(END, 3, "training", 33.0, (), "unknown")), exit_code=None, end=None)
+    found = explain(trace(met, attempt(number=1), stage=Stage.FINISHED))
+    assert [past.cause_class for past in found.history] == [Cause.NODE]
+    apart = replace(met, ranks=(*met.ranks[:3], rank(3, exit_code=70, stacks=COMPUTES)))
+    found = explain(trace(apart, attempt(number=1), stage=Stage.FINISHED))
+    assert [past.cause_class for past in found.history] == [Cause.HANG]
 
 
 def test_an_attempt_that_met_its_successor_was_on_a_node_that_slurm_lost_sight_of() -> None:

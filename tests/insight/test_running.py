@@ -34,6 +34,15 @@ def test_a_rank_that_writes_no_more_while_others_do_is_named() -> None:
     assert "40 s" in found.cause
 
 
+def test_a_node_that_fell_silent_with_all_its_ranks_is_named() -> None:
+    late = rank(2).beat
+    assert late
+    ranks = [rank(number, exit_code=None, beat=replace(late, time=END - 40 * (number > 1))) for number in range(4)]
+    told = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
+    found = explain(replace(told, now=END + 2))
+    assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.NODE, None, "node2", "likely")
+
+
 def test_the_rank_for_which_the_others_wait_is_named() -> None:
     late = replace(BEAT, step_time=BEAT.time - 90, since=BEAT.time - 500)
     waiting = replace(late, waiting=BEAT.time - 90)

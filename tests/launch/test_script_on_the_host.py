@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -237,3 +238,35 @@ def test_an_attempt_that_was_replaced_does_not_finish_the_run(host: Host) -> Non
     host.run.finished_json.write_text('{"attempt": 0, "time": 1}\n')  # as if it had looked just before
     assert host.call(SAY_SO) == 0
     assert json.loads(host.run.finished_json.read_text())["attempt"] == 2
+
+
+FILL = 'dd if=/dev/zero of="$CLUSTERCTL_RUN_DIR/ballast" bs=1k 2>/dev/null\n'
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], check=True)
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_an_end_is_recorded_on_a_disk_that_is_full_by_then(small_disk: Path) -> None:
+    host = Host(small_disk)
+    assert host.call(FILL + "exit 3") == 3
+    assert (host.host()["exit_code"], host.host()["disk_full"]) == (3, True)
+    (host.run.path / "ballast").unlink()
+    assert host.call(SAY_SO + FILL + "exit 0") == 0
+    assert (host.host(1)["exit_code"], host.host(1)["disk_full"]) == (0, True)
+    assert json.loads(host.run.finished_json.read_text())["attempt"] == 1
+
+
+def test_an_end_that_cannot_be_recorded_is_tried_again(host: Host) -> None:
+    """As where a file system writes elsewhere what is written over (ZFS, btrfs)."""
+    block = 'mv "$attempt/host.json" "$attempt/aside"; ln -s /dev/full "$attempt/host.json"\n'
+    free = '(sleep 1.5; mv "$attempt/aside" "$attempt/host.json") >/dev/null 2>&1 &\n'
+    assert host.call(block + free + "exit 3") == 3
+    assert host.host()["exit_code"] == 3
+    assert "trying again for half a minute" in host.run.attempt(0).host_log.read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -93,6 +94,7 @@ WAITING = {"waiting": 999.5}
         (beats({}, WAITING, WAITING, WAITING), [0], ([0], "silent")),
         (beats(WAITING, WAITING, {}, WAITING), [], ([2], "busy")),
         (beats({"step": 51}, {"step": 51}, {"step": 50}), [], ([2], "behind")),
+        (beats({"step": 51, **WAITING}, {"step": 50, **WAITING}), [], ([], "unknown")),  # their network was cut
         (beats({}, {}), [], ([], "unknown")),
         (beats(WAITING, WAITING), [], ([], "unknown")),
         (beats({}), [], ([0], "alone")),
@@ -110,12 +112,13 @@ def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     (made.path / "heartbeats").mkdir(parents=True)
     for name in ("_CONFIRM_SECONDS", "_LEAVE_SECONDS", "BEAT_SECONDS"):
         monkeypatch.setattr(watchdog, name, 0.0)
-    monkeypatch.setattr(watchdog, "_DUMP_SECONDS", 0.1)
+    for name in ("_ANSWER_SECONDS", "_DUMP_SECONDS"):
+        monkeypatch.setattr(watchdog, name, 0.1)
     return made
 
 
-def watch_of(attempt: Attempt, rank: int, left: list[int], **settings: object) -> Watch:
-    place = Place(rank=rank, world_size=2)
+def watch_of(attempt: Attempt, rank: int, left: list[int], world_size: int = 2, **settings: object) -> Watch:
+    place = Place(rank=rank, local_rank=rank, world_size=world_size)
     return Watch(attempt, place, Events(attempt, rank), Watchdog(floor=1, **settings), left.append)  # type: ignore[arg-type]
 
 
@@ -206,13 +209,27 @@ deep()
 """
 
 
-def test_a_signal_writes_the_stacks_of_a_process_whose_python_threads_cannot_run(attempt: Attempt) -> None:
-    with subprocess.Popen([sys.executable, "-c", STUCK, attempt.path], stdout=subprocess.PIPE, text=True) as process:
+@pytest.mark.parametrize("stuck", [0, 1, 2])
+def test_a_process_whose_python_threads_cannot_run_has_its_stacks_written_by_a_signal_of_its_node(
+    attempt: Attempt, stuck: int
+) -> None:
+    """Its own task or the nearest living rank before it asks for them, wherever the alarm rose."""
+    program = STUCK.replace(", 0)", f", {stuck})")
+    environment = os.environ | {"CLUSTERCTL_RUN_DIR": str(attempt.path.parents[1])}
+    argv = [sys.executable, "-c", program, attempt.path]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        process.send_signal(watchdog.DUMP_SIGNAL)
-        path, deadline = attempt.stacks(0).with_suffix(".signal"), time.monotonic() + 10
+        here = replace(TRAINING, host=socket.gethostname())
+        for rank in range(3):
+            write_beat(attempt.heartbeat(rank), replace(here, pid=process.pid if rank == stuck else os.getpid()))
+        write_beat(attempt.heartbeat(3), replace(here, host="elsewhere", pid=process.pid))
+        attempt.hang_json.write_text("{}")
+        left: list[int] = []
+        watch_of(attempt, 0, left, world_size=4).look()
+        path, deadline = attempt.stacks(stuck).with_suffix(".signal"), time.monotonic() + 10
         while "in deep" not in path.read_text() and time.monotonic() < deadline:
             time.sleep(0.02)
         process.kill()
-    assert "in deep" in path.read_text()
+    assert path.read_text().count("in deep") == 1
+    assert left == [EXIT_HUNG]

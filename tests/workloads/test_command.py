@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from ranks import environments, run_job
+from scenario import wait_until
 
 from clusterctl.errors import TaskError
+from clusterctl.launch.script import HOLD_WARNING
 from clusterctl.runs.events import Events
 from clusterctl.runs.files import read_lines, write_json
 from clusterctl.runs.heartbeats import read_beat
@@ -121,6 +124,38 @@ def test_the_warning_and_term_reach_the_program_and_torch_is_never_imported(tmp_
         assert task.stdout.readline() == "SIGTERM\n"
         assert task.stdout.readline() == "False\n"
         assert task.wait() == 7
+
+
+LATE = """
+import os, signal, time
+signal.alarm(30)
+print("begun", flush=True)
+while not os.path.exists(os.environ["CLUSTERCTL_STOP_FILE"]):
+    time.sleep(0.01)
+time.sleep(0.5)
+signal.signal(signal.SIGUSR2, lambda *_: print("warned", flush=True))
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("moment", ["before the task has begun", "before the program takes it"])
+def test_a_warning_is_kept_until_the_program_takes_it(tmp_path: Path, moment: str) -> None:
+    run = RunDir(tmp_path / "run")
+    (environment,) = environments(run.attempt(0), [1])
+    write_json(run.run_json, {"job": to_record(command("python", "-c", LATE))})
+    entry = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
+    argv = [*shlex.split(HOLD_WARNING), sys.executable, "-c", entry, str(run.path)]
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as task:
+        assert task.stdout is not None
+        if moment == "before the task has begun":
+            wait_until(lambda: Path(f"/proc/{task.pid}/comm").read_text() == "python\n", what="Python")
+            task.send_signal(signal.SIGUSR2)
+            assert task.stdout.readline() == "begun\n"
+        else:
+            assert task.stdout.readline() == "begun\n"
+            task.send_signal(signal.SIGUSR2)
+        assert task.stdout.read() == "warned\n"
+        assert task.wait() == 0
 
 
 def test_a_program_that_knows_no_warning_outlives_it_and_dies_with_its_task(tmp_path: Path) -> None:

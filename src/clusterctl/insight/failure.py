@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from clusterctl.insight.endings import Death, Ending, deaths, job_ending, lost_nodes
 from clusterctl.insight.findings import CERTAIN, LIKELY, UNSURE, Consequence, Findings
 from clusterctl.insight.signatures import Cause, Level, Signature, python_error, signature
-from clusterctl.insight.standstill import hang
+from clusterctl.insight.standstill import hang, outside_collectives
 from clusterctl.runs.requests import EXIT_RESTART
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
@@ -48,16 +48,24 @@ class Candidate:
     def primary(self) -> bool:
         return self.signature.level is Level.PRIMARY
 
+    @property
+    def says_why(self) -> bool:
+        """Whether it is more than an exit code."""
+        return self.signature.cause is not Cause.USER or self.traceback != ""
+
 
 def explain_attempt(attempt: AttemptTrace, trace: Trace) -> Findings:
     """The first cause of the end of `attempt`, and what followed from it."""
     told, silent = candidates(attempt), _silent(attempt)
     ending = _ending(attempt, trace)
     first = min(told, key=_earliest, default=None)
-    if attempt.alarm and not _came_before(first, attempt.alarm.time) and not _lost_with_their_node(attempt):
+    if attempt.alarm and not _came_before(first, attempt.alarm.time) and not _slurm_lost_them(attempt, ending):
         found = hang(attempt)
     elif ending and not _came_before(first, ending.time - _SOONER_SECONDS if ending.time else None):
         found = _ended_from_outside(attempt, ending)
+    elif attempt.disk_full and not (first and first.primary and first.says_why):
+        words = "the disk of the run directory was full when it ended, and what its ranks had to say may be lost"
+        found = Findings(Cause.DISK, words, LIKELY)
     elif first and (first.primary or not silent):
         found = _told_by(first, told)
     elif silent:
@@ -235,11 +243,15 @@ def _ending(attempt: AttemptTrace, trace: Trace) -> Ending | None:
     return None
 
 
-def _lost_with_their_node(attempt: AttemptTrace) -> bool:
-    """Whether the ranks that fell silent were all on a node that Slurm lost: it notices later than the watchdog."""
-    lost = lost_nodes(attempt.lines)
-    suspects = attempt.alarm.suspects if attempt.alarm else ()
-    return bool(suspects) and all(attempt.rank(suspect).node in lost for suspect in suspects)
+def _slurm_lost_them(attempt: AttemptTrace, ending: Ending | None) -> bool:
+    """Whether the ranks that stood still were on nodes that Slurm lost: it notices later than the watchdog.
+
+    Where all stood in a collective, and nothing told them apart, any node that Slurm lost is what they waited for.
+    """
+    if attempt.alarm is None or ending is None or ending.cause is not Cause.NODE:
+        return False
+    suspects, lost = attempt.alarm.suspects or outside_collectives(attempt), lost_nodes(attempt.lines)
+    return all(attempt.rank(suspect).node in lost for suspect in suspects)
 
 
 def _terminated(attempt: AttemptTrace, trace: Trace) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.insight.findings import CERTAIN, LIKELY, Findings
 from clusterctl.insight.signatures import Cause
+from clusterctl.insight.standstill import node_fell_silent, several_each, silent_nodes
 from clusterctl.insight.stragglers import stragglers
 from clusterctl.runs.heartbeats import ENDED, Beat
 from clusterctl.runs.stages import Stage
@@ -41,11 +42,17 @@ def _standing_still(trace: Trace, attempt: AttemptTrace, beats: Mapping[int, Bea
     """A rank that writes no more while others do, or one that does no step for longer than the watchdog would wait."""
     newest = max(beat.time for beat in beats.values())
     settings = trace.status.record.job.watchdog
-    for rank, beat in sorted(beats.items()):
-        silent = newest - beat.time
-        if silent > SILENT_SECONDS and beat.phase != ENDED:
-            words = f"has written no heartbeat for {silent:.0f} s while others have: stopped, or its node is ill"
-            return _hang(attempt, rank, beat, words)
+    silent = {
+        rank: newest - beat.time
+        for rank, beat in sorted(beats.items())
+        if newest - beat.time > SILENT_SECONDS and beat.phase != ENDED
+    }
+    if several_each(nodes := silent_nodes(attempt.ranks, silent)):
+        first = min(silent)
+        return node_fell_silent(attempt, nodes, beats[first].phase, f"no heartbeat for {silent[first]:.0f} s")
+    for rank, seconds in silent.items():
+        words = f"has written no heartbeat for {seconds:.0f} s while others have: stopped, or its node is ill"
+        return _hang(attempt, rank, beats[rank], words)
     if trace.now - newest > 3 * SILENT_SECONDS:
         words = (
             f"no rank has written a heartbeat for {trace.now - newest:.0f} s: the nodes, or their file system, stand"

@@ -48,8 +48,9 @@ class Raised:
 class RankTrace:
     """One rank: how far it came, how it ended, its last heartbeat and its last words on stderr.
 
-    `stacks` is what it told itself when the watchdog asked; `frozen` what faulthandler wrote the moment that a signal
-    reached it: of a stopped process, where it stood before it was woken. `superseded`: a newer attempt came.
+    `stacks` is what it told itself when the watchdog asked, at `answered`; `frozen` what faulthandler wrote the moment
+    that a signal reached it: of a stopped process, where it stood before it was woken. `superseded`: a newer attempt
+    came.
     """
 
     rank: int
@@ -59,6 +60,7 @@ class RankTrace:
     exit_code: int | None = None
     ended: float | None = None
     superseded: bool = False
+    answered: float | None = None
     stacks: str = ""
     frozen: str = ""
     beat: Beat | None = None
@@ -84,7 +86,7 @@ class Alarm:
 @dataclass(frozen=True)
 class AttemptTrace:
     """One attempt. `signal` is what its batch script got, `lines` what srun, slurmstepd and pyxis said into its log;
-    `requeued` whether that script itself sent the job back to the queue.
+    `requeued` whether that script itself sent the job back to the queue, `disk_full` whether it found no room to write.
     """
 
     number: int
@@ -94,6 +96,7 @@ class AttemptTrace:
     exit_code: int | None = None
     signal: str = ""
     requeued: bool = False
+    disk_full: bool = False
     nodes: str = ""
     lines: tuple[str, ...] = ()
     ranks: tuple[RankTrace, ...] = ()
@@ -166,6 +169,7 @@ def _attempt(attempt: Attempt, tasks: int, unknown: list[str]) -> AttemptTrace:
         exit_code=_whole(host, "exit_code"),
         signal=_text(host, "signal"),
         requeued=host.get("requeued") is True,
+        disk_full=host.get("disk_full") is True,
         nodes=_text(host, "nodes"),
         lines=_lines(attempt.host_log, _HOST_BYTES, unknown, head=True),
         ranks=tuple(_rank(attempt, rank, unknown) for rank in ranks),
@@ -180,6 +184,7 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
     superseded = False
     code: int | None = None
     ended: float | None = None
+    answered: float | None = None
     try:
         events = last_records(attempt.events(number))
     except OSError as error:
@@ -196,7 +201,7 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
                 texts = (_text(event, name) for name in ("type", "message", "traceback", "hint"))
                 raised = Raised(at, *texts)
             case "hang":
-                stacks = _text(event, "stacks")
+                stacks, answered = _text(event, "stacks"), at
             case "superseded":
                 superseded = True
             case "exit" if code is None:
@@ -211,6 +216,7 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
         exit_code=code,
         ended=ended,
         superseded=superseded,
+        answered=answered,
         stacks=stacks,
         frozen=_frozen_stacks(attempt, number),
         beat=beat,

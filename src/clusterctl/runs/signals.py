@@ -35,6 +35,8 @@ class StopRequest:
     def install(self, on_terminate: Callable[[], None] = lambda: None, grace: float = TERM_GRACE_SECONDS) -> None:
         """Take over USR2, TERM and CONT (which Slurm sends after TERM) in this process, not in forked children.
 
+        A warning that came earlier, while the batch script's `env --block-signal` held it back, counts too.
+
         On TERM: `on_terminate` at once, from a thread, then exit 143 after `grace` seconds if the program is still
         there. Ranks that ignored TERM would live until Slurm's KillWait, 30 s by default.
         """
@@ -46,6 +48,7 @@ class StopRequest:
         # A child shares the wake-up pipe: a signal that it gets before it lets go of the pipe would be taken for ours.
         os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_restore_defaults)
         self._on_terminate, self._grace = on_terminate, grace
+        _unblock()
         threading.Thread(target=self._watch, args=(reader,), name="signals", daemon=True).start()
 
     def terminate(self) -> None:

@@ -26,7 +26,7 @@ from clusterctl.runs.requests import request_restart
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from clusterctl.runs.events import Events
     from clusterctl.runs.layout import Attempt
@@ -37,7 +37,8 @@ EXIT_HUNG = 70
 DUMP_SIGNAL = signal.SIGRTMIN + 5  # default: death; so it is sent only to processes that have written a heartbeat
 LONGEST_STACKS = 32_000  # characters in the events; readers look at the last 64 KiB of them
 _CONFIRM_SECONDS = 2.2 * BEAT_SECONDS
-_DUMP_SECONDS = 5.0
+_ANSWER_SECONDS = 2 * BEAT_SECONDS  # within which every rank whose Python runs has seen the alarm
+_DUMP_SECONDS = 6.0
 _LEAVE_SECONDS = 10.0  # srun ends the other ranks when the first has left; should it not, they leave by themselves
 
 
@@ -88,15 +89,15 @@ def _progress(beat: Beat) -> tuple[str, int, int]:
 def suspects(earlier: dict[int, Beat], later: dict[int, Beat]) -> tuple[list[int], str]:
     """Which ranks hold the others up, by two looks at all heartbeats a little apart, and how that shows.
 
-    A rank that writes no more is stopped (or holds Python's lock); one that is behind the others, or does not wait for
-    them when they wait, is what they wait for. An empty list where nothing tells them apart.
+    A rank that writes no more is stopped (or holds Python's lock); one that is behind the others and does not wait, or
+    does not wait when they do, is what they wait for. An empty list where nothing tells them apart.
     """
     present = {rank: beat for rank, beat in later.items() if beat.phase != ENDED}
     silent = [rank for rank, beat in present.items() if rank in earlier and earlier[rank].time == beat.time]
     if silent and len(silent) < len(present):
         return silent, "silent"
     most = max((beat.step for beat in present.values()), default=0)
-    behind = [rank for rank, beat in present.items() if beat.step < most]
+    behind = [rank for rank, beat in present.items() if beat.step < most and beat.waiting is None]
     if behind:
         return behind, "behind"
     busy = [rank for rank, beat in present.items() if beat.waiting is None]
@@ -169,35 +170,53 @@ class Watch:
 
     def _end(self, *, raised: bool) -> None:
         """Tell where all threads stand, let the others do so, and leave - the rank that raised the alarm first."""
+        asked = time.monotonic()
         _ask_flight_recorder(self._attempt, self._place.rank)
         dump_stacks(self._attempt, self._place.rank)
-        self._wait_for_stacks([self._place.rank])  # a program that this process started may have to tell them
+        # A program that this process started may have to tell them.
+        self._wait_for_stacks([self._place.rank], asked + _ANSWER_SECONDS)
         self._events.hang(_shown_stacks(self._attempt, self._place.rank))
-        self._prod_neighbour()
+        self._prod_node(asked + _ANSWER_SECONDS)
         if not raised:
             time.sleep(_LEAVE_SECONDS)
         else:
-            self._wait_for_stacks(range(self._place.world_size))
+            self._wait_for_stacks(range(self._place.world_size), asked + _DUMP_SECONDS)
             if self._settings.action == "restart":
                 step = max((beat.step for beat in self._beats().values()), default=0)
                 request_restart(self._attempt, "hang", step=step)
         self._events.exit(EXIT_HUNG)
         self._leave(EXIT_HUNG)
 
-    def _wait_for_stacks(self, ranks: range | list[int]) -> None:
-        deadline = time.monotonic() + _DUMP_SECONDS
+    def _wait_for_stacks(self, ranks: Iterable[int], deadline: float) -> None:
         while time.monotonic() < deadline and not all(self._attempt.stacks(rank).exists() for rank in ranks):
             time.sleep(0.1)
 
-    def _prod_neighbour(self) -> None:
-        """Python code cannot run in a rank whose C code keeps Python's lock; a signal's C handler can."""
-        beat = read_beat(self._attempt.heartbeat(self._watched))
-        if beat is None or beat.host != socket.gethostname():
-            return
-        time.sleep(BEAT_SECONDS)
-        if not self._attempt.stacks(self._watched).exists() and _is_of_attempt(beat.pid, self._attempt):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(beat.pid, DUMP_SIGNAL)
+    def _prod_node(self, deadline: float) -> None:
+        """Have the ranks of this node that have told nothing at `deadline` do so, its own program among them.
+
+        Python code cannot run in a rank whose C code keeps Python's lock; a signal's C handler can. It has to come from
+        the same node, where this rank may be the only one that can send it: it does so to those that follow it, up to
+        the next one that told something.
+        """
+        beats = dict(self._beats_of_node())
+        self._wait_for_stacks(beats, deadline)
+        following = sorted(beats, key=lambda rank: (rank < self._place.rank, rank))
+        for rank in following:
+            if self._attempt.stacks(rank).exists():
+                if rank != self._place.rank:
+                    return
+            elif _is_of_attempt(beats[rank].pid, self._attempt):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(beats[rank].pid, DUMP_SIGNAL)
+
+    def _beats_of_node(self) -> Iterator[tuple[int, Beat]]:
+        """The last beats of this node's ranks, which are in a row, as Slurm places them unless told otherwise."""
+        for rank in range(self._place.rank - self._place.local_rank, self._place.world_size):
+            beat = read_beat(self._attempt.heartbeat(rank))
+            if beat is not None and beat.host != socket.gethostname():
+                return
+            if beat is not None:
+                yield rank, beat
 
 
 def watched(attempt: Attempt, place: Place, events: Events, settings: Watchdog) -> Pulse:

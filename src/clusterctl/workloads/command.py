@@ -121,10 +121,11 @@ def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[byt
 def _wait(child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path) -> int:
     """Wait for the program, and pass on the warning signal, TERM and the terminal's INT, each once.
 
-    The warning makes a file too: a program that does not handle the signal ignores it, and can look for that.
+    The warning makes a file too: a program that does not handle the signal can look for that. One that has not come so
+    far yet gets the signal when it handles it.
     """
     asked: dict[signal.Signals, Callable[[], bool]] = {
-        WARNING_SIGNAL: lambda: stop.warned,
+        WARNING_SIGNAL: lambda: stop.warned and _takes(child.pid, WARNING_SIGNAL),
         signal.SIGTERM: lambda: stop.terminated,
     }
     while True:
@@ -134,11 +135,21 @@ def _wait(child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path) ->
             pass
         except KeyboardInterrupt:
             child.send_signal(signal.SIGINT)
-        if stop.warned and WARNING_SIGNAL in asked:
+        if stop.warned and not stop_file.exists():
             stop_file.touch()
         for number in [number for number, happened in asked.items() if happened()]:
             child.send_signal(number)
             del asked[number]
+
+
+def _takes(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal, or holds it back for one (see proc(5), /proc/PID/status)."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    masks = re.findall(r"^Sig(?:Cgt|Blk):\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
 
 def _ending(code: int) -> str:

@@ -33,12 +33,24 @@ exec >>"$attempt/host.log" 2>&1
 signal=
 trap 'signal=TERM' TERM # of a time limit, scancel or preemption: note it, wait for srun, record the end
 printf -v start '%(%s)T' -1 # a builtin: on a node that is being shut down no program may start any more
-record() { # further JSON fields
-  printf '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}\n' \
-    "$number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$start" "$1" >"$attempt/.host.json" &&
-    mv "$attempt/.host.json" "$attempt/host.json"
+# What says how it ended is written over itself, at the same length: a disk that is full by then takes it all the same.
+put() { # file, content
+  local try
+  for try in {1..30}; do
+    printf "%-$((${#SLURM_JOB_NODELIST} + 400))s\n" "$2" 1<>"$1" && return
+    [ "$try" -gt 1 ] || echo "clusterctl: cannot write $1: trying again for half a minute"
+    sleep 1
+  done
+  return 1
 }
-record ""
+record() { # name, further JSON fields
+  local text
+  printf -v text '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}' \
+    "$number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$start" "$2"
+  put "$attempt/$1" "$text"
+}
+record .host.json "" && mv "$attempt/.host.json" "$attempt/host.json"
+put "$attempt/.finished.json" "{}"
 
 # submitit names the pickle after the job when sbatch has answered; should it have died before, the job finds it anyway.
 [ -e "$run/submitit/${SLURM_JOB_ID}_submitted.pkl" ] ||
@@ -65,7 +77,7 @@ srun \
   --input=none \
   --chdir=/runs/cora-20260102-030405-abcd \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
-  sh -c 'trap "" USR2; exec "$@"' sh \
+  sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
   /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/containers \
   '--container-image=/images/it'"'"'s.sqsh' \
   --container-mounts=/runs:/runs,/data:/data:ro,/data/cora:/data/cora:ro \
@@ -105,14 +117,16 @@ if asked; then
   code=75
 elif [ "$code" -eq 0 ] && ended_well; then
   if ! superseded; then
-    printf '{"attempt": %d, "time": %d}\n' "$number" "$end" >"$run/.finished.json"
-    mv "$run/.finished.json" "$run/finished.json"
+    put "$attempt/.finished.json" "{\"attempt\": $number, \"time\": $end}" &&
+      mv "$attempt/.finished.json" "$run/finished.json"
   fi
 elif [ "$code" -eq 0 ]; then
   code=1 signal=${signal:-LOST}
 fi
+full= # what the ranks had to say may be lost with it
+{ printf . >"$attempt/.room" && [ -s "$attempt/.room" ]; } 2>/dev/null || full=', "disk_full": true'
 record_end() { # further JSON fields
-  record ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$1"
+  record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$full$1"
 }
 if [ "$code" -ne 0 ] && [ "$signal" != LOST ] && { asked || { [ -z "$signal" ] && killed; }; }; then
   why=$(refusal)
