@@ -12,7 +12,7 @@ from clusterctl.graph.blocks import Block
 from clusterctl.task.shared_table import shared_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from clusterctl.graph.network import Network
     from clusterctl.graph.storage import Graph
@@ -22,10 +22,10 @@ _NODES_AT_ONCE = 16384  # bounds what a layer holds beside its input and output
 
 
 @torch.no_grad()
-def infer(network: Network, graph: Graph, aggregated: Tensor | None = None) -> tuple[range, Tensor]:
+def infer(network: Network, graph: Graph, task: Task, aggregated: Tensor | None = None) -> tuple[range, Tensor]:
     """The nodes of this rank (equal slices in the order of the ranks) and the network's outputs for them.
 
-    A collective: all ranks of the world call it. Every layer gathers what the nodes send, and nothing wider; the first
+    A collective: all ranks of the world call it. Every layer shares what the nodes send, and nothing wider; the first
     one nothing where its aggregation is known.
     """
     own, size = _own_slice(graph)
@@ -36,7 +36,7 @@ def infer(network: Network, graph: Graph, aggregated: Tensor | None = None) -> t
             rows = layer.combine(aggregated[own.start : own.stop], rows)
         else:
             sending = layer.send(rows)
-            sent = graph.x if depth == 0 and sending is rows else _gathered(sending, size)
+            sent = graph.x if depth == 0 and sending is rows else _shared([sending], sending, size, task)
             rows = torch.cat([layer.receive(block, sent, rows[part]) for part, block in _blocks(graph, own)])
         if depth < last:
             rows = rows.relu_()
@@ -51,18 +51,8 @@ def first_aggregation(network: Network, graph: Graph, task: Task) -> Tensor:
     """
     own, size = _own_slice(graph)
     layer, rows = network.convolutions[0], graph.x[own.start : own.stop]
-    parts = [layer.aggregate(block, graph.x, rows[part]).to(graph.x.dtype) for part, block in _blocks(graph, own)]
-    ranks = dist.get_world_size()
-    with shared_table(task, (size * ranks, graph.num_features), graph.x.dtype) as (table, writes):
-        slices = torch.split(table, size)
-        piece = torch.zeros_like(slices[0])
-        for rank in range(ranks):  # one slice travels at a time: no rank holds them all
-            if rank == dist.get_rank():
-                torch.cat(parts, out=piece[: len(own)])
-            dist.broadcast(piece.view(torch.uint8), rank)  # as bytes: not every back end knows every type
-            if writes:
-                slices[rank].copy_(piece)
-    return table[: graph.num_nodes]
+    parts = (layer.aggregate(block, graph.x, rows[part]) for part, block in _blocks(graph, own))
+    return _shared(parts, graph.x, size, task)[: graph.num_nodes]
 
 
 def _own_slice(graph: Graph) -> tuple[range, int]:
@@ -86,10 +76,21 @@ def _whole_neighborhood(graph: Graph, part: range) -> Block:
     return Block(graph, nodes, (indptr - indptr[0]).to(torch.int32), neighbors, columns=neighbors)
 
 
-def _gathered(rows: Tensor, size: int) -> Tensor:
-    """The rows of all ranks below each other, `size` of each (the last ones' padded)."""
-    padded = torch.zeros(size, rows.size(1), dtype=rows.dtype, device=rows.device)
-    padded[: len(rows)] = rows
-    table = torch.empty(size * dist.get_world_size(), rows.size(1), dtype=rows.dtype, device=rows.device)
-    dist.all_gather(list(torch.split(table, size)), padded)
+def _shared(parts: Iterable[Tensor], like: Tensor, size: int, task: Task) -> Tensor:
+    """The rows of all ranks below each other, `size` of each (the last ones' followed by zeros), as wide as `like`.
+
+    They are there once a node, or once a GPU. A collective.
+    """
+    ranks, own = dist.get_world_size(), dist.get_rank()
+    with shared_table(task, (size * ranks, like.size(1)), like.dtype) as (table, writes):
+        slices = torch.split(table, size)
+        filled = 0
+        for part in parts:
+            slices[own][filled : (filled := filled + len(part))] = part
+        if task.device.type == "cpu" and task.node.size() == ranks:
+            return table
+        unwanted = torch.empty_like(slices[own])
+        for rank, piece in enumerate(slices):  # one slice travels at a time: no rank holds them all
+            arriving = piece if writes or rank == own else unwanted
+            dist.broadcast(arriving.view(torch.uint8), rank)  # as bytes: not every back end knows every type
     return table
