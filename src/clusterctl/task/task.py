@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from clusterctl.runs.signals import StopRequest
     from clusterctl.spec import Job
 
-# oneDNN and torch's layer above it (ideep) keep 1,024 compiled products each, one a shape, 0.3 MB each: for batches that
-# come in ever new sizes, 600 MB a rank and nothing saved (bfloat16, torch 2.13). Both read this at their first product.
+# oneDNN and ideep, torch's layer above it, each keep 1,024 compiled products, one a shape, 0.3 MB each: for batches of
+# ever new sizes 600 MB a rank, and nothing saved (bfloat16, torch 2.13). Both read this at their first product.
 _PRODUCTS_KEPT = "16"
 
 
