@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import distributed as dist
 
-from clusterctl.graph import compiled  # noqa: F401 - so that ranks without a graph hold the same programs as the others
+from clusterctl.graph import sampling
 from clusterctl.graph.storage import Graph, load
 from clusterctl.runs.events import Events
 from clusterctl.runs.place import Place
@@ -49,7 +49,8 @@ class Measured:
     """All ranks together; memory in bytes."""
 
     seeds_per_second: float
-    proportional: int  # set size at rest, after all that was wanted
+    in_step: int  # proportional set size between the forward and the backward pass of the last step to warm up
+    at_rest: int  # proportional set size after all that was wanted
     peak: int  # of one rank, mapped pages of the graph included
 
 
@@ -67,6 +68,7 @@ def measure(wanted: Wanted, ranks: int, threads: int) -> Measured:
 
 
 def main(wanted: Wanted) -> None:
+    sampling.worth_compiling = lambda *_: True  # so that ranks without a graph run the same programs
     settings = replace(
         RedditTrain(),
         batch_size=wanted.batch_size,
@@ -85,21 +87,30 @@ def main(wanted: Wanted) -> None:
             if step == 3:
                 dist.barrier()
                 began = time.perf_counter()
-            flat.backward(objective.loss(batch, prepared), stop)
+            loss = objective.loss(batch, prepared)
+            if step == 2:
+                in_step = proportional()
+            flat.backward(loss, stop)
             optimizer.step()
         seconds = time.perf_counter() - began
-        del batch, prepared
+        del batch, prepared, loss
         if wanted.evaluate:
             objective.model.eval()
             objective.evaluate(["val", "test"])
         ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps for the next step is not the graph's
-        dist.barrier()
-        proportional = torch.tensor(kilobytes("smaps_rollup", "Pss") * 1024)
-        dist.barrier()  # before a rank leaves: the share of its pages would fall to the others
-        dist.all_reduce(proportional)
+        at_rest = proportional()
         if place.rank == 0:
             seeds = wanted.steps * settings.batch_size * place.world_size / seconds
-            print(json.dumps(asdict(Measured(seeds, int(proportional), kilobytes("status", "VmHWM") * 1024))))
+            print(json.dumps(asdict(Measured(seeds, in_step, at_rest, kilobytes("status", "VmHWM") * 1024))))
+
+
+def proportional() -> int:
+    """The proportional set size of all ranks together, in bytes. A collective."""
+    dist.barrier()
+    size = torch.tensor(kilobytes("smaps_rollup", "Pss") * 1024)
+    dist.barrier()  # before a rank leaves: the share of its pages would fall to the others
+    dist.all_reduce(size)
+    return int(size)
 
 
 def kilobytes(file: str, field: str) -> int:

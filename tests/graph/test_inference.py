@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from ranks import run_program
 
 from clusterctl.runs.layout import RunDir
@@ -23,7 +24,7 @@ from clusterctl.task.task import joined
 
 inference._NODES_AT_ONCE = 4  # so that slices have several parts
 
-def difference(layers, theirs, names, nodes, widths):
+def difference(task, layers, theirs, names, nodes, widths):
     generator = torch.Generator().manual_seed(nodes)
     pairs = torch.randint(0, nodes, (2, 6 * nodes), generator=generator)
     pairs = pairs[:, pairs[0] != pairs[1]].unique(dim=1)
@@ -38,16 +39,16 @@ def difference(layers, theirs, names, nodes, widths):
         reference.load_state_dict({new: layer.state_dict()[old] for new, old in names.items()})
         expected = reference(expected, pairs)
         expected = expected.relu() if depth < len(network.layers) - 1 else expected
-    own, outputs = inference.infer(network, graph)
+    own, outputs = inference.infer(network, graph, task)
     assert outputs.shape == (len(own), widths[-1]) and not outputs.requires_grad
     return float((outputs - expected[own.start : own.stop]).detach().abs().max()) if len(own) else 0.0
 
 SAGE = {"lin_l.weight": "neighbor.weight", "lin_l.bias": "neighbor.bias", "lin_r.weight": "root.weight"}
 GCN = {"lin.weight": "weight", "bias": "bias"}
 with joined(Job(name="t", workload="reddit"), "cpu", Place.from_environment(), current_attempt(), Events(None, 0),
-            StopRequest()):
+            StopRequest()) as task:
     print(json.dumps([
-        difference(layers, theirs, names, nodes, widths)
+        difference(task, layers, theirs, names, nodes, widths)
         for layers, theirs, names in ((SageConv, SAGEConv, SAGE), (GcnConv, GCNConv, GCN))
         for nodes in (31, 4, 1)
         for widths in ([5, 8, 3], [9, 4, 4, 6])
@@ -55,9 +56,10 @@ with joined(Job(name="t", workload="reddit"), "cpu", Place.from_environment(), c
 """
 
 
-def test_inference_over_uneven_slices_equals_pyg_on_the_whole_graph(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks_of_nodes", [[2, 1], [3]])
+def test_inference_over_uneven_slices_equals_pyg_on_the_whole_graph(ranks_of_nodes: list[int], tmp_path: Path) -> None:
     # Three ranks: of 4 nodes the last rank has none, of 1 node only the first has any.
-    outputs = run_program(PROGRAM, RunDir(tmp_path).attempt(0), [2, 1])
+    outputs = run_program(PROGRAM, RunDir(tmp_path).attempt(0), ranks_of_nodes)
     differences = [json.loads(output.splitlines()[-1]) for output in outputs]
     assert max(max(own) for own in differences) < 1e-12
     assert len(differences[0]) == 12

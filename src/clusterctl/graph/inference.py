@@ -12,7 +12,7 @@ from clusterctl.graph.blocks import Block
 from clusterctl.task.shared_table import shared_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from clusterctl.graph.blocks import Adjacency
     from clusterctl.graph.network import Network
@@ -23,10 +23,10 @@ _NODES_AT_ONCE = 16384  # bounds what a layer holds beside its input and output
 
 
 @torch.no_grad()
-def infer(network: Network, graph: Graph, aggregated: Tensor | None = None) -> tuple[range, Tensor]:
+def infer(network: Network, graph: Graph, task: Task, aggregated: Tensor | None = None) -> tuple[range, Tensor]:
     """The nodes of this rank (equal slices in the order of the ranks) and the network's outputs for them.
 
-    A collective: all ranks of the world call it. Every layer gathers what the nodes send, and nothing wider; the first
+    A collective: all ranks of the world call it. Every layer shares what the nodes send, and nothing wider; the first
     one nothing where its aggregation is known.
     """
     own = own_slice(graph.num_nodes)
@@ -37,7 +37,7 @@ def infer(network: Network, graph: Graph, aggregated: Tensor | None = None) -> t
             rows = layer.combine(aggregated[own.start : own.stop], rows)
         else:
             sending = layer.send(rows)
-            sent = graph.x if depth == 0 and sending is rows else gathered(sending, graph.num_nodes)
+            sent = graph.x if depth == 0 and sending is rows else shared_rows([sending], sending, graph.num_nodes, task)
             rows = torch.cat([layer.receive(block, sent, rows[part]) for part, block in blocks(graph, own)])
         if depth < last:
             rows = rows.relu_()
@@ -50,36 +50,16 @@ def first_aggregation(network: Network, graph: Graph, task: Task) -> Tensor:
 
     A collective, split over the ranks as `infer`. The whole result is there once a node, or once a GPU.
     """
-    own, ranks = own_slice(graph.num_nodes), dist.get_world_size()
-    size = -(-graph.num_nodes // ranks)
+    own = own_slice(graph.num_nodes)
     layer, rows = network.convolutions[0], graph.x[own.start : own.stop]
-    parts = [layer.aggregate(block, graph.x, rows[part]).to(graph.x.dtype) for part, block in blocks(graph, own)]
-    with shared_table(task, (size * ranks, graph.num_features), graph.x.dtype) as (table, writes):
-        slices = torch.split(table, size)
-        piece = torch.zeros_like(slices[0])
-        for rank in range(ranks):  # one slice travels at a time: no rank holds them all
-            if rank == dist.get_rank():
-                torch.cat(parts, out=piece[: len(own)])
-            dist.broadcast(piece.view(torch.uint8), rank)  # as bytes: not every back end knows every type
-            if writes:
-                slices[rank].copy_(piece)
-    return table[: graph.num_nodes]
+    parts = (layer.aggregate(block, graph.x, rows[part]) for part, block in blocks(graph, own))
+    return shared_rows(parts, graph.x, graph.num_nodes, task)
 
 
 def own_slice(nodes: int) -> range:
     """This rank's part of so many nodes: equal slices in the order of the ranks, the last ones shorter."""
     size = -(-nodes // dist.get_world_size())
     return range(nodes)[dist.get_rank() * size : (dist.get_rank() + 1) * size]
-
-
-def gathered(rows: Tensor, nodes: int) -> Tensor:
-    """The rows of all `nodes` below each other, from those of each rank's own slice. A collective."""
-    size = -(-nodes // dist.get_world_size())
-    padded = torch.zeros(size, rows.size(1), dtype=rows.dtype, device=rows.device)
-    padded[: len(rows)] = rows
-    table = torch.empty(size * dist.get_world_size(), rows.size(1), dtype=rows.dtype, device=rows.device)
-    dist.all_gather(list(torch.split(table, size)), padded)
-    return table[:nodes]
 
 
 def blocks(graph: Adjacency, own: range) -> Iterator[tuple[slice, Block]]:
@@ -94,3 +74,24 @@ def blocks(graph: Adjacency, own: range) -> Iterator[tuple[slice, Block]]:
         nodes = torch.arange(part.start, part.stop, device=indptr.device)
         block = Block(graph, nodes, (indptr - indptr[0]).to(torch.int32), neighbors, columns=neighbors)
         yield slice(start, start + len(part)), block
+
+
+def shared_rows(parts: Iterable[Tensor], like: Tensor, nodes: int, task: Task) -> Tensor:
+    """The rows of all `nodes` below each other, as wide as `like`, from the `parts` of each rank's own slice.
+
+    They are there once a node, or once a GPU. A collective.
+    """
+    ranks, own = dist.get_world_size(), dist.get_rank()
+    size = -(-nodes // ranks)
+    with shared_table(task, (size * ranks, like.size(1)), like.dtype) as (table, writes):
+        slices = torch.split(table, size)
+        filled = 0
+        for part in parts:
+            slices[own][filled : (filled := filled + len(part))] = part
+        if task.device.type == "cpu" and task.node.size() == ranks:
+            return table[:nodes]
+        unwanted = torch.empty_like(slices[own])
+        for rank, piece in enumerate(slices):  # one slice travels at a time: no rank holds them all
+            arriving = piece if writes or rank == own else unwanted
+            dist.broadcast(arriving.view(torch.uint8), rank)  # as bytes: not every back end knows every type
+    return table[:nodes]

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from clusterctl.graph.inference import blocks, gathered, own_slice
+from clusterctl.graph.inference import blocks, own_slice, shared_rows
 from clusterctl.graph.layers import SageConv
 
 if TYPE_CHECKING:
     from clusterctl.graph.blocks import Block
     from clusterctl.graph.hetero import HeteroGraph
     from clusterctl.graph.hetero_sampling import HeteroSample
+    from clusterctl.task.task import Task
 
 USER, ITEM = "user", "item"
 OF_USER = (ITEM, "rev_to", USER)  # a user's items
@@ -89,22 +90,26 @@ class Recommender(nn.Module):
         return scores.squeeze(1)
 
     @torch.no_grad()
-    def encode(self, graph: HeteroGraph, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+    def encode(self, graph: HeteroGraph, users: Tensor, items: Tensor, task: Task) -> tuple[Tensor, Tensor]:
         """All users and all items of the graph encoded [nodes, channels], exactly: with all of their neighbours.
 
         `users` and `items` are the rows of this rank's own slices. A collective, layer by layer as `inference.infer`.
         """
-        together, of_user, count = graph.relation(TOGETHER), graph.relation(OF_USER), graph.num_nodes[ITEM]
-        own_items, own_users, rows = own_slice(count), own_slice(graph.num_nodes[USER]), gathered(items, count)
+        together, of_user = graph.relation(TOGETHER), graph.relation(OF_USER)
+        item_count, user_count = graph.num_nodes[ITEM], graph.num_nodes[USER]
+        own_items, own_users = own_slice(item_count), own_slice(user_count)
+        rows = shared_rows([items], items, item_count, task)
         means = torch.cat([block.mean(rows) for _, block in blocks(together, own_items)])
         own = self.items.hidden(means, items)
-        hidden = gathered(own, count)
-        encoded_items = torch.cat([self.items(block, hidden, own[part]) for part, block in blocks(together, own_items)])
-        hidden = gathered(self.users.hidden(means, items), count)
-        encoded_users = torch.cat(
-            [self.users(block, rows, hidden, users[part]) for part, block in blocks(of_user, own_users)]
+        hidden = shared_rows([own], own, item_count, task)
+        encoded_items = [self.items(block, hidden, own[part]) for part, block in blocks(together, own_items)]
+        own = self.users.hidden(means, items)
+        hidden = shared_rows([own], own, item_count, task)
+        encoded_users = [self.users(block, rows, hidden, users[part]) for part, block in blocks(of_user, own_users)]
+        return (
+            shared_rows(encoded_users, encoded_users[0], user_count, task),
+            shared_rows(encoded_items, encoded_items[0], item_count, task),
         )
-        return gathered(encoded_users, graph.num_nodes[USER]), gathered(encoded_items, count)
 
 
 def fan_outs(first: int, second: int) -> dict[tuple[str, str, str], tuple[int, ...]]:

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from clusterctl.runs.signals import StopRequest
     from clusterctl.spec import Job
 
+# oneDNN and ideep, torch's layer above it, each keep 1,024 compiled products, one a shape, 0.3 MB each: for batches of
+# ever new sizes 600 MB a rank, and nothing saved (bfloat16, torch 2.13). Both read this at their first product.
+_PRODUCTS_KEPT = "16"
+
 
 @dataclass(frozen=True)
 class Task:
@@ -84,6 +88,8 @@ def joined(
     node = node_group(members, place.rank)
     if "OMP_NUM_THREADS" not in os.environ:  # torch would give every rank all cores of the node
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // node.size()))
+    for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(variable, _PRODUCTS_KEPT)
     metrics, cache = MetricsWriter(attempt, place.rank), _cache_folder(attempt)
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # its default is beside the code, maybe read-only
     clock = StepClock(device)

@@ -83,7 +83,7 @@ class LinkPrediction:
         table = ShardedTable(rows, train.hidden_channels, train.seed, weights, lazy=lazy)
         self.model = LinkModel(network, table).to(task.device)
         self._sampler = HeteroSampler(self._graph, fan_outs(*train.fan_out), train.seed)
-        self._seed = train.seed
+        self._seed, self._task = train.seed, task
 
     @property
     def seeds(self) -> Tensor:
@@ -116,10 +116,11 @@ class LinkPrediction:
     def _encoded(self) -> tuple[Tensor, Tensor]:
         """All users and all items."""
         nodes, table = self._graph.num_nodes, self.model.table
-        users, items = own_slice(nodes[USER]), own_slice(nodes[ITEM])
-        ids = torch.cat([torch.arange(users.start, users.stop), nodes[USER] + torch.arange(items.start, items.stop)])
-        rows = torch.split(table.fetch(table.route(ids.to(table.rows.device))), [len(users), len(items)])
-        return self.model.network.encode(self._graph, *rows)
+        own = own_slice(nodes[USER]), own_slice(nodes[ITEM])
+        ids = [first + torch.arange(part.start, part.stop) for first, part in zip((0, nodes[USER]), own, strict=True)]
+        rows = table.fetch(table.route(torch.cat(ids).to(table.rows.device)))
+        users, items = torch.split(rows, [len(part) for part in own])
+        return self.model.network.encode(self._graph, users, items, self._task)
 
     def _scored(self, pairs: Tensor, users: Tensor, items: Tensor) -> Tensor:
         """The scores of this rank's slice of the pairs."""

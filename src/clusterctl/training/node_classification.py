@@ -43,7 +43,7 @@ class NodeClassification:
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
         self._sampler = NeighborSampler(self._graph, fan_out, train.seed)
         self._seed = train.seed
-        self._clock = task.clock
+        self._task = task
 
     @property
     def seeds(self) -> Tensor:
@@ -57,19 +57,19 @@ class NodeClassification:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
         randomness = (self._seed, batch.epoch, batch.step)
         with self._precision.autocast(self._graph.x.device):
-            self._clock.enter("gathering")
+            self._task.clock.enter("gathering")
             gathered = self.model.gather(prepared[0], self._graph.x, self._aggregated)
-            self._clock.enter("compute")
+            self._task.clock.enter("compute")
             outputs = self.model.transform(prepared, gathered, randomness)
         edges = sum(block.neighbors.numel() for block in prepared)
-        self._clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
+        self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
         losses = F.cross_entropy(outputs.to(self._precision.weights), self._graph.y[batch.seeds], reduction="none")
         return (losses * batch.weights).sum() / batch.total
 
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
         """The accuracy on each split from exact full-graph inference: every node is counted once, by one rank."""
         with self._precision.autocast(self._graph.x.device):
-            own, outputs = infer(self.model, self._graph, self._aggregated)
+            own, outputs = infer(self.model, self._graph, self._task, self._aggregated)
         predicted = outputs.argmax(1)
         counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=predicted.device)
         for split, count in zip(splits, counts, strict=True):

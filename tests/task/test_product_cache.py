@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from ranks import run_program
+
+from clusterctl.runs.layout import RunDir
+
+PROGRAM = """
+import ctypes, torch
+from pathlib import Path
+from clusterctl.runs.events import Events
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import StopRequest
+from clusterctl.spec import Job
+from clusterctl.task.task import joined
+
+def megabytes():
+    ctypes.CDLL(None).malloc_trim(0)
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")) / 1024
+
+with joined(Job(name="t", workload="reddit"), "cpu", Place.from_environment(), current_attempt(), Events(None, 0),
+            StopRequest()), torch.autocast("cpu", torch.bfloat16):
+    weights = torch.zeros(64, 64, requires_grad=True)
+    for rows in range(1000, 1600):
+        if rows == 1030:
+            before = megabytes()
+        torch.nn.functional.linear(torch.zeros(rows, 64), weights).sum().backward()
+    print(megabytes() - before)
+"""
+
+
+def test_batches_of_ever_new_sizes_do_not_fill_the_memory_with_compiled_products(tmp_path: Path) -> None:
+    (grown,) = run_program(PROGRAM, RunDir(tmp_path).attempt(0), [1])  # 500 MB where every size is kept
+    assert float(grown.splitlines()[-1]) < 50
