@@ -35,9 +35,8 @@ class Fault:
     """`cause` is the class that `why -o json` gives the attempt which the fault ended, `rank` the one that it names.
 
     `settings` go into the job; `own_nodes` are lost or taken, and shared with no other run. A fault that strikes all of
-    Slurm is `alone`; one that takes Slurm a minute is `slow`, and left to `make test-long`. `tests` hold it in
-    `make test` too, or instead. `seconds` on a sandbox, from the fault to the cause in `why`, are those that
-    benchmarks/time_to_cause.py measured.
+    Slurm is `alone`. `tests` hold it in `make test` too, or instead. `seconds` on a sandbox, from the fault to the cause
+    in `why`, are those that benchmarks/time_to_cause.py measured.
     """
 
     name: str
@@ -51,7 +50,6 @@ class Fault:
     prepare: Callable[[Scene], None] | None = None
     alone: bool = False
     full_disk: bool = False
-    slow: bool = False
     not_for: tuple[str, ...] = ()
     program: Outcome | None = None  # the outcome where the rank is a program of the user's
     tests: str = ""
@@ -232,10 +230,6 @@ def _largest(folder: Path) -> Path:
     return max(files, key=lambda path: path.stat().st_size)
 
 
-def by_name(name: str) -> Fault:
-    return next(fault for fault in FAULTS if fault.name == name)
-
-
 _WHY = "tests/end_to_end/test_why.py"
 _SURVIVAL = "tests/end_to_end/test_survival.py"
 _ON_SLURM = "tests/end_to_end/test_on_slurm.py"
@@ -276,7 +270,6 @@ FAULTS = (
         inflict=cut_and_join,
         cause=Cause.NODE,
         own_nodes=3,
-        slow=True,
     ),
     Fault(name="slurmd", words="slurmd killed", inflict=kill_slurmd, cause=Cause.NODE, own_nodes=3),
     Fault(
@@ -306,7 +299,6 @@ FAULTS = (
         inflict=run_out_of_time,
         outcome=Outcome.FAILS,
         cause=Cause.TIME,
-        slow=True,
         settings={"resources.warning": "0"},
     ),
     Fault(
