@@ -41,7 +41,7 @@ class NodeClassification:
         self._graph = resident(graph, task, self._precision.values)
         self._aggregated = first_aggregation(self.model, self._graph, task) if train.cache_first_aggregation else None
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
-        self._sampler = NeighborSampler(self._graph, fan_out, train.seed)
+        self._sampler = NeighborSampler(self._graph, fan_out, train.seed, replace=train.replace)
         self._seed = train.seed
         self._clock = task.clock
 
