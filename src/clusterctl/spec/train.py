@@ -20,8 +20,10 @@ from clusterctl.spec.values import (
     OneOf,
     Positive,
     Share,
+    Window,
 )
 
+PROFILED_STEPS = (10, 20)  # of `submit --profile`: behind the warm-up, and few enough for a browser
 FanOut = Annotated[tuple[int, ...], NotEmpty(), Each(AtLeast(-1))]
 
 
@@ -46,6 +48,7 @@ class LoopTrain(Train):
     precision: Annotated[str, OneOf(("float32", "float64", "bfloat16"))] = "float32"  # bfloat16: float32 weights
     evaluate_every: Natural = 1  # epochs between evaluations on the validation split; 0: only at the end
     patience: Natural = 0  # evaluations without a better one before training ends, with the best weights; 0: off
+    profile: Annotated[tuple[int, ...], Window()] = ()  # first and last step of an attempt to trace, as [10, 20]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,7 @@ class NodeClassification:
         with self._precision.autocast(self._graph.x.device):
             self._clock.enter("gathering")
             gathered = self.model.gather(prepared[0], self._graph.x, self._aggregated)
-            self._clock.enter("compute")
+            self._clock.enter("compute", "forward")
             outputs = self.model.transform(prepared, gathered, randomness)
         edges = sum(block.neighbors.numel() for block in prepared)
         self._clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
