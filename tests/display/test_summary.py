@@ -36,7 +36,9 @@ def test_it_is_told_where_the_trace_of_an_attempt_lies(
     run.attempt(1).profile.mkdir(parents=True)
     out, file = console()
     show_end(out, replace(statuses[2], record=replace(statuses[2].record, run=run)))
-    assert file.getvalue().splitlines()[1] == f"trace of every rank: {run.attempt(1).profile}, for https://ui.perfetto.dev"
+    assert (
+        file.getvalue().splitlines()[1] == f"trace of every rank: {run.attempt(1).profile}, for https://ui.perfetto.dev"
+    )
 
 
 def test_a_failed_run_shows_its_exit_code_and_where_to_look(statuses: list[Status], console: Consoles) -> None:

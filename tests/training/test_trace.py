@@ -167,6 +167,17 @@ def test_a_trace_that_cannot_be_written_costs_no_training(
     assert "warning: the trace could not be written" in capsys.readouterr().err
 
 
+def test_the_watchdog_does_not_take_writing_for_standing_still(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    phases = []
+
+    def compress(export: object, path: Path) -> None:
+        phases.append(task.events.heart.told(0.0).phase)
+
+    monkeypatch.setattr("clusterctl.training.trace._compress", compress)
+    fit(Squares(), train(profile=(4, 7), evaluate_every=0), task)
+    assert phases == ["checkpointing"]
+
+
 def test_without_a_run_directory_it_lies_in_the_current_folder(
     lone_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

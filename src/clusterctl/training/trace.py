@@ -18,6 +18,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.autograd.profiler import profile, record_function
 
 from clusterctl.runs.files import write_text
+from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -102,6 +103,8 @@ class Trace:
 
     def _write(self, recording: Any) -> None:
         self._recording = None
+        heart = self._task.events.heart
+        heart.enter(Stage.CHECKPOINTING.value)  # for the watchdog: it may take longer than any step
         recording.__exit__(None, None, None)
         attempt, rank = self._task.attempt, self._task.place.rank
         folder = attempt.profile if attempt is not None else Path("profile").absolute()
@@ -113,10 +116,11 @@ class Trace:
             _compress(recording.export_chrome_trace, folder / f"rank_{rank:05}.json.gz")
         except OSError as error:
             print(f"warning: the trace could not be written: {error}", file=sys.stderr, flush=True)
-            return
-        if rank == 0:
-            steps = f"steps {self._done + self._first} to {self._done + self._step}"
-            print(f"trace of {steps}, a file a rank: {folder}\nopen one in https://ui.perfetto.dev", flush=True)
+        else:
+            if rank == 0:
+                steps = f"steps {self._done + self._first} to {self._done + self._step}"
+                print(f"trace of {steps}, a file a rank: {folder}\nopen one in https://ui.perfetto.dev", flush=True)
+        heart.enter(Stage.TRAINING.value)
 
 
 def _recorder(device: str) -> Any:
