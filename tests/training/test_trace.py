@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._C._profiler import _ExperimentalConfig
 
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import LoopTrain
 from clusterctl.spec.record import InvalidRecord, from_record
 from clusterctl.task.task import Task
+from clusterctl.training.checkpoint import fingerprint
 from clusterctl.training.epoch_plan import Batch
 from clusterctl.training.loop import fit
 from clusterctl.training.objective import Accuracy
@@ -152,11 +156,24 @@ def test_rank_0_tells_where_the_trace_lies_and_what_opens_it(
     assert "https://ui.perfetto.dev" in told
 
 
-def test_an_attempt_that_is_ended_within_the_window_writes_none(task: Task, tmp_path: Path) -> None:
-    task.stop.terminated = True
-    with pytest.raises(SystemExit):
-        fit(Squares(), train(profile=(1, 9)), task)
-    assert not (tmp_path / "run/attempts/0/profile").exists()
+def test_a_rank_that_leaves_within_the_window_leaves_with_its_own_exit_code_and_no_trace(tmp_path: Path) -> None:
+    """Python would crash at its end: torch 2.13 cannot be unloaded while it records."""
+    program = """
+from types import SimpleNamespace
+import torch
+from clusterctl.task.step_clock import StepClock
+from clusterctl.training.prefetch import prefetched
+from clusterctl.training.trace import Trace
+
+trace = Trace(SimpleNamespace(device=torch.device("cpu"), clock=StepClock()), (2, 99), 0, 99)
+for number, _ in trace.steps(prefetched(range(99), trace.named("sample", lambda _: torch.ones(99).sum())), 99):
+    torch.ones(99, requires_grad=True).sum().backward()
+    if number == 30:
+        raise SystemExit(143)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (143, "")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trace_that_cannot_be_written_costs_no_training(
@@ -165,6 +182,36 @@ def test_a_trace_that_cannot_be_written_costs_no_training(
     (tmp_path / "run/attempts/0/profile").touch()
     assert fit(Squares(), train(profile=(4, 7)), task) == (3, 4)
     assert "warning: the trace could not be written" in capsys.readouterr().err
+
+
+def test_steps_count_from_the_beginning_of_an_attempt_and_are_called_as_the_run_counts_them(
+    task: Task, tmp_path: Path
+) -> None:
+    trace = Trace(task, (2, 3), done=100, left=4)
+    assert list(trace.steps(iter("abcd"), 4)) == list("abcd")
+    trace.close()
+    assert steps_of(trace_in(tmp_path / "run/attempts/0/profile")) == [102, 103]
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "run/attempts/0/profile").iterdir()} == {0o600}
+
+
+def test_a_run_may_be_resumed_with_another_window_or_none() -> None:
+    assert fingerprint(train(profile=(4, 7))) == fingerprint(train())
+
+
+def test_an_older_torch_traces_the_main_thread_alone(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Older:
+        """Of torch 2.6, which does not know the other threads."""
+
+        def __new__(cls) -> Any:
+            return _ExperimentalConfig()
+
+    monkeypatch.setattr("clusterctl.training.trace._ExperimentalConfig", Older)
+    fit(Squares(), train(profile=(4, 7)), task)
+    names = {event["name"] for event in trace_in(tmp_path / "run/attempts/0/profile")}
+    assert names >= set(STAGES)
+    assert "sample" not in names
 
 
 def test_the_watchdog_does_not_take_writing_for_standing_still(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

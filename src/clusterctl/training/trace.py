@@ -6,6 +6,7 @@ The steps are called `ProfilerStep#n`, as by torch's own profiler, n counting as
 
 from __future__ import annotations
 
+import atexit
 import gzip
 import os
 import shutil
@@ -77,6 +78,7 @@ class Trace:
         if self._step == self._first:
             self._recording = _recorder(self._task.device.type)
             self._recording.__enter__()
+            atexit.register(self._recording.__exit__, None, None, None)  # else Python crashes at its end (torch 2.13)
         if self._recording:
             self._open(f"ProfilerStep#{self._done + self._step}")
             self._task.clock.listener = self._stage
@@ -105,6 +107,7 @@ class Trace:
         self._recording = None
         heart = self._task.events.heart
         heart.enter(Stage.CHECKPOINTING.value)  # for the watchdog: it may take longer than any step
+        atexit.unregister(recording.__exit__)
         recording.__exit__(None, None, None)
         attempt, rank = self._task.attempt, self._task.place.rank
         folder = attempt.profile if attempt is not None else Path("profile").absolute()
@@ -126,13 +129,17 @@ class Trace:
 def _recorder(device: str) -> Any:
     """What `torch.profiler.profile` wraps; that one imports torch's compiler, which takes it seconds (torch 2.13)."""
     os.environ.setdefault("KINETO_LOG_LEVEL", _QUIET)
-    threads = _ExperimentalConfig(profile_all_threads=True)  # that of `prefetch` samples
+    try:
+        threads = _ExperimentalConfig(profile_all_threads=True)  # that of `prefetch` samples
+    except TypeError:  # an older torch sees the main thread alone
+        threads = _ExperimentalConfig()
     return profile(use_cpu=True, use_device=None if device == "cpu" else device, experimental_config=threads)
 
 
 def _compress(export: Callable[[str], object], path: Path) -> None:
     """Write aside, then rename; the uncompressed trace, tens of megabytes, stays on this node."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.touch(0o600)
     with tempfile.TemporaryDirectory(prefix="clusterctl-") as scratch:
         export(f"{scratch}/trace.json")
         with Path(scratch, "trace.json").open("rb") as whole, gzip.open(aside, "wb", compresslevel=5) as file:
