@@ -111,7 +111,7 @@ class Trace:
         recording.__exit__(None, None, None)
         attempt, rank = self._task.attempt, self._task.place.rank
         folder = attempt.profile if attempt is not None else Path("profile").absolute()
-        cost = "self_cuda_time_total" if self._task.device.type == "cuda" else "self_cpu_time_total"
+        cost = "self_device_time_total" if self._task.device.type == "cuda" else "self_cpu_time_total"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             table = recording.key_averages().table(sort_by=cost, row_limit=_ROWS, max_name_column_width=60)
