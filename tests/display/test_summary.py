@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 
 from rich.console import Console
 
 from clusterctl.display.summary import show_end
 from clusterctl.observe.stage import Status
+from clusterctl.runs.layout import RunDir
 
 Consoles = Callable[..., tuple[Console, StringIO]]
 
@@ -23,6 +26,19 @@ def test_a_finished_run_shows_its_exact_accuracy_the_nodes_it_counts_and_two_com
         "next: clusterctl status cora-20260101-030405-00a1",
         "      clusterctl logs cora-20260101-030405-00a1",
     ]
+
+
+def test_it_is_told_where_the_trace_of_an_attempt_lies(
+    statuses: list[Status], console: Consoles, tmp_path: Path
+) -> None:
+    run = RunDir(tmp_path / "run")
+    run.attempt(0).path.mkdir(parents=True)
+    run.attempt(1).profile.mkdir(parents=True)
+    out, file = console()
+    show_end(out, replace(statuses[2], record=replace(statuses[2].record, run=run)))
+    assert (
+        file.getvalue().splitlines()[1] == f"trace of every rank: {run.attempt(1).profile}, for https://ui.perfetto.dev"
+    )
 
 
 def test_a_failed_run_shows_its_exit_code_and_where_to_look(statuses: list[Status], console: Consoles) -> None:

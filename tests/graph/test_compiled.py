@@ -27,17 +27,18 @@ NODES = 60
     count=st.integers(-1, 30),
     key=st.integers(-(2**63), 2**63 - 1),
     absent=st.sampled_from([None, 1, 2, 7]),  # every so manieth edge
+    replace=st.booleans(),
 )
 def test_neighbours_and_rows_are_the_same(
-    random_graph: MakeGraph, edges: int, nodes: list[int], count: int, key: int, absent: int | None
+    random_graph: MakeGraph, edges: int, nodes: list[int], count: int, key: int, absent: int | None, replace: bool
 ) -> None:
     graph = random_graph(nodes=NODES, edges=edges)
     renumbering = Renumbering(NODES)
     targets = torch.tensor(nodes)
     excluded = None if absent is None else torch.arange(0, graph.indices.numel(), absent)
-    plain = sample_neighbors(graph, targets, count, key, excluded)
+    plain = sample_neighbors(graph, targets, count, key, excluded, replace=replace)
     for _ in range(2):  # the second time the map of rows has been used
-        fast = sample_neighbors_compiled(graph, targets, count, key, excluded)
+        fast = sample_neighbors_compiled(graph, targets, count, key, excluded, replace=replace)
         for ours, theirs in zip(
             [*fast, *renumbering(targets, fast[1])], [*plain, *renumbered(targets, plain[1])], strict=True
         ):
@@ -45,13 +46,14 @@ def test_neighbours_and_rows_are_the_same(
             assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("replace", [False, True])
 def test_large_graphs_get_the_compiled_loops_and_the_same_blocks(
-    random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
+    random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch, replace: bool
 ) -> None:
     graph = random_graph(edges=3000)
-    plain = NeighborSampler(graph, [5, 4, 3], seed=3).sample(graph.train, 1, 2)
+    plain = NeighborSampler(graph, [5, 4, 3], seed=3, replace=replace).sample(graph.train, 1, 2)
     monkeypatch.setattr(sampling, "_WORTH_COMPILING", 0)
-    sampler = NeighborSampler(graph, [5, 4, 3], seed=3)
+    sampler = NeighborSampler(graph, [5, 4, 3], seed=3, replace=replace)
     assert isinstance(sampler._renumbered, Renumbering)
     for ours, theirs in zip(sampler.sample(graph.train, 1, 2), plain, strict=True):
         for name in ("nodes", "offsets", "neighbors", "columns"):

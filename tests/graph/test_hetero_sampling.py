@@ -53,12 +53,29 @@ def test_samples_change_with_seed_epoch_and_step() -> None:
     assert all(sampled(*other) != sampled(1, 1, 1) for other in ((2, 1, 1), (1, 2, 1), (1, 1, 2)))
 
 
-def test_the_compiled_loops_sample_the_same_with_and_without_excluded_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_replacement_every_target_that_has_sources_gets_as_many_as_asked_for_in_every_relation() -> None:
+    graph = random_shop()
+    sample = HeteroSampler(graph, fan_outs(40, 20), seed=1, replace=True).sample(SEEDS, epoch=1, step=0)
+    for hop, count in zip(sample.hops, (40, 20), strict=True):
+        for edge_type, block in hop.items():
+            relation = graph.relation(edge_type)
+            degree = relation.degree[block.nodes]
+            assert torch.equal(block.offsets.diff(), ((degree > 0) * count).int())
+            assert (degree < count).any()
+            for place, node in enumerate(block.nodes):
+                own = relation.indices[relation.indptr[node] : relation.indptr[node + 1]]
+                assert set(block.neighbors[block.offsets[place] : block.offsets[place + 1]].tolist()) <= {*own.tolist()}
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_the_compiled_loops_sample_the_same_with_and_without_excluded_edges(
+    monkeypatch: pytest.MonkeyPatch, replace: bool
+) -> None:
     pytest.importorskip("numba")  # optional for users; `make setup` brings it
     graph = random_shop()
-    plain = HeteroSampler(graph, fan_outs(4, 2), seed=1)
+    plain = HeteroSampler(graph, fan_outs(4, 2), seed=1, replace=replace)
     monkeypatch.setattr(sampling, "_WORTH_COMPILING", 0)
-    fast = HeteroSampler(graph, fan_outs(4, 2), seed=1)
+    fast = HeteroSampler(graph, fan_outs(4, 2), seed=1, replace=replace)
     assert fast._sample_neighbors is not plain._sample_neighbors
     for excluded in ({}, {OF_USER: torch.arange(0, 300, 3)}):
         for ours, theirs in zip(

@@ -87,7 +87,8 @@ def test_gcn_on_all_neighbours_equals_pygs_on_the_whole_graph(
         assert_close(ours.bias.grad, theirs.bias.grad)
 
 
-def test_a_sampled_gcn_estimates_the_whole_neighbourhood(random_graph: MakeGraph) -> None:
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_sampled_gcn_estimates_the_whole_neighbourhood(random_graph: MakeGraph, replace: bool) -> None:
     graph = random_graph(nodes=40, edges=1200)
     nodes = torch.arange(20)
     layer = GcnConv(7, 5).double()
@@ -95,7 +96,7 @@ def test_a_sampled_gcn_estimates_the_whole_neighbourhood(random_graph: MakeGraph
     draws = 500
     with torch.no_grad():
         expected = layer(whole, graph.x, graph.x[nodes])
-        sampler = NeighborSampler(graph, [10], seed=0)
+        sampler = NeighborSampler(graph, [10], seed=0, replace=replace)
         outputs = torch.stack([layer(sampler.sample(nodes, 0, s)[0], graph.x, graph.x[nodes]) for s in range(draws)])
     error = (outputs.mean(0) - expected).abs()
     assert (error < 5 * outputs.std(0) / draws**0.5 + 1e-12).all()

@@ -62,6 +62,20 @@ def test_minus_one_takes_every_neighbour() -> None:
     assert batch.num_edges == int((graph.edge_index[1] < 5).sum())
 
 
+def test_with_replacement_every_new_node_that_has_neighbours_gets_as_many_as_asked_for() -> None:
+    graph = data()
+    graph.edge_index = graph.edge_index[:, graph.edge_index[1] != 3]  # an isolated seed
+    graph.edge_attr = torch.arange(graph.edge_index.size(1))
+    sampler = NeighborSampler(graph, [30, 2], replace=True)
+    (batch,) = NodeLoader(graph, sampler, input_nodes=torch.arange(5), batch_size=5)
+    assert torch.equal(batch.n_id[batch.edge_index], graph.edge_index[:, batch.e_id])
+    got = torch.bincount(batch.edge_index[1], minlength=batch.num_nodes)
+    seeds, new, _ = batch.num_sampled_nodes
+    assert got[:seeds].tolist() == [30, 30, 30, 0, 30]
+    assert (got[seeds : seeds + new] == 2).all()
+    assert batch.e_id.unique().numel() < batch.e_id.numel()
+
+
 def test_randomness_is_torchs() -> None:
     graph = data()
 

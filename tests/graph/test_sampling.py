@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterctl.graph.blocks import Block
 from clusterctl.graph.hashing import below, draws
 from clusterctl.graph.sampling import NeighborSampler, choose, renumbered, sample_neighbors
 from clusterctl.graph.storage import Graph
@@ -28,6 +29,26 @@ def test_every_neighbour_and_every_pair_of_neighbours_is_equally_likely(degree: 
     assert (pairs - expected).abs().max() < 5 * max(expected * (1 - expected) / trials, 1e-12) ** 0.5
 
 
+@pytest.mark.parametrize(("degree", "count"), [(30, 10), (7, 7), (3, 10), (1, 4)])
+def test_with_replacement_every_draw_is_uniform_and_independent_of_the_others(degree: int, count: int) -> None:
+    trials = 20_000
+    picks = choose(torch.full((trials,), degree), count, draws(99, torch.arange(trials)), replace=True).T
+    assert picks.shape == (trials, count)
+    _assert_uniform(picks, degree)
+    for first in range(count):
+        for second in range(first):
+            _assert_uniform(picks[:, first] * degree + picks[:, second], degree**2)
+
+
+def _assert_uniform(drawn: torch.Tensor, bound: int) -> None:
+    """Pearson's chi-square, whose mean is its degrees of freedom and whose variance twice that; five deviations."""
+    seen = torch.bincount(drawn.flatten(), minlength=bound)
+    assert seen.numel() == bound
+    expected = drawn.numel() / bound
+    free = bound - 1
+    assert float((seen - expected).square().sum() / expected) <= free + 5 * (2 * free) ** 0.5
+
+
 @given(st.lists(st.integers(2, 50), min_size=1, max_size=20), st.integers(1, 49), st.integers(-(2**63), 2**63 - 1))
 def test_choices_are_different_and_below_the_degree(degrees: list[int], count: int, key: int) -> None:
     degree = torch.tensor(degrees).clamp(min=count + 1)
@@ -43,14 +64,16 @@ def test_a_bounded_draw_never_reaches_its_bound() -> None:
         assert ((drawn >= 0) & (drawn < bound)).all()
 
 
-@given(data=st.data(), count=st.integers(-1, 12))
-def test_a_nodes_sample_does_not_depend_on_its_batch(random_graph: MakeGraph, data: st.DataObject, count: int) -> None:
+@given(data=st.data(), count=st.integers(-1, 12), replace=st.booleans())
+def test_a_nodes_sample_does_not_depend_on_its_batch(
+    random_graph: MakeGraph, data: st.DataObject, count: int, replace: bool
+) -> None:
     graph = random_graph()
     nodes = st.lists(st.integers(0, graph.num_nodes - 1), min_size=1, max_size=20)
     batch = torch.tensor(data.draw(nodes))
-    offsets, neighbors = sample_neighbors(graph, batch, count, key=5)
+    offsets, neighbors = sample_neighbors(graph, batch, count, key=5, replace=replace)
     for position, node in enumerate(batch):
-        _, alone = sample_neighbors(graph, node[None], count, key=5)
+        _, alone = sample_neighbors(graph, node[None], count, key=5, replace=replace)
         assert torch.equal(neighbors[offsets[position] : offsets[position + 1]], alone)
 
 
@@ -67,11 +90,47 @@ def test_few_neighbours_are_all_taken_and_many_are_capped(random_graph: MakeGrap
     assert int(graph.degree.max()) > 8
 
 
-def test_minus_one_takes_all_and_zero_none(random_graph: MakeGraph) -> None:
+@given(count=st.integers(1, 40), key=st.integers(-(2**63), 2**63 - 1), absent=st.sampled_from([None, 1, 2, 7]))
+def test_with_replacement_who_has_a_neighbour_gets_as_many_as_asked_for_and_only_of_its_own(
+    random_graph: MakeGraph, count: int, key: int, absent: int | None
+) -> None:
     graph = random_graph()
     nodes = torch.arange(graph.num_nodes)
-    assert torch.equal(sample_neighbors(graph, nodes, -1, key=1)[1], graph.indices)
-    assert sample_neighbors(graph, nodes, 0, key=1)[1].numel() == 0
+    excluded = None if absent is None else torch.arange(0, graph.indices.numel(), absent)
+    left = torch.ones(graph.indices.numel(), dtype=torch.bool)
+    if excluded is not None:
+        left[excluded] = False
+    offsets, neighbors = sample_neighbors(graph, nodes, count, key, excluded, replace=True)
+    for node in range(graph.num_nodes):
+        mine = slice(int(graph.indptr[node]), int(graph.indptr[node + 1]))
+        own = graph.indices[mine][left[mine]].tolist()
+        sampled = neighbors[offsets[node] : offsets[node + 1]].tolist()
+        assert len(sampled) == (count if own else 0)
+        assert set(sampled) <= set(own)
+
+
+@pytest.mark.parametrize("count", [2, 25])
+def test_the_mean_over_neighbours_drawn_with_replacement_is_unbiased(random_graph: MakeGraph, count: int) -> None:
+    """Its variance is that of one neighbour's value, over the number of draws; five deviations."""
+    graph = random_graph()
+    trials = 2000
+    for node in (11, 12, 13):
+        own = graph.x[graph.indices[graph.indptr[node] : graph.indptr[node + 1]].long()]
+        means = []
+        for key in draws(7, torch.arange(trials)).tolist():
+            target = torch.tensor([node])
+            offsets, neighbors = sample_neighbors(graph, target, count, key, replace=True)
+            means.append(Block(graph, target, offsets, neighbors, neighbors).mean(graph.x))
+        error = torch.cat(means).mean(0) - own.mean(0)
+        assert (error.abs() <= 5 * (own.var(0, correction=0) / (count * trials)).sqrt()).all()
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_minus_one_takes_all_and_zero_none(random_graph: MakeGraph, replace: bool) -> None:
+    graph = random_graph()
+    nodes = torch.arange(graph.num_nodes)
+    assert torch.equal(sample_neighbors(graph, nodes, -1, key=1, replace=replace)[1], graph.indices)
+    assert sample_neighbors(graph, nodes, 0, key=1, replace=replace)[1].numel() == 0
 
 
 def test_every_frontier_node_is_sampled_at_every_hop_and_targets_come_first(random_graph: MakeGraph) -> None:

@@ -27,6 +27,10 @@ def usage(typed: str | tuple[str, ...], says: str, hint: str = "--help") -> Mist
     usage("submit cora --follow --wait", "--follow and --wait", "leave one"),
     usage("submit cora --dry-run --wait", "--dry-run submits nothing", "leave"),
     usage("submit cora --dry-run --hold", "--dry-run submits nothing", "leave"),
+    usage("submit cora --profile 5", "unexpected extra argument"),
+    usage(
+        ("submit", "command", "--set", 'argv=["true"]', "--profile"), '--profile: workload "command"', "torch.profiler"
+    ),
     usage("submit cora --timeout 5", "--timeout needs --wait", "--wait --timeout"),
     usage("submit cora --wait --timeout x", "not a valid float"),
     usage("submit cora --wait --timeout -1", "not in the range"),

@@ -60,6 +60,13 @@ def test_a_batch_has_its_edges_and_as_many_pairs_that_are_no_edges(lone_task: Ta
     assert has_edge(edges, items, users).tolist() == [True] * 16 + [False] * 16
 
 
+def test_with_replacement_every_user_with_an_item_hears_as_many_as_the_fan_out(lone_task: Task) -> None:
+    trained = objective(lone_task, replace(TRAIN, fan_out=(50, 4), replace=True))
+    (batch, *_) = EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)
+    block = trained.prepare(batch).sample.hops[0][OF_USER]
+    assert {*block.offsets.diff().tolist()} == {0, 50}
+
+
 def test_the_loss_is_the_mean_over_all_examples_and_padding_counts_nothing(lone_task: Task) -> None:
     trained = objective(lone_task)
     *_, last = EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)

@@ -40,7 +40,7 @@ with joined(Job(name="t", workload="taobao"), "cpu", place, current_attempt(), E
     size = {GLOBAL_BATCH} // place.world_size
     for name, options in {{
         "adam": {{}},
-        "touched": dict(row_optimizer="touched-rows", clip_norm=0.05, weight_decay=1e-3),
+        "touched": dict(row_optimizer="touched-rows", clip_norm=0.05, weight_decay=1e-3, replace=True),
         "patient": dict(patience=1, clip_norm=0.05, lr=0.5),
     }}.items():
         train = TaobaoTrain(**dict(dict(epochs=3, batch_size=size, hidden_channels=6, fan_out=(4, 3), lr=0.01,

@@ -55,6 +55,17 @@ def test_a_cached_first_aggregation_samples_one_hop_less(random_graph: MakeGraph
     assert inner.offsets.diff().max() == 4
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_with_replacement_every_node_with_a_neighbour_has_as_many_as_the_fan_out(
+    random_graph: MakeGraph, lone_task: Task, cached: bool
+) -> None:
+    graph = random_graph()
+    train = replace(EXACT, fan_out=(40, 30), replace=True, cache_first_aggregation=cached)
+    outer, inner = NodeClassification(graph, train, lone_task).prepare(batch_of(graph))
+    for block, count in ((inner, 40), (outer, 0 if cached else 30)):
+        assert torch.equal(block.offsets.diff(), ((graph.degree[block.nodes] > 0) * count).int())
+
+
 @pytest.mark.parametrize("model", ["sage", "gcn"])
 @pytest.mark.parametrize("cached", [False, True])
 def test_bfloat16_keeps_weights_and_gradients_in_float32_and_stays_close(

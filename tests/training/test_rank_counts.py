@@ -42,7 +42,8 @@ with joined(Job(name="t", workload="reddit"), "cpu", place, current_attempt(), E
     default = RedditTrain(**both, epochs=1)
     cached = replace(exact, epochs=2, dropout=0.5, cache_first_aggregation=True)
     cached_gcn = replace(cached, model="gcn", fan_out=(5, 5, 5))
-    everything = replace(exact, epochs=2, dropout=0.5, clip_norm=0.5, schedule="cosine", warmup=0.3, patience=1)
+    everything = replace(exact, epochs=2, dropout=0.5, clip_norm=0.5, schedule="cosine", warmup=0.3, patience=1,
+                         replace=True)
     exact_ones = dict(exact=exact, cached=cached, cached_gcn=cached_gcn, everything=everything)
     result = {{}}
     for name, train in (exact_ones | {{"default": default}}).items():

@@ -22,7 +22,7 @@ def job_of(file: str, **train: object) -> Job:
 
 def test_folds_are_labelled_and_every_graph_of_them_is_tested_once(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "runs" / "gin")
-    done = run_job(job_of("imdb-gin.toml", folds=3, epochs=2), run, [2])
+    done = run_job(job_of("imdb-gin.toml", folds=3, epochs=2, profile=[2, 4]), run, [2])
     assert [code for code, _, _ in done] == [0, 0], done
     *folds, whole = metrics_of(run)
     steps = [record["step"] for record in folds if "loss" in record]
@@ -32,6 +32,8 @@ def test_folds_are_labelled_and_every_graph_of_them_is_tested_once(tmp_path: Pat
     tested = {record["fold"]: record["test_accuracy"] for record in folds if "test_accuracy" in record}
     assert whole["test_accuracy"] == pytest.approx(mean(tested.values()))
     assert list(tested) == [1, 2, 3]
+    assert sum("trace of steps" in line for line in done[0][1].splitlines()) == 1  # one fold's
+    assert "trace of steps 2 to 4," in done[0][1]
     assert "3 of 10 folds, 300 graphs: test accuracy" in done[0][1].splitlines()[-1]
 
 

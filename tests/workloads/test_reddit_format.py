@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ranks import CORA
 
@@ -25,6 +26,19 @@ def test_raw_files_that_cannot_be_read_are_the_users_error(tmp_path: Path, conte
     (root / "raw" / "reddit_data.npz").write_bytes(content)
     (tmp_path / "scratch").mkdir()
     with pytest.raises(TaskError, match="cannot read .*/data as a Reddit data set"):
+        read_raw(root, tmp_path / "scratch")
+
+
+def test_a_node_without_a_label_may_not_be_in_a_split(tmp_path: Path) -> None:
+    """It would become the class -9223372036854775808, or any other: published code converts NaN to a whole number."""
+    root = shutil.copytree(CORA, tmp_path / "data")
+    (tmp_path / "scratch").mkdir()
+    with np.load(root / "raw" / "reddit_data.npz") as file:
+        arrays = dict(file)
+    arrays["label"] = arrays["label"].astype(np.float32)
+    arrays["label"][np.flatnonzero(arrays["node_types"] == 2)[0]] = np.nan
+    np.savez(root / "raw" / "reddit_data.npz", **arrays)
+    with np.errstate(invalid="ignore"), pytest.raises(TaskError, match="a node of a split has no label"):
         read_raw(root, tmp_path / "scratch")
 
 

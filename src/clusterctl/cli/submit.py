@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +12,7 @@ import click
 from clusterctl.cli.options import await_end, check_waiting, resource_options, typed_settings, waiting_options
 from clusterctl.config import load_cluster, resolve
 from clusterctl.errors import UsageError
+from clusterctl.spec import PROFILED_STEPS, LoopTrain
 
 if TYPE_CHECKING:
     from clusterctl.config import Resolved
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--in-allocation", metavar="JOBID", help="Start it at once on the nodes that this job holds (clusterctl alloc)."
 )
+@click.option("--profile", is_flag=True, help="Trace some steps on every rank; short for --set train.profile=[10,20].")
 @waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="What stdout gets.")
 def submit(
@@ -43,6 +46,7 @@ def submit(
     settings: tuple[str, ...],
     dry_run: str | None,
     in_allocation: str | None,
+    profile: bool,
     hold: bool,
     follow: bool,
     wait: bool,
@@ -64,11 +68,24 @@ def submit(
     if in_allocation and hold:
         raise UsageError("--hold: a run in an allocation has no queue to wait in", "leave one of them out")
     resolved = resolve(job, load_cluster(cluster), typed_settings(settings, shortcuts))
+    resolved = _profiled(resolved) if profile else resolved
     if dry_run:
         _show_plan(resolved, dry_run == "slurm", in_allocation)
         return
     run = _submitted(resolved, hold, in_allocation, output, told_next=follow or wait)
     await_end(run, resolved.cluster, follow, wait, timeout)
+
+
+def _profiled(resolved: Resolved) -> Resolved:
+    """The same with steps to trace: those of the job, if it names any."""
+    train = resolved.job.train
+    if not isinstance(train, LoopTrain):
+        hint = "let the program record its own trace: torch.profiler.profile(), export_chrome_trace()"
+        raise UsageError(f'--profile: workload "{resolved.job.workload}" has no training loop of clusterctl\'s', hint)
+    if train.profile:
+        return resolved
+    job = replace(resolved.job, train=replace(train, profile=PROFILED_STEPS))
+    return replace(resolved, job=job, origins=resolved.origins | {"train.profile": "--profile"})
 
 
 def _show_plan(resolved: Resolved, ask_slurm: bool, in_allocation: str | None) -> None:

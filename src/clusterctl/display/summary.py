@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clusterctl.display.plain import duration, number
+from clusterctl.display.plain import duration, number, plain
 from clusterctl.display.table import note
 from clusterctl.display.why import first_cause
 from clusterctl.runs.metrics import score_of
@@ -26,6 +26,10 @@ def show_end(console: Console, status: Status) -> None:
     run, finished = status.record.run.id, status.stage is Stage.FINISHED
     stage = (status.stage.value, "bold green" if finished else "bold red")
     console.print(Text.assemble(stage, " ", ", ".join(_facts(status))), soft_wrap=True)
+    for attempt in status.record.run.attempts():
+        if attempt.profile.is_dir():
+            told = f"trace of every rank: {plain(str(attempt.profile))}, for https://ui.perfetto.dev"
+            console.print(Text(told), soft_wrap=True)
     if finished:
         show_next(console, f"clusterctl status {run}", f"clusterctl logs {run}")
     else:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clusterctl.graph.hashing import FIRST, GOLDEN, SECOND
-from clusterctl.graph.sampling import gaps, remaining
+from clusterctl.graph.sampling import gaps, remaining, sizes
 
 if TYPE_CHECKING:
     from clusterctl.graph.blocks import Adjacency
@@ -25,17 +25,17 @@ _S27, _S30, _S31, _S32 = (_U(shift) for shift in (27, 30, 31, 32))  # numba turn
 
 
 def sample_neighbors_compiled(
-    graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None
+    graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None, *, replace: bool = False
 ) -> tuple[Tensor, Tensor]:
     """As `sampling.sample_neighbors`."""
     start, degree = remaining(graph, nodes, excluded)
-    taken = degree if count < 0 else degree.clamp(max=count)
+    taken = sizes(degree, count, replace)
     offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
     torch.cumsum(taken, 0, out=offsets[1:])
     neighbors = torch.empty(int(offsets[-1]), dtype=torch.int32)
     absent = nodes.new_empty(0) if excluded is None else gaps(excluded)
     arrays = (array.numpy() for array in (graph.indices, nodes, start, degree, absent, offsets, neighbors))
-    _fill(*arrays, np.empty(max(count, 0), dtype=np.int64), _U(key % (1 << 64)))
+    _fill(*arrays, np.empty(max(count, 0), dtype=np.int64), _U(key % (1 << 64)), replace and count >= 0)
     return offsets, neighbors
 
 
@@ -62,12 +62,21 @@ _mix = numba.njit(inline="always")(_mix_loop)
 
 
 def _fill_loop(
-    indices: Any, nodes: Any, starts: Any, degrees: Any, gaps: Any, offsets: Any, neighbors: Any, picks: Any, key: Any
+    indices: Any,
+    nodes: Any,
+    starts: Any,
+    degrees: Any,
+    gaps: Any,
+    offsets: Any,
+    neighbors: Any,
+    picks: Any,
+    key: Any,
+    replace: bool,
 ) -> None:
     for target in range(nodes.size):
         start, degree = starts[target], degrees[target]
         at, count = offsets[target], offsets[target + 1] - offsets[target]
-        if count == degree:
+        if count == degree and not replace:
             for place in range(count):
                 edge = start + place
                 if gaps.size:
@@ -76,10 +85,10 @@ def _fill_loop(
             continue
         own_key = _mix(_U(nodes[target]) * _GOLDEN + key)
         for j in range(count):
-            highest = degree - count + j
+            highest = degree - 1 if replace else degree - count + j
             bits = _mix((own_key + _U(j)) * _GOLDEN)
             pick = np.int64(((bits >> _S32) * _U(highest + 1)) >> _S32)
-            for earlier in range(j):
+            for earlier in range(0 if replace else j):
                 if picks[earlier] == pick:
                     pick = highest
                     break

@@ -33,11 +33,13 @@ class HeteroSample:
 class HeteroSampler:
     """Samples `fan_out[edge type][hop]` sources a target; -1 takes all. Edge types without fan-out do not count.
 
-    Every node of a frontier is sampled at every hop, as in `sampling`.
+    Every node of a frontier is sampled at every hop, and `replace` means the same, as in `sampling`.
     """
 
-    def __init__(self, graph: HeteroGraph, fan_out: Mapping[EdgeType, Sequence[int]], seed: int) -> None:
-        self._graph, self._fan_out, self._seed = graph, fan_out, seed
+    def __init__(
+        self, graph: HeteroGraph, fan_out: Mapping[EdgeType, Sequence[int]], seed: int, *, replace: bool = False
+    ) -> None:
+        self._graph, self._fan_out, self._seed, self._replace = graph, fan_out, seed, replace
         self._hops = max(len(counts) for counts in fan_out.values())
         self._numbers = {edge_type: number for number, edge_type in enumerate(graph.edge_types)}
         device = next(iter(graph.indices.values())).device
@@ -84,4 +86,5 @@ class HeteroSampler:
     ) -> tuple[Tensor, Tensor]:
         key = stream(Purpose.SAMPLING, self._seed, *when, hop, self._numbers[edge_type])
         count = self._fan_out[edge_type][hop]
-        return self._sample_neighbors(self._graph.relation(edge_type), nodes, count, key, excluded.get(edge_type))
+        relation, absent = self._graph.relation(edge_type), excluded.get(edge_type)
+        return self._sample_neighbors(relation, nodes, count, key, absent, replace=self._replace)

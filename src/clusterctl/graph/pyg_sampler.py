@@ -36,13 +36,17 @@ _HOMOGENEOUS: EdgeType = (_ONLY, _ONLY, _ONLY)
 
 
 class NeighborSampler(BaseSampler):  # type: ignore[misc]
-    """Samples neighbours in a PyG Data or HeteroData, uniformly and without replacement; -1 takes all.
+    """Samples neighbours in a PyG Data or HeteroData, uniformly; -1 takes all.
 
-    `num_neighbors` as for PyG's NeighborLoader: counts a hop, or those of each edge type.
+    `num_neighbors` and `replace` as for PyG's NeighborLoader: counts a hop, or those of each edge type; with `replace`
+    as many of every node that has a neighbour, each drawn from all of them.
     """
 
-    def __init__(self, data: Data | HeteroData, num_neighbors: Counts | Mapping[EdgeType, Counts]) -> None:
+    def __init__(
+        self, data: Data | HeteroData, num_neighbors: Counts | Mapping[EdgeType, Counts], replace: bool = False
+    ) -> None:
         counts = NumNeighbors(num_neighbors)
+        self._replace = replace
         self._homogeneous = isinstance(data, Data)
         if self._homogeneous:
             self._num_nodes = {_ONLY: int(data.num_nodes)}
@@ -111,7 +115,7 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc]
             for number, (edge_type, relation) in enumerate(self._relations.items()):
                 source, _, target = edge_type
                 count = self._counts[edge_type][hop]
-                offsets, places = sample_positions(relation, new[target], count, key + number)
+                offsets, places = sample_positions(relation, new[target], count, key + number, replace=self._replace)
                 rows = torch.arange(new[target].numel()) + first[target]
                 nodes[source], columns = renumbered(nodes[source], relation.indices[places])
                 reached = rows.repeat_interleave(offsets.diff(), output_size=places.numel())

@@ -1,4 +1,4 @@
-"""Neighbour sampling in plain torch: uniform, without replacement, on any device; `compiled` is faster on large graphs.
+"""Neighbour sampling in plain torch, uniform, on any device; `compiled` is faster on large graphs.
 
 What is sampled for a node depends on (seed, epoch, step, hop, node) alone. Every node of a frontier is sampled at every
 hop, the seeds too (as DGL does; PyG samples only nodes that are new to the hop, which makes a node's neighbours depend
@@ -27,10 +27,13 @@ _WORTH_COMPILING = 2_000_000  # edges: the import of numba takes a second
 
 
 class NeighborSampler:
-    """Samples `fan_out` neighbours a node and hop, the seeds' hop first; -1 takes all."""
+    """Samples `fan_out` neighbours a node and hop, the seeds' hop first; -1 takes all.
 
-    def __init__(self, graph: Graph, fan_out: Sequence[int], seed: int) -> None:
-        self._graph, self._fan_out, self._seed = graph, fan_out, seed
+    With `replace` every neighbour is drawn from all of them, so that one may come more than once.
+    """
+
+    def __init__(self, graph: Graph, fan_out: Sequence[int], seed: int, *, replace: bool = False) -> None:
+        self._graph, self._fan_out, self._seed, self._replace = graph, fan_out, seed, replace
         self._sample_neighbors, self._renumbered = sample_neighbors, renumbered
         if worth_compiling(graph.indices.numel(), graph.indices.device):
             from clusterctl.graph.compiled import Renumbering, sample_neighbors_compiled  # numba is optional
@@ -42,7 +45,7 @@ class NeighborSampler:
         blocks, nodes = [], seeds
         for hop, count in enumerate(self._fan_out):
             key = stream(Purpose.SAMPLING, self._seed, epoch, step, hop)
-            offsets, neighbors = self._sample_neighbors(self._graph, nodes, count, key)
+            offsets, neighbors = self._sample_neighbors(self._graph, nodes, count, key, replace=self._replace)
             if hop == len(self._fan_out) - 1:
                 blocks.append(Block(self._graph, nodes, offsets, neighbors, columns=neighbors))
             else:
@@ -58,33 +61,41 @@ def worth_compiling(edges: int, device: torch.device) -> bool:
 
 
 def sample_neighbors(
-    graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None
+    graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None, *, replace: bool = False
 ) -> tuple[Tensor, Tensor]:
     """At most `count` neighbours of each node (-1: all), as int32 offsets [nodes + 1] and int32 node ids.
 
+    With `replace` there are `count` of every node that has one, however few it has; each is drawn from all of them.
     `excluded` are edges, as different ascending places in `graph.indices` (int64), that are not there for this sample.
     """
-    offsets, positions = sample_positions(graph, nodes, count, key, excluded)
+    offsets, positions = sample_positions(graph, nodes, count, key, excluded, replace=replace)
     return offsets.to(torch.int32), graph.indices.index_select(0, positions)
 
 
 def sample_positions(
-    graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None
+    graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None, *, replace: bool = False
 ) -> tuple[Tensor, Tensor]:
     """As `sample_neighbors`, both int64, the edges as their places in `graph.indices`."""
     start, degree = remaining(graph, nodes, excluded)
-    taken = degree if count < 0 else degree.clamp(max=count)
+    taken = sizes(degree, count, replace)
     offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int64, device=nodes.device)
     torch.cumsum(taken, 0, out=offsets[1:])
     positions = torch.arange(int(offsets[-1]), device=nodes.device)
     positions += (start - offsets[:-1]).repeat_interleave(taken, output_size=positions.numel())
-    crowded = (degree > count).nonzero().squeeze(1)
-    if count > 0 and crowded.numel():
-        places = offsets[crowded] + torch.arange(count, device=nodes.device)[:, None]
-        positions[places] = start[crowded] + choose(degree[crowded], count, draws(key, nodes[crowded]))
+    drawn = (degree > (0 if replace else count)).nonzero().squeeze(1)
+    if count > 0 and drawn.numel():
+        places = offsets[drawn] + torch.arange(count, device=nodes.device)[:, None]
+        positions[places] = start[drawn] + choose(degree[drawn], count, draws(key, nodes[drawn]), replace=replace)
     if excluded is not None:
         positions += torch.searchsorted(gaps(excluded), positions, right=True)
     return offsets, positions
+
+
+def sizes(degree: Tensor, count: int, replace: bool) -> Tensor:
+    """How many edges are taken of nodes that have `degree` of them, int64."""
+    if count < 0:
+        return degree
+    return degree.clamp(max=1) * count if replace else degree.clamp(max=count)
 
 
 def remaining(graph: Adjacency, nodes: Tensor, excluded: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -100,16 +111,18 @@ def gaps(excluded: Tensor) -> Tensor:
     return excluded - torch.arange(excluded.numel(), device=excluded.device)
 
 
-def choose(degree: Tensor, count: int, keys: Tensor) -> Tensor:
+def choose(degree: Tensor, count: int, keys: Tensor, *, replace: bool = False) -> Tensor:
     """`count` different numbers below each `degree`, which must exceed it: every set is equally likely.
 
-    Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), all nodes at once: pick j is
-    uniform up to `degree - count + j`, and that bound itself where the pick was taken before. int64 [count, nodes].
+    With `replace` each is any number below the degree, whatever the others are. int64 [count, nodes].
+
+    Without, it is Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), all nodes at once:
+    pick j is uniform up to `degree - count + j`, and that bound itself where the pick was taken before.
     """
     counters = torch.arange(count, device=degree.device)[:, None]
-    highest = degree - count + counters
+    highest = degree - 1 if replace else degree - count + counters
     picks = below(draws(0, keys + counters), highest + 1)
-    for j in range(1, count):
+    for j in range(1, 1 if replace else count):
         taken = (picks[:j] == picks[j]).any(0)
         picks[j] = torch.where(taken, highest[j], picks[j])
     return picks

@@ -61,6 +61,11 @@ class Attempt:
         """What NCCL's flight recorder wrote, a file a rank."""
         return self.path / "collectives"
 
+    @property
+    def profile(self) -> Path:
+        """Traces of some steps, a file a rank (`train.profile`)."""
+        return self.path / "profile"
+
     def telemetry(self, node: str) -> Path:
         """What the leader of `node` (a host name) sampled there."""
         return self.path / "telemetry" / f"{node}.jsonl"

@@ -9,6 +9,7 @@ from clusterctl.spec.job import Checkpoint, Container, Data, Job, Resources, Res
 from clusterctl.spec.record import from_record, to_record
 from clusterctl.spec.registry import WORKLOADS, Workload
 from clusterctl.spec.train import (
+    PROFILED_STEPS,
     CommandTrain,
     DeepSageTrain,
     GraphClassificationTrain,
@@ -21,6 +22,7 @@ from clusterctl.spec.train import (
 )
 
 __all__ = [
+    "PROFILED_STEPS",
     "WORKLOADS",
     "Checkpoint",
     "Cluster",

@@ -20,8 +20,10 @@ from clusterctl.spec.values import (
     OneOf,
     Positive,
     Share,
+    Window,
 )
 
+PROFILED_STEPS = (10, 20)  # of `submit --profile`: behind the warm-up, and few enough for a browser
 FanOut = Annotated[tuple[int, ...], NotEmpty(), Each(AtLeast(-1))]
 
 
@@ -46,6 +48,7 @@ class LoopTrain(Train):
     precision: Annotated[str, OneOf(("float32", "float64", "bfloat16"))] = "float32"  # bfloat16: float32 weights
     evaluate_every: Natural = 1  # epochs between evaluations on the validation split; 0: only at the end
     patience: Natural = 0  # evaluations without a better one before training ends, with the best weights; 0: off
+    profile: Annotated[tuple[int, ...], Window()] = ()  # first and last step of an attempt to trace, as [10, 20]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,7 @@ class NodeTrain(LoopTrain):
 
     model: Annotated[str, OneOf(("sage", "gcn"))] = "sage"
     fan_out: FanOut = (25, 10)  # neighbours a node and hop, the seeds' hop first; -1 takes all; as many as layers
+    replace: bool = False  # each of them is drawn from all neighbours: so many even where there are fewer, some twice
     hidden_channels: Count = 256
     dropout: Share = 0.0
     cache_first_aggregation: bool = False  # the first layer's inputs from all neighbours, computed once
@@ -121,6 +125,7 @@ class TaobaoTrain(LoopTrain):
     batch_size: Count = 2048  # edges a rank and step; as many pairs without an edge come with them
     lr: Positive = 1e-3
     fan_out: Annotated[FanOut, Length(2)] = (8, 4)  # items of a user or item, and items of each of those; -1 takes all
+    replace: bool = False  # each of them is drawn from all neighbours: so many even where there are fewer, some twice
     hidden_channels: Count = 64
     row_optimizer: Annotated[str, OneOf(("adam", "touched-rows"))] = "adam"  # of the embeddings; the second is lazier
     together: Count = 3  # items are neighbours that users took together at least so often, in the training split

@@ -118,6 +118,15 @@ class Length(Mark):
 
 
 @dataclass(frozen=True)
+class Window(Mark):
+    """[first, last], counted from 1; [] for none."""
+
+    def check(self, value: Any) -> None:
+        if value and not (len(value) == 2 and 1 <= value[0] <= value[1] <= LARGEST):
+            raise ValueError("must be [first, last] with 1 <= first <= last, or [] for none")
+
+
+@dataclass(frozen=True)
 class Each(Mark):
     """Applies a mark to every element of a list."""
 

@@ -27,11 +27,14 @@ class StepClock:
         self._now: Callable[[], Any] = _recorded_event if on_gpu else time.perf_counter
         self._between: Callable[[Any, Any], float] = _seconds_between if on_gpu else lambda start, end: end - start
         self._marks: list[tuple[str, Any]] = []
+        self.listener: Callable[[str], None] | None = None  # is told what begins
         self._work = {"nodes": 0, "edges": 0}
 
-    def enter(self, part: str) -> None:
-        """From here on the time is that of `part`."""
+    def enter(self, part: str, stage: str = "") -> None:
+        """From here on the time is that of `part`; `stage` says more exactly of what, to a listener."""
         self._marks.append((part, self._now()))
+        if self.listener:
+            self.listener(stage or part)
 
     def restart(self, part: str) -> None:
         """Begin a step with `part`: the time since the last lap was no step's."""
@@ -42,7 +45,7 @@ class StepClock:
         """What this step trains on, over all ranks: seed nodes (nodes of graphs), and edges as far as rank 0 knows."""
         self._work = {"nodes": nodes, "edges": edges}
 
-    def lap(self, part: str) -> dict[str, float]:
+    def lap(self, part: str, stage: str = "") -> dict[str, float]:
         """The seconds since the last lap, in all and by parts, and what was counted a second; `part` goes on.
 
         On a GPU the host must have waited for it just now.
@@ -51,6 +54,8 @@ class StepClock:
         if self._now is _recorded_event:
             marks[-1][1].synchronize()  # the stream is empty: no waiting
         self._marks = [marks[-1]]
+        if self.listener:
+            self.listener(stage or part)
         seconds = dict.fromkeys(PARTS, 0.0)
         for (name, start), (_, end) in pairwise(marks):
             seconds[name] += self._between(start, end)

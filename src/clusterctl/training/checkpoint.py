@@ -46,6 +46,7 @@ _CHANGEABLE = {"epochs", "batch_size", "lr", "schedule", "warmup", "clip_norm", 
     "evaluate_every",
     "patience",
     "folds",
+    "profile",
 }
 
 

@@ -59,10 +59,11 @@ class FlatModel:
         Returns the whole loss, and whether any rank was asked to stop: all ranks learn it at the same step.
         """
         self._reduced.zero_()
+        self._clock.enter("compute", "backward")
         loss.backward()  # type: ignore[no-untyped-call]
         self._reduced[-4] = loss.detach()
         self._reduced[-3], self._reduced[-2], self._reduced[-1] = stop.warned, stop.terminated, due
-        self._clock.enter("communication")
+        self._clock.enter("communication", "all-reduce")
         self._heart.wait()
         dist.all_reduce(self._reduced)
         whole, *stops = self._reduced[-4:].tolist()

@@ -85,7 +85,7 @@ class GraphClassification:
         with self._precision.autocast(self._summed.device):
             self._clock.enter("gathering")
             rows = self._summed.index_select(0, batch.nodes)
-            self._clock.enter("compute")
+            self._clock.enter("compute", "forward")
             scores: Tensor = self.model(batch, rows, randomness)
         return scores.to(self._precision.weights)
 

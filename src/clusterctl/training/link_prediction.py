@@ -82,7 +82,8 @@ class LinkPrediction:
         rows = data.num_nodes[USER] + data.num_nodes[ITEM]
         table = ShardedTable(rows, train.hidden_channels, train.seed, weights, lazy=lazy)
         self.model = LinkModel(network, table).to(task.device)
-        self._sampler = HeteroSampler(self._graph, fan_outs(*train.fan_out), train.seed)
+        fan_out = fan_outs(*train.fan_out)
+        self._sampler = HeteroSampler(self._graph, fan_out, train.seed, replace=train.replace)
         self._seed, self._task = train.seed, task
 
     @property

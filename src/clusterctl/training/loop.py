@@ -15,6 +15,7 @@ from clusterctl.training.progress import Fold, Progress
 from clusterctl.training.schedule import clip_norm, rate
 from clusterctl.training.selection import Best
 from clusterctl.training.state import Stateful
+from clusterctl.training.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,16 +59,21 @@ def fit(
     if at.step:
         progress.resume(at.epoch, plan.steps_after(at.seeds), saved.metrics)
 
+    left = (train.epochs + 1 - at.epoch) * plan.steps - plan.steps_after(at.seeds)
+    trace = Trace(task, train.profile, progress.steps_done, left)
+    prepare = trace.named("sample", objective.prepare)
+
     for epoch in range(at.epoch, train.epochs + 1):
         progress.epoch(epoch)
         objective.model.train()
         clock.restart("sampling")
-        for batch, prepared in prefetched(plan.batches(epoch, at.seeds), objective.prepare):
-            clock.enter("compute")
+        batches = prefetched(plan.batches(epoch, at.seeds), prepare)
+        for batch, prepared in trace.steps(batches, plan.steps - plan.steps_after(at.seeds)):
+            clock.enter("compute", "forward")
             loss, stop = flat.backward(objective.loss(batch, prepared), task.stop, saved.due)
             for mover in movers:
                 mover.collect()
-            seconds = clock.lap("compute")
+            seconds = clock.lap("compute", "optimizer")
             if train.clip_norm:
                 clip_norm(flat.gradients, train.clip_norm, [mover.gradients for mover in movers])
             done = (epoch - 1) * plan.steps + batch.step
@@ -96,6 +102,7 @@ def fit(
         best.restore()
         scores = _evaluated(objective, ("val", "test"), progress)
         progress.tell("best weights", scores)
+    trace.close()
     saved.finish()
     if fold is None:
         saved.keep_weights(whole_weights(objective.model))

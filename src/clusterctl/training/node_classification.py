@@ -41,7 +41,7 @@ class NodeClassification:
         self._graph = resident(graph, task, self._precision.values)
         self._aggregated = first_aggregation(self.model, self._graph, task) if train.cache_first_aggregation else None
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
-        self._sampler = NeighborSampler(self._graph, fan_out, train.seed)
+        self._sampler = NeighborSampler(self._graph, fan_out, train.seed, replace=train.replace)
         self._seed = train.seed
         self._task = task
 
@@ -59,7 +59,7 @@ class NodeClassification:
         with self._precision.autocast(self._graph.x.device):
             self._task.clock.enter("gathering")
             gathered = self.model.gather(prepared[0], self._graph.x, self._aggregated)
-            self._task.clock.enter("compute")
+            self._task.clock.enter("compute", "forward")
             outputs = self.model.transform(prepared, gathered, randomness)
         edges = sum(block.neighbors.numel() for block in prepared)
         self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())

@@ -9,6 +9,7 @@ are tested, and every graph is tested once.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import mean, pstdev
 from typing import TYPE_CHECKING, cast
 
@@ -41,6 +42,7 @@ def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: 
         for fold in range(len(scores), train.folds):
             objective = GraphClassification(graphs, train, task, fold)
             scores.append(cast("Accuracy", fit(objective, train, task, Fold(fold + 1, train.folds), saved)))
+            train = replace(train, profile=())  # one fold's trace is enough
         accuracy, deviation = mean(score.share for score in scores), pstdev(score.share for score in scores)
         tested = sum(score.total for score in scores)
         task.metrics.write(test_accuracy=accuracy, test_accuracy_deviation=deviation, test_graphs=tested)

@@ -54,6 +54,10 @@ def read_raw(root: Path, scratch: Path) -> Graph:
         data = RawReddit(str(root))[0]
     except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
         raise TaskError(f"cannot read {root} as a Reddit data set: {error}", "are the raw files whole?") from error
+    if int(data.y[data.train_mask | data.val_mask | data.test_mask].min()) < 0:
+        raise TaskError(
+            f"cannot read {root} as a Reddit data set: a node of a split has no label", "leave it out of the splits"
+        )
     return Graph(
         *compressed(data.edge_index, data.num_nodes),
         x=data.x,

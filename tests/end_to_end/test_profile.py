@@ -1,0 +1,61 @@
+"""`submit --profile`: every rank's trace of a training, from the command line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from scenario import Stage
+
+from clusterctl.runs.files import read_lines
+from clusterctl.runs.layout import RunDir
+
+EMULATOR = pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+CORA = Path(__file__).resolve().parents[2] / "data" / "cora"
+JOB = f"""
+workload = "reddit"
+[resources]
+nodes = 2
+tasks_per_node = 2
+[train]
+epochs = 3
+batch_size = 64
+[data]
+root = {json.dumps(str(CORA))}
+"""
+STAGES = {"wait for batch", "gathering", "forward", "backward", "all-reduce", "optimizer", "sample"}
+
+
+def losses(run: RunDir) -> list[float]:
+    return [record["loss"] for record in read_lines(run.attempt(0).metrics) if "loss" in record]
+
+
+@EMULATOR
+def test_every_rank_writes_a_trace_and_the_training_is_the_same_bit_for_bit(stage: Stage) -> None:
+    job = stage.write_job("cora", JOB)
+    done = stage.call("submit", job, "--cluster", stage.cluster, "--profile", "--follow")
+    assert done.returncode == 0, done.stderr
+    run = RunDir(stage.runs / done.stdout.strip())
+    folder = run.attempt(0).profile
+    assert f"trace of every rank: {folder}, for https://ui.perfetto.dev" in done.stderr
+    assert f"trace of steps 10 to 20, a file a rank: {folder}" in stage.log(run, 0)
+    names = [f"rank_{rank:05}" for rank in range(4)]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        f"{name}.{end}" for name in names for end in ("json.gz", "txt")
+    )
+    for name in names:
+        with gzip.open(folder / f"{name}.json.gz") as file:
+            events = json.load(file)["traceEvents"]
+        regions = [event["name"] for event in events if event.get("cat") == "user_annotation"]
+        steps = [int(region.partition("#")[2]) for region in regions if region.startswith("ProfilerStep#")]
+        assert sorted(steps) == [*range(10, 21)]
+        assert set(regions) >= STAGES
+        assert all(regions.count(one) == 11 for one in STAGES - {"gathering", "sample", "forward"})
+        assert "aten::embedding_bag" in {event["name"] for event in events}
+        assert "optimizer" in (folder / f"{name}.txt").read_text()
+    plain = stage.submit(job, "--wait")
+    assert not plain.attempt(0).profile.exists()
+    assert losses(run) == losses(plain)
+    assert len(losses(run)) == len(set(losses(run)))

@@ -1,0 +1,289 @@
+"""The bugs of the published examples of this field, and for each the tests that fail where it is.
+
+The examples are PyG's and DGL's for several GPUs and nodes, as they were in 2025 and 2026. Read a line of the table as:
+they do this, we do not, and these tests would say so. Tests that stand for one bug alone are in this file.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.process
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from random_shop import random_shop
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from clusterctl.graph.blocks import Block
+from clusterctl.graph.gin import Gin, PlainGin
+from clusterctl.graph.hetero_sampling import HeteroSampler
+from clusterctl.graph.recommender import ITEM, USER, Recommender, fan_outs
+from clusterctl.graph.storage import Graph
+from clusterctl.spec import LoopTrain, NodeTrain, TaobaoTrain
+from clusterctl.task.task import Task
+from clusterctl.training.epoch_plan import Batch, EpochPlan
+from clusterctl.training.link_prediction import LinkPrediction
+from clusterctl.training.loop import fit
+from clusterctl.training.node_classification import NodeClassification
+from clusterctl.training.objective import Accuracy
+
+TESTS = Path(__file__).resolve().parents[1]
+HERE = "training/test_published_bugs.py"
+PLAN, RANKS, LOOP = "training/test_epoch_plan.py", "training/test_rank_counts.py", "training/test_loop.py"
+SHOP, LINKS, LINK_RANKS = (
+    "workloads/test_taobao_graph.py",
+    "training/test_link_prediction.py",
+    "training/test_link_rank_counts.py",
+)
+
+# What they do -> the tests, as file::test.
+BUGS = {
+    "the test accuracy is that of the validation split": [f"{HERE}::test_the_test_accuracy_is_that_of_the_test_split"],
+    "an evaluation drops its last batches, and averages the shares of ranks": [
+        f"{RANKS}::test_every_test_node_is_counted_once_and_every_node_inferred_once",
+        "workloads/test_graph_classification.py::test_folds_are_labelled_and_every_graph_of_them_is_tested_once",
+        f"{LINKS}::test_every_pair_of_a_split_is_scored_once_whatever_the_batch_size",
+    ],
+    "ranks make different numbers of steps, and the last ones wait for ever": [
+        f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size"
+    ],
+    "fewer seeds than ranks: an IndexError": [f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size"],
+    "the rest of a division by the ranks, and the last batches, are never trained": [
+        f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size"
+    ],
+    "every rank owns the same seeds in all epochs; seeds are not shuffled": [
+        f"{HERE}::test_a_rank_trains_on_other_seeds_in_every_epoch",
+        f"{PLAN}::test_each_epoch_and_seed_shuffles_anew_and_again_alike",
+    ],
+    "synthetic tests on its training nodes": [
+        "workloads/test_synthetic.py::test_the_splits_are_60_20_20_disjoint_and_cover_all_nodes"
+    ],
+    "synthetic makes another graph and split on every rank": [
+        "workloads/test_synthetic.py::test_the_graph_and_its_splits_depend_on_the_seed_alone",
+        "task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once",
+    ],
+    "in a partial batch sampled neighbours count as seeds, and the mean is over one step less": [
+        f"{HERE}::test_the_loss_of_an_epoch_is_the_mean_over_its_seeds_also_with_a_partial_batch",
+        f"{RANKS}::test_in_float64_without_dropout_losses_and_accuracy_are_the_same",
+    ],
+    "the model is not put into training mode again, or never into evaluation mode": [
+        f"{LOOP}::test_it_trains_in_training_mode_evaluates_in_evaluation_mode_and_tests_once"
+    ],
+    "the clock starts again in every step, so that the time of one is divided by their number": [
+        f"{LOOP}::test_every_step_and_every_score_is_in_the_metrics",
+        "task/test_step_clock.py::test_a_lap_is_parted_among_what_was_entered_and_its_parts_add_up",
+        "task/test_step_clock.py::test_what_comes_after_a_lap_belongs_to_the_next_one_and_a_pause_to_none",
+    ],
+    "synthetic's GCN cannot learn, and nobody notices": [
+        "workloads/test_synthetic.py::test_the_gcn_stays_at_chance_and_counts_every_test_node",
+        "workloads/test_synthetic.py::test_graphsage_learns_the_synthetic_labels_with_every_acceleration_too",
+    ],
+    "a GCN normalises with the degrees of the sample": [
+        "graph/test_layers.py::test_a_sampled_gcn_estimates_the_whole_neighbourhood"
+    ],
+    "an epoch shorter than the warm-up fails": [
+        f"{LOOP}::test_evaluations_can_be_rarer_but_the_last_stays",
+        "training/test_trace.py::test_a_training_that_is_shorter_than_the_window_is_traced_as_far_as_it_goes",
+    ],
+    "a share is printed as if it were percent": [f"{LOOP}::test_it_learns_and_rank_0_tells_every_epoch"],
+    "--lr is ignored": [f"{HERE}::test_the_learning_rate_that_was_asked_for_is_used"],
+    "rank 0 evaluates alone, while the others wait until NCCL gives up": [
+        f"{RANKS}::test_every_test_node_is_counted_once_and_every_node_inferred_once",
+        "graph/test_inference.py::test_inference_over_uneven_slices_equals_pyg_on_the_whole_graph",
+        f"{LINK_RANKS}::test_in_float64_losses_scores_and_embeddings_are_the_same",
+    ],
+    "every rank loads, converts and sorts the data set, or gets it pickled": [
+        "graph/test_storage.py::test_what_is_shared_is_built_once_and_again_when_it_is_damaged",
+        "task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once",
+    ],
+    "taobao counts which items go together over test events too": [
+        f"{SHOP}::test_only_training_events_say_which_items_go_together",
+        f"{SHOP}::test_what_is_tested_changes_no_edge_that_carries_messages",
+    ],
+    "the edges to be predicted carry messages": [
+        f"{LINKS}::test_no_edge_of_the_global_batch_and_no_copy_of_one_carries_a_message_on_any_rank"
+    ],
+    "a repeated event is in training and test": [
+        f"{SHOP}::test_every_event_is_in_one_split_and_all_events_of_a_pair_are_in_the_same"
+    ],
+    "negatives may be positives": [
+        "graph/test_links.py::test_negatives_are_never_edges_though_most_pairs_are",
+        f"{SHOP}::test_negatives_of_the_splits_are_events_of_no_split",
+    ],
+    "a sum of batch means is divided by the number of predictions": [
+        f"{LINKS}::test_the_loss_is_the_mean_over_all_examples_and_padding_counts_nothing",
+        f"{HERE}::test_the_loss_of_an_epoch_is_the_mean_over_its_seeds_also_with_a_partial_batch",
+    ],
+    "the forward pass changes its batch": [f"{HERE}::test_the_forward_pass_changes_none_of_its_inputs"],
+    "every process takes the first GPU": ["task/test_device.py::test_a_rank_takes_its_own_device"],
+    "loader processes, hundreds a node; they hang after CUDA has begun, and fill /dev/shm": [
+        f"{HERE}::test_training_starts_no_process",
+        "training/test_prefetch.py::test_items_come_in_order_with_what_was_made_of_them_in_another_thread",
+    ],
+    "a port that every job takes": [
+        "end_to_end/test_scenarios.py::test_two_runs_at_once_do_not_meet",
+        "task/test_meeting.py::test_a_reserved_port_stays_reserved_and_a_program_can_listen_on_it",
+    ],
+    "lazy modules have no parameters when ranks begin to share them": [
+        f"{HERE}::test_every_parameter_is_there_before_the_first_batch"
+    ],
+    "several ranks download or convert at once, or only one of all nodes does": [
+        "runs/test_once.py::test_several_at_once_prepare_once_and_nothing_is_left_beside_it",
+        "task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once",
+    ],
+    "DistributedSampler repeats samples to fill up, and the metrics count them": [
+        f"{RANKS}::test_every_test_node_is_counted_once_and_every_node_inferred_once",
+        "training/test_graph_classification.py::test_losses_and_accuracy_do_not_depend_on_the_number_of_ranks_with_dropout_and_padding",
+    ],
+    "Join costs a collective a step, and gradients weigh ranks, not seeds": [
+        f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size",
+        f"{RANKS}::test_in_float64_without_dropout_losses_and_accuracy_are_the_same",
+    ],
+    "set_epoch is forgotten, and every epoch has the same order": [
+        f"{PLAN}::test_each_epoch_and_seed_shuffles_anew_and_again_alike"
+    ],
+    "every rank evaluates and prints the whole test set": [
+        "workloads/test_reddit.py::test_four_ranks_train_on_real_data_tell_their_stages_and_write_nothing_beside_the_data"
+    ],
+    "NaN labels become classes": ["workloads/test_reddit_format.py::test_a_node_without_a_label_may_not_be_in_a_split"],
+    "a mean over thousands of neighbours in half precision loses them": [
+        f"{HERE}::test_a_mean_over_thousands_of_neighbours_keeps_them_all_in_bfloat16"
+    ],
+    "sparse gradients meet no collective of NCCL's, and an empty one fails": [
+        f"{LINK_RANKS}::test_rows_travel_to_who_wants_them_and_gradients_add_up_where_they_live"
+    ],
+    "who is sampled at the second hop depends on the library, and nobody says which rule holds": [
+        "graph/test_sampling.py::test_every_frontier_node_is_sampled_at_every_hop_and_targets_come_first",
+        "graph/test_pyg_sampler.py::test_a_hop_samples_only_the_nodes_that_are_new_to_it_as_many_as_asked_for",
+    ],
+}
+
+MakeGraph = Callable[..., Graph]
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_tests_against_it_are_there(bug: str) -> None:
+    for test in BUGS[bug]:
+        path, _, name = test.partition("::")
+        assert re.search(rf"^def {name}\(", (TESTS / path).read_text(), re.MULTILINE), test
+
+
+@dataclass
+class Numbers:
+    """Learns y = 2 x on ten numbers."""
+
+    unit = "nodes"
+    seeds: Tensor = field(default_factory=lambda: torch.arange(10))
+    model: nn.Module = field(default_factory=lambda: nn.Linear(1, 1, bias=False).double())
+
+    def prepare(self, batch: Batch) -> Tensor:
+        return batch.seeds[:, None].double()
+
+    def losses(self, numbers: Tensor) -> Tensor:
+        return (self.model(numbers) - 2 * numbers).square().squeeze(1)  # type: ignore[no-any-return]
+
+    def loss(self, batch: Batch, prepared: Tensor) -> Tensor:
+        return (self.losses(prepared) * batch.weights).sum() / batch.total
+
+    def evaluate(self, splits: Any) -> dict[str, Accuracy]:
+        return {split: Accuracy(3, 4) for split in splits}
+
+
+@pytest.mark.parametrize("right", ["val", "test"])
+def test_the_test_accuracy_is_that_of_the_test_split(
+    random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch, right: str
+) -> None:
+    graph = random_graph()
+    trained = NodeClassification(graph, NodeTrain(fan_out=(4, 4)), lone_task)
+
+    def inferred(*_: object) -> tuple[range, Tensor]:
+        """Right on one split, wrong everywhere else."""
+        classes = (graph.y + 1) % graph.num_classes
+        classes[getattr(graph, right)] = graph.y[getattr(graph, right)]
+        return range(graph.num_nodes), torch.nn.functional.one_hot(classes, graph.num_classes)
+
+    monkeypatch.setattr("clusterctl.training.node_classification.infer", inferred)
+    scores = trained.evaluate(("val", "test"))
+    assert {split: score.share for split, score in scores.items()} == {"val": 0.0, "test": 0.0} | {right: 1.0}
+
+
+def test_a_rank_trains_on_other_seeds_in_every_epoch() -> None:
+    plan = EpochPlan(torch.arange(80), batch_size=5, seed=0, rank=1, world_size=4)
+    epochs = [{int(seed) for batch in plan.batches(epoch) for seed in batch.seeds} for epoch in range(1, 30)]
+    assert all(len(own) == 20 for own in epochs)
+    assert len({frozenset(own) for own in epochs}) == len(epochs)
+    assert set().union(*epochs) == set(range(80))
+
+
+def test_the_loss_of_an_epoch_is_the_mean_over_its_seeds_also_with_a_partial_batch(
+    lone_task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objective = Numbers()
+    expected = float(objective.losses(objective.seeds[:, None].double()).mean().detach())
+    fit(objective, LoopTrain(epochs=1, batch_size=4, lr=1e-12, precision="float64"), lone_task)
+    assert f"loss {expected:.4f}  " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("lr", [0.01, 0.3])
+def test_the_learning_rate_that_was_asked_for_is_used(lone_task: Task, lr: float) -> None:
+    """The first step of Adam is as long as the learning rate."""
+    objective = Numbers()
+    before = next(objective.model.parameters()).item()
+    fit(objective, LoopTrain(epochs=1, batch_size=10, lr=lr), lone_task)
+    assert abs(next(objective.model.parameters()).item() - before) == pytest.approx(lr, rel=1e-6)
+
+
+def test_the_forward_pass_changes_none_of_its_inputs() -> None:
+    torch.manual_seed(0)
+    seeds = {USER: torch.tensor([3, 10, 20]), ITEM: torch.tensor([5, 2, 40])}
+    sample = HeteroSampler(random_shop(), fan_outs(4, 3), seed=1).sample(seeds, 1, 0)
+    blocks = [(hop, kind, block) for hop, found in enumerate(sample.hops) for kind, block in found.items()]
+    tables = [torch.randn(sample.nodes[kind].numel(), 6) for kind in (USER, ITEM)]
+    pairs = (torch.tensor([0, 1, 2]), torch.tensor([0, 1, 2]))
+    tensors = [*tables, *pairs, *sample.nodes.values(), *(block.neighbors for _, _, block in blocks)]
+    copies = [tensor.clone() for tensor in tensors]
+    nodes = dict(sample.nodes)
+    model = Recommender(6)
+    first, second = (model(sample, *tables, pairs) for _ in range(2))
+    assert torch.equal(first, second)
+    assert all(torch.equal(tensor, copy) for tensor, copy in zip(tensors, copies, strict=True))
+    assert all(sample.nodes[kind] is own for kind, own in nodes.items())
+    assert all(sample.hops[hop][kind] is block for hop, kind, block in blocks)
+
+
+def test_training_starts_no_process(random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a process is started")
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", refuse)
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+    monkeypatch.setattr(os, "fork", refuse)
+    train = NodeTrain(batch_size=4, fan_out=(4, 4), hidden_channels=5)
+    fit(NodeClassification(random_graph(), train, lone_task), train, lone_task)
+
+
+def test_every_parameter_is_there_before_the_first_batch(random_graph: MakeGraph, lone_task: Task) -> None:
+    train = NodeTrain(fan_out=(4, 4), hidden_channels=5)
+    models: list[nn.Module] = [Gin(7, 5, 3, 2, "mean", 0.0), PlainGin(7, 5, 3, 2, "mean")]
+    models += [
+        NodeClassification(random_graph(), replace(train, model=kind), lone_task).model for kind in ("sage", "gcn")
+    ]
+    models.append(LinkPrediction(random_shop(), TaobaoTrain(hidden_channels=6), lone_task).model)
+    for model in models:
+        parameters = list(model.parameters())
+        assert parameters
+        assert not any(is_lazy(parameter) for parameter in parameters)
+
+
+def test_a_mean_over_thousands_of_neighbours_keeps_them_all_in_bfloat16(random_graph: MakeGraph) -> None:
+    """Summed one by one in bfloat16, ones never come beyond 256."""
+    columns = torch.zeros(5000, dtype=torch.int32)
+    block = Block(random_graph(), torch.tensor([0]), torch.tensor([0, 5000], dtype=torch.int32), columns, columns)
+    assert block.mean(torch.ones(1, 3, dtype=torch.bfloat16)).tolist() == [[pytest.approx(1.0, rel=0.01)] * 3]

@@ -1,0 +1,239 @@
+"""A trace of some steps of the loop, on one rank; several ranks' traces are in tests/end_to_end/test_profile.py."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._C._profiler import _ExperimentalConfig
+
+from clusterctl.runs.files import read_lines
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import LoopTrain
+from clusterctl.spec.record import InvalidRecord, from_record
+from clusterctl.task.task import Task
+from clusterctl.training.checkpoint import fingerprint
+from clusterctl.training.epoch_plan import Batch
+from clusterctl.training.loop import fit
+from clusterctl.training.objective import Accuracy
+from clusterctl.training.trace import Trace
+
+STAGES = ["wait for batch", "forward", "backward", "all-reduce", "optimizer"]
+
+
+class Squares:
+    """Learns y = 2 x on ten numbers, two a step."""
+
+    unit = "nodes"
+
+    def __init__(self, seeds: int = 10) -> None:
+        torch.manual_seed(0)
+        self.seeds, self.model = torch.arange(seeds), torch.nn.Linear(1, 1)
+
+    def prepare(self, batch: Batch) -> Tensor:
+        return batch.seeds[:, None] / 10
+
+    def loss(self, batch: Batch, prepared: Tensor) -> Tensor:
+        return ((self.model(prepared) - 2 * prepared).square().squeeze(1) * batch.weights).sum() / batch.total
+
+    def evaluate(self, splits: Any) -> dict[str, Accuracy]:
+        return {split: Accuracy(3, 4) for split in splits}
+
+
+@pytest.fixture
+def task(lone_task: Task, tmp_path: Path) -> Task:
+    return replace(lone_task, attempt=RunDir(tmp_path / "run").attempt(0))
+
+
+def train(**settings: Any) -> LoopTrain:
+    return LoopTrain(**{"epochs": 3, "batch_size": 2, "evaluate_every": 1, **settings})
+
+
+def trace_in(folder: Path) -> list[dict[str, Any]]:
+    """The events that have a duration, in the order of their begin."""
+    with gzip.open(folder / "rank_00000.json.gz") as file:
+        events = json.load(file)["traceEvents"]
+    return sorted((event for event in events if event["ph"] == "X"), key=lambda event: float(event["ts"]))
+
+
+def steps_of(events: list[dict[str, Any]]) -> list[int]:
+    return [int(event["name"].partition("#")[2]) for event in events if event["name"].startswith("ProfilerStep#")]
+
+
+def within(outer: dict[str, Any], events: list[dict[str, Any]], category: str) -> list[str]:
+    begin, end = outer["ts"], outer["ts"] + outer["dur"]
+    return [
+        event["name"]
+        for event in events
+        if event is not outer
+        and event["cat"] == category
+        and event["tid"] == outer["tid"]
+        and begin <= event["ts"] <= event["ts"] + event["dur"] <= end + 0.01
+    ]
+
+
+def test_the_steps_of_the_window_have_the_stages_of_the_loop_and_what_they_compute(task: Task, tmp_path: Path) -> None:
+    fit(Squares(), train(profile=(4, 7)), task)  # five steps an epoch
+    events = trace_in(tmp_path / "run/attempts/0/profile")
+    assert steps_of(events) == [4, 5, 6, 7]
+    for step in (event for event in events if event["name"].startswith("ProfilerStep#")):
+        assert within(step, events, "user_annotation") == STAGES
+        assert "aten::linear" in within(step, events, "cpu_op")
+    for name, operator in (("forward", "aten::linear"), ("backward", "aten::mul"), ("all-reduce", "c10d::allreduce_")):
+        region = next(event for event in events if event["name"] == name)
+        assert operator in within(region, events, "cpu_op")
+    sampled = [event for event in events if event["name"] == "sample"]
+    assert sampled
+    assert {event["tid"] for event in sampled}.isdisjoint({event["tid"] for event in events if event["name"] in STAGES})
+    table = (tmp_path / "run/attempts/0/profile/rank_00000.txt").read_text()
+    assert "aten::" in table
+    assert "wait for batch" in table
+
+
+def test_what_is_traced_computes_the_same_bits(task: Task, tmp_path: Path) -> None:
+    def losses_and_weights(**settings: Any) -> tuple[list[float], list[float]]:
+        attempt = RunDir(tmp_path / "run").attempt(0)
+        before = sum("loss" in record for record in read_lines(attempt.metrics))
+        objective = Squares()
+        fit(objective, train(**settings), task)
+        losses = [record["loss"] for record in read_lines(attempt.metrics) if "loss" in record]
+        return losses[before:], [value.item() for value in objective.model.parameters()]
+
+    assert losses_and_weights() == losses_and_weights(profile=(2, 9))
+    assert (tmp_path / "run/attempts/0/profile/rank_00000.json.gz").exists()
+
+
+def test_without_a_window_nothing_is_recorded_wrapped_or_written(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterctl.training.trace.record_function", None)
+    fit(Squares(), train(), task)
+    assert not (tmp_path / "run/attempts/0/profile").exists()
+    assert task.clock.listener is None
+    prepare = Squares().prepare
+    assert Trace(task, (), done=0, left=15).named("sample", prepare) is prepare
+
+
+@pytest.mark.parametrize(
+    ("window", "epochs", "expected"),
+    [
+        ((10, 20), 1, [3, 4, 5]),  # the second half of a training that ends before the window
+        ((10, 20), 2, [10]),
+        ((10, 20), 3, [10, 11, 12, 13, 14, 15]),
+        ((1, 2), 1, [1, 2]),
+        ((15, 15), 3, [15]),
+    ],
+)
+def test_a_training_that_is_shorter_than_the_window_is_traced_as_far_as_it_goes(
+    task: Task, tmp_path: Path, window: tuple[int, int], epochs: int, expected: list[int]
+) -> None:
+    fit(Squares(), train(epochs=epochs, profile=window), task)
+    assert steps_of(trace_in(tmp_path / "run/attempts/0/profile")) == expected
+
+
+def test_one_that_ends_before_it_has_begun_says_so(
+    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit(Squares(), train(epochs=9, patience=1, profile=(12, 20)), task)  # no score is better than the first
+    assert "no trace: the training ended before step 12" in capsys.readouterr().out
+    assert not (tmp_path / "run/attempts/0/profile").exists()
+
+
+def test_rank_0_tells_where_the_trace_lies_and_what_opens_it(
+    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fit(Squares(), train(profile=(4, 7)), task)
+    told = capsys.readouterr().out
+    assert f"trace of steps 4 to 7, a file a rank: {tmp_path}/run/attempts/0/profile\n" in told
+    assert "https://ui.perfetto.dev" in told
+
+
+def test_a_rank_that_leaves_within_the_window_leaves_with_its_own_exit_code_and_no_trace(tmp_path: Path) -> None:
+    """Python would crash at its end: torch 2.13 cannot be unloaded while it records."""
+    program = """
+from types import SimpleNamespace
+import torch
+from clusterctl.task.step_clock import StepClock
+from clusterctl.training.prefetch import prefetched
+from clusterctl.training.trace import Trace
+
+trace = Trace(SimpleNamespace(device=torch.device("cpu"), clock=StepClock()), (2, 99), 0, 99)
+for number, _ in trace.steps(prefetched(range(99), trace.named("sample", lambda _: torch.ones(99).sum())), 99):
+    torch.ones(99, requires_grad=True).sum().backward()
+    if number == 30:
+        raise SystemExit(143)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (143, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_that_cannot_be_written_costs_no_training(
+    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run/attempts/0/profile").touch()
+    assert fit(Squares(), train(profile=(4, 7)), task) == (3, 4)
+    assert "warning: the trace could not be written" in capsys.readouterr().err
+
+
+def test_steps_count_from_the_beginning_of_an_attempt_and_are_called_as_the_run_counts_them(
+    task: Task, tmp_path: Path
+) -> None:
+    trace = Trace(task, (2, 3), done=100, left=4)
+    assert list(trace.steps(iter("abcd"), 4)) == list("abcd")
+    trace.close()
+    assert steps_of(trace_in(tmp_path / "run/attempts/0/profile")) == [102, 103]
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "run/attempts/0/profile").iterdir()} == {0o600}
+
+
+def test_a_run_may_be_resumed_with_another_window_or_none() -> None:
+    assert fingerprint(train(profile=(4, 7))) == fingerprint(train())
+
+
+def test_an_older_torch_traces_the_main_thread_alone(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Older:
+        """Of torch 2.6, which does not know the other threads."""
+
+        def __new__(cls) -> Any:
+            return _ExperimentalConfig()
+
+    monkeypatch.setattr("clusterctl.training.trace._ExperimentalConfig", Older)
+    fit(Squares(), train(profile=(4, 7)), task)
+    names = {event["name"] for event in trace_in(tmp_path / "run/attempts/0/profile")}
+    assert names >= set(STAGES)
+    assert "sample" not in names
+
+
+def test_the_watchdog_does_not_take_writing_for_standing_still(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    phases = []
+
+    def compress(export: object, path: Path) -> None:
+        phases.append(task.events.heart.told(0.0).phase)
+
+    monkeypatch.setattr("clusterctl.training.trace._compress", compress)
+    fit(Squares(), train(profile=(4, 7), evaluate_every=0), task)
+    assert phases == ["checkpointing"]
+
+
+def test_without_a_run_directory_it_lies_in_the_current_folder(
+    lone_task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fit(Squares(), train(profile=(4, 7)), lone_task)
+    assert steps_of(trace_in(tmp_path / "profile")) == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("window", [[5], [5, 4], [0, 4], [1, 2, 3], [1, 2**31]])
+def test_a_window_has_a_first_and_a_last_step(window: list[int]) -> None:
+    with pytest.raises(InvalidRecord, match=r"profile: must be \[first, last\]"):
+        from_record(LoopTrain, {"profile": window})
