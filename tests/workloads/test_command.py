@@ -22,7 +22,7 @@ from clusterctl.runs.layout import RunDir
 from clusterctl.runs.place import Place
 from clusterctl.runs.signals import StopRequest
 from clusterctl.spec import CommandTrain, Job, to_record
-from clusterctl.workloads.command import local_world_size, main
+from clusterctl.workloads.command import local_world_size, main, takes
 
 NAMES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"]
 ADDRESS = ["MASTER_ADDR", "MASTER_PORT"]
@@ -148,7 +148,7 @@ def test_a_warning_is_kept_until_the_program_takes_it(tmp_path: Path, moment: st
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as task:
         assert task.stdout is not None
         if moment == "before the task has begun":
-            wait_until(lambda: Path(f"/proc/{task.pid}/comm").read_text() == "python\n", what="Python")
+            wait_until(lambda: takes(task.pid, signal.SIGUSR2), what="the signal to be held back")
             task.send_signal(signal.SIGUSR2)
             assert task.stdout.readline() == "begun\n"
         else:

@@ -125,7 +125,7 @@ def _wait(child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path) ->
     far yet gets the signal when it handles it.
     """
     asked: dict[signal.Signals, Callable[[], bool]] = {
-        WARNING_SIGNAL: lambda: stop.warned and _takes(child.pid, WARNING_SIGNAL),
+        WARNING_SIGNAL: lambda: stop.warned and takes(child.pid, WARNING_SIGNAL),
         signal.SIGTERM: lambda: stop.terminated,
     }
     while True:
@@ -142,7 +142,7 @@ def _wait(child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path) ->
             del asked[number]
 
 
-def _takes(pid: int, number: signal.Signals) -> bool:
+def takes(pid: int, number: signal.Signals) -> bool:
     """Whether a process has a handler for a signal, or holds it back for one (see proc(5), /proc/PID/status)."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
