@@ -117,11 +117,12 @@ def kill_slurmd(scene: Scene) -> None:
 
 def restart_controller(scene: Scene) -> None:
     scene.wait_for_checkpoints()
-    began = read_json(scene.run.attempt(0).host_json)["start"]
     sandbox = current(Path(scene.stage.environment["XDG_STATE_HOME"]) / "clusterctl" / "sandbox")
     assert sandbox is not None
     state = sandbox.path / "state" / "job_state"  # what Slurm has not saved yet, it knows nothing of afterwards
-    wait_until(lambda: state.stat().st_mtime > began + 2, 30, "slurmctld to save its state")
+    changed = time.time()
+    scene.slurm("scontrol", "update", f"JobId={scene.stage.job_id(scene.run)}", "Comment=saved")
+    wait_until(lambda: state.stat().st_mtime > changed, 30, "slurmctld to save its state")
     _end_daemon(scene, "slurmctld", "slurmctld")
     time.sleep(3)
     address = (sandbox.address, sandbox.port_of("slurmctld"))
