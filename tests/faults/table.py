@@ -243,9 +243,9 @@ FAULTS = (
         cause=Cause.KILLED,
         rank=2,
         tests=_WHY,
-        seconds="1.7",
+        seconds="0.8",
     ),
-    Fault(name="stop", words="SIGSTOP of a rank", inflict=stop, cause=Cause.HANG, rank=2, tests=_WHY, seconds="20"),
+    Fault(name="stop", words="SIGSTOP of a rank", inflict=stop, cause=Cause.HANG, rank=2, tests=_WHY, seconds="21"),
     Fault(
         name="raise",
         words="an exception in one rank",
@@ -254,7 +254,7 @@ FAULTS = (
         cause=Cause.USER,
         rank=2,
         tests=_WHY,
-        seconds="2.0",
+        seconds="0.9",
     ),
     Fault(
         name="memory",
