@@ -27,7 +27,7 @@ store = meet(place, current_attempt())
 dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world_size)
 heart, model = Heart(), nn.Linear(2, 2)
 heart.enter("training")
-flat = FlatModel(model, heart)
+flat = FlatModel(model, heart=heart)
 for step in range(1, 21):
     time.sleep(0.06 if place.rank == 1 else 0.01)
     flat.backward(model(torch.ones(1, 2)).sum(), StopRequest())
