@@ -35,12 +35,17 @@ def test_three_hops_of_four_are_the_default_and_layers_follow_the_fan_out(tmp_pa
 
 
 @pytest.mark.long
-def test_cora_reaches_087_on_average_of_three_seeds(tmp_path: Path) -> None:
-    accuracies = []
-    for seed in range(3):
-        run = RunDir(tmp_path / "runs" / f"deep-{seed}")
-        done = run_job(cora_job(seed=seed), run, [2, 2])
-        assert [code for code, _, _ in done] == [0, 0, 0, 0], done
-        accuracies.append(metrics_of(run)[-1]["test_accuracy"])
-    print(accuracies)
-    assert mean(accuracies) >= 0.87, accuracies
+def test_cora_reaches_087_on_average_of_three_seeds_with_every_acceleration_too(tmp_path: Path) -> None:
+    accelerations: list[dict[str, object]] = [{}, {"cache_first_aggregation": True, "precision": "bfloat16"}]
+    means = []
+    for chosen in accelerations:
+        accuracies = []
+        for seed in range(3):
+            run = RunDir(tmp_path / f"runs-{len(means)}" / f"deep-{seed}")
+            done = run_job(cora_job(seed=seed, **chosen), run, [2, 2])
+            assert [code for code, _, _ in done] == [0, 0, 0, 0], done
+            accuracies.append(metrics_of(run)[-1]["test_accuracy"])
+        means.append(mean(accuracies))
+    print("deep-sage on cora, plain and accelerated:", means)
+    assert min(means) >= 0.87, means
+    assert abs(means[0] - means[1]) <= 0.01, means
