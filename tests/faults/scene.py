@@ -43,11 +43,11 @@ _CORA = f"[data]\nroot = {json.dumps(str(DATA / 'cora'))}\n"
 WORKLOADS = {
     "command": f'workload = "command"\nargv = ["python", "-c", {json.dumps(_PROGRAM)}]\n',
     "reddit": f'workload = "reddit"\n{_CORA}[train]\nepochs = 30\nbatch_size = 128\nevaluate_every = 10\n',
-    "deep-sage": f'workload = "deep-sage"\n{_CORA}[train]\nepochs = 20\nbatch_size = 64\nevaluate_every = 10\n',
+    "deep-sage": f'workload = "deep-sage"\n{_CORA}[train]\nepochs = 30\nbatch_size = 64\nevaluate_every = 10\n',
     "synthetic": 'workload = "synthetic"\n[train]\navg_num_nodes = 4000\nmodel = "sage"\nfan_out = [5, 5]\n'
-    "epochs = 20\nevaluate_every = 10\n",
+    "epochs = 40\nevaluate_every = 20\n",
     "graph-classification": 'workload = "graph-classification"\n[data]\n'
-    f"root = {json.dumps(str(DATA / 'IMDB-BINARY'))}\n[train]\nepochs = 15\npatience = 10\nfolds = 2\n",
+    f"root = {json.dumps(str(DATA / 'IMDB-BINARY'))}\n[train]\nepochs = 20\npatience = 10\nfolds = 2\n",
     "taobao": 'workload = "taobao"\n[train]\ngenerated = 0.001\nepochs = 3\nbatch_size = 512\nlr = 3e-3\n',
 }
 """Each takes some seconds on four ranks, and is saved every second. The first attempt dawdles until it has been struck
@@ -58,7 +58,7 @@ def job_file(workload: str) -> str:
     """Two nodes of two ranks; the watchdog is impatient, and every rank listens to what `inside` tells it to do."""
     return WORKLOADS[workload] + (
         '[resources]\nnodes = 2\ntasks_per_node = 2\nmemory = "3G"\n'
-        '[checkpoint]\nevery = "1s"\n[watchdog]\nfloor = 15\nfactor = 5\n'
+        '[checkpoint]\nevery = "1s"\n[watchdog]\nfloor = 15\nfactor = 5\nevaluating = 30\n'
         f"[env]\nPYTHONPATH = {json.dumps(str(INSIDE))}\n"
     )
 

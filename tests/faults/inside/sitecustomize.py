@@ -1,7 +1,7 @@
 """On the PYTHONPATH of a run that is to be struck: a signal makes its Python raise, or eat memory; and it dawdles.
 
 Both signals are ignored by default, so that one which comes before this is in place kills nobody. The first attempt of
-a training goes slowly from its first checkpoint on until there is a file `go`: it cannot be faster than its fault.
+a training goes ever slower from its first checkpoint on until there is a file `go`: it cannot be faster than its fault.
 """
 
 import os
@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 BLOCK = 100 << 20
-WORK, PAUSE = 0.1, 0.4  # seconds
+WORK, LONGER, LONGEST = 0.05, 0.2, 3.0  # seconds
+pause = 0.0
 RUN = Path(os.environ.get("CLUSTERCTL_RUN_DIR", ""))
 
 
@@ -26,10 +27,12 @@ def eat(*_: object) -> None:
 
 
 def dawdle(*_: object) -> None:
+    global pause
     if (RUN / "go").exists():
         return
     if "torch" in sys.modules and (RUN / "checkpoints").is_dir():
-        time.sleep(PAUSE)
+        pause = min(pause + LONGER, LONGEST)
+        time.sleep(pause)
     signal.setitimer(signal.ITIMER_REAL, WORK)
 
 
