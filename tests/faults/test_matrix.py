@@ -12,7 +12,7 @@ pytestmark = pytest.mark.long
 
 @pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != "command"])
 def test_a_training_comes_to_what_the_table_says(ground: Ground, workload: str) -> None:
-    assert strike_all(ground, FAULTS, workload, at_once=5) == {}
+    assert strike_all(ground, FAULTS, workload, at_once=4) == {}
 
 
 @pytest.mark.parametrize("accounting", [True])

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 BLOCK = 100 << 20
-WORK, LONGER, LONGEST = 0.05, 0.2, 3.0  # seconds
+WORK, LONGER, LONGEST = 0.05, 0.2, 3.0  # seconds, of processor time the first
 pause = 0.0
 RUN = Path(os.environ.get("CLUSTERCTL_RUN_DIR", ""))
 
@@ -33,12 +33,12 @@ def dawdle(*_: object) -> None:
     if "torch" in sys.modules and (RUN / "checkpoints").is_dir():
         pause = min(pause + LONGER, LONGEST)
         time.sleep(pause)
-    signal.setitimer(signal.ITIMER_REAL, WORK)
+    signal.setitimer(signal.ITIMER_PROF, WORK)
 
 
 signal.signal(signal.SIGURG, raise_error)
 signal.signal(signal.SIGWINCH, eat)
 if os.environ.get("CLUSTERCTL_ATTEMPT") == "0":
-    signal.signal(signal.SIGALRM, dawdle)
-    signal.siginterrupt(signal.SIGALRM, False)
-    signal.setitimer(signal.ITIMER_REAL, WORK)
+    signal.signal(signal.SIGPROF, dawdle)
+    signal.siginterrupt(signal.SIGPROF, False)
+    signal.setitimer(signal.ITIMER_PROF, WORK)
