@@ -263,6 +263,7 @@ FAULTS = (
         cause=Cause.HOST_MEMORY,
         rank=2,
         program=Outcome.FAILS,
+        settings={"watchdog.floor": "90"},  # before the kernel kills, it looks long for what it could take back
     ),
     Fault(name="off", words="a node powered off", inflict=switch_off, cause=Cause.NODE, own_nodes=3),
     Fault(
