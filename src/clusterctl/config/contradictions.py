@@ -18,7 +18,9 @@ RESERVED_OPTIONS = frozenset(
 )
 # Nor what Slurm and the batch script tell the tasks, and the script's own variables.
 RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
-SCRIPT_VARIABLES = frozenset({"attempt", "code", "end", "full", "number", "run", "signal", "start", "text", "try", "why"})
+SCRIPT_VARIABLES = frozenset(
+    {"attempt", "code", "end", "full", "number", "run", "signal", "start", "text", "try", "why"}
+)
 
 
 def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
