@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,15 +86,18 @@ def surroundings(folder: Path) -> dict[str, str]:
     return kept | {"XDG_STATE_HOME": str(folder), "CLUSTERCTL_RUNS": str(folder / "runs"), "NO_COLOR": "1"}
 
 
+def call(environment: dict[str, str], folder: Path, *words: str) -> str:
+    """What clusterctl answers to `words`, typed in `folder`."""
+    argv = [sys.executable, "-m", "clusterctl", *words]
+    return subprocess.run(argv, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
 def measured(cluster: str, environment: dict[str, str], folder: Path, number: signal.Signals, cause: str) -> float:
     """Seconds from the signal to rank 2's program until `why` gives the cause its class."""
-
-    def call(*words: str) -> str:
-        argv = [sys.executable, "-m", "clusterctl", *words, "--cluster", cluster]
-        return subprocess.run(argv, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
-
+    typed = partial(call, environment, folder)
+    here = ("--cluster", cluster)
     (folder / "cause.toml").write_text(JOB + SHAPE)
-    run = RunDir(folder / "runs" / call("submit", "./cause.toml").strip())
+    run = RunDir(folder / "runs" / typed("submit", "./cause.toml", *here).strip())
     beats = [run.attempt(0).heartbeat(rank) for rank in range(4)]
     while not all((beat := read_beat(path)) and beat.slow_seconds for path in beats):
         time.sleep(0.1)
@@ -102,9 +106,9 @@ def measured(cluster: str, environment: dict[str, str], folder: Path, number: si
     found = False
     while not found and time.monotonic() - struck < PATIENCE_SECONDS:
         time.sleep(0.2)
-        found = json.loads(call("why", run.id, "-o", "json"))["class"] == cause
+        found = json.loads(typed("why", run.id, "-o", "json", *here))["class"] == cause
     seconds = time.monotonic() - struck
-    call("cancel", "--yes", run.id)  # one that hangs is named before the watchdog ends it
+    typed("cancel", "--yes", run.id, *here)  # one that hangs is named before the watchdog ends it
     return seconds
 
 

@@ -12,12 +12,11 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
-import sys
 import time
 from statistics import median
 from typing import TYPE_CHECKING
 
-from time_to_cause import emulator, sandbox
+from time_to_cause import call, emulator, sandbox
 
 from clusterctl.errors import ClusterctlError
 from clusterctl.runs.files import read_json, read_lines
@@ -63,11 +62,6 @@ def main() -> None:
             f"the save {median(save):.2f} s   aim: at most both, {reached}",
             flush=True,
         )
-
-
-def call(environment: dict[str, str], folder: Path, *words: str) -> str:
-    argv = [sys.executable, "-m", "clusterctl", *words]
-    return subprocess.run(argv, env=environment, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
 def warned(cluster: str, environment: dict[str, str], folder: Path) -> tuple[float, float, float]:

@@ -98,13 +98,16 @@ class Scene:
 
     # Its files
 
-    def wait_for_checkpoints(self, count: int = 1, attempt: int = 0) -> list[Path]:
+    def checkpoints(self) -> list[Path]:
+        """Those that the first attempt has completed and that are still there, the oldest first."""
+        return sorted(self.run.checkpoints.glob("0-*"), key=lambda path: int(path.name.partition("-")[2]))
+
+    def wait_for_checkpoints(self, count: int = 1) -> list[Path]:
         """Wait for the first `count` checkpoints; those that are there, the oldest first."""
 
         def found() -> list[Path]:
             assert not self.run.finished_json.exists(), f"{self.run.id} was faster than its fault"
-            made = self.run.checkpoints.glob(f"{attempt}-*")
-            return sorted(made, key=lambda path: int(path.name.partition("-")[2]))
+            return self.checkpoints()
 
         return list(wait_until(lambda: made if len(made := found()) >= count else None, 120, "checkpoints"))
 
