@@ -84,8 +84,8 @@ class GraphBatch:
     def readout(self, rows: Tensor, mode: str) -> Tensor:
         """The "sum" or "mean" of each graph's rows."""
         sizes = self.bounds.diff()
-        summed: Tensor = _Readout.apply(rows, self.bounds, sizes)  # type: ignore[no-untyped-call]
-        return summed if mode == "sum" else summed / sizes.clamp(min=1)[:, None]
+        parts = sizes.clamp(min=1)[:, None] if mode == "mean" else None
+        return _Readout.apply(rows, self.bounds, sizes, parts)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _NeighborSum(torch.autograd.Function):
@@ -102,16 +102,19 @@ class _NeighborSum(torch.autograd.Function):
 
 
 class _Readout(torch.autograd.Function):
-    """Its gradient gives each row that of its graph."""
+    """The sum of each graph's rows, in so many `parts` if it is a mean. Its gradient gives each row that of its graph."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, bounds: Tensor, sizes: Tensor) -> Tensor:
-        ctx.sizes, ctx.rows = sizes, rows.size(0)
-        return _bag((bounds, torch.arange(rows.size(0), device=rows.device)), rows)
+    def forward(ctx: Any, rows: Tensor, bounds: Tensor, sizes: Tensor, parts: Tensor | None) -> Tensor:
+        ctx.sizes, ctx.rows, ctx.parts = sizes, rows.size(0), parts
+        summed = _bag((bounds, torch.arange(rows.size(0), device=rows.device)), rows)
+        return summed if parts is None else summed.div_(parts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return gradients[0].repeat_interleave(ctx.sizes, 0, output_size=ctx.rows), None, None
+        (gradient,) = gradients
+        share = gradient if ctx.parts is None else gradient / ctx.parts
+        return share.repeat_interleave(ctx.sizes, 0, output_size=ctx.rows), None, None, None
 
 
 def _bag(taken: Rows, rows: Tensor) -> Tensor:

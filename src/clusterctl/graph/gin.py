@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from clusterctl.graph.dropout import keyed_dropout
 from clusterctl.graph.hashing import Purpose, stream
+from clusterctl.graph.products import Linear
 
 if TYPE_CHECKING:
     from clusterctl.graph.collection import Collection, GraphBatch
@@ -47,7 +48,7 @@ class PlainGin(nn.Module):
     def __init__(self, inputs: int, hidden: int, classes: int, layers: int, readout: str) -> None:
         super().__init__()
         widths = [inputs, *[hidden] * (layers - 1), classes]
-        self.layers = nn.ModuleList(GinConv(nn.Linear(*pair)) for pair in pairwise(widths))
+        self.layers = nn.ModuleList(GinConv(Linear(*pair)) for pair in pairwise(widths))
         self._readout = readout
 
     def forward(self, batch: GraphBatch, summed: Tensor, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002
@@ -69,7 +70,7 @@ class Gin(nn.Module):
         super().__init__()
         widths = [inputs, *[hidden] * (layers - 1)]
         self.layers = nn.ModuleList(GinConv(_perceptron(width, hidden)) for width in widths)
-        self.scores = nn.ModuleList(nn.Linear(hidden, classes) for _ in widths)
+        self.scores = nn.ModuleList(Linear(hidden, classes) for _ in widths)
         self._readout, self._dropout = readout, dropout
 
     def forward(self, batch: GraphBatch, summed: Tensor, randomness: tuple[int, ...]) -> Tensor:
@@ -85,10 +86,10 @@ class Gin(nn.Module):
 
 def _perceptron(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(
-        nn.Linear(inputs, outputs),
+        Linear(inputs, outputs),
         nn.LayerNorm(outputs),
         nn.ReLU(),
-        nn.Linear(outputs, outputs),
+        Linear(outputs, outputs),
         nn.LayerNorm(outputs),
         nn.ReLU(),
     )

@@ -45,12 +45,21 @@ def stream(purpose: Purpose, *numbers: int) -> int:
 
 def draws(key: int, counters: Tensor) -> Tensor:
     """64 random bits for each int64 counter, as int64 of the same shape."""
-    return mix(counters * GOLDEN + key)
+    return _mixed((counters * GOLDEN).add_(_signed(key + GOLDEN & _MASK)))
+
+
+def grid(keys: Tensor, counters: Tensor) -> Tensor:
+    """`draws(0, keys[:, None] + counters)`, with two passes over [keys, counters] less."""
+    return _mixed((keys * GOLDEN)[:, None] + (counters * GOLDEN).add_(GOLDEN))
 
 
 def mix(values: Tensor) -> Tensor:
     """SplitMix64 of each value, in a new tensor."""
-    mixed = values + GOLDEN
+    return _mixed(values + GOLDEN)
+
+
+def _mixed(mixed: Tensor) -> Tensor:
+    """The rest of SplitMix64 once its constant was added, in place."""
     for shift, factor in ((30, FIRST), (27, SECOND)):
         mixed.bitwise_xor_(_shift_right(mixed, shift)).mul_(factor)
     return mixed.bitwise_xor_(_shift_right(mixed, 31))

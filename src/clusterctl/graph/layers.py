@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from clusterctl.graph.products import Linear, linear
 
 if TYPE_CHECKING:
     from clusterctl.graph.blocks import Block
@@ -44,8 +45,8 @@ class SageConv(nn.Module):
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
         self._projects_first = out_channels < in_channels
-        self.neighbor = nn.Linear(in_channels, out_channels)
-        self.root = nn.Linear(in_channels, out_channels, bias=False)
+        self.neighbor = Linear(in_channels, out_channels)
+        self.root = Linear(in_channels, out_channels, bias=False)
 
     def forward(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:
         return self.combine(self.aggregate(block, table, targets), targets)
@@ -58,7 +59,7 @@ class SageConv(nn.Module):
         return out
 
     def send(self, rows: Tensor) -> Tensor:
-        return F.linear(rows, self.neighbor.weight) if self._projects_first else rows
+        return linear(rows, self.neighbor.weight) if self._projects_first else rows
 
     def receive(self, block: Block, sent: Tensor, targets: Tensor) -> Tensor:
         if not self._projects_first:
@@ -89,22 +90,22 @@ class GcnConv(nn.Module):
         return _normalized_sum(block, table, targets)
 
     def combine(self, aggregated: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG002 - of the protocol
-        return F.linear(aggregated, self.weight, self.bias)
+        return linear(aggregated, self.weight, self.bias)
 
     def send(self, rows: Tensor) -> Tensor:
-        return F.linear(rows, self.weight) if self._projects_first else rows
+        return linear(rows, self.weight) if self._projects_first else rows
 
     def receive(self, block: Block, sent: Tensor, targets: Tensor) -> Tensor:
         if not self._projects_first:
             return self(block, sent, targets)  # type: ignore[no-any-return]
-        return _normalized_sum(block, sent, F.linear(targets, self.weight)) + self.bias
+        return _normalized_sum(block, sent, linear(targets, self.weight)) + self.bias
 
 
 def _normalized_sum(block: Block, table: Tensor, targets: Tensor) -> Tensor:
     degree = block.graph.degree
     exact = torch.promote_types(table.dtype, torch.float32)  # bfloat16 counts only to 256
     of_target = degree.index_select(0, block.nodes).to(exact)
-    sampled = block.offsets.diff()
-    for_edges = ((of_target / sampled) * (of_target + 1).rsqrt()).repeat_interleave(sampled)  # an empty row has no edge
-    weights = for_edges * (degree.index_select(0, block.neighbors).to(exact) + 1).rsqrt()
-    return block.weighted_sum(table, weights.to(table.dtype)) + targets / (of_target + 1)[:, None]
+    of_neighbors = degree.index_select(0, block.neighbors).to(exact).add_(1).rsqrt_()
+    scale = of_target / block.offsets.diff().clamp_(min=1) * (of_target + 1).rsqrt()
+    summed = block.weighted_sum(table, of_neighbors.to(table.dtype))
+    return summed * scale[:, None] + targets / (of_target + 1)[:, None]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from clusterctl.graph.inference import blocks, own_slice, shared_rows
 from clusterctl.graph.layers import SageConv
+from clusterctl.graph.products import Linear
 
 if TYPE_CHECKING:
     from clusterctl.graph.blocks import Block
@@ -30,7 +31,7 @@ class ItemEncoder(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.first, self.second = SageConv(channels, channels), SageConv(channels, channels)
-        self.last = nn.Linear(channels, channels)
+        self.last = Linear(channels, channels)
 
     def hidden(self, means: Tensor, rows: Tensor) -> Tensor:
         """The first layer's output for items, from their own rows and the means of their neighbours'."""
@@ -49,7 +50,7 @@ class UserEncoder(nn.Module):
         super().__init__()
         self.items = SageConv(channels, channels)
         self.first, self.second = SageConv(channels, channels), SageConv(channels, channels)
-        self.last = nn.Linear(channels, channels)
+        self.last = Linear(channels, channels)
 
     def hidden(self, means: Tensor, rows: Tensor) -> Tensor:
         """What users see of items beside their rows, from these and the means of the items' neighbours."""
@@ -67,7 +68,7 @@ class Recommender(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.items, self.users = ItemEncoder(channels), UserEncoder(channels)
-        self.hidden, self.score = nn.Linear(2 * channels, channels), nn.Linear(channels, 1)
+        self.hidden, self.score = Linear(2 * channels, channels), Linear(channels, 1)
 
     def forward(self, sample: HeteroSample, users: Tensor, items: Tensor, pairs: tuple[Tensor, Tensor]) -> Tensor:
         """The scores [pairs].
