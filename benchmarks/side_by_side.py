@@ -23,6 +23,15 @@ def timed(work: Callable[[], object]) -> Timed:
     return once
 
 
+def in_a_row(work: Timed, times: int) -> Timed:
+    """The mean of so many at once, which is what one costs among its like: after other work the caches are cold."""
+
+    def once() -> float:
+        return sum(work() for _ in range(times)) / times
+
+    return once
+
+
 def compare(title: str, ours: tuple[str, Timed], rival: tuple[str, Timed], *, bound: float, runs: int = 15) -> None:
     """Print both times and their ratio: median and spread of `runs` pairs after one warm-up. `bound` is the aim."""
     pairs = [(ours[1](), rival[1]()) for _ in range(runs + 1)][1:]

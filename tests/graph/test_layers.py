@@ -114,3 +114,20 @@ def test_a_two_layer_network_equals_pygs_layers_with_gradients_through_both(rand
     for ours, theirs in zip(network.layers, (first, second), strict=True):
         assert_close(ours.neighbor.weight.grad, theirs.lin_l.weight.grad)  # type: ignore[union-attr]
         assert_close(ours.root.weight.grad, theirs.lin_r.weight.grad)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", [SageConv, GcnConv])
+def test_padded_blocks_change_nothing(random_graph: MakeGraph, kind: type[SageConv | GcnConv]) -> None:
+    graph = random_graph(nodes=300, edges=1200)
+    seeds = torch.arange(40)
+    *outer, last = NeighborSampler(graph, [4, 4, 4], seed=0).sample(seeds, epoch=0, step=0)
+    network = Network(kind, [7, 9, 8, 3], dropout=0.5).double()
+    results = []
+    for blocks in ([*outer, last], [*(block.padded() for block in outer), last]):
+        network.zero_grad()
+        outputs = network(blocks, graph.x, (0, 0, 0))
+        outputs.square().sum().backward()
+        results.append([outputs, *(parameter.grad for parameter in network.parameters())])
+    assert any(block.padded().nodes.numel() > block.nodes.numel() for block in outer)
+    for plain, padded in zip(*results, strict=True):
+        assert_close(padded, plain)

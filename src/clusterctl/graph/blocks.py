@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from clusterctl.graph.products import rounded
 
 
 class Adjacency(Protocol):
@@ -40,6 +42,12 @@ class Block:
     offsets: Tensor  # int32 [targets + 1]
     neighbors: Tensor  # int32 [edges], node ids
     columns: Tensor  # int32 [edges], rows of the source table
+
+    def padded(self) -> Block:
+        """The block with a few more targets without edges, a `rounded` number; nobody reads what they become."""
+        missing = rounded(self.nodes.numel()) - self.nodes.numel()
+        nodes = torch.cat([self.nodes, self.nodes[:1].expand(missing)])
+        return replace(self, nodes=nodes, offsets=torch.cat([self.offsets, self.offsets[-1:].expand(missing)]))
 
     def mean(self, table: Tensor) -> Tensor:
         """The mean of the neighbours' rows, zero where there are none. Makes no tensor of edges x channels."""

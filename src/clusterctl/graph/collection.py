@@ -102,7 +102,7 @@ class _NeighborSum(torch.autograd.Function):
 
 
 class _Readout(torch.autograd.Function):
-    """The sum of each graph's rows, in so many `parts` if it is a mean. Its gradient gives each row that of its graph."""
+    """The sum of each graph's rows, for a mean divided by `parts`. Its gradient gives each row that of its graph."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, bounds: Tensor, sizes: Tensor, parts: Tensor | None) -> Tensor:

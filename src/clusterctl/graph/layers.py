@@ -108,4 +108,4 @@ def _normalized_sum(block: Block, table: Tensor, targets: Tensor) -> Tensor:
     of_neighbors = degree.index_select(0, block.neighbors).to(exact).add_(1).rsqrt_()
     scale = of_target / block.offsets.diff().clamp_(min=1) * (of_target + 1).rsqrt()
     summed = block.weighted_sum(table, of_neighbors.to(table.dtype))
-    return summed * scale[:, None] + targets / (of_target + 1)[:, None]
+    return torch.addcmul(targets / (of_target + 1)[:, None], summed, scale[:, None])

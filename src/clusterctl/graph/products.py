@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-_WORTH_COMPILING = 1 << 28  # multiplications: oneDNN compiles for every new number of rows, some 0.5 ms
+_WORTH_COMPILING = 1 << 26  # multiplications; oneDNN compiles for every new number of rows, some 0.5 ms
 
 
 class Linear(nn.Linear):
@@ -26,7 +26,13 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not _faster_as_convolution(rows, weight):
         return F.linear(rows, weight, bias)
     line = rows.contiguous()[None, None].permute(0, 3, 1, 2)  # batch, channels, height, width: the bytes stay in place
-    return F.conv2d(line, weight[:, :, None, None], bias).permute(0, 2, 3, 1)[0, 0]
+    # Of one pixel a dilation changes nothing, but that torch takes oneDNN for a single thread too.
+    return F.conv2d(line, weight[:, :, None, None], bias, dilation=2).permute(0, 2, 3, 1)[0, 0]
+
+
+def rounded(count: int) -> int:
+    """The next of few numbers, at most a thirty-second above: products of so many rows are compiled once."""
+    return count + -count % (1 << max(0, count.bit_length() - 6))
 
 
 def _faster_as_convolution(rows: Tensor, weight: Tensor) -> bool:
@@ -34,6 +40,6 @@ def _faster_as_convolution(rows: Tensor, weight: Tensor) -> bool:
         rows.device.type == "cpu"
         and rows.dtype == torch.float32
         and rows.size(0) * weight.numel() >= _WORTH_COMPILING
-        and torch.backends.mkldnn.is_available()
+        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
     )

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from clusterctl.spec import Job
 
 # oneDNN and ideep, torch's layer above it, each keep 1,024 compiled products, one a shape, 0.3 MB each: for batches of
-# ever new sizes 600 MB a rank, and nothing saved (bfloat16, torch 2.13). Both read this at their first product.
-_PRODUCTS_KEPT = "16"
+# ever new sizes 600 MB a rank, and nothing saved (torch 2.13). A step of `rounded` sizes needs some 30. Both read this
+# at their first product.
+_PRODUCTS_KEPT = "64"
 
 
 @dataclass(frozen=True)

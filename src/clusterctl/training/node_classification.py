@@ -51,7 +51,8 @@ class NodeClassification:
 
     def prepare(self, batch: Batch) -> list[Block]:
         """The sampled neighbourhood."""
-        return self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+        *outer, last = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
+        return [*(block.padded() for block in outer), last]
 
     def loss(self, batch: Batch, prepared: list[Block]) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""

@@ -1,0 +1,95 @@
+"""`linear` against torch's own, whichever library computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from clusterctl.graph.products import Linear, linear, rounded
+
+LARGE = (4_100, 300, 96)  # rows, in, out: worth a convolution
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def operands(rows: int, inputs: int, outputs: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(rows, inputs), (outputs, inputs), (outputs,)]
+    return [torch.randn(shape, generator=generator, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+def with_gradients(product: Tensor, operands: list[Tensor]) -> list[Tensor]:
+    return [product, *torch.autograd.grad(product.square().sum(), operands)]
+
+
+@pytest.mark.parametrize("shape", [LARGE, (5, 7, 3), (1, 1, 1)])
+def test_a_product_and_its_gradients_are_torchs(shape: tuple[int, int, int], threads: int) -> None:
+    given = operands(*shape)
+    exact = [operand.detach().double().requires_grad_() for operand in given]
+    expected = with_gradients(F.linear(*exact), exact)
+    for ours, truth in zip(with_gradients(linear(*given), given), expected, strict=True):
+        assert ours.shape == truth.shape
+        assert (ours - truth).abs().max() <= 1e-5 * truth.abs().max()
+
+
+def test_the_same_product_is_the_same_to_the_last_bit(threads: int) -> None:
+    given = operands(*LARGE)
+    for once, again in zip(*(with_gradients(linear(*given), given) for _ in range(2)), strict=True):
+        assert torch.equal(once, again)
+
+
+def test_a_row_does_not_depend_on_the_rows_beside_it(threads: int) -> None:
+    rows, weight, bias = (operand.detach() for operand in operands(*LARGE))
+    assert torch.equal(linear(rows[:-37], weight, bias), linear(rows, weight, bias)[:-37])
+
+
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() != "AVX512", reason="MKL and oneDNN are alike there")
+def test_large_products_are_onednns_on_any_number_of_threads(threads: int) -> None:
+    given = operands(*LARGE)
+    with torch.autograd.profiler.profile() as profile:
+        linear(*given)
+    assert "aten::mkldnn_convolution" in {event.name for event in profile.function_events}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_number_formats_are_torchs_own(dtype: torch.dtype) -> None:
+    given = operands(*LARGE, dtype)
+    assert torch.equal(linear(*given), F.linear(*given))
+
+
+def test_rows_that_are_not_contiguous_are_taken_as_they_are() -> None:
+    rows, weight, bias = (operand.detach() for operand in operands(*LARGE))
+    assert torch.equal(linear(rows.t().contiguous().t(), weight, bias), linear(rows, weight, bias))
+    assert torch.equal(linear(rows.repeat(1, 2)[:, : rows.size(1)], weight, bias), linear(rows, weight, bias))
+
+
+def test_a_layer_keeps_torchs_names_and_first_weights() -> None:
+    layers = []
+    for kind in (Linear, torch.nn.Linear):
+        torch.manual_seed(5)
+        layers.append(kind(6, 4).state_dict())
+    ours, theirs = layers
+    assert list(ours) == list(theirs)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+@given(st.integers(0, 1 << 24))
+def test_a_rounded_number_is_little_larger_and_stays(count: int) -> None:
+    assert count <= rounded(count) <= count * 33 / 32
+    assert rounded(rounded(count)) == rounded(count)
+
+
+def test_rounded_numbers_are_few() -> None:
+    assert len({rounded(count) for count in range(20_000, 24_000)}) <= 9
