@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from clusterctl.graph.storage import Graph
 
 
-
 class Workload(NamedTuple):
     settings: NodeTrain
     steps: int  # of each in a row
