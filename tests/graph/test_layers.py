@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCNConv, SAGEConv
 
+from clusterctl.graph import network
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.layers import GcnConv, SageConv
 from clusterctl.graph.network import Network
@@ -131,3 +132,33 @@ def test_padded_blocks_change_nothing(random_graph: MakeGraph, kind: type[SageCo
     assert any(block.padded().nodes.numel() > block.nodes.numel() for block in outer)
     for plain, padded in zip(*results, strict=True):
         assert_close(padded, plain)
+
+
+@pytest.mark.parametrize("kind", [SageConv, GcnConv])
+def test_a_network_is_the_same_whichever_comes_first_projection_or_aggregation(
+    random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch, kind: type[SageConv | GcnConv]
+) -> None:
+    graph = random_graph()
+    blocks = NeighborSampler(graph, [4, 3], seed=0).sample(torch.arange(20), epoch=0, step=0)
+    model = Network(kind, [7, 9, 3], dropout=0.5).double()
+    projected: list[Tensor] = []
+    monkeypatch.setattr(kind, "send", lambda layer, rows, send=kind.send: projected.append(rows) or send(layer, rows))
+    results = []
+    for products_an_addition in (0, 1_000_000):
+        monkeypatch.setattr(network, "_PRODUCTS_AN_ADDITION", products_an_addition)
+        model.zero_grad()
+        outputs = model(blocks, graph.x, (0, 0, 0))
+        outputs.square().sum().backward()
+        results.append([outputs, *(parameter.grad for parameter in model.parameters())])
+    assert len(projected) == 1
+    for aggregated_first, projected_first in zip(*results, strict=True):
+        assert_close(projected_first, aggregated_first)
+
+
+def test_what_is_cheaper_comes_first(random_graph: MakeGraph) -> None:
+    graph = random_graph(nodes=100, edges=5_000)
+    rows = torch.zeros(100, 64)
+    whole, sampled = (NeighborSampler(graph, [count], seed=0).sample(torch.arange(50), 0, 0)[0] for count in (-1, 2))
+    assert network._worth_projecting(whole, rows, width=2)  # 2,500 edges: 6,400 products save 155,000 additions
+    assert not network._worth_projecting(sampled, rows, width=16)  # 51,200 products would save 4,800
+    assert not network._worth_projecting(whole, rows, width=64)

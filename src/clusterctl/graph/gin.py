@@ -75,13 +75,13 @@ class Gin(nn.Module):
 
     def forward(self, batch: GraphBatch, summed: Tensor, randomness: tuple[int, ...]) -> Tensor:
         """The scores [graphs, classes]; `summed` is the `first_sum` of the batch's nodes, `randomness` keys dropout."""
-        rows, parts = summed, []
+        rows, total = summed, summed.new_zeros(())
         for depth, (layer, scores) in enumerate(zip(self.layers, self.scores, strict=True)):
             rows = layer(batch, rows) if depth else cast("GinConv", layer).of_sum(rows)
             if self.training:
                 rows = keyed_dropout(rows, batch.nodes, self._dropout, stream(Purpose.DROPOUT, *randomness, depth))
-            parts.append(scores(batch.readout(rows, self._readout)))
-        return torch.stack(parts).sum(0)
+            total = total + scores(batch.readout(rows, self._readout))
+        return total
 
 
 def _perceptron(inputs: int, outputs: int) -> nn.Module:

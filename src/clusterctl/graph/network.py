@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from clusterctl.graph.layers import Convolution
 
 
+_PRODUCTS_AN_ADDITION = 5  # of a number of a neighbour's row: it comes from a cache or from memory
+
+
 class Network(nn.Module):
     """One layer of kind `convolution` between each two neighbouring `widths`."""
 
@@ -24,6 +27,7 @@ class Network(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(convolution(before, after) for before, after in pairwise(widths))
         self.dropout = dropout
+        self._widths = widths
 
     @property
     def convolutions(self) -> list[Convolution]:
@@ -53,10 +57,21 @@ class Network(nn.Module):
         """As `forward`, from what was gathered."""
         first, *others = self.convolutions
         rows = first.combine(*gathered)
-        for depth, (layer, block) in enumerate(zip(others, blocks[1:], strict=True)):
+        for depth, (layer, block, width) in enumerate(zip(others, blocks[1:], self._widths[2:], strict=True)):
             rows = rows.relu()
             if self.training:
                 key = stream(Purpose.DROPOUT, *randomness, depth)
                 rows = keyed_dropout(rows, blocks[depth].nodes, self.dropout, key)
-            rows = layer.receive(block, layer.send(rows), rows[: block.nodes.numel()])
+            targets = rows[: block.nodes.numel()]
+            if _worth_projecting(block, rows, width):
+                rows = layer.receive(block, layer.send(rows), targets)
+            else:
+                rows = layer(block, rows, targets)
         return rows
+
+
+def _worth_projecting(block: Block, rows: Tensor, width: int) -> bool:
+    """Whether projecting all rows to `width` before the aggregation is cheaper than projecting what it comes to."""
+    added = block.neighbors.numel() * (rows.size(1) - width)
+    multiplied = (rows.size(0) - block.nodes.numel()) * rows.size(1) * width
+    return added * _PRODUCTS_AN_ADDITION > multiplied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -13,9 +14,10 @@ class Precision(NamedTuple):
     weights: torch.dtype
     values: torch.dtype
 
-    def autocast(self, device: torch.device) -> torch.autocast:
+    def autocast(self, device: torch.device) -> AbstractContextManager[None]:
         """The context in which layers compute."""
-        return torch.autocast(device.type, torch.bfloat16, enabled=self.values == torch.bfloat16)
+        lowers = self.values == torch.bfloat16
+        return torch.autocast(device.type, torch.bfloat16) if lowers else nullcontext()  # it costs 15 us to do nothing
 
 
 PRECISIONS = {
