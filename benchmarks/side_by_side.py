@@ -43,4 +43,4 @@ def compare(title: str, ours: tuple[str, Timed], rival: tuple[str, Timed], *, bo
         print(f"  {name:<46} {middle * 1000:9.1f} ms   ({low * 1000:.1f} .. {high * 1000:.1f})")
     low, middle, high = min(ratios), statistics.median(ratios), max(ratios)
     verdict = "reached" if middle <= bound else "NOT reached"
-    print(f"  ratio{'':<41} {middle:9.2f}      ({low:.2f} .. {high:.2f})   aim: at most {bound:g}, {verdict}\n")
+    print(f"  ratio{'':<41} {middle:9.3f}     ({low:.3f} .. {high:.3f})   aim: at most {bound:g}, {verdict}\n")
