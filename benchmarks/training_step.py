@@ -7,7 +7,7 @@ synthetic   GCN 64-64-10, fan-out 50/50, 128 seeds, on PyG's FakeDataset
 The rival is PyG's model on PyG's subgraphs of sampled neighbourhoods: once with its own NeighborLoader, where
 torch-sparse or pyg-lib is installed (`make bench-rivals` builds the first), and once given its samples for nothing,
 which is what the fastest sampler could leave of the ratio. The aims for Reddit's graph are those of the whole one
-(--scale 1): on a small one the second hop reaches nearly every node, once for PyG. Of the short steps of synthetic twenty
+(--scale 1): on a small one the second hop reaches nearly every node, once for PyG. Of synthetic's short steps twenty
 follow each other, as in a training.
 
 python benchmarks/training_step.py [reddit] [deep-sage] [synthetic] [--scale 0.1] [--threads 2] [--runs 10]
