@@ -94,11 +94,11 @@ class _NeighborSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, incoming: Rows, outgoing: Rows) -> Tensor:
         ctx.outgoing = outgoing
-        return _bag(incoming, rows)
+        return sum_rows(incoming, rows)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return _bag(ctx.outgoing, gradients[0].contiguous()), None, None
+        return sum_rows(ctx.outgoing, gradients[0].contiguous()), None, None
 
 
 class _Readout(torch.autograd.Function):
@@ -107,7 +107,7 @@ class _Readout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, bounds: Tensor, sizes: Tensor, parts: Tensor | None) -> Tensor:
         ctx.sizes, ctx.rows, ctx.parts = sizes, rows.size(0), parts
-        summed = _bag((bounds, torch.arange(rows.size(0), device=rows.device)), rows)
+        summed = sum_rows((bounds, torch.arange(rows.size(0), device=rows.device)), rows)
         return summed if parts is None else summed.div_(parts)
 
     @staticmethod
@@ -117,7 +117,8 @@ class _Readout(torch.autograd.Function):
         return share.repeat_interleave(ctx.sizes, 0, output_size=ctx.rows), None, None, None
 
 
-def _bag(taken: Rows, rows: Tensor) -> Tensor:
+def sum_rows(taken: Rows, rows: Tensor) -> Tensor:
+    """The sum of the `rows` that each of `taken` has, zero where there are none."""
     offsets, places = taken
     return F.embedding_bag(places, rows, offsets, mode="sum", include_last_offset=True)
 

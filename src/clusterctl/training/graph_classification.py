@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,12 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.graph.collection import Collection, GraphBatch
+    from clusterctl.graph.distinct import Copied
     from clusterctl.spec import GraphClassificationTrain
     from clusterctl.task.task import Task
     from clusterctl.training.epoch_plan import Batch
 
 PARTS = 10
 _DEGREES = 128  # classes of the degree feature; the last stands for all above
+
+
+class Graphs(NamedTuple):
+    """Some graphs as one, and the `first_sum` of their nodes."""
+
+    batch: GraphBatch
+    summed: Copied
 
 
 class GraphClassification:
@@ -43,7 +51,7 @@ class GraphClassification:
             "train": torch.cat([parts[(fold + other) % PARTS] for other in range(2, PARTS)]),
         }
         torch.manual_seed(train.seed)
-        widths = (self._summed.size(1), train.hidden_channels, collection.num_classes)
+        widths = (self._summed.rows.size(1), train.hidden_channels, collection.num_classes)
         network = (
             Gin(*widths, train.layers, train.readout, train.dropout)
             if train.model == "gin"
@@ -55,16 +63,16 @@ class GraphClassification:
 
     @property
     def seeds(self) -> Tensor:
-        return self._splits["train"].to(self._summed.device)
+        return self._splits["train"].to(self._graphs.y.device)
 
-    def prepare(self, batch: Batch) -> GraphBatch:
+    def prepare(self, batch: Batch) -> Graphs:
         """The batch's graphs as one."""
-        return self._graphs.batch(batch.seeds)
+        return self._cut(batch.seeds)
 
-    def loss(self, batch: Batch, prepared: GraphBatch) -> Tensor:
+    def loss(self, batch: Batch, prepared: Graphs) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        ranks = dist.get_world_size()
-        self._clock.count(nodes=prepared.nodes.numel() * ranks, edges=prepared.incoming[1].numel() * ranks)
+        ranks, graphs = dist.get_world_size(), prepared.batch
+        self._clock.count(nodes=graphs.nodes.numel() * ranks, edges=graphs.incoming[1].numel() * ranks)
         scores = self._scores(prepared, (self._seed, batch.epoch, batch.step))
         losses = F.cross_entropy(scores, self._graphs.y[batch.seeds], reduction="none")
         return (losses * batch.weights).sum() / batch.total
@@ -72,21 +80,24 @@ class GraphClassification:
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
         """The accuracy on each split: every graph is counted once, by one rank."""
-        counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=self._summed.device)
+        counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=self._graphs.y.device)
         for split, count in zip(splits, counts, strict=True):
-            own = self._splits[split][dist.get_rank() :: dist.get_world_size()].to(self._summed.device)
+            own = self._splits[split][dist.get_rank() :: dist.get_world_size()].to(self._graphs.y.device)
             if own.numel():
-                count[0] = (self._scores(self._graphs.batch(own), ()).argmax(1) == self._graphs.y[own]).sum()
+                count[0] = (self._scores(self._cut(own), ()).argmax(1) == self._graphs.y[own]).sum()
                 count[1] = own.numel()
         dist.all_reduce(counts)
         return {split: Accuracy(*count) for split, count in zip(splits, counts.tolist(), strict=True)}
 
-    def _scores(self, batch: GraphBatch, randomness: tuple[int, ...]) -> Tensor:
-        with self._precision.autocast(self._summed.device):
-            self._clock.enter("gathering")
-            rows = self._summed.index_select(0, batch.nodes)
+    def _cut(self, graphs: Tensor) -> Graphs:
+        batch = self._graphs.batch(graphs)
+        select = self._summed.select if isinstance(self.model, Gin) else self._summed.select_all
+        return Graphs(batch, select(batch.nodes))
+
+    def _scores(self, graphs: Graphs, randomness: tuple[int, ...]) -> Tensor:
+        with self._precision.autocast(self._graphs.y.device):
             self._clock.enter("compute", "forward")
-            scores: Tensor = self.model(batch, rows, randomness)
+            scores: Tensor = self.model(graphs.batch, graphs.summed, randomness)
         return scores.to(self._precision.weights)
 
 
