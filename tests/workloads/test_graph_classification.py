@@ -54,3 +54,19 @@ def test_ten_folds_reach_71_on_average(tmp_path: Path) -> None:
     final = metrics_of(run)[-1]
     assert final["test_graphs"] == 1000
     assert final["test_accuracy"] >= 0.71, final
+
+
+@pytest.mark.long
+def test_bfloat16_names_as_many_classes_on_average_of_three_seeds(tmp_path: Path) -> None:
+    means = {}
+    for precision in ("float32", "bfloat16"):
+        accuracies = []
+        for seed in range(3):
+            run = RunDir(tmp_path / precision / str(seed))
+            done = run_job(job_of("imdb-gin.toml", folds=3, seed=seed, precision=precision), run, [2, 2])
+            assert [code for code, _, _ in done] == [0, 0, 0, 0], done
+            accuracies.append(metrics_of(run)[-1]["test_accuracy"])
+        means[precision] = mean(accuracies)
+    print("imdb-gin, three folds:", means)
+    assert min(means.values()) >= 0.70, means
+    assert abs(means["float32"] - means["bfloat16"]) <= 0.02, means
