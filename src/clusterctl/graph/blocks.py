@@ -43,6 +43,11 @@ class Block:
     neighbors: Tensor  # int32 [edges], node ids
     columns: Tensor  # int32 [edges], rows of the source table
 
+    @property
+    def sampled(self) -> Tensor:
+        """int32 [targets]: how many edges there are of each."""
+        return self.offsets.diff()
+
     def padded(self) -> Block:
         """The block with a few more targets without edges, a `rounded` number; nobody reads what they become."""
         missing = rounded(self.nodes.numel()) - self.nodes.numel()

@@ -106,6 +106,6 @@ def _normalized_sum(block: Block, table: Tensor, targets: Tensor) -> Tensor:
     exact = torch.promote_types(table.dtype, torch.float32)  # bfloat16 counts only to 256
     of_target = degree.index_select(0, block.nodes).to(exact)
     of_neighbors = degree.index_select(0, block.neighbors).to(exact).add_(1).rsqrt_()
-    scale = of_target / block.offsets.diff().clamp_(min=1) * (of_target + 1).rsqrt()
+    scale = of_target / block.sampled.clamp(min=1) * (of_target + 1).rsqrt()
     summed = block.weighted_sum(table, of_neighbors.to(table.dtype))
     return torch.addcmul(targets / (of_target + 1)[:, None], summed, scale[:, None])

@@ -50,17 +50,16 @@ class EpochPlan:
         They may have been another number of ranks: the steps then count on so that the last has its usual number.
         """
         generator = torch.Generator().manual_seed(stream(Purpose.EPOCH_PLAN, self.seed, epoch))
-        order = torch.randperm(self.seeds.numel(), generator=generator)
+        order = torch.randperm(self.seeds.numel(), generator=generator).to(self.seeds.device)
         first_step = self.steps_after(done)
         for step in range(first_step, self.steps):
             start = done + (step - first_step) * self._global_size
             total = min(self._global_size, order.numel() - start)
             first = start + self.rank * self.batch_size
-            positions = torch.arange(first, first + self.batch_size)
-            picked = order[positions % order.numel()].to(self.seeds.device)
-            weights = (positions < start + total).to(self.seeds.device)
-            everyone = self.seeds[order[start : start + total].to(self.seeds.device)]
-            yield Batch(epoch, step, self.seeds[picked], weights, total, everyone)
+            positions = torch.arange(first, first + self.batch_size, device=order.device)
+            picked = order[positions % order.numel()]
+            everyone = self.seeds[order[start : start + total]]
+            yield Batch(epoch, step, self.seeds[picked], positions < start + total, total, everyone)
 
     def steps_after(self, done: int) -> int:
         """The number of the step that begins with seed `done` of an epoch."""

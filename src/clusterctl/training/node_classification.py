@@ -13,6 +13,7 @@ from clusterctl.graph.inference import first_aggregation, infer
 from clusterctl.graph.layers import GcnConv, SageConv
 from clusterctl.graph.network import Network
 from clusterctl.graph.sampling import NeighborSampler
+from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.graph.storage import resident
 from clusterctl.training.objective import Accuracy
 from clusterctl.training.precision import PRECISIONS
@@ -41,7 +42,9 @@ class NodeClassification:
         self._graph = resident(graph, task, self._precision.values)
         self._aggregated = first_aggregation(self.model, self._graph, task) if train.cache_first_aggregation else None
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
-        self._sampler = NeighborSampler(self._graph, fan_out, train.seed, replace=train.replace)
+        static = worth_static(task.device, fan_out, train.batch_size)
+        sampler: type[NeighborSampler | StaticSampler] = StaticSampler if static else NeighborSampler
+        self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace)
         self._seed = train.seed
         self._task = task
 
