@@ -28,7 +28,7 @@ def show_end(console: Console, status: Status) -> None:
     console.print(Text.assemble(stage, " ", ", ".join(_facts(status))), soft_wrap=True)
     for attempt in status.record.run.attempts():
         if attempt.profile.is_dir():
-            told = f"trace of every rank: {plain(str(attempt.profile))}, for https://ui.perfetto.dev"
+            told = f"trace of every rank, for https://ui.perfetto.dev: {plain(str(attempt.profile))}"
             console.print(Text(told), soft_wrap=True)
     if finished:
         show_next(console, f"clusterctl status {run}", f"clusterctl logs {run}")
