@@ -45,9 +45,9 @@ WORKLOADS = {
     "reddit": f'workload = "reddit"\n{_CORA}[train]\nepochs = 30\nbatch_size = 128\nevaluate_every = 10\n',
     "deep-sage": f'workload = "deep-sage"\n{_CORA}[train]\nepochs = 30\nbatch_size = 64\nevaluate_every = 10\n',
     "synthetic": 'workload = "synthetic"\n[train]\navg_num_nodes = 4000\nmodel = "sage"\nfan_out = [5, 5]\n'
-    "epochs = 40\nevaluate_every = 20\n",
+    "epochs = 100\nevaluate_every = 20\n",
     "graph-classification": 'workload = "graph-classification"\n[data]\n'
-    f"root = {json.dumps(str(DATA / 'IMDB-BINARY'))}\n[train]\nepochs = 20\npatience = 10\nfolds = 2\n",
+    f"root = {json.dumps(str(DATA / 'IMDB-BINARY'))}\n[train]\nepochs = 40\npatience = 40\nfolds = 2\n",
     "taobao": 'workload = "taobao"\n[train]\ngenerated = 0.001\nepochs = 3\nbatch_size = 512\nlr = 3e-3\n',
 }
 """Each takes some seconds on four ranks, and is saved every second. The first attempt dawdles until it has been struck
