@@ -53,13 +53,8 @@ def grid(keys: Tensor, counters: Tensor) -> Tensor:
     return _mixed((keys * GOLDEN)[:, None] + (counters * GOLDEN).add_(GOLDEN))
 
 
-def mix(values: Tensor) -> Tensor:
-    """SplitMix64 of each value, in a new tensor."""
-    return _mixed(values + GOLDEN)
-
-
 def _mixed(mixed: Tensor) -> Tensor:
-    """The rest of SplitMix64 once its constant was added, in place."""
+    """SplitMix64 of each value, to which its constant was added already, in place."""
     for shift, factor in ((30, FIRST), (27, SECOND)):
         mixed.bitwise_xor_(_shift_right(mixed, shift)).mul_(factor)
     return mixed.bitwise_xor_(_shift_right(mixed, 31))
@@ -74,7 +69,7 @@ def below(bits: Tensor, bounds: Tensor) -> Tensor:
 
 
 def _mix_number(value: int) -> int:
-    """`mix` of one number, unsigned; many times faster than a tensor's."""
+    """SplitMix64 of one number, unsigned; many times faster than a tensor's."""
     value = (value + GOLDEN) & _MASK
     for shift, factor in ((30, FIRST), (27, SECOND)):
         value = (value ^ (value >> shift)) * factor & _MASK

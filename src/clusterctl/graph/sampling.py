@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clusterctl.graph.blocks import Block
-from clusterctl.graph.hashing import Purpose, below, draws, stream
+from clusterctl.graph.hashing import Purpose, below, draws, grid, stream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,9 +119,9 @@ def choose(degree: Tensor, count: int, keys: Tensor, *, replace: bool = False) -
     Without, it is Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), all nodes at once:
     pick j is uniform up to `degree - count + j`, and that bound itself where the pick was taken before.
     """
-    counters = torch.arange(count, device=degree.device)[:, None]
-    highest = degree - 1 if replace else degree - count + counters
-    picks = below(draws(0, keys + counters), highest + 1)
+    counters = torch.arange(count, device=degree.device)
+    highest = degree - 1 if replace else degree - count + counters[:, None]
+    picks = below(grid(counters, keys), highest + 1)
     for j in range(1, 1 if replace else count):
         taken = (picks[:j] == picks[j]).any(0)
         picks[j] = torch.where(taken, highest[j], picks[j])
