@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.observe.evidence import AttemptEvidence
-from clusterctl.observe.record import Record
+from clusterctl.diagnosis.traces import AttemptTrace, Raised, RankTrace, Trace
+from clusterctl.observe.attempt import AttemptEvidence
+from clusterctl.observe.run_record import Record
 from clusterctl.observe.stage import Status
-from clusterctl.observe.traces import AttemptTrace, Raised, RankTrace, Trace
 from clusterctl.runs.heartbeats import Beat
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from clusterctl.observe.evidence import AttemptEvidence
+from clusterctl.observe.attempt import AttemptEvidence
 from clusterctl.observe.pace import Pace
-from clusterctl.observe.record import Record
+from clusterctl.observe.run_record import Record
 from clusterctl.observe.stage import Status
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage

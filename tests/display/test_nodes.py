@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from clusterctl.display.nodes import largest_in_words, node_set, show_nodes, show_partitions, show_room
-from clusterctl.insight.room import Asked, Largest, room_for
 from clusterctl.slurm import Inventory
+from clusterctl.slurm.fits import Asked, Largest, room_for
 from clusterctl.slurm.nodes import FIELDS, SEPARATOR, parse_nodes
 
 CAPTURED = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-22.05.8.txt"

@@ -17,7 +17,7 @@ JOB = 'workload = "command"\nargv = ["python", "-c", "print(\'ran\')"]\n'
 # Kills its own process when `submit` reaches the named function: before its work, or after it.
 KILLED = """
 import os, signal, sys
-import clusterctl.launch.submit as module
+import clusterctl.api.submit as module
 name, when = sys.argv[1:3]
 work = getattr(module, name)
 def killed(*args, **kwargs):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from scenario import CLUSTERCTL, Stage, wait_until
 
-from clusterctl.cli.waiting import explain_waiting
-from clusterctl.observe.pending import gather_pending
+from clusterctl.diagnosis.queue import gather_pending
+from clusterctl.diagnosis.with_queue import explain_waiting
 from clusterctl.observe.stage import Status
 from clusterctl.observe.status import report
 from clusterctl.slurm import Slurm

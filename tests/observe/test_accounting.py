@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from clusterctl.diagnosis.traces import gather, with_accounting
 from clusterctl.errors import SlurmError
 from clusterctl.observe.accounting import AGAIN_SECONDS, accounted
 from clusterctl.observe.status import report
-from clusterctl.observe.traces import gather, with_accounting
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm

@@ -10,9 +10,9 @@ from busy_run import GPUS, NODES, NOW, RANKS, STARTS, WENT_ON_AT, busy_files
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.observe.evidence import AttemptEvidence, read_evidence
+from clusterctl.observe.attempt import AttemptEvidence, read_evidence
 from clusterctl.observe.history import History
-from clusterctl.observe.record import read_record
+from clusterctl.observe.run_record import read_record
 from clusterctl.observe.telemetry import parse_sample
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage

@@ -10,7 +10,7 @@ from busy_run import busy_files
 
 from clusterctl.errors import SlurmError
 from clusterctl.observe import overview as overview_module
-from clusterctl.observe.evidence import read_evidence
+from clusterctl.observe.attempt import read_evidence
 from clusterctl.observe.overview import Overview
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Snapshot

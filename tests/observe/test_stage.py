@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterctl.observe.evidence import Answer, AttemptEvidence, Evidence
-from clusterctl.observe.record import Record
+from clusterctl.observe.attempt import Answer, AttemptEvidence, Evidence
+from clusterctl.observe.run_record import Record
 from clusterctl.observe.stage import SUBMIT_SECONDS, judge, settled
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from busy_run import GPUS, NODES, NOW, busy_files
 
-from clusterctl.observe.evidence import read_evidence
+from clusterctl.observe.attempt import read_evidence
 from clusterctl.observe.history import History
-from clusterctl.observe.record import read_record
+from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import judge
 from clusterctl.observe.use import stage_seconds, use_of
 from clusterctl.runs.stages import Stage

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ranks import run_program
 
-from clusterctl.insight.stragglers import stragglers
+from clusterctl.diagnosis.stragglers import stragglers
 from clusterctl.runs.heartbeats import Beat
 from clusterctl.runs.layout import RunDir
 

@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 import click
 
+from clusterctl.checks.environment import Verdict, examine
+from clusterctl.checks.machine import gather
 from clusterctl.config import load_cluster
 from clusterctl.display.plain import plain
-from clusterctl.insight.doctor import Verdict, examine
-from clusterctl.observe.doctor import gather
 
 
 @click.command(short_help="Check this machine and a cluster")

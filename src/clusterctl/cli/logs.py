@@ -15,7 +15,7 @@ from clusterctl.errors import UsageError
 from clusterctl.observe.collapse import collapsed
 from clusterctl.observe.follow import watch
 from clusterctl.observe.logs import Logs, Nodes, Selection, check_selection
-from clusterctl.observe.record import read_record
+from clusterctl.observe.run_record import read_record
 from clusterctl.observe.times import is_stamped, time_of
 from clusterctl.runs.stamp import LENGTH, stamp
 from clusterctl.spec.values import parse_seconds

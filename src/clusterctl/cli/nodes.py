@@ -12,14 +12,14 @@ import click
 from clusterctl.config import load_cluster, resolve
 from clusterctl.display.plain import when
 from clusterctl.errors import SlurmError, UsageError
-from clusterctl.insight.room import asked_of, gpus_by_type, largest_now, room_for
 from clusterctl.slurm import Slurm
+from clusterctl.slurm.fits import asked_of, gpus_by_type, largest_now, room_for
 
 if TYPE_CHECKING:
     from clusterctl.config import Resolved
-    from clusterctl.insight.room import Room
     from clusterctl.launch.sbatch import Estimate
     from clusterctl.slurm import Inventory, Node, Partition
+    from clusterctl.slurm.fits import Room
     from clusterctl.spec import Cluster
 
 SCHEMA_VERSION = 1
@@ -65,8 +65,8 @@ def _show_all(cluster: Cluster, output: str) -> None:
 
 def _show_where(resolved: Resolved, output: str) -> None:
     """Where there is room by sinfo, and Slurm's own word for the job as it stands: one question each."""
+    from clusterctl.api.submit import planned
     from clusterctl.launch.sbatch import SlurmRefused, estimate_start
-    from clusterctl.launch.submit import planned
 
     slurm = Slurm.of(resolved.cluster)
     inventory = slurm.nodes()

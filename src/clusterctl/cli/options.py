@@ -101,15 +101,15 @@ def await_end(run: RunDir, cluster: Cluster, follow: bool, wait: bool, timeout: 
 
 def _cause(run: RunDir) -> str:
     """The first cause in a few words, if the files tell it."""
+    from clusterctl.diagnosis.trace_of import status_of
     from clusterctl.display.why import first_cause
-    from clusterctl.observe.why import status_of
 
     return f": {first_cause(status_of(run))}"
 
 
 def runs_named(names: tuple[str, ...], cluster: str | None) -> list[RunDir]:
     """The runs that were named, each once. Raises NotFoundError and UsageError."""
-    from clusterctl.observe.find import find_run
+    from clusterctl.observe.runs import find_run
 
     folder = chosen_runs_folder(cluster)
     return list(dict.fromkeys(find_run(folder, name) for name in names))

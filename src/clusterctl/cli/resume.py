@@ -17,7 +17,7 @@ from clusterctl.cli.options import (
 )
 from clusterctl.config import load_cluster, resolve_again
 from clusterctl.errors import ConfigError, SlurmError, UsageError
-from clusterctl.observe.record import read_record
+from clusterctl.observe.run_record import read_record
 from clusterctl.observe.status import report
 from clusterctl.runs.files import read_json
 from clusterctl.runs.stages import Stage
@@ -51,7 +51,7 @@ def resume(
       clusterctl resume cora --follow
       clusterctl resume @last --nodes 4 --time 8h
     """
-    from clusterctl.launch.resume import resume as send
+    from clusterctl.api.resume import resume as send
     from clusterctl.slurm import Slurm
 
     check_waiting(hold, follow, wait, timeout)

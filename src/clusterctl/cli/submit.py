@@ -89,9 +89,9 @@ def _profiled(resolved: Resolved) -> Resolved:
 
 
 def _show_plan(resolved: Resolved, ask_slurm: bool, in_allocation: str | None) -> None:
+    from clusterctl.api.submit import planned
     from clusterctl.display.plain import plain_lines
     from clusterctl.launch.script import render
-    from clusterctl.launch.submit import planned
 
     allocation = _held(resolved, in_allocation) if in_allocation else None
     plan = planned(resolved, allocation)
@@ -114,8 +114,8 @@ def _held(resolved: Resolved, job_id: str) -> Allocation:
 
 
 def _submitted(resolved: Resolved, hold: bool, in_allocation: str | None, output: str, told_next: bool) -> RunDir:
-    from clusterctl.launch.submit import submit as send
-    from clusterctl.launch.submit import submit_warm
+    from clusterctl.api.submit import submit as send
+    from clusterctl.api.submit import submit_warm
     from clusterctl.runs.files import read_json
 
     slurm = _slurm(resolved)
@@ -135,9 +135,9 @@ def _submitted(resolved: Resolved, hold: bool, in_allocation: str | None, output
 
 def _check_container(resolved: Resolved, slurm: Slurm) -> None:
     if resolved.job.container.image:
+        from clusterctl.api.submit import planned
+        from clusterctl.checks.image import check_container, fetch_image
         from clusterctl.cli.options import warn
-        from clusterctl.launch.containers import check_container, fetch_image
-        from clusterctl.launch.submit import planned
 
         plan = planned(resolved)
         if plan.view and plan.view.image != resolved.job.container.image:

@@ -7,11 +7,11 @@ import json
 import click
 
 from clusterctl.cli.options import cluster_option, runs_named
-from clusterctl.cli.waiting import with_the_queue
-from clusterctl.insight.findings import to_json
-from clusterctl.insight.why import explain, needs_accounting
-from clusterctl.observe.traces import with_accounting
-from clusterctl.observe.why import trace_of
+from clusterctl.diagnosis.diagnose import explain, needs_accounting
+from clusterctl.diagnosis.findings import to_json
+from clusterctl.diagnosis.trace_of import trace_of
+from clusterctl.diagnosis.traces import with_accounting
+from clusterctl.diagnosis.with_queue import with_the_queue
 from clusterctl.slurm import Slurm
 
 

@@ -12,7 +12,7 @@ from clusterctl.display import terminal
 from clusterctl.display.plain import number, share
 from clusterctl.display.summary import show_end, show_next
 from clusterctl.display.table import note
-from clusterctl.observe.evidence import numbers_of
+from clusterctl.observe.attempt import numbers_of
 from clusterctl.observe.follow import REAL, World, watch
 from clusterctl.observe.lines import Growing
 from clusterctl.runs.files import parse_record
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from clusterctl.observe.evidence import AttemptEvidence, Number
+    from clusterctl.observe.attempt import AttemptEvidence, Number
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.stages import Stage

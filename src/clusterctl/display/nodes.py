@@ -9,15 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 from clusterctl.display.plain import plain
-from clusterctl.insight.room import gpus_by_type, largest_now
+from clusterctl.slurm.fits import gpus_by_type, largest_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rich.console import Console
 
-    from clusterctl.insight.room import Largest, Room
     from clusterctl.slurm import Inventory, Node, Partition
+    from clusterctl.slurm.fits import Largest, Room
 
 Row = tuple[str, ...]
 _LONGEST_NAME = 256  # of a host; Python reads no number of thousands of digits

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusterctl.diagnosis.diagnose import explain, headline
+from clusterctl.diagnosis.failure import counted
+from clusterctl.diagnosis.signatures import Cause
+from clusterctl.diagnosis.traces import gather
 from clusterctl.display.plain import plain, plain_lines
-from clusterctl.insight.failure import counted
-from clusterctl.insight.signatures import Cause
-from clusterctl.insight.why import explain, headline
-from clusterctl.observe.traces import gather
 
 if TYPE_CHECKING:
-    from clusterctl.insight.findings import Findings
+    from clusterctl.diagnosis.findings import Findings
     from clusterctl.observe.stage import Status
 
 _TITLES = {

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from clusterctl.launch.plan import Plan
+    from clusterctl.runs.layout import RunDir
 
 TIMEOUT_SECONDS = 60
 _TIMED_OUT = 124  # timeout(1)
@@ -77,6 +78,15 @@ def call_sbatch(plan: Plan, command: list[str], environment: Mapping[str, str]) 
             ):  # by a signal, perhaps after Slurm had said yes
                 raise SlurmError(f"sbatch did not end by itself: {text}", maybe) from error
             raise refusal(text) from error
+
+
+def write_pickle(run: RunDir, seconds: int) -> None:
+    """Write what the tasks unpickle, under the name that the script links to submitit's; `seconds`: the time limit."""
+    from submitit.core.utils import DelayedSubmission
+
+    submission = DelayedSubmission(Entry(str(run.path)))
+    submission.set_timeout(max(1, seconds // 60), 0)
+    submission.dump(run.waiting_pickle)
 
 
 def test_only(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> str:

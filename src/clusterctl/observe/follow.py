@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError, WaitTimedOut
-from clusterctl.observe.evidence import Evidence, read_evidence
-from clusterctl.observe.record import read_record
+from clusterctl.observe.attempt import Evidence, read_evidence
+from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import judge, settled
 from clusterctl.observe.status import answered
 from clusterctl.runs.stages import Stage

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.observe.attempt import numbers_of
 from clusterctl.observe.curve import Curve
-from clusterctl.observe.evidence import numbers_of
 from clusterctl.observe.growing_records import MOST_BYTES, GrowingRecords
 from clusterctl.observe.telemetry import parse_sample, telemetry_files
 from clusterctl.observe.timeline import AttemptTimeline
@@ -23,7 +23,7 @@ from clusterctl.runs.stages import Stage
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.observe.evidence import AttemptEvidence, Number
+    from clusterctl.observe.attempt import AttemptEvidence, Number
     from clusterctl.observe.telemetry import RankSample, Sample
     from clusterctl.runs.layout import RunDir
 

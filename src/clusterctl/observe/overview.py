@@ -12,11 +12,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.observe.attempt import read_evidence
 from clusterctl.observe.collapse import collapsed
-from clusterctl.observe.evidence import read_evidence
-from clusterctl.observe.find import newest_first
 from clusterctl.observe.history import History
 from clusterctl.observe.logs import Logs, Selection
+from clusterctl.observe.runs import newest_first
 from clusterctl.observe.status import report
 from clusterctl.observe.timeline import Happening
 from clusterctl.runs.stages import Stage
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from clusterctl.errors import ConfigError, SlurmError
     from clusterctl.observe.logs import Line
-    from clusterctl.observe.record import Record
+    from clusterctl.observe.run_record import Record
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.slurm import Snapshot

@@ -15,8 +15,8 @@ from clusterctl.runs.stages import Stage
 from clusterctl.slurm.queue import JobState
 
 if TYPE_CHECKING:
-    from clusterctl.observe.evidence import AttemptEvidence, Evidence, Number
-    from clusterctl.observe.record import Record
+    from clusterctl.observe.attempt import AttemptEvidence, Evidence, Number
+    from clusterctl.observe.run_record import Record
     from clusterctl.slurm import QueuedJob
 
 SUBMIT_SECONDS = 120  # for so long a run without a job may still be on its way to Slurm

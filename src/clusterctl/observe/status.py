@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.errors import ConfigError, SlurmError
 from clusterctl.launch.adopt import adopt
 from clusterctl.observe.accounting import accounted
-from clusterctl.observe.evidence import Answer, read_evidence
-from clusterctl.observe.find import job_name, newest_first
+from clusterctl.observe.attempt import Answer, read_evidence
 from clusterctl.observe.pace import progress, seconds_left
-from clusterctl.observe.record import read_record
+from clusterctl.observe.run_record import read_record
+from clusterctl.observe.runs import job_name, newest_first
 from clusterctl.observe.stage import judge, settled
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from clusterctl.observe.evidence import Evidence, Number
+    from clusterctl.observe.attempt import Evidence, Number
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.stages import Stage

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterctl.observe.evidence import numbers_of
+from clusterctl.observe.attempt import numbers_of
 from clusterctl.observe.growing_records import GrowingRecords
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
-    from clusterctl.observe.evidence import AttemptEvidence
+    from clusterctl.observe.attempt import AttemptEvidence
     from clusterctl.runs.layout import Attempt
 
 _MOST_SPANS = 300

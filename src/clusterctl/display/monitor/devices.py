@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from clusterctl.diagnosis.stragglers import stragglers
 from clusterctl.display.braille import chart
 from clusterctl.display.monitor.lines import fitted
 from clusterctl.display.plain import duration, plain
 from clusterctl.display.units import as_bytes, bar
-from clusterctl.insight.stragglers import stragglers
 
 if TYPE_CHECKING:
     from clusterctl.observe.history import History, NodeHistory

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusterctl.diagnosis.stragglers import stragglers
 from clusterctl.display.plain import number
 from clusterctl.display.report.charts import line_chart
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.display.report.sections import section, since
-from clusterctl.insight.stragglers import stragglers
 
 if TYPE_CHECKING:
     from clusterctl.display.report.post_mortem import PostMortem

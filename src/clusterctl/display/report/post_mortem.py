@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.insight.efficiency import advise
-from clusterctl.observe.evidence import read_evidence
+from clusterctl.diagnosis.efficiency import advise
+from clusterctl.observe.attempt import read_evidence
 from clusterctl.observe.history import History
 from clusterctl.observe.overview import happenings
 from clusterctl.observe.status import report
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from clusterctl.diagnosis.efficiency import Advice
     from clusterctl.errors import ConfigError, SlurmError
-    from clusterctl.insight.efficiency import Advice
     from clusterctl.observe.stage import Status
     from clusterctl.observe.timeline import Happening
     from clusterctl.observe.use import Use

@@ -1,0 +1,365 @@
+"""Why an attempt failed: the first cause among all that its ranks and Slurm told, by causal rules before times.
+
+Clocks of nodes differ by up to seconds, so times decide only between messages that are causes by themselves. What a
+rank says because another one died ("connection closed by peer"), and how ranks end when they are told to, is never a
+cause as long as there is anything else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from clusterctl.diagnosis.endings import Death, Ending, deaths, job_ending, lost_nodes
+from clusterctl.diagnosis.findings import CERTAIN, LIKELY, UNSURE, Consequence, Findings
+from clusterctl.diagnosis.signatures import Cause, Level, Signature, python_error, signature
+from clusterctl.diagnosis.standstill import hang, outside_collectives
+from clusterctl.runs.requests import EXIT_RESTART
+from clusterctl.runs.signals import EXIT_TERMINATED
+from clusterctl.runs.stages import Stage
+from clusterctl.runs.watchdog import EXIT_HUNG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, Trace
+
+CLOCK_SECONDS = 2.0  # by which clocks of nodes may differ without anybody having noticed
+_SOONER_SECONDS = 5.0  # a rank that failed so long before Slurm ended the job failed by itself
+_NOT_AGAIN = "clusterctl: not started again"  # the batch script's word on a run that it does not send back
+_ENDED_WITH_THE_OTHERS = "ended with the others"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What one rank told, or what srun told of it. `time` by the clock of its node, `order` by srun."""
+
+    rank: int
+    node: str
+    signature: Signature
+    words: str
+    time: float | None = None
+    order: int | None = None
+    traceback: str = ""
+    hint: str = ""
+
+    @property
+    def primary(self) -> bool:
+        return self.signature.level is Level.PRIMARY
+
+    @property
+    def says_why(self) -> bool:
+        """Whether it is more than an exit code."""
+        return self.signature.cause is not Cause.USER or self.traceback != ""
+
+
+def explain_attempt(attempt: AttemptTrace, trace: Trace) -> Findings:
+    """The first cause of the end of `attempt`, and what followed from it."""
+    told, silent = candidates(attempt), _silent(attempt)
+    ending = _ending(attempt, trace)
+    first = min(told, key=_earliest, default=None)
+    if attempt.alarm and not _came_before(first, attempt.alarm.time) and not _slurm_lost_them(attempt, ending):
+        found = hang(attempt)
+    elif ending and not _came_before(first, ending.time - _SOONER_SECONDS if ending.time else None):
+        found = _ended_from_outside(attempt, ending)
+    elif attempt.disk_full and not (first and first.primary and first.says_why):
+        words = "the disk of the run directory was full when it ended, and what its ranks had to say may be lost"
+        found = Findings(Cause.DISK, words, LIKELY)
+    elif first and (first.primary or not silent):
+        found = _told_by(first, told)
+    elif silent:
+        found = _died_silently(attempt, silent)
+    else:
+        found = _unexplained(attempt)
+    rank = attempt.rank(found.rank) if found.rank is not None else None
+    if rank and not found.stage:
+        found = replace(found, stage=rank.stage)
+    if rank and rank.beat and rank.beat.step:
+        found = replace(found, step=rank.beat.step)
+    said = [line.removeprefix("clusterctl: ") for line in attempt.lines if line.startswith(_NOT_AGAIN)]
+    found = replace(found, facts=(*found.facts, *said))
+    return replace(found, attempt=attempt.number, secondary=_consequences(attempt, told, found))
+
+
+def candidates(attempt: AttemptTrace) -> list[Candidate]:
+    """What each rank told, one candidate a rank: what is most special about it."""
+    died = {death.rank: death for death in reversed(deaths(attempt.lines))}
+    ranks = {rank.rank: rank for rank in attempt.ranks} | {
+        rank: attempt.rank(rank) for rank in died if rank not in {known.rank for known in attempt.ranks}
+    }
+    out_of_memory = {rank.node for rank in attempt.ranks if _says_oom_kill(rank.last_words)}
+    found = [_candidate(rank, died.get(number), rank.node in out_of_memory) for number, rank in sorted(ranks.items())]
+    return [candidate for candidate in found if candidate is not None]
+
+
+def _candidate(rank: RankTrace, death: Death | None, node_out_of_memory: bool) -> Candidate | None:
+    how = death.how if death else ""
+    base = Candidate(
+        rank=rank.rank,
+        node=rank.node or (death.node if death else ""),
+        signature=Signature(Cause.USER),
+        words="",
+        time=rank.raised.time if rank.raised else rank.beat.time if rank.beat else rank.ended,
+        order=death.order if death else None,
+        traceback=rank.raised.traceback if rank.raised and rank.raised.type != "TaskError" else "",
+        hint=rank.raised.hint if rank.raised else "",
+    )
+    killed = how.startswith("Killed") or (rank.raised is not None and "was killed by SIGKILL" in rank.raised.message)
+    if "out of memory" in how.lower() or (killed and node_out_of_memory):
+        words = "used more memory than the job asked for on its node, and was killed by the kernel"
+        return replace(base, signature=Signature(Cause.HOST_MEMORY), words=words, traceback="")
+    if rank.raised:
+        return _from_exception(base, rank)
+    if rank.exit_code in (0, EXIT_TERMINATED, EXIT_HUNG, EXIT_RESTART):
+        return None
+    if said := _from_last_words(base, rank):
+        return said
+    if killed:
+        words = "was killed by SIGKILL: by hand, by the kernel, or by an administrator"
+        return replace(base, signature=Signature(Cause.KILLED), words=words)
+    if death and not how.startswith("Exited with exit code"):
+        return replace(base, signature=Signature(Cause.KILLED), words=f"was killed: {how}")
+    if death and how.endswith(" 143"):
+        return None
+    if death or rank.exit_code is not None:
+        code = how.removeprefix("Exited with exit code ") if how else str(rank.exit_code)
+        launched = rank.began
+        words = f"exited with {code}" if launched else f"could not be started: exit code {code}"
+        return replace(base, signature=Signature(Cause.USER if launched else Cause.LAUNCH), words=words)
+    return None
+
+
+def _from_exception(base: Candidate, rank: RankTrace) -> Candidate | None:
+    """The exception that a rank wrote down. Of a program that it started, the program's own last words say more."""
+    assert rank.raised is not None
+    raised = rank.raised
+    program_ended = raised.type == "TaskError" and any(
+        words in raised.message for words in (" exited with ", " was killed by ")
+    )
+    if program_ended:
+        if said := _from_last_words(base, rank):
+            return said
+        if raised.message.endswith("was killed by SIGKILL"):
+            words = "its program was killed by SIGKILL: by hand, by the kernel, or by an administrator"
+            return replace(base, signature=Signature(Cause.KILLED), words=words)
+        cause = Cause.KILLED if " was killed by " in raised.message else Cause.USER
+        return replace(base, signature=Signature(cause), words=raised.message)
+    known = signature(f"{raised.type}: {raised.message}") or signature(_last_line(raised.traceback))
+    name = "" if raised.type == "TaskError" else f"{raised.type}: "
+    words = f"{name}{_first_line(raised.message)}" if raised.message else raised.type
+    return replace(base, signature=known or Signature(Cause.USER), words=words)
+
+
+def _from_last_words(base: Candidate, rank: RankTrace) -> Candidate | None:
+    """What stderr says: a Python traceback first, then any line that is known."""
+    if error := python_error(rank.last_words):
+        line, traceback = error
+        known = signature(line) or Signature(Cause.USER)
+        return replace(base, signature=known, words=line, traceback=traceback)
+    known_lines = [(meaning, line) for line in rank.last_words if (meaning := signature(line))]
+    if not known_lines:
+        return None
+    found, line = min(known_lines, key=lambda pair: pair[0].level)
+    return replace(base, signature=found, words=found.words or line.strip())
+
+
+def _earliest(candidate: Candidate) -> tuple[int, float, int]:
+    """Causes before echoes, then times, then srun's order; without a time by order alone."""
+    time = candidate.time if candidate.time is not None else float("-inf") if candidate.order is not None else 1e18
+    return candidate.signature.level, time, candidate.order if candidate.order is not None else 1 << 30
+
+
+def _came_before(first: Candidate | None, moment: float | None) -> bool:
+    """Whether a rank had failed by itself before `moment`; None: nobody knows when that was."""
+    return first is not None and first.primary and moment is not None and first.time is not None and first.time < moment
+
+
+def _told_by(first: Candidate, told: Iterable[Candidate]) -> Findings:
+    rivals = [
+        other
+        for other in told
+        if other.rank != first.rank and other.primary and other.words != first.words and first.primary
+    ]
+    close = [
+        other
+        for other in rivals
+        if other.time is None
+        or first.time is None
+        or (other.node != first.node and other.time - first.time < CLOCK_SECONDS)
+    ]
+    facts = [f"rank {other.rank} failed within {CLOCK_SECONDS:g} s too: {other.words}" for other in close[:3]]
+    same = sorted(other.rank for other in told if other.rank != first.rank and other.words == first.words)
+    if same:
+        facts.append(f"the same on {_ranks(same)}")
+    certain = first.primary and not close
+    if not first.primary:
+        facts.append("every rank names another one's end, and none its own: the cause lies between them")
+    return Findings(
+        first.signature.cause,
+        first.words,
+        CERTAIN if certain else LIKELY,
+        rank=first.rank,
+        node=first.node,
+        traceback=first.traceback,
+        hint=first.hint,
+        facts=tuple(facts),
+    )
+
+
+def _ending(attempt: AttemptTrace, trace: Trace) -> Ending | None:
+    """What ended the job from outside: by Slurm's lines, by cancel.json, by what Slurm says of the job."""
+    last = bool(trace.attempts) and attempt.number == trace.attempts[-1].number
+    said = job_ending(attempt, trace.slurm_lines)
+    if trace.cancelled and last and (said is None or said.cause is Cause.CANCELLED) and _terminated(attempt, trace):
+        when, by = trace.cancelled
+        return Ending(Cause.CANCELLED, f"cancelled by {by}" if by else "cancelled", time=when)
+    if not last and any(rank.superseded for rank in attempt.ranks):
+        words = "a newer attempt took its place while it still ran: Slurm had lost sight of its node"
+        return Ending(Cause.NODE, words, certain=False)
+    if said and said.cause is Cause.CANCELLED and last:
+        return replace(said, words=_cancelled_by(trace))
+    if said:
+        return said
+    stage = trace.status.stage if last else None
+    states = {accounted.state for accounted in trace.accounted if "." not in accounted.step} if last else set()
+    if stage is Stage.TIMED_OUT or "TIMEOUT" in states:
+        return Ending(Cause.TIME, "the time limit was reached", time=attempt.end or 0.0)
+    if "NODE_FAIL" in states:
+        return Ending(Cause.NODE, "Slurm lost a node of the job", time=attempt.end or 0.0)
+    if stage is Stage.PREEMPTED or "PREEMPTED" in states:
+        return Ending(Cause.PREEMPTED, "another job took its nodes", time=attempt.end or 0.0, certain=bool(states))
+    if stage is Stage.CANCELLED or "CANCELLED" in states:
+        return Ending(Cause.CANCELLED, _cancelled_by(trace), time=attempt.end or 0.0)
+    if attempt.exit_code == EXIT_RESTART and attempt.alarm is None:
+        words = "it was warned of its end (a time limit, or a preemption), saved and left"
+        return Ending(Cause.PREEMPTED, words, time=attempt.end or 0.0)
+    if not last and attempt.signal == "TERM":
+        words = "it was ended from outside, and started again"
+        return Ending(Cause.PREEMPTED, words, time=attempt.end or 0.0, certain=False)
+    if not last and attempt.exit_code is None:
+        words = "its batch script ended without a word: its first node was lost, or the job was requeued"
+        return Ending(Cause.NODE, words, certain=False)
+    return None
+
+
+def _slurm_lost_them(attempt: AttemptTrace, ending: Ending | None) -> bool:
+    """Whether the ranks that stood still were on nodes that Slurm lost: it notices later than the watchdog.
+
+    Where all stood in a collective, and nothing told them apart, any node that Slurm lost is what they waited for.
+    """
+    if attempt.alarm is None or ending is None or ending.cause is not Cause.NODE:
+        return False
+    suspects, lost = attempt.alarm.suspects or outside_collectives(attempt), lost_nodes(attempt.lines)
+    return all(attempt.rank(suspect).node in lost for suspect in suspects)
+
+
+def _terminated(attempt: AttemptTrace, trace: Trace) -> bool:
+    return attempt.signal == "TERM" or trace.status.stage is Stage.CANCELLED
+
+
+def _cancelled_by(trace: Trace) -> str:
+    uid = next((accounted.by for accounted in trace.accounted if accounted.by), "")
+    return f"cancelled by scancel, by the user with number {uid}" if uid else "cancelled by scancel, not by clusterctl"
+
+
+def _ended_from_outside(attempt: AttemptTrace, ending: Ending) -> Findings:
+    facts = []
+    if ending.cause is Cause.TIME and attempt.start and attempt.end:
+        facts += _standing_before_the_end(attempt)
+    return Findings(
+        ending.cause,
+        ending.words,
+        CERTAIN if ending.certain else LIKELY,
+        node=ending.node,
+        stage=attempt.rank(0).stage,
+        facts=tuple(facts),
+    )
+
+
+def _standing_before_the_end(attempt: AttemptTrace) -> list[str]:
+    """A time limit may be the end of a run that had long stood still."""
+    beats = [rank.beat for rank in attempt.ranks if rank.beat and rank.beat.phase == Stage.TRAINING and rank.beat.step]
+    still = [beat.time - beat.still_since for beat in beats]
+    usual = max((beat.slow_seconds or 0.0 for beat in beats), default=0.0)
+    if beats and min(still) > max(60.0, 10 * usual):
+        return [f"no rank had done a step for {min(still):.0f} s before"]
+    return []
+
+
+def _silent(attempt: AttemptTrace) -> list[RankTrace]:
+    """The ranks that began, and of whose end nothing tells."""
+    return [rank for rank in attempt.ranks if rank.began and rank.exit_code is None and rank.raised is None]
+
+
+def _died_silently(attempt: AttemptTrace, silent: list[RankTrace]) -> Findings:
+    """A process that is killed by the kernel or with its node writes nothing."""
+    nodes = {rank.node for rank in attempt.ranks if rank.node}
+    gone = [node for node in sorted(nodes) if all(rank in silent for rank in attempt.ranks if rank.node == node)]
+    if len(nodes) > 1 and gone and len(gone) < len(nodes):
+        words = f"nothing tells of the end of any rank on {', '.join(gone)}: the node was lost"
+        return Findings(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=gone[0])
+    if attempt.signal == "LOST":
+        words = f"srun ended without a word on {_ranks([rank.rank for rank in silent])}: a node was lost"
+        return Findings(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
+    words = "ended without a word: killed from outside, or by the kernel"
+    return Findings(Cause.KILLED, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
+
+
+def _unexplained(attempt: AttemptTrace) -> Findings:
+    for line in attempt.lines:
+        if (known := signature(line)) and known.level is Level.PRIMARY:
+            return Findings(known.cause, known.words or line.strip(), CERTAIN)
+    if attempt.exit_code is None:
+        return Findings(Cause.UNKNOWN, "its batch script ended without a word", UNSURE)
+    if not any(rank.began for rank in attempt.ranks):
+        return Findings(Cause.LAUNCH, f"no rank ever began: srun ended with {attempt.exit_code}", LIKELY)
+    return Findings(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank says why", UNSURE)
+
+
+def _consequences(attempt: AttemptTrace, told: list[Candidate], found: Findings) -> tuple[Consequence, ...]:
+    """What the other ranks told, or that they were ended."""
+    by_rank = {candidate.rank: candidate for candidate in told}
+    listed = []
+    for rank in attempt.ranks:
+        if rank.rank == found.rank or rank.exit_code == 0:
+            continue
+        candidate = by_rank.get(rank.rank)
+        listed.append(Consequence(rank.rank, rank.node, candidate.words if candidate else _ENDED_WITH_THE_OTHERS))
+    return tuple(listed)
+
+
+def counted(secondary: Iterable[Consequence]) -> list[str]:
+    """The consequences in few lines: how many ranks told what, the most frequent first."""
+    ranks: dict[str, list[int]] = {}
+    for consequence in secondary:
+        ranks.setdefault(consequence.cause, []).append(consequence.rank)
+    counts = Counter({cause: len(of) for cause, of in ranks.items()})
+    return [f"{_ranks(ranks[cause])}: {cause}" for cause, _ in counts.most_common()]
+
+
+def _ranks(ranks: list[int]) -> str:
+    """rank 3; ranks 0-2, 5."""
+    ordered = sorted(ranks)
+    parts: list[str] = []
+    start = previous = ordered[0]
+    for rank in [*ordered[1:], None]:
+        if rank is not None and rank == previous + 1:
+            previous = rank
+            continue
+        parts.append(str(start) if start == previous else f"{start}-{previous}")
+        if rank is not None:
+            start = previous = rank
+    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(parts)}"
+
+
+def _says_oom_kill(lines: tuple[str, ...]) -> bool:
+    return any("oom-kill event" in line or "OOM killer" in line for line in lines)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else ""
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1] if text.strip() else ""

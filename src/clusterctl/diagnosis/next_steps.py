@@ -1,0 +1,92 @@
+"""What to type next, for each class of cause."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from clusterctl.diagnosis.signatures import Cause
+from clusterctl.spec.values import slurm_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterctl.diagnosis.findings import Findings
+    from clusterctl.diagnosis.traces import Trace
+
+_SHOWN = {"--follow", "--wait", "--hold"}  # how a submission was watched is no part of what to submit
+_SIZE = re.compile(r"([0-9]+)([KMGT]?B?)")
+
+
+def commands(trace: Trace, found: Findings) -> tuple[str, ...]:
+    """The commands that make sense now, the most useful first, each ready to be typed."""
+    run = trace.status.record.run.id
+    rank = f" --rank {found.rank}" if found.rank is not None else ""
+    attempt = f" --attempt {found.attempt}" if found.attempt else ""
+    log = f"clusterctl logs {run}{rank}{attempt}"
+    host = f"clusterctl logs {run} --host{attempt}"
+    again, doctor = _again(trace), f"clusterctl doctor --cluster {shlex.quote(trace.status.record.cluster.name)}"
+    match found.cause_class:
+        case Cause.FINISHED:
+            return (f"clusterctl status {run}",)
+        case Cause.PENDING:
+            return (f"clusterctl status {run}", f"clusterctl cancel {run}")
+        case Cause.HEALTHY:
+            return (f"clusterctl logs -f {run}",)
+        case Cause.STRAGGLER:
+            return (log, f"clusterctl status {run}")
+        case Cause.HANG if not trace.status.stage.ended:
+            return (log, f"clusterctl cancel {run}")
+        case Cause.USER:
+            return (log, host, again)
+        case Cause.HANG | Cause.KILLED | Cause.UNKNOWN | Cause.NETWORK:
+            return (log, host, _onwards(trace))
+        case Cause.HOST_MEMORY | Cause.GPU_MEMORY:
+            return (_onwards(trace, *_less_memory(trace, found)), log)
+        case Cause.TIME:
+            return (_onwards(trace, f"resources.time={slurm_time(2 * trace.status.record.job.resources.time)}"), log)
+        case Cause.NODE:
+            return (_onwards(trace, *([f"resources.exclude={found.node}"] if found.node else [])), host)
+        case Cause.PREEMPTED | Cause.CANCELLED:
+            return (_onwards(trace), log)
+        case Cause.DATA:
+            root = trace.status.record.job.data.root
+            return (f"ls -l {shlex.quote(root)}/raw" if root else log, again)
+        case Cause.DISK:
+            return (f"df -h {shlex.quote(str(trace.status.record.run.path.parent))}", log, _onwards(trace))
+        case _:  # IMAGE, LAUNCH
+            return (host, doctor, again)
+
+
+def _onwards(trace: Trace, *changes: str) -> str:
+    """Go on from the newest checkpoint, with `changes`; what never began is submitted again."""
+    if not trace.attempts:
+        return _again(trace, *changes)
+    return shlex.join(["clusterctl", "resume", trace.status.record.run.id, *_settings(changes)])
+
+
+def _settings(changes: Iterable[str]) -> list[str]:
+    return [word for change in changes for word in ("--set", change)]
+
+
+def _again(trace: Trace, *changes: str) -> str:
+    """The submission as it was typed, with `changes`; by the job's name where it was typed with a secret."""
+    words = list(trace.typed) if trace.typed[:1] == ("submit",) else []
+    if not words or any("***" in word for word in words):
+        words = ["submit", trace.status.record.job.name, "--cluster", trace.status.record.cluster.name]
+    kept = [word for word in words if word not in _SHOWN]
+    if "--timeout" in kept:
+        position = kept.index("--timeout")
+        del kept[position : position + 2]
+    return shlex.join(["clusterctl", *kept, *_settings(changes)])
+
+
+def _less_memory(trace: Trace, found: Findings) -> list[str]:
+    """Twice the memory of the host where its amount is known, half the batch on a GPU."""
+    job = trace.status.record.job
+    size = _SIZE.fullmatch(job.resources.memory or "")
+    if found.cause_class is Cause.HOST_MEMORY and size:
+        return [f"resources.memory={2 * int(size[1])}{size[2]}"]
+    batch = getattr(job.train, "batch_size", 0)
+    return [f"train.batch_size={batch // 2}"] if batch > 1 else []

@@ -1,0 +1,137 @@
+"""What messages mean: from a line of an exception or a log to a class of cause, by a table.
+
+`level` tells a cause from its echo: a rank whose peer died says "connection closed", which explains nothing. The lines
+of srun, slurmstepd, torch and glibc were seen in runs; those of pyxis, enroot, NCCL and CUDA come from their
+documentation and public reports (tests/diagnosis/README.md).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+
+class Cause(StrEnum):
+    """The classes of `clusterctl why -o json`; the last four are of runs that did not fail."""
+
+    USER = "user-error"
+    HOST_MEMORY = "out-of-memory"
+    GPU_MEMORY = "gpu-out-of-memory"
+    TIME = "time-limit"
+    PREEMPTED = "preempted"
+    NODE = "node-failure"
+    IMAGE = "image"
+    DATA = "data"
+    NETWORK = "network"
+    HANG = "hang"
+    DISK = "disk-full"
+    CANCELLED = "cancelled"
+    KILLED = "killed"
+    LAUNCH = "launch"
+    UNKNOWN = "unknown"
+    FINISHED = "finished"
+    PENDING = "pending"
+    HEALTHY = "healthy"
+    STRAGGLER = "straggler"
+
+
+class Level(IntEnum):
+    """How near a message is to the cause: what a rank did, what the network may have done, what others' ends do."""
+
+    PRIMARY = 0
+    NETWORK = 1
+    ECHO = 2
+
+
+class Signature(NamedTuple):
+    """A message that is known. `words` say what it means, in place of the message itself where they are not empty."""
+
+    cause: Cause
+    level: Level = Level.PRIMARY
+    words: str = ""
+
+
+def _row(
+    pattern: str, cause: Cause, words: str = "", level: Level = Level.PRIMARY
+) -> tuple[re.Pattern[str], Signature]:
+    return re.compile(pattern, re.IGNORECASE), Signature(cause, level, words)
+
+
+# The first match counts: what is special stands before what is general.
+_TABLE = (
+    # What the end of others sounds like.
+    _row(r"watchdog caught collective operation timeout|collective operation timeout", Cause.HANG, "", Level.ECHO),
+    _row(r"timed out (waiting|after) \S+ ?ms|wait timeout|monitoredBarrier", Cause.HANG, "", Level.ECHO),
+    _row(r"connection (closed|reset) by (remote )?peer|broken pipe", Cause.NETWORK, "", Level.ECHO),
+    _row(r"remote process exited", Cause.NETWORK, "", Level.ECHO),
+    _row(r"nccl communicator was aborted|ncclRemoteError|ncclInProgress", Cause.NETWORK, "", Level.ECHO),
+    _row(r"gloo[/\\]transport|process ?group(gloo|nccl)|DistBackendError", Cause.NETWORK, "", Level.ECHO),
+    _row(r"failed to (recv|send), got 0 bytes|TCPStore.*(closed|failed|broken)", Cause.NETWORK, "", Level.ECHO),
+    # Memory.
+    _row(r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory", Cause.GPU_MEMORY),
+    _row(r"CUBLAS_STATUS_ALLOC_FAILED|NCCL WARN Cuda failure.*out of memory", Cause.GPU_MEMORY),
+    _row(r"out of shared memory|killed by signal: bus error", Cause.HOST_MEMORY, "no room in /dev/shm"),
+    _row(r"oom-kill|out of memory|OOM killer", Cause.HOST_MEMORY),
+    _row(r"DefaultCPUAllocator|can't allocate memory|cannot allocate memory|std::bad_alloc", Cause.HOST_MEMORY),
+    _row(r"^MemoryError\b|numpy\S*_ArrayMemoryError|unable to allocate .*[GM]iB", Cause.HOST_MEMORY),
+    # Disks.
+    _row(r"no space left on device|ENOSPC", Cause.DISK),
+    _row(r"disk quota exceeded|EDQUOT", Cause.DISK),
+    # Images.
+    _row(r"pyxis: .*(failed|couldn't|error|invalid)|enroot-\w+.*(failed|error)", Cause.IMAGE),
+    _row(r"\[ERROR\] .*(registry|manifest|credentials|returned error code|\.sqsh|squashfs|mount)", Cause.IMAGE),
+    _row(r"spank.*(pyxis|container)", Cause.IMAGE),
+    _row(r"version [`']?(GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found", Cause.IMAGE),
+    _row(r"driver version is insufficient|no kernel image is available", Cause.IMAGE),
+    _row(r"lib(cuda|nvidia-ml)\.so\S*: cannot open shared object", Cause.IMAGE),
+    # Hardware.
+    _row(r"uncorrectable ECC|\bXid\b|fallen off the bus|NVRM|hardware error", Cause.NODE),
+    _row(r"stale file handle|input/output error|transport endpoint is not connected", Cause.NODE),
+    # The network, when nobody died.
+    _row(r"cannot reach rank 0|published no address|has no IPv4 address", Cause.NETWORK, "", Level.NETWORK),
+    _row(r"connection refused|no route to host|network is unreachable", Cause.NETWORK, "", Level.NETWORK),
+    _row(r"name or service not known|temporary failure in name resolution", Cause.NETWORK, "", Level.NETWORK),
+    _row(r"NCCL error|ncclSystemError|ncclUnhandledCudaError", Cause.NETWORK, "", Level.NETWORK),
+    # Data.
+    _row(r"no data: |not one data set in|cannot read .* as a .* data set|PyG reads \d+ of \d+ graphs", Cause.DATA),
+    _row(r"(training|validation) split is empty|gives its nodes no features|data\.root", Cause.DATA),
+    # Launching.
+    _row(r"exec: .*(not found|permission denied)|command not found", Cause.LAUNCH),
+    _row(r"no module named '?(submitit|cloudpickle|clusterctl)\b", Cause.LAUNCH),
+    _row(r"error while finding module specification", Cause.LAUNCH),
+    _row(r"unable to (create|confirm) (step|allocation)|task launch .* failed|execve\(\)", Cause.LAUNCH),
+    _row(r"slurm.*(unable to contact|invalid job credential|communication)", Cause.LAUNCH),
+    _row(r"srun: error: .*(credential|protocol)", Cause.LAUNCH),
+    _row(r"too many open files", Cause.LAUNCH, "too many open files (ulimit -n)"),
+    _row(
+        r"no run\.json in|the runs folder must be shared|cannot write to .*attempts|not this user's own", Cause.LAUNCH
+    ),
+)
+_NAME = re.compile(
+    r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Failed))\b(?:: (?P<message>.*))?$"
+)
+
+
+def signature(text: str) -> Signature | None:
+    """What `text` means, or None for one that is not known."""
+    return next((meaning for pattern, meaning in _TABLE if pattern.search(text)), None)
+
+
+def python_error(lines: tuple[str, ...]) -> tuple[str, str] | None:
+    """The last line of the first Python traceback among `lines` and the traceback's text; None where there is none.
+
+    Of a chain ("During handling of the above exception ...") the last one counts, as it is what ended the program.
+    """
+    start = next((i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")), None)
+    if start is None:
+        return None
+    end = None
+    for index in range(start + 1, len(lines)):
+        if _NAME.match(lines[index]):
+            end = index
+        elif end is not None and not lines[index].startswith((" ", "Traceback", "During", "The above")):
+            break
+    if end is None:
+        return None
+    return lines[end], "\n".join(lines[start : end + 1])

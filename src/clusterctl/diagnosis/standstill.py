@@ -1,0 +1,143 @@
+"""Who held the others up: the watchdog's alarm, read together with the stacks that the ranks left."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.diagnosis.findings import CERTAIN, LIKELY, UNSURE, Findings
+from clusterctl.diagnosis.signatures import Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace
+
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+),? in (?P<function>\S+)', re.MULTILINE)
+_COLLECTIVES = frozenset(
+    {"all_reduce", "all_gather", "all_gather_into_tensor", "all_to_all", "all_to_all_single", "barrier", "broadcast"}
+    | {"gather", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "send", "synchronize", "wait"}
+)
+_LIBRARIES = ("site-packages", "dist-packages", "/lib/python3", "clusterctl/runs/", "submitit", "<frozen ")
+_ANSWER_SECONDS = 4.5  # by when a living rank answers an alarm; stopped ones do when they are told to end, at 6 s
+_WORDS = {
+    "silent": "its process wrote no heartbeat any more: stopped, or in native code that keeps Python's lock",
+    "behind": "it is behind the other ranks",
+    "busy": "it did not come to the collective in which the other ranks waited for it",
+    "alone": "it did no further step",
+}
+
+
+class Frame(NamedTuple):
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+def hang(attempt: AttemptTrace) -> Findings:
+    """The rank that stood still, where it stood, and how sure that is."""
+    alarm = attempt.alarm
+    assert alarm is not None
+    suspects = list(alarm.suspects)
+    certainty = CERTAIN if len(suspects) == 1 else LIKELY
+    words = _WORDS.get(alarm.how, "")
+    silent = [rank for rank in suspects if alarm.how == "silent" and not _answered(attempt.rank(rank), alarm)]
+    if (nodes := silent_nodes(attempt.ranks, silent)) and len(silent) == len(suspects):
+        if several_each(nodes):
+            return node_fell_silent(attempt, nodes, alarm.phase, _noticed(alarm))
+        words, certainty = f"{words}; or its node was lost, cut off, or frozen", LIKELY
+    if alarm.how == "unknown" and (apart := outside_collectives(attempt)):
+        suspects, words = apart, "the other ranks are in a collective, and it is not"
+        certainty = LIKELY
+    if not suspects:
+        suspects, words, certainty = [alarm.seen], "nothing tells the ranks apart; this one was noticed first", UNSURE
+    rank = attempt.rank(suspects[0])
+    stack = _main_thread(rank.frozen or ("" if alarm.how == "silent" else rank.stacks))
+    place = standing(stack)
+    facts = [_noticed(alarm)]
+    if len(suspects) > 1:
+        facts.append(f"as do ranks {', '.join(map(str, suspects[1:6]))}{' and others' * (len(suspects) > 6)}")
+    if attempt.collectives:
+        facts.append(
+            f"NCCL's flight recorder left {attempt.collectives} files in attempts/{attempt.number}/collectives"
+        )
+    at = f" at {place}" if place else ""
+    return Findings(
+        Cause.HANG,
+        f"stood still{at} while {alarm.phase}: {words}",
+        certainty,
+        rank=rank.rank,
+        node=rank.node,
+        stage=alarm.phase,
+        traceback=stack,
+        facts=tuple(facts),
+    )
+
+
+def silent_nodes(ranks: Collection[RankTrace], silent: Collection[int]) -> dict[str, list[int]]:
+    """The nodes of the `silent` ranks, each with all its ranks: if none of these was heard of, but others were."""
+    by_node: dict[str, list[int]] = {}
+    for rank in ranks:
+        by_node.setdefault(rank.node, []).append(rank.rank)
+    found = {node: numbers for node, numbers in sorted(by_node.items()) if not set(numbers).isdisjoint(silent)}
+    whole = all(node and set(numbers) <= set(silent) for node, numbers in found.items())
+    return found if whole and len(found) < len(by_node) else {}
+
+
+def several_each(nodes: Mapping[str, Collection[int]]) -> bool:
+    """Whether each node has more than one rank: a lone rank that was stopped looks like a lost node."""
+    return bool(nodes) and all(len(ranks) > 1 for ranks in nodes.values())
+
+
+def node_fell_silent(attempt: AttemptTrace, nodes: Iterable[str], stage: str, *facts: str) -> Findings:
+    """What is said where no rank of some nodes is heard of any more, while those of others are."""
+    names = list(nodes)
+    words = f"{', '.join(names)} fell silent with all ranks there: lost, cut off, or frozen"
+    return Findings(Cause.NODE, words, LIKELY, attempt.number, node=names[0], stage=stage, facts=facts)
+
+
+def outside_collectives(attempt: AttemptTrace) -> list[int]:
+    """The ranks whose main thread is in no collective, where those of others are; else none."""
+    told = [rank for rank in attempt.ranks if rank.stacks]
+    apart = [
+        rank.rank for rank in told if not any(f.function in _COLLECTIVES for f in frames(_main_thread(rank.stacks)))
+    ]
+    missing = [rank.rank for rank in attempt.ranks if not rank.stacks and rank.exit_code is None]
+    found = missing if missing and len(missing) < len(attempt.ranks) else apart
+    return found if len(found) < len(attempt.ranks) else []
+
+
+def _answered(rank: RankTrace, alarm: Alarm) -> bool:
+    """Whether any process of the rank still ran when the alarm was raised: what started a program answers for it."""
+    return rank.answered is not None and rank.answered - alarm.time < _ANSWER_SECONDS
+
+
+def _noticed(alarm: Alarm) -> str:
+    return f"noticed by the watchdog after {alarm.still_seconds:.0f} s without progress"
+
+
+def standing(stack: str) -> Frame | None:
+    """The innermost place in a program of the user's or ours, else the innermost of all."""
+    found = frames(stack)
+    own = [frame for frame in found if not any(part in frame.file for part in _LIBRARIES)]
+    return own[-1] if own else found[-1] if found else None
+
+
+def frames(stack: str) -> list[Frame]:
+    """The frames of a stack as traceback prints it, the innermost last."""
+    return [Frame(match["file"], int(match["line"]), match["function"]) for match in _FRAME.finditer(stack)]
+
+
+def _main_thread(stacks: str) -> str:
+    """The stack of the main thread, the innermost call last.
+
+    It is the first of those that a rank tells itself, and the last of faulthandler's, whose calls come in reverse.
+    """
+    blocks = stacks.strip().split("\n\n")
+    if stacks.startswith("Thread MainThread"):
+        return blocks[0]
+    lines = [line for line in blocks[-1].splitlines() if _FRAME.match(line)]
+    return "\n".join(["Thread MainThread:", *reversed(lines)]) if lines else ""

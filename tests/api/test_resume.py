@@ -1,0 +1,171 @@
+"""Submitting a run again: what is past, what a refusal leaves, and a crash at every point."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.api import resume as module
+from clusterctl.api.resume import resume
+from clusterctl.api.submit import submit
+from clusterctl.config import Resolved, resolve
+from clusterctl.errors import SlurmError, UsageError
+from clusterctl.observe.attempt import read_evidence
+from clusterctl.observe.run_record import read_record
+from clusterctl.runs.files import read_json, write_json
+from clusterctl.runs.layout import RunDir
+from clusterctl.slurm import JobState, QueuedJob, Snapshot
+from clusterctl.spec import Cluster
+
+
+class Site:
+    """A cluster whose sbatch counts its jobs, or refuses them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.environment = folder, dict(os.environ)
+        self.sbatch = folder / "sbatch"
+        self.answer('n=$(ls "$0".jobs 2>/dev/null | wc -l); mkdir -p "$0".jobs/$n; echo "Submitted batch job 1$n"')
+        (folder / "job.toml").write_text('workload = "command"\nargv = ["true"]\ncode = "."\n[resources]\nnodes = 2\n')
+
+    def answer(self, shell: str) -> None:
+        self.sbatch.write_text(f"#!/bin/sh\n{shell}\n")
+        self.sbatch.chmod(stat.S_IRWXU)
+
+    @property
+    def jobs(self) -> int:
+        folder = self.sbatch.with_name("sbatch.jobs")
+        return len(list(folder.iterdir())) if folder.exists() else 0
+
+    def resolved(self, *settings: str) -> Resolved:
+        cluster = Cluster(name="site", runs=str(self.folder / "runs"))
+        return resolve(str(self.folder / "job.toml"), cluster, settings, {}, self.folder)
+
+    def ended(self) -> RunDir:
+        """A run of one attempt, which was cancelled."""
+        (self.folder / "project").mkdir(exist_ok=True)
+        run = submit(self.resolved(), str(self.sbatch), self.environment)
+        run.attempt(0).path.mkdir()
+        write_json(run.attempt(0).host_json, {"attempt": 0, "job_id": "10", "exit_code": 1, "start": 1, "end": 2})
+        write_json(run.cancel_json, {"time": 3})
+        return run
+
+    def resume(self, run: RunDir, still_ended: Callable[[], str | None] = lambda: "10") -> None:
+        resume(run, self.resolved("resources.nodes=4"), str(self.sbatch), self.environment, still_ended)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def contents(run: RunDir) -> dict[str, bytes]:
+    pickles = run.pickles  # submitit leaves one for a job that was refused
+    paths = [path for path in run.path.rglob("*") if path.is_file() and not path.is_relative_to(pickles)]
+    return {str(path.relative_to(run.path)): path.read_bytes() for path in paths}
+
+
+def test_the_run_is_as_submitted_anew_and_the_past_is_kept(site: Site) -> None:
+    run = site.ended()
+    before = contents(run)
+    site.resume(run)
+    assert read_json(run.submission_json)["job_id"] == "11"
+    assert "#SBATCH --nodes=4" in run.script.read_text()
+    assert not run.cancel_json.exists()
+    for name in ("run.json", "script.sh", "submission.json", "cancel.json"):
+        assert (run.submissions / "0" / name).read_bytes() == before[name]
+    record = read_record(run)
+    assert (record.job.resources.nodes, record.past_attempts, record.past_jobs) == (4, 1, {"10"})
+    evidence = read_evidence(record)
+    assert (evidence.job_id, evidence.last, evidence.cancelled_at, len(evidence.attempts)) == ("11", None, None, 1)
+    site.resume(run, lambda: "11")
+    assert read_record(run).past_jobs == {"10", "11"}
+    assert sorted(path.name for path in run.submissions.iterdir()) == ["0", "1"]
+
+
+def test_a_refusal_leaves_everything_as_it_was(site: Site) -> None:
+    run = site.ended()
+    before = contents(run)
+    site.answer("echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
+    with pytest.raises(SlurmError, match="invalid partition"):
+        site.resume(run)
+    assert contents(run) == before
+
+
+def test_a_run_that_is_alive_after_all_is_left_alone(site: Site) -> None:
+    run = site.ended()
+    before = contents(run)
+
+    def alive() -> str | None:
+        raise UsageError("it has not ended")
+
+    with pytest.raises(UsageError):
+        site.resume(run, alive)
+    assert contents(run) == before
+    assert site.jobs == 1
+
+
+def test_only_one_process_resumes_a_run(site: Site) -> None:
+    run = site.ended()
+
+    def meanwhile() -> str | None:
+        with pytest.raises(UsageError, match="being resumed already"):
+            site.resume(run)
+        return "10"
+
+    site.resume(run, meanwhile)
+    assert site.jobs == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "when", "jobs"),
+    [
+        ("_archive", "before", 1),
+        ("_archive", "after", 1),
+        ("write_text", "after", 1),
+        ("write_json", "after", 1),
+        ("call_sbatch", "before", 1),
+        ("call_sbatch", "after", 2),
+        ("adopt", "before", 2),
+    ],
+)
+def test_killed_at_any_point_no_job_is_lost_and_none_is_submitted_twice(
+    site: Site, monkeypatch: pytest.MonkeyPatch, name: str, when: str, jobs: int
+) -> None:
+    run = site.ended()
+    work = getattr(module, name)
+
+    def killed(*arguments: Any, **named: Any) -> None:
+        if when == "after":
+            work(*arguments, **named)
+        os._exit(9)
+
+    if (pid := os.fork()) == 0:
+        monkeypatch.setattr(module, name, killed)
+        site.resume(run)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    assert site.jobs == jobs
+    evidence = read_evidence(read_record(run))
+    queue = Snapshot({number: in_queue(number, run) for number in ("10", "11")[:jobs]}, 0.0)
+    if jobs == 2:
+        assert evidence.job_id is None
+        found = queue.in_folder(run.path, evidence.record.past_jobs)
+        assert found is not None
+        assert found.job_id == "11"
+        return
+    with pytest.raises(UsageError, match="being resumed already"):
+        site.resume(run)
+    os.utime(run.path / ".resume", (0, 0))  # five minutes later
+    site.resume(run)
+    assert site.jobs == 2
+    assert read_evidence(read_record(run)).job_id == "11"
+
+
+def in_queue(number: str, run: RunDir) -> QueuedJob:
+    return replace(QueuedJob("", JobState.RUNNING, "", "", None, None, 0, str(run.path)), job_id=number)

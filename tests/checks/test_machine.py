@@ -1,0 +1,105 @@
+"""What doctor looks at: interpreters, folders, file systems - and the whole of it, on this machine."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterctl import cli
+from clusterctl.checks import machine as doctor
+from clusterctl.checks.machine import gather
+from clusterctl.checks.surroundings import file_system, look_at
+from clusterctl.spec import Cluster
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("CLUSTERCTL_RUNS", str(tmp_path / "runs"))
+
+
+def interpreter(tmp_path: Path, program: str) -> str:
+    path = tmp_path / "python"
+    path.write_text(f"#!/bin/sh\n{program}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("program", "problem"),
+    [
+        ("exit 3", "exit code 3"),
+        ("echo no >&2; exit 1", "no"),
+        ("echo nonsense", "exit code 0"),
+        ("exec sleep 60", "no answer within"),
+    ],
+)
+def test_an_interpreter_that_says_nothing_is_told_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, problem: str
+) -> None:
+    monkeypatch.setattr(doctor, "INTERPRETER_SECONDS", 0.3)
+    evidence = gather(Cluster(name="local", kind="emulator", python=interpreter(tmp_path, program)))
+    assert evidence.interpreter is not None
+    assert problem in evidence.interpreter.problem
+
+
+def test_an_interpreter_that_is_not_there_is_told() -> None:
+    evidence = gather(Cluster(name="local", kind="emulator", python="/nowhere/python"))
+    assert evidence.interpreter is not None
+    assert evidence.interpreter.problem == "No such file or directory"
+
+
+def test_looking_at_a_folder_changes_nothing(tmp_path: Path) -> None:
+    folder = look_at(tmp_path / "a" / "b")
+    assert (folder.exists, folder.writable) == (False, True)
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "file").write_text("")
+    assert not look_at(tmp_path / "file" / "runs").writable
+
+
+def test_the_file_system_is_that_of_the_longest_mount_point(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text("a / ext4 rw 0 0\nb /nfs nfs4 rw 0 0\nc /nfs/a\\040b lustre rw 0 0\n")
+    assert file_system(Path("/home"), mounts) == "ext4"
+    assert file_system(Path("/nfs/x"), mounts) == "nfs4"
+    assert file_system(Path("/nfs/a b/c"), mounts) == "lustre"
+    assert file_system(Path("/nfsx"), mounts) == "ext4"
+    assert file_system(Path("/"), tmp_path / "none") == ""
+
+
+def test_a_slurm_that_is_not_there_is_evidence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    evidence = gather(Cluster(name="site", python=sys.executable))
+    assert {str(told) for told in evidence.slurm.values()} == {
+        f"no {words[0]} on PATH" for words in doctor.QUESTIONS.values()
+    }
+
+
+def test_doctor_finds_this_machine_in_order_in_a_few_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    assert cli.run(["doctor", "--cluster", "local", "-o", "json"]) == 0
+    assert time.monotonic() - began < 20  # 2 s on an idle machine
+    record = json.loads(capsys.readouterr().out)
+    assert record["ok"]
+    subjects = {finding["subject"]: finding["verdict"] for finding in record["findings"]}
+    assert subjects["torch"] == subjects["submitit"] == subjects["runs"] == "OK"
+    assert not (tmp_path / "runs").exists()
+    assert stat.S_IMODE((tmp_path / "state" / "clusterctl").stat().st_mode) == 0o700
+
+
+def test_doctor_fails_where_something_fails_and_says_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "site.toml").write_text(f'python = "{interpreter(tmp_path, "exit 1")}"\n')
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert cli.run(["doctor", "--cluster", str(tmp_path / "site.toml")]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("FAIL  slurm ") for line in lines)
+    assert any(line.strip().startswith("fix: set `python`") for line in lines)

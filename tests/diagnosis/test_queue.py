@@ -1,0 +1,113 @@
+"""What is asked about a run that waits: whom, how often, and what silence comes to."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.diagnosis.queue import Evidence, gather_pending, try_changes
+from clusterctl.diagnosis.waiting import changes, explain, smallest_change
+from clusterctl.errors import SlurmError
+from clusterctl.launch.plan import Plan
+from clusterctl.launch.sbatch import Estimate, SlurmRefused
+from clusterctl.launch.script import render
+from clusterctl.observe.stage import Status
+from clusterctl.observe.status import report
+from clusterctl.runs.layout import RunDir
+from clusterctl.slurm import Slurm
+
+Fabricate = Callable[..., RunDir]
+CAPTURED = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-22.05.8.txt"
+RUN = "a-20260101-000000-aaaa"
+NOW = 1_000_500.0
+
+
+class Site:
+    """A Slurm with one waiting job; it counts the questions."""
+
+    def __init__(self, *, reason: str = "Resources", silent: Sequence[str] = ()) -> None:
+        self.reason, self.silent = reason, silent
+        self.asked: list[str] = []
+
+    @property
+    def slurm(self) -> Slurm:
+        return Slurm(lambda command: command, {}, self._answer)
+
+    def _answer(self, argv: Sequence[str], environment: object) -> subprocess.CompletedProcess[str]:
+        self.asked.append(argv[0])
+        if argv[0] in self.silent:
+            raise subprocess.TimeoutExpired(argv[0], 10)
+        if argv[0] == "sinfo":
+            return subprocess.CompletedProcess([], 0, CAPTURED.read_text(), "")
+        waiting = f"12\x1f{self.reason}\x1fmain\x1f{NOW + 600:.0f}\x1f(null)\x1f"
+        queue = "12\x1fPENDING\x1f\x1f\x1f\x1f\x1f0\x1f/\x1f"
+        return subprocess.CompletedProcess([], 0, waiting if "-j" in argv else queue, "")
+
+
+@pytest.fixture
+def status(fabricate: Fabricate) -> Status:
+    run = fabricate(RUN, {"submission.json": {"job_id": "12"}})
+    (found,) = report([run], lambda cluster: Site().slurm, lambda: NOW).statuses
+    return found
+
+
+def answers(*starts: float | None) -> Callable[[Plan], Estimate | None]:
+    """Slurm's estimates, one after the other; None: refused."""
+    left = list(starts)
+
+    def ask(plan: Plan) -> Estimate:
+        assert render(plan).startswith("#!/bin/bash\n#SBATCH")
+        start = left.pop(0)
+        if start is None:
+            raise SlurmRefused("no")
+        return Estimate(int(start), "node1", "main")
+
+    return ask
+
+
+def gathered(status: Status, slurm: Slurm, ask: Callable[[Plan], Estimate | None]) -> Evidence:
+    """As `why` does it."""
+    found = gather_pending(status, slurm, lambda: NOW)
+    return try_changes(found, status.record, changes(found), lambda it: smallest_change(it)[0] is not None, ask)
+
+
+def test_one_question_each_and_no_more_once_a_change_would_start_now(status: Status) -> None:
+    site = Site()
+    found = gathered(status, site.slurm, answers(NOW + 600, None, NOW))
+    assert site.asked == ["squeue", "sinfo"]
+    assert [trial.start for trial in found.trials] == [None, NOW]
+    assert explain(found).change is not None
+
+
+def test_a_reason_that_no_change_can_help_asks_for_no_estimates(status: Status) -> None:
+    assert gathered(status, Site(reason="Dependency").slurm, answers()).trials == ()
+
+
+def test_silence_is_named_and_is_no_error(status: Status) -> None:
+    def silent(plan: Plan) -> Estimate:
+        raise SlurmError("sbatch did not answer within 60 s")
+
+    blind = gathered(status, Site(silent=("squeue", "sinfo")).slurm, silent)
+    assert [line.split(":")[0] for line in explain(blind).unknown] == ["the job's place in the queue", "what is free"]
+    waiting = gathered(status, Site().slurm, silent)
+    assert explain(waiting).unknown == ("what else would start now: sbatch did not answer within 60 s",)
+
+
+def test_what_to_type_is_what_was_typed(status: Status) -> None:
+    run = status.record.run
+    content: dict[str, Any] = json.loads(run.run_json.read_text())
+    assert gather_pending(status, Site().slurm).typed == ("submit", "a", "--cluster", "site")
+    run.run_json.write_text(json.dumps(content | {"argv": ["submit", "./x.toml", "--follow", "--nodes", "4"]}))
+    assert gather_pending(status, Site().slurm).typed == ("submit", "./x.toml", "--nodes", "4")
+
+
+def test_a_run_without_a_job_yet_has_nothing_to_ask_for(fabricate: Fabricate) -> None:
+    (found,) = report([fabricate(RUN)], lambda cluster: Site().slurm, lambda: NOW).statuses
+    site = Site()
+    assert gather_pending(found, site.slurm).job.job_id == ""
+    assert site.asked == ["sinfo"]

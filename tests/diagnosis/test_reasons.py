@@ -1,0 +1,112 @@
+"""Slurm's reasons, in words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.diagnosis.reasons import Kind, in_words
+
+# The codes of squeue(1) and of Slurm's page on resource limits that a user's job can wait for.
+COMMON = [
+    "None",
+    "Priority",
+    "Resources",
+    "ReqNodeNotAvail",
+    "NodeDown",
+    "BadConstraints",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "PartitionDown",
+    "PartitionInactive",
+    "MaxMemPerLimit",
+    "AccountNotAllowed",
+    "QOSNotAllowed",
+    "InvalidAccount",
+    "InvalidQOS",
+    "Licenses",
+    "Reservation",
+    "ReservationDeleted",
+    "Dependency",
+    "DependencyNeverSatisfied",
+    "BeginTime",
+    "Cleaning",
+    "Prolog",
+    "JobHeldUser",
+    "JobHeldAdmin",
+    "launch_failed_requeued_held",
+    "JobLaunchFailure",
+    "JobHoldMaxRequeue",
+    "DeadLine",
+    "QOSJobLimit",
+    "QOSResourceLimit",
+    "QOSTimeLimit",
+    "QOSUsageThreshold",
+    "AssociationJobLimit",
+    "AssociationResourceLimit",
+    "AssociationTimeLimit",
+    "QOSMaxGRESPerUser",
+    "QOSMaxCpuPerUserLimit",
+    "QOSMaxNodePerUserLimit",
+    "QOSMaxJobsPerUserLimit",
+    "QOSMaxWallDurationPerJobLimit",
+    "QOSMinGRES",
+    "QOSGrpGRES",
+    "QOSGrpNodeLimit",
+    "QOSGrpCPURunMinutesLimit",
+    "QOSMaxMemoryPerUser",
+    "QOSMaxSubmitJobPerUserLimit",
+    "AssocGrpGRES",
+    "AssocGrpCpuLimit",
+    "AssocGrpNodeLimit",
+    "AssocGrpMemLimit",
+    "AssocMaxJobsLimit",
+    "AssocGrpCPUMinutesLimit",
+    "AssocMaxWallDurationPerJobLimit",
+    "AssocGrpJobsLimit",
+    "AssocMaxGRESPerJob",
+    "JobArrayTaskLimit",
+    "BurstBufferResources",
+    "PowerNotAvail",
+]
+
+
+@pytest.mark.parametrize("code", COMMON)
+def test_every_common_reason_is_said_in_words(code: str) -> None:
+    reason = in_words(code)
+    assert reason.kind is not Kind.UNKNOWN
+    assert code not in reason.words
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("QOSMaxGRESPerUser", "the limit of your quality of service for a user is reached: GPUs and other devices"),
+        ("QOSMaxNodePerUserLimit", "the limit of your quality of service for a user is reached: nodes"),
+        ("QOSMaxWallDurationPerJobLimit", "the limit of your quality of service for one job is reached: running time"),
+        ("AssocGrpCpuLimit", "all jobs in your account together hold as much as they may: CPUs"),
+        ("AssocGrpCPURunMinutesLimit", "all jobs in your account together hold as much as they may: CPUs x minutes"),
+        ("QOSMinGRES", "it asks for fewer GPUs and other devices than your quality of service demands of a job"),
+    ],
+)
+def test_limits_say_whose_they_are_and_of_what(code: str, words: str) -> None:
+    assert in_words(code).words == words
+    assert in_words(code).kind is Kind.LIMIT
+
+
+def test_the_nodes_that_are_missing_are_named() -> None:
+    assert in_words("ReqNodeNotAvail, UnavailableNodes:node[3-4]").words.endswith("(UnavailableNodes:node[3-4])")
+    assert "reserved for jobs" in in_words("Nodes required for job are DOWN, DRAINED or reserved").words
+    assert in_words("(launch failed requeued held)").kind is Kind.PERSON
+
+
+def test_a_reason_of_a_sites_own_is_shown_as_slurm_says_it() -> None:
+    assert in_words("FullMoon").words == "Slurm says: FullMoon"
+    assert in_words("").words == "Slurm gives no reason"
+    assert in_words("FullMoon").kind is Kind.UNKNOWN
+
+
+@given(st.text())
+def test_nonsense_never_raises(code: str) -> None:
+    in_words(code)

@@ -1,0 +1,95 @@
+"""What messages mean. Lines of pyxis, enroot, NCCL, CUDA and glibc are from documentation (README.md here)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.diagnosis.signatures import Cause, Level, python_error, signature
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("slurmstepd: error: pyxis: failed to import docker image", Cause.IMAGE),
+        ("slurmstepd: error: pyxis: couldn't start container", Cause.IMAGE),
+        ("slurmstepd: error: pyxis:     [ERROR] URL https://registry/v2/x returned error code: 401", Cause.IMAGE),
+        ("slurmstepd: error: pyxis:     [ERROR] No such file or directory: /images/x.sqsh", Cause.IMAGE),
+        ("slurmstepd: error: pyxis:     Write on output file failed: No space left on device", Cause.DISK),
+        ("python: /lib/x86_64-linux-gnu/libc.so.6: version `GLIBC_2.38' not found", Cause.IMAGE),
+        ("RuntimeError: The NVIDIA driver version is insufficient for CUDA runtime version", Cause.IMAGE),
+        ("ImportError: libcuda.so.1: cannot open shared object file: No such file", Cause.IMAGE),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 MiB", Cause.GPU_MEMORY),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED", Cause.GPU_MEMORY),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", Cause.NODE),
+        ("RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to", Cause.HOST_MEMORY),
+        ("RuntimeError: DataLoader worker (pid 12) is killed by signal: Bus error.", Cause.HOST_MEMORY),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", Cause.HOST_MEMORY),
+        ("OSError: [Errno 122] Disk quota exceeded: '/home/me/x'", Cause.DISK),
+        ("OSError: [Errno 24] Too many open files", Cause.LAUNCH),
+        ("/usr/bin/python3: Error while finding module specification for 'submitit.core._submit'", Cause.LAUNCH),
+        ("sh: 1: exec: /opt/venv/bin/python: Permission denied", Cause.LAUNCH),
+        ("srun: error: Unable to create step for job 12: Invalid Trackable RESource", Cause.LAUNCH),
+        ("OSError: [Errno 116] Stale file handle", Cause.NODE),
+    ],
+)
+def test_a_line_that_names_a_cause(line: str, cause: Cause) -> None:
+    found = signature(line)
+    assert found is not None
+    assert (found.cause, found.level) == (cause, Level.PRIMARY)
+
+
+@pytest.mark.parametrize(
+    ("line", "cause", "level"),
+    [
+        ("[rank1]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)", Cause.HANG, Level.ECHO),
+        ("torch.distributed.DistBackendError: remote process exited", Cause.NETWORK, Level.ECHO),
+        ("RuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer", Cause.NETWORK, Level.ECHO),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", Cause.NETWORK, Level.ECHO),
+        ("socket.gaierror: [Errno -2] Name or service not known", Cause.NETWORK, Level.NETWORK),
+    ],
+)
+def test_a_line_that_others_ends_may_have_caused(line: str, cause: Cause, level: Level) -> None:
+    found = signature(line)
+    assert found is not None
+    assert (found.cause, found.level) == (cause, level)
+
+
+@pytest.mark.parametrize("line", ["", "ValueError: no such layer", "epoch 3/10 loss 0.5", "KeyError: 'memory'"])
+def test_a_line_that_says_nothing_special(line: str) -> None:
+    assert signature(line) is None
+
+
+def test_the_first_traceback_counts_and_of_a_chain_its_last_error() -> None:
+    lines = """noise
+Traceback (most recent call last):
+  File "a.py", line 1, in <module>
+KeyError: 'x'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 3, in <module>
+mine.ConfigError: no such key: x
+more noise
+Traceback (most recent call last):
+  File "b.py", line 1, in <module>
+ValueError: later
+"""
+    found = python_error(tuple(line for line in lines.splitlines() if line.strip()))
+    assert found is not None
+    assert found[0] == "mine.ConfigError: no such key: x"
+    assert found[1].startswith("Traceback")
+    assert "ValueError" not in found[1]
+
+
+def test_a_torn_traceback_is_none() -> None:
+    assert python_error(("Traceback (most recent call last):", '  File "a.py", line 1')) is None
+    assert python_error(("fine",)) is None
+
+
+@given(st.lists(st.text(max_size=200)), st.text(max_size=500))
+def test_nothing_that_a_program_prints_breaks_it(lines: list[str], text: str) -> None:
+    python_error(tuple(lines))
+    signature(text)

@@ -1,0 +1,67 @@
+"""What is gathered of a run that ended, from the files of all its ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+
+from clusterctl.diagnosis.diagnose import explain
+from clusterctl.diagnosis.trace_of import status_of
+from clusterctl.diagnosis.traces import gather
+from clusterctl.runs.heartbeats import Beat
+from clusterctl.runs.layout import RunDir
+
+Fabricate = Callable[..., RunDir]
+BEGAN = {"time": 1, "event": "began", "host": "host-7", "node": "node7", "pid": 3}
+STAGE = {"time": 2, "event": "stage", "stage": "training"}
+RAISED = {"time": 3.5, "event": "exception", "type": "ValueError", "message": "no", "traceback": "T", "hint": "do"}
+ECHO = {**RAISED, "message": "echo"}
+BEAT = Beat(9.0, "training", 2.0, 7, host="host-7")
+FILES = {
+    "attempts/0/host.json": {"job_id": "7", "start": 1, "end": 10, "exit_code": 1, "signal": "", "nodes": "node7"},
+    "attempts/0/host.log": "srun: error: node7: task 1: Exited with exit code 1\n\nsrun: launch\n",
+    "attempts/0/events/rank_00000.jsonl": [BEGAN, STAGE, {"time": 4, "event": "exit", "code": 143}],
+    "attempts/0/events/rank_00001.jsonl": [BEGAN, STAGE, RAISED, ECHO, {"event": "exit", "code": 1}],
+    "attempts/0/heartbeats/rank_00001": json.dumps(asdict(BEAT)),
+    "attempts/0/logs/rank_00001.err": "2026-01-02T03:04:05.678Z Traceback (most recent call last):\r\n[rank1]: plain\n",
+    "attempts/0/stacks/rank_00001.signal": "Current thread",
+    "attempts/0/collectives/rank_1": "",
+    "attempts/0/hang.json": {"time": 8, "seen": 1, "phase": "training", "suspects": [1], "how": "busy"},
+    "slurm.log": "one\n",
+    "cancel.json": {"time": 9, "by": "ada@login1"},
+}  # fmt: skip
+
+
+def test_everything_that_ranks_and_slurm_left_is_gathered(fabricate: Fabricate) -> None:
+    trace = gather(status_of(fabricate(files=FILES)), clock=lambda: 99.0)
+    (attempt,) = trace.attempts
+    assert (attempt.exit_code, attempt.start, attempt.end, attempt.nodes) == (1, 1, 10, "node7")
+    assert attempt.lines == ("srun: error: node7: task 1: Exited with exit code 1", "srun: launch")
+    zero, one = attempt.ranks
+    assert (zero.node, zero.stage, zero.exit_code, zero.raised) == ("node7", "training", 143, None)
+    assert one.raised is not None
+    assert (one.raised.message, one.raised.hint, one.raised.time) == ("no", "do", 3.5)
+    assert (one.beat, one.frozen) == (BEAT, "Current thread")
+    assert one.last_words == ("Traceback (most recent call last):", "plain")
+    assert attempt.alarm is not None
+    assert (attempt.alarm.suspects, attempt.alarm.how, attempt.collectives) == ((1,), "busy", 1)
+    assert (trace.cancelled, trace.slurm_lines, trace.now) == ((9.0, "ada@login1"), ("one",), 99.0)
+    assert trace.unknown == ()
+
+
+def test_a_log_that_is_not_there_is_named_as_unknown(fabricate: Fabricate) -> None:
+    files = {name: content for name, content in FILES.items() if "host.log" not in name}
+    trace = gather(status_of(fabricate(files=files)))
+    assert trace.unknown == ("0/host.log: there is no such file",)
+    assert explain(trace).unknown[0] == trace.unknown[0]
+
+
+def test_of_a_long_log_both_ends_are_read_as_srun_names_the_first_to_die_before_a_thousand_others(
+    fabricate: Fabricate,
+) -> None:
+    long = "".join(f"line {number}\n" for number in range(100_000))
+    trace = gather(status_of(fabricate(files=FILES | {"attempts/0/host.log": long})))
+    lines = trace.attempts[0].lines
+    assert (lines[0], lines[-1]) == ("line 0", "line 99999")
+    assert set(lines) < set(long.splitlines())

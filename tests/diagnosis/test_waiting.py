@@ -1,0 +1,169 @@
+"""Why a run waits, and the smallest change that would start it now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clusterctl.diagnosis.queue import Change, Evidence, Trial
+from clusterctl.diagnosis.reasons import Kind
+from clusterctl.diagnosis.waiting import MOST_CHANGES, changes, described, explain, may_be_changed, smallest_change
+from clusterctl.slurm import Inventory, Node, Partition
+from clusterctl.slurm.fits import asked_of
+from clusterctl.slurm.nodes import Gpus
+from clusterctl.slurm.waiting import WaitingJob
+from clusterctl.spec import Resources
+
+NOW = 1_000_000.0
+IDLE = Node("n1", ("gpu",), "idle", frozenset(), "", 32, 0, 256_000, 0, None, (Gpus("", 4, 0),), frozenset())
+RESOURCES = Resources(nodes=4, tasks_per_node=4, cpus_per_task=4, gpus_per_node=4, time=7200)
+JOB = WaitingJob("12", "Resources", "gpu", NOW + 600, "")
+
+
+def cluster(*nodes: Node, also: bool = False) -> Inventory:
+    named = {f"n{number}": replace(node, name=f"n{number}") for number, node in enumerate(nodes, 1)}
+    partitions = {"gpu": Partition("gpu", True, True, None, None, tuple(named))}
+    if also:
+        partitions["other"] = Partition("other", False, True, None, None, tuple(named))
+    return Inventory(named, partitions, NOW)
+
+
+def changes_of(resources: Resources, inventory: Inventory | None, job: WaitingJob = JOB) -> tuple[Change, ...]:
+    return changes(Evidence("r-1", job, resources, ("submit", "x"), NOW, inventory))
+
+
+def words_of(resources: Resources, inventory: Inventory | None, job: WaitingJob = JOB) -> list[str]:
+    return [change.words for change in changes_of(resources, inventory, job)]
+
+
+def evidence(*trials: Trial, job: WaitingJob = JOB, control: float | None = NOW + 600) -> Evidence:
+    typed = ("submit", "./it's.toml", "--nodes", "4")
+    return Evidence("r-1", job, RESOURCES, typed, NOW, cluster(IDLE), control=control, trials=trials)
+
+
+def trial(words: str, start: float | None, *settings: tuple[str, str], **resources: object) -> Trial:
+    return Trial(Change(words, replace(RESOURCES, **resources), settings), start)  # type: ignore[arg-type]
+
+
+def test_changes_that_leave_the_run_as_it_is_come_first() -> None:
+    resources = replace(RESOURCES, constraint="ib", exclusive=True, memory="200G")
+    busy = replace(IDLE, memory_allocated=156_000, state="mixed")
+    assert words_of(resources, cluster(busy, busy, busy, busy, also=True))[:4] == [
+        "no constraint (ib)",
+        "nodes shared with others",
+        "a time limit of 01:00:00",
+        "100000 MiB of memory a node",
+    ]
+    assert words_of(replace(RESOURCES, nodes=1), cluster(IDLE, also=True))[0] == "partition other"
+
+
+def test_what_is_free_says_how_much_smaller() -> None:
+    half = replace(IDLE, gpus=(Gpus("", 4, 2),), cpus_allocated=8, state="mixed")
+    assert "2 nodes instead of 4" in words_of(RESOURCES, cluster(IDLE, IDLE, half, half))
+    assert "2 GPUs a node instead of 4" in words_of(RESOURCES, cluster(IDLE, IDLE, half, half))
+    (gpus,) = (change for change in changes_of(RESOURCES, cluster(half, half, half, half)) if "GPU" in change.words)
+    assert gpus.settings == (("gpus_per_node", "2"), ("tasks_per_node", "2"))
+    assert asked_of(gpus.resources).gpus == 2
+
+
+def test_never_more_than_six_are_tried_nor_one_twice() -> None:
+    everything = replace(RESOURCES, constraint="a", nodelist="b", exclude="c", reservation="d", exclusive=True)
+    found = changes_of(everything, cluster(IDLE, IDLE, also=True))
+    assert len(found) == MOST_CHANGES
+    assert len({change.words for change in found}) == MOST_CHANGES
+
+
+def test_without_an_inventory_there_are_still_changes_to_try() -> None:
+    assert words_of(RESOURCES, None) == ["a time limit of 01:00:00"]
+    assert words_of(replace(RESOURCES, time=600), None) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "worth"),
+    [("Resources", True), ("QOSMaxGRESPerUser", True), ("Dependency", False), ("JobHeldUser", False)],
+)
+def test_changes_are_tried_only_where_they_can_help(reason: str, worth: bool) -> None:
+    job = replace(JOB, reason=reason)
+    assert may_be_changed(job) is worth
+    assert bool(words_of(RESOURCES, cluster(IDLE), job)) is worth
+
+
+def test_the_first_change_that_starts_now_is_the_answer_with_what_to_type() -> None:
+    found = explain(
+        evidence(
+            trial("a time limit of 01:00:00", NOW + 600, ("time", "3600s"), time=3600),
+            trial("2 nodes instead of 4", NOW, ("nodes", "2"), nodes=2),
+        )
+    )
+    assert found.commands == ("clusterctl cancel r-1", """clusterctl submit './it'"'"'s.toml' --nodes 4 --nodes 2""")
+    assert "it would start now with 2 nodes instead of 4" in found.facts
+    assert found.start == NOW + 600
+    assert found.cause == "it is next in line, and waits for what it asks for to become free"
+
+
+def test_a_value_without_a_flag_of_its_own_is_set() -> None:
+    found = explain(evidence(trial("100 MiB of memory a node", NOW, ("memory", "100M"), memory="100M")))
+    assert found.commands[1].endswith("--set resources.memory=100M")
+
+
+def test_what_only_the_job_file_can_say_is_a_hint() -> None:
+    found = explain(evidence(Trial(Change("no constraint (ib)", RESOURCES, ()), NOW)))
+    assert found.hint == "no constraint (ib): change [resources] in the job file"
+
+
+def test_the_runs_own_weight_in_slurms_estimate_is_taken_off() -> None:
+    """Slurm adds the time limits of what waits ahead, and the run itself would be gone."""
+    own = RESOURCES.time
+    smaller = trial("2 nodes instead of 4", NOW + own, ("nodes", "2"), nodes=2)
+    assert smallest_change(evidence(smaller, control=NOW + 600 + own)) == (smaller.change, "")
+    # Another Slurm may not add it: then nothing is taken off, and the run would start in two hours.
+    assert smallest_change(evidence(smaller, control=NOW + 600)) == (None, "")
+    elsewhere = trial("partition other", NOW + own, ("partition", "other"), partition="other")
+    assert smallest_change(evidence(elsewhere, control=NOW + 600 + own)) == (None, "")
+
+
+def test_behind_other_jobs_and_without_an_estimate_nothing_is_promised() -> None:
+    unsure = evidence(
+        trial("2 nodes instead of 4", NOW, ("nodes", "2"), nodes=2),
+        job=replace(JOB, reason="Priority", start=None),
+        control=None,
+    )
+    assert explain(unsure).change is None
+    assert "whether a smaller run would be let past the jobs ahead" in explain(unsure).unknown[0]
+
+
+def test_what_was_tried_in_vain_is_said() -> None:
+    found = explain(evidence(trial("1 node instead of 4", NOW + 300, nodes=1), trial("2 nodes", None, nodes=2)))
+    assert found.change is None
+    assert "tried, and none would start now: 1 node instead of 4, 2 nodes" in found.facts
+
+
+def test_asked_and_free_stand_side_by_side() -> None:
+    found = explain(evidence())
+    assert found.facts[0] == "it asks for 4 nodes, with 16 CPUs and 4 GPUs each, for 02:00:00"
+    assert found.facts[1] == "partition gpu: 1 of 4 nodes have 16 CPUs and 4 GPUs free"
+
+
+def test_what_could_not_be_read_is_passed_on_and_nothing_invented() -> None:
+    blind = replace(evidence(job=replace(JOB, start=None)), inventory=None, unknown=("what is free: no answer",))
+    found = explain(blind)
+    assert found.unknown == ("what is free: no answer",)
+    assert found.start is None
+    assert found.facts == ("it asks for 4 nodes, with 16 CPUs and 4 GPUs each, for 02:00:00",)
+
+
+def test_a_run_that_its_user_holds_is_let_go_with_a_command() -> None:
+    found = explain(evidence(job=replace(JOB, reason="JobHeldUser")))
+    assert (found.kind, found.commands) == (Kind.PERSON, ("clusterctl release r-1",))
+
+
+def test_a_dependency_is_named() -> None:
+    facts = explain(evidence(job=replace(JOB, reason="Dependency", dependency="afterok:77(unfulfilled)"))).facts
+    assert "it depends on: afterok:77(unfulfilled)" in facts
+
+
+def test_one_node_reads_as_one() -> None:
+    assert described(asked_of(Resources(cpus_per_task=1, memory="64G", time=90061, exclusive=True))) == (
+        "1 whole node, with 1 CPU and 64 GiB, for 1-01:01:01"
+    )

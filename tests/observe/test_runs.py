@@ -1,0 +1,79 @@
+"""From what is typed to a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterctl.errors import ClusterctlError, NotFoundError, UsageError
+from clusterctl.observe.runs import find_run, newest_first
+from clusterctl.runs.layout import RunDir
+
+Fabricate = Callable[..., RunDir]
+OLD, NEW, BIG = "cora-20260101-000000-aaaa", "cora-20260102-000000-bbbb", "cora-big-20260101-120000-cccc"
+
+
+@pytest.fixture
+def folder(fabricate: Fabricate) -> Path:
+    for run in (OLD, BIG, NEW):
+        path = fabricate(run).path
+    return path.parent
+
+
+def ids(folder: Path) -> list[str]:
+    return [run.id for run in newest_first(folder)]
+
+
+def test_runs_come_newest_first_whatever_their_names(folder: Path) -> None:
+    assert ids(folder) == [NEW, BIG, OLD]
+
+
+def test_what_is_no_run_is_passed_over(folder: Path) -> None:
+    (folder / ".code").mkdir()
+    (folder / "notes").mkdir()
+    (folder / "x-20260103-000000-dddd").mkdir()  # a submit under way: no run.json yet
+    (folder / "y-20260103-000000-dddd").write_text("a file")
+    assert ids(folder) == [NEW, BIG, OLD]
+
+
+def test_runs_of_the_same_second_are_ordered_by_their_files(fabricate: Fabricate) -> None:
+    later, sooner = fabricate("a-20260101-000000-aaaa"), fabricate("b-20260101-000000-bbbb")
+    os.utime(later.run_json, (2e9, 2e9))
+    os.utime(sooner.run_json, (1e9, 1e9))
+    assert ids(later.path.parent) == [later.id, sooner.id]
+
+
+def test_a_missing_folder_has_no_runs(tmp_path: Path) -> None:
+    assert ids(tmp_path / "none") == []
+    with pytest.raises(NotFoundError, match="no runs in"):
+        find_run(tmp_path / "none", "@last")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("@last", NEW), (OLD, OLD), ("cora", NEW), ("cora-big", BIG), ("cora-b", BIG), ("cora-20260101", OLD)],
+)
+def test_a_run_is_named_by_last_its_id_a_jobs_name_or_a_beginning(folder: Path, typed: str, meant: str) -> None:
+    assert find_run(folder, typed).id == meant
+
+
+def test_an_ambiguous_beginning_names_the_runs(folder: Path) -> None:
+    with pytest.raises(UsageError, match="several runs begin with: cora-2") as caught:
+        find_run(folder, "cora-2")
+    assert OLD in caught.value.hint
+    assert NEW in caught.value.hint
+
+
+def test_an_unknown_name_gets_the_nearest_one(folder: Path) -> None:
+    with pytest.raises(NotFoundError, match="no run named: cra") as caught:
+        find_run(folder, "cra")
+    assert caught.value.hint == "did you mean cora?"
+
+
+@pytest.mark.parametrize("typed", ["", "..", "../runs", "/"])
+def test_a_path_is_no_name(folder: Path, typed: str) -> None:
+    with pytest.raises(ClusterctlError):
+        find_run(folder, typed)
