@@ -13,7 +13,7 @@ import pytest
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
 
-pytest_plugins = ["sandbox_fixture", "image_fixture", "pyxis_fixture", "thin_image"]
+pytest_plugins = ["support.sandbox_fixture", "support.image_fixture", "support.pyxis_fixture", "support.thin_image"]
 
 hypothesis.settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("unhurried")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from mistake import Desk
+from support.mistake import Desk
 
 
 @pytest.fixture

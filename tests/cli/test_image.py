@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from image_archive import file, write_archive
-from json_schema import schema, violations
 from rich.console import Console
+from support.image_archive import file, write_archive
+from support.json_schema import schema, violations
 
 from clusterctl import cli
 from clusterctl.display.progress import shown

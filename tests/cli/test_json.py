@@ -6,10 +6,10 @@ import json
 import subprocess
 
 import pytest
-from json_schema import SCHEMAS, schema, violations
-from mistake import Desk
-from sandbox_fixture import RunningSandbox
-from scenario import CLUSTERCTL
+from support.json_schema import SCHEMAS, schema, violations
+from support.mistake import Desk
+from support.sandbox_fixture import RunningSandbox
+from support.scenario import CLUSTERCTL
 
 from clusterctl import cli
 

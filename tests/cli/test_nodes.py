@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from json_schema import schema, violations
-from mistake import SLURM, USAGE, Desk, Mistake, rows
+from support.json_schema import schema, violations
+from support.mistake import SLURM, USAGE, Desk, Mistake, rows
 
 CAPTURED = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-22.05.8.txt"
 JOB = 'workload = "synthetic"\n[resources]\nnodes = 2\ntime = "1h"\n'

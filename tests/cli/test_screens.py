@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from busy_run import busy_files
+from support.busy_run import busy_files
 
 from clusterctl import cli
 from clusterctl.cli.typed import typed

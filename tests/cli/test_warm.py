@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mistake import NOT_FOUND, SLURM, USAGE, Desk, Mistake, rows
+from support.mistake import NOT_FOUND, SLURM, USAGE, Desk, Mistake, rows
 
 JOB = 'workload = "synthetic"\n[resources]\nnodes = 2\n'
 HELD = "printf '12\\037RUNNING\\0371\\037N/A\\037N/A\\037node1\\037\\n'"

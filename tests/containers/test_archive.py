@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from image_archive import file, symlink, tar_of, write_archive
+from support.image_archive import file, symlink, tar_of, write_archive
 
 from clusterctl.containers.archive import open_archive
 from clusterctl.containers.squashfs import members_of

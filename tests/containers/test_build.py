@@ -11,7 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from image_fixture import PYTHON, Quiet
+from support.image_fixture import PYTHON, Quiet
 
 import clusterctl
 from clusterctl import __version__

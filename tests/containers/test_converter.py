@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from image_archive import (
+from support.image_archive import (
     CRAFTED,
     OURS,
     Described,
@@ -22,7 +22,7 @@ from image_archive import (
     symlink,
     write_archive,
 )  # fmt: skip
-from image_fixture import Quiet
+from support.image_fixture import Quiet
 
 from clusterctl.containers.archive import open_archive
 from clusterctl.containers.engine import Engine

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from image_archive import CRAFTED, OURS, described, write_archive
-from image_fixture import PYTHON, Quiet, working_engine
+from support.image_archive import CRAFTED, OURS, described, write_archive
+from support.image_fixture import PYTHON, Quiet, working_engine
 
 from clusterctl.config import cache_folder
 from clusterctl.containers.bootstrap import bootstrapped

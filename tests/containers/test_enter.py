@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenario import wait_until
-from thin_image import ThinImage, make_thin
+from support.scenario import wait_until
+from support.thin_image import ThinImage, make_thin
 
 import clusterctl
 from clusterctl.containers import unpacked

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from image_fixture import PYTHON, Quiet
+from support.image_fixture import PYTHON, Quiet
 
 from clusterctl.config import cache_folder
 from clusterctl.containers.bootstrap import bootstrapped

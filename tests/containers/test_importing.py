@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from image_archive import file, write_archive
-from image_fixture import Quiet
+from support.image_archive import file, write_archive
+from support.image_fixture import Quiet
 
 from clusterctl.containers.folder import find_image, images_in, leftovers, remove, verify
 from clusterctl.containers.importing import as_engines_write, import_file, import_reference, name_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_archive import Layer, device, file, folder, hardlink, symlink, write_archive
+from support.image_archive import Layer, device, file, folder, hardlink, symlink, write_archive
 
 from clusterctl.containers.archive import open_archive
 from clusterctl.containers.layers import merge
@@ -133,7 +133,7 @@ def test_any_bytes_are_refused_as_an_archive_without_a_traceback(content: bytes)
 
 
 def test_a_stream_is_checked_as_a_layer_is() -> None:
-    from image_archive import tar_of
+    from support.image_archive import tar_of
 
     kept = [folder("./"), file("./a", b"1"), file(".dockerenv"), device("dev/x"), hardlink("b", "./a")]
     assert [member.name for member, _ in members_of_stream(io.BytesIO(tar_of(kept)))] == ["a", "b"]

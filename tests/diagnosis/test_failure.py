@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from json_schema import schema, violations
-from traces import BEAT, END, START, attempt, failed, raised, rank, trace
+from support.json_schema import schema, violations
+from support.traces import BEAT, END, START, attempt, failed, raised, rank, trace
 
 from clusterctl.diagnosis.diagnose import explain, headline, needs_accounting
 from clusterctl.diagnosis.endings import deaths, ranks_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from traces import BEAT, END, attempt, rank, trace
+from support.traces import BEAT, END, attempt, rank, trace
 
 from clusterctl.diagnosis.diagnose import explain
 from clusterctl.diagnosis.findings import Findings

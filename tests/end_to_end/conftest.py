@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scenario import Stage
+from support.scenario import Stage
 
 
 @pytest.fixture(params=["emulator", "sandbox"])

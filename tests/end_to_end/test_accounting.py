@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sandbox_fixture import RunningSandbox
-from scenario import Stage, wait_until
+from support.sandbox_fixture import RunningSandbox
+from support.scenario import Stage, wait_until
 
 from clusterctl.sandbox import lifecycle
 from clusterctl.sandbox.record import Request

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from guide import follow
-from sandbox_fixture import RunningSandbox
+from support.guide import follow
+from support.sandbox_fixture import RunningSandbox
 
 from clusterctl.containers import unpacked
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from scenario import Stage
+from support.scenario import Stage
 
 from clusterctl.containers import unpacked
 from clusterctl.runs.files import read_lines

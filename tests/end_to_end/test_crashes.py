@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from scenario import Stage
+from support.scenario import Stage
 
 from clusterctl.runs.layout import RunDir
 

@@ -7,9 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sandbox_fixture import RunningSandbox
-from scenario import Stage, wait_until
-from thin_image import ThinImage
+from support.sandbox_fixture import RunningSandbox
+from support.scenario import Stage, wait_until
+from support.thin_image import ThinImage
 
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir

@@ -7,8 +7,8 @@ import subprocess
 import time
 
 import pytest
-from sandbox_fixture import RunningSandbox
-from scenario import CLUSTERCTL, Stage, wait_until
+from support.sandbox_fixture import RunningSandbox
+from support.scenario import CLUSTERCTL, Stage, wait_until
 
 from clusterctl.runs.layout import RunDir
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from scenario import Stage
+from support.scenario import Stage
 
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir

@@ -1,6 +1,6 @@
 """The flags for pyxis meet a real srun: a plugin that takes pyxis's options and runs each task in its image.
 
-The plugin (tests/spank/pyxis.c) has pyxis's grammar; what it does not have is enroot.
+The plugin (tests/support/spank/pyxis.c) has pyxis's grammar; what it does not have is enroot.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sandbox_fixture import RunningSandbox
-from scenario import Stage, wait_until
-from thin_image import ThinImage
+from support.sandbox_fixture import RunningSandbox
+from support.scenario import Stage, wait_until
+from support.thin_image import ThinImage
 
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import alive
-from scenario import Stage, wait_until
+from support.processes import alive
+from support.scenario import Stage, wait_until
 
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from browser import BROWSER, opened
-from scenario import Stage
+from support.browser import BROWSER, opened
+from support.scenario import Stage
 
 
 @pytest.mark.long

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import CORA, IMDB, run_job
-from scenario import Stage, wait_until
+from support.ranks import CORA, IMDB, run_job
+from support.scenario import Stage, wait_until
 
 from clusterctl.runs.files import read_json, read_lines
 from clusterctl.runs.layout import RunDir

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from scenario import CLUSTERCTL, Stage, wait_until
+from support.scenario import CLUSTERCTL, Stage, wait_until
 
 from clusterctl.diagnosis.queue import gather_pending
 from clusterctl.diagnosis.with_queue import explain_waiting

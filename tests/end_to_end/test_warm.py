@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from scenario import Stage, wait_until
+from support.scenario import Stage, wait_until
 
 from clusterctl.runs.layout import RunDir
 

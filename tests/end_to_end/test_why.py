@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import alive
-from scenario import Stage, wait_until
+from support.processes import alive
+from support.scenario import Stage, wait_until
 
 from clusterctl.runs.files import read_json
 from clusterctl.runs.heartbeats import read_beat

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sandbox_fixture import RunningSandbox
-from scenario import Stage, wait_until
+from support.sandbox_fixture import RunningSandbox
+from support.scenario import Stage, wait_until
 
 from clusterctl.errors import UsageError
 from clusterctl.runs.layout import RunDir

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from faults.matrix import NODES, Ground
-from sandbox_fixture import RunningSandbox
+from support.sandbox_fixture import RunningSandbox
 
 from clusterctl.errors import UsageError
 from clusterctl.sandbox import lifecycle

@@ -11,8 +11,8 @@ from typing import Any
 
 from faults.scene import Scene
 from faults.table import Fault, Outcome
-from sandbox_fixture import RunningSandbox
-from scenario import Stage, wait_until
+from support.sandbox_fixture import RunningSandbox
+from support.scenario import Stage, wait_until
 
 from clusterctl.runs.files import read_json
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from processes import alive
-from scenario import Stage, wait_until
+from support.processes import alive
+from support.scenario import Stage, wait_until
 
 from clusterctl.runs.files import read_json, read_lines
 from clusterctl.runs.layout import RunDir

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from faults.scene import Scene
-from scenario import wait_until
+from support.scenario import wait_until
 
 from clusterctl.diagnosis.signatures import Cause
 from clusterctl.runs.files import read_json, write_json

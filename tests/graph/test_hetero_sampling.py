@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from random_shop import random_shop
+from support.random_shop import random_shop
 
 from clusterctl.graph import sampling
 from clusterctl.graph.hetero_sampling import HeteroSample, HeteroSampler

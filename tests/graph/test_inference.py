@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from ranks import run_program
+from support.ranks import run_program
 
 from clusterctl.runs.layout import RunDir
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from random_shop import random_shop
+from support.random_shop import random_shop
 
 from clusterctl.errors import TaskError
 from clusterctl.graph.hetero import Relation

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ranks import run_program
+from support.ranks import run_program
 
 from clusterctl.runs.layout import RunDir
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mistake import Desk
+from support.mistake import Desk
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mistake import CONFIG, NOT_FOUND, Desk, Mistake, rows
+from support.mistake import CONFIG, NOT_FOUND, Desk, Mistake, rows
 
 
 def of(what: str, text: str | bytes, says: str, hint: str = "config keys") -> Mistake:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 
-from mistake import CONFIG, OTHER, SLURM, Desk, Mistake, rows
+from support.mistake import CONFIG, OTHER, SLURM, Desk, Mistake, rows
 
 from clusterctl.containers import unpacked
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mistake import CONFIG, NOT_FOUND, USAGE, Desk, Mistake, check_message, rows
+from support.mistake import CONFIG, NOT_FOUND, USAGE, Desk, Mistake, check_message, rows
 
 RUN = "cora-20260101-000000-aaaa"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 import pytest
-from mistake import CONFIG, NOT_FOUND, SLURM, Desk, Mistake, rows
+from support.mistake import CONFIG, NOT_FOUND, SLURM, Desk, Mistake, rows
 
 JOB = 'workload = "synthetic"\n'
 COMMAND = 'workload = "command"\nargv = ["true"]\n'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mistake import CONFIG, SLURM, Desk, check_message, check_plain
+from support.mistake import CONFIG, SLURM, Desk, check_message, check_plain
 
 from clusterctl.launch import sbatch
 from clusterctl.slurm import client

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from mistake import CONFIG, NOT_FOUND, SLURM, USAGE, Desk, Mistake, check_message, rows
+from support.mistake import CONFIG, NOT_FOUND, SLURM, USAGE, Desk, Mistake, check_message, rows
 
 from clusterctl.runs.files import read_json
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mistake import CONFIG, NOT_FOUND, OTHER, Desk, check_message, check_plain
+from support.mistake import CONFIG, NOT_FOUND, OTHER, Desk, check_message, check_plain
 
 from clusterctl.runs.layout import RunDir
 

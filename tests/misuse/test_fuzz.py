@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mistake import check_plain
+from support.mistake import check_plain
 
 from clusterctl import cli
 from clusterctl.config.keys import keys_of

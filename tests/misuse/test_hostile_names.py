@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from mistake import CONFIG, NOT_FOUND, Desk, Mistake, check_message, check_plain, rows
+from support.mistake import CONFIG, NOT_FOUND, Desk, Mistake, check_message, check_plain, rows
 
 from clusterctl.runs.files import read_json
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mistake import CONFIG, Desk, Mistake, check_message, rows
+from support.mistake import CONFIG, Desk, Mistake, check_message, rows
 
 REDDIT = 'workload = "reddit"\n[data]\nroot = "./data"\n'
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from mistake import CONFIG, NOT_FOUND, OTHER, Desk, check_message, check_plain
+from support.mistake import CONFIG, NOT_FOUND, OTHER, Desk, check_message, check_plain
 
 
 def typed_for_real(desk: Desk, *words: str, shell: str = 'exec "$@"') -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mistake import CONFIG, USAGE, Desk, check_message
+from support.mistake import CONFIG, USAGE, Desk, check_message
 
 from clusterctl.runs.files import read_json
 

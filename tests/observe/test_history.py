@@ -6,9 +6,9 @@ import itertools
 import json
 
 import pytest
-from busy_run import GPUS, NODES, NOW, RANKS, STARTS, WENT_ON_AT, busy_files
 from hypothesis import given
 from hypothesis import strategies as st
+from support.busy_run import GPUS, NODES, NOW, RANKS, STARTS, WENT_ON_AT, busy_files
 
 from clusterctl.observe.attempt import AttemptEvidence, read_evidence
 from clusterctl.observe.history import History

@@ -6,7 +6,7 @@ import json
 import shutil
 
 import pytest
-from busy_run import busy_files
+from support.busy_run import busy_files
 
 from clusterctl.errors import SlurmError
 from clusterctl.observe import overview as overview_module

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from json_schema import violations
+from support.json_schema import violations
 
 from clusterctl.errors import SlurmError
 from clusterctl.observe.status import SCHEMA, Filter, newest, report, to_json

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from busy_run import GPUS, NODES, NOW, busy_files
+from support.busy_run import GPUS, NODES, NOW, busy_files
 
 from clusterctl.observe.attempt import read_evidence
 from clusterctl.observe.history import History

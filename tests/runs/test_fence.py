@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from scenario import wait_until
+from support.scenario import wait_until
 
 from clusterctl.runs import fence
 from clusterctl.runs.files import read_lines, write_json

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scenario import wait_until
+from support.scenario import wait_until
 
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, Heart, Pulse, read_beat, write_beat
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from sandbox_fixture import RunningSandbox
-from scenario import wait_until
+from support.sandbox_fixture import RunningSandbox
+from support.scenario import wait_until
 
 from clusterctl.errors import SlurmError, UsageError
 from clusterctl.runs.files import read_json, write_json

@@ -6,8 +6,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from sandbox_fixture import RunningSandbox
-from scenario import wait_until
+from support.sandbox_fixture import RunningSandbox
+from support.scenario import wait_until
 
 from clusterctl.sandbox import lifecycle, processes
 from clusterctl.sandbox.record import Request, current

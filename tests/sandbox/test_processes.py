@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scenario import wait_until
+from support.scenario import wait_until
 
 from clusterctl.errors import SlurmError
 from clusterctl.sandbox import processes

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ranks import run_program
+from support.ranks import run_program
 
 from clusterctl.runs.layout import RunDir
 

@@ -6,8 +6,8 @@ import json
 import threading
 from pathlib import Path
 
-from ranks import run_job
-from scenario import wait_until
+from support.ranks import run_job
+from support.scenario import wait_until
 
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir

@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-from lone_task import lone_task as lone_task
-from random_graph import random_graph as random_graph
+from support.lone_task import lone_task as lone_task
+from support.random_graph import random_graph as random_graph

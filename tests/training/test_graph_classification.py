@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ranks import IMDB, run_program
+from support.ranks import IMDB, run_program
 
 from clusterctl.errors import TaskError
 from clusterctl.graph.collection import Collection

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from random_shop import random_shop
+from support.random_shop import random_shop
 
 from clusterctl.graph.links import ends, has_edge
 from clusterctl.graph.recommender import ITEM, OF_USER, USER

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import run_program
+from support.ranks import run_program
 
 from clusterctl.runs.layout import RunDir
 
@@ -15,7 +15,7 @@ GLOBAL_BATCH = 24
 PROGRAM = f"""
 import json, sys, torch
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from random_shop import random_shop
+from support.random_shop import random_shop
 from torch import distributed as dist
 from clusterctl.graph.table import ShardedTable
 from clusterctl.runs.events import Events

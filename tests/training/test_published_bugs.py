@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from random_shop import random_shop
+from support.random_shop import random_shop
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 

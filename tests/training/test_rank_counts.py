@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import CORA, run_program
+from support.ranks import CORA, run_program
 
 from clusterctl.runs.layout import RunDir
 

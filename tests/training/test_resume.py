@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import CORA, IMDB, run_program
+from support.ranks import CORA, IMDB, run_program
 
 from clusterctl.runs.layout import RunDir
 
@@ -112,7 +112,7 @@ FOLDS = """
 """
 SHOP = f"""
     sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-    from random_shop import random_shop
+    from support.random_shop import random_shop
     from clusterctl.spec import TaobaoTrain
     from clusterctl.training.link_prediction import LinkPrediction
     train = TaobaoTrain(batch_size=6, epochs=3, hidden_channels=6, fan_out=(4, 3), patience=3, lr=0.01)

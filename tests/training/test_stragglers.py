@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from ranks import run_program
+from support.ranks import run_program
 
 from clusterctl.diagnosis.stragglers import stragglers
 from clusterctl.runs.heartbeats import Beat

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from ranks import environments, run_job
-from scenario import wait_until
+from support.ranks import environments, run_job
+from support.scenario import wait_until
 
 from clusterctl.errors import TaskError
 from clusterctl.launch.script import HOLD_WARNING

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-from ranks import CORA, losses_of, metrics_of, run_job
+from support.ranks import CORA, losses_of, metrics_of, run_job
 
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Data, DeepSageTrain, Job, from_record

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-from ranks import IMDB, metrics_of, run_job
+from support.ranks import IMDB, metrics_of, run_job
 
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Job, from_record

@@ -6,7 +6,7 @@ from statistics import mean
 
 import numpy as np
 import pytest
-from ranks import CORA, losses_of, metrics_of, run_job
+from support.ranks import CORA, losses_of, metrics_of, run_job
 
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir

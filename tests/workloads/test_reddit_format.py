@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ranks import CORA
+from support.ranks import CORA
 
 from clusterctl.errors import TaskError
 from clusterctl.workloads.reddit_format import raw_identity, read_raw

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks import CORA
+from support.ranks import CORA
 
 from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError, UsageError
 from clusterctl.spec import RedditTrain

@@ -8,7 +8,7 @@ from statistics import mean
 
 import pytest
 import torch
-from ranks import losses_of, metrics_of, run_job
+from support.ranks import losses_of, metrics_of, run_job
 
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Job, SyntheticTrain

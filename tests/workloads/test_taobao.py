@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ranks import losses_of, metrics_of, run_job
+from support.ranks import losses_of, metrics_of, run_job
 
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Data, Job, TaobaoTrain

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ranks import IMDB
+from support.ranks import IMDB
 
 from clusterctl.errors import TaskError
 from clusterctl.workloads.tu_format import raw_identity, read_raw

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
-from busy_run import NOW, busy_files
+from support.busy_run import NOW, busy_files
 
 from clusterctl.observe.overview import Overview
 from clusterctl.slurm import Snapshot

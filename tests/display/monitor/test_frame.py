@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mistake import check_plain
 from rich.cells import cell_len
+from support.mistake import check_plain
 
 from clusterctl.display.monitor.arrange import PAGES, Pane
 from clusterctl.display.monitor.frame import frame

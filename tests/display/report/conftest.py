@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from busy_run import NOW, busy_files
+from support.busy_run import NOW, busy_files
 
 from clusterctl.display.report.post_mortem import PostMortem, examine
 from clusterctl.errors import SlurmError

@@ -8,8 +8,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from browser import BROWSER, Page, opened
-from mistake import check_plain
+from support.browser import BROWSER, Page, opened
+from support.mistake import check_plain
 
 from clusterctl.display.report.origins import link
 from clusterctl.display.report.page import page

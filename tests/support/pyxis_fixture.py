@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sandbox_fixture import RunningSandbox
+from support.sandbox_fixture import RunningSandbox
 
 import clusterctl
 

@@ -12,7 +12,7 @@ from clusterctl.runs.files import read_lines, write_json
 from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.spec import Job, to_record
 
-_REPOSITORY = Path(__file__).resolve().parents[1]
+_REPOSITORY = Path(__file__).resolve().parents[2]
 CORA = _REPOSITORY / "data" / "cora"
 IMDB = _REPOSITORY / "data" / "IMDB-BINARY"
 _ENTRY = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
