@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 from clusterctl.config import cache_folder
 from clusterctl.containers import build as building
-from clusterctl.containers.build import Request, build
+from clusterctl.containers.build import BuildRequest, build
 from clusterctl.containers.engine import find_engine
 from clusterctl.containers.folder import publish, sha256_of
+from clusterctl.containers.image_record import ImageRecord
 from clusterctl.containers.importing import import_file
 from clusterctl.containers.project_wheel import write_project_wheel
-from clusterctl.containers.record import ImageRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,7 +108,7 @@ def main() -> None:
     engine, cache = find_engine(), cache_folder()
     with tempfile.TemporaryDirectory(prefix="image-", dir=cache) as scratch:
         place = Path(scratch)
-        request = Request(name="benchmark", base="bootstrap")
+        request = BuildRequest(name="benchmark", base="bootstrap")
         print(f"make container, with {engine.kind}")
         timed("whatever was not there yet", lambda: build(request, engine, place, cache, PYTHON, Stages()))
         for number in range(CHANGES):

@@ -24,7 +24,7 @@ from clusterctl.errors import ClusterctlError
 from clusterctl.runs.heartbeats import read_beat
 from clusterctl.runs.layout import RunDir
 from clusterctl.sandbox import lifecycle
-from clusterctl.sandbox.record import Request
+from clusterctl.sandbox.description import SandboxRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,7 @@ def sandbox() -> Iterator[tuple[str, dict[str, str], Path]]:
         folder = Path(name)
         state = folder / "clusterctl" / "sandbox"
         try:
-            lifecycle.up(state, Request(nodes=2))
+            lifecycle.up(state, SandboxRequest(nodes=2))
             yield "sandbox", surroundings(folder), folder
         finally:
             lifecycle.down(state)

@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.checks.container import Complaint, Facts, Place, examine
 from clusterctl.containers.contents import Contents
-from clusterctl.containers.environment import inside, overridden, parse_environment
+from clusterctl.containers.image_environment import inside, overridden, parse_environment
 from clusterctl.containers.mounts import Mount
 from clusterctl.containers.view import View
 

@@ -18,7 +18,7 @@ from clusterctl import __version__
 from clusterctl.containers import build as building
 from clusterctl.containers.archive import ImageConfig
 from clusterctl.containers.bootstrap import bootstrapped
-from clusterctl.containers.build import Request, build
+from clusterctl.containers.build import BuildRequest, build
 from clusterctl.containers.engine import Engine
 from clusterctl.containers.project_wheel import write_project_wheel
 from clusterctl.containers.wheelhouse import Wanted, wanted, wheelhouse
@@ -114,14 +114,14 @@ def test_wheels_are_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_base_image_without_python_is_refused_before_any_download(tmp_path: Path) -> None:
     engine = FakeEngine({"cuda:12"}, error='exec: "python3": executable file not found')
     with pytest.raises(ImageError, match="has no Python that works: cuda:12: exec") as caught:
-        build(Request(name="x", base="cuda:12"), engine, tmp_path / "out", tmp_path / "cache", PYTHON, Quiet())
+        build(BuildRequest(name="x", base="cuda:12"), engine, tmp_path / "out", tmp_path / "cache", PYTHON, Quiet())
     assert "BASE=" in caught.value.hint
     assert not (tmp_path / "cache" / "wheelhouses").exists()
 
 
 def test_a_base_image_that_cannot_be_pulled_ends_the_build_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(ImageError) as caught:
-        build(Request(name="x"), FakeEngine(set()), tmp_path / "out", tmp_path / "cache", PYTHON, Quiet())
+        build(BuildRequest(name="x"), FakeEngine(set()), tmp_path / "out", tmp_path / "cache", PYTHON, Quiet())
     assert "BASE=bootstrap" in caught.value.hint
 
 
@@ -129,7 +129,7 @@ def test_a_base_image_is_asked_once_what_it_brings(tmp_path: Path) -> None:
     answer = json.dumps({"python": "3.12", "torch": "2.6.0a0+nv", "pyg": None})
     engine = FakeEngine({"pyg:1"}, answer=f"a banner\n{answer}\n")
     for _ in range(2):
-        base = building._base(Request(name="x", base="pyg:1"), engine, tmp_path, PYTHON, Quiet())
+        base = building._base(BuildRequest(name="x", base="pyg:1"), engine, tmp_path, PYTHON, Quiet())
         assert (base.python, base.torch, base.pyg) == ("3.12", "2.6.0a0+nv", None)
     assert engine.asked == ["run pyg:1"]  # type: ignore[attr-defined]
 

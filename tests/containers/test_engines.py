@@ -16,11 +16,11 @@ from support.image_fixture import PYTHON, Quiet, working_engine
 
 from clusterctl.config import cache_folder
 from clusterctl.containers.bootstrap import bootstrapped
-from clusterctl.containers.build import Request, build, packed
+from clusterctl.containers.build import BuildRequest, build, packed
 from clusterctl.containers.engine import Engine
 from clusterctl.containers.folder import verify
+from clusterctl.containers.image_record import read_record
 from clusterctl.containers.importing import import_file
-from clusterctl.containers.record import read_record
 
 pytestmark = pytest.mark.long
 
@@ -57,7 +57,7 @@ def test_docker_builds_what_buildah_builds(docker: Engine, cpu_image: Path, tmp_
     archive = tmp_path / "base.tar"
     subprocess.run([buildah.program, "push", "-q", base, f"docker-archive:{archive}:{base}"], check=True)
     subprocess.run([docker.program, "load", "-q", "-i", archive], check=True)
-    image = build(Request(name="by-docker", base=base), docker, tmp_path, cache_folder(), PYTHON, Quiet())
+    image = build(BuildRequest(name="by-docker", base=base), docker, tmp_path, cache_folder(), PYTHON, Quiet())
     record, other = image.record, read_record(cpu_image)
     assert verify(image) == []
     assert record is not None

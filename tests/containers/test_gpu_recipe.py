@@ -10,7 +10,7 @@ from support.image_fixture import PYTHON, Quiet
 
 from clusterctl.config import cache_folder
 from clusterctl.containers.bootstrap import bootstrapped
-from clusterctl.containers.build import Request, build
+from clusterctl.containers.build import BuildRequest, build
 from clusterctl.containers.engine import Engine
 
 pytestmark = pytest.mark.long
@@ -31,7 +31,7 @@ def test_a_base_images_own_torch_is_kept_and_seen_by_the_environment(image_engin
     (context / "torch" / "torch.py").write_text("__version__ = '9.9.0a0+site'\n")
     (context / "Dockerfile").write_text(DOCKERFILE)
     image_engine.build(context, BASE, {"BASE": bootstrapped(image_engine, PYTHON, print)}, print)
-    request = Request(name="own-torch", kind="gpu", base=BASE, extras=("train",))
+    request = BuildRequest(name="own-torch", kind="gpu", base=BASE, extras=("train",))
     record = build(request, image_engine, tmp_path / "images", cache_folder(), PYTHON, Quiet()).record
     assert record is not None
     assert record.versions["torch"] == "9.9.0a0+site"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from clusterctl.emulator import jobs
-from clusterctl.emulator.machine import Machine
 from clusterctl.emulator.slots import victims
+from clusterctl.emulator.virtual_cluster import Machine
 
 
 def test_no_more_jobs_yield_than_it_takes_and_the_newest_do(cluster):

@@ -9,14 +9,14 @@ from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage, wait_until
 
 from clusterctl.sandbox import lifecycle
-from clusterctl.sandbox.record import Request
+from clusterctl.sandbox.description import SandboxRequest
 
 ENDINGS = {"pass": "finished", "import sys; sys.exit(3)": "failed", "import time; time.sleep(600)": "cancelled"}
 
 
 @pytest.fixture
 def stage(sandbox_home: RunningSandbox, tmp_path: Path, accounting: bool) -> Stage:
-    lifecycle.up(sandbox_home.folder, Request(nodes=2, accounting=accounting))
+    lifecycle.up(sandbox_home.folder, SandboxRequest(nodes=2, accounting=accounting))
     (tmp_path / "project").mkdir()
     environment = sandbox_home.environment | {"CLUSTERCTL_RUNS": str(tmp_path / "runs")}
     return Stage("sandbox", tmp_path / "project", environment)

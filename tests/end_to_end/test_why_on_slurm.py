@@ -15,7 +15,7 @@ from clusterctl.errors import UsageError
 from clusterctl.runs.layout import RunDir
 from clusterctl.sandbox import lifecycle
 from clusterctl.sandbox.cgroups import check_cgroups
-from clusterctl.sandbox.record import Request
+from clusterctl.sandbox.description import SandboxRequest
 
 pytestmark = pytest.mark.long
 
@@ -31,7 +31,7 @@ def stage(sandbox_home: RunningSandbox, tmp_path: Path) -> Stage:
         cgroups = True
     except UsageError:
         cgroups = False
-    lifecycle.up(sandbox_home.folder, Request(nodes=4, kill_wait=5, cgroups=cgroups))
+    lifecycle.up(sandbox_home.folder, SandboxRequest(nodes=4, kill_wait=5, cgroups=cgroups))
     (tmp_path / "project").mkdir()
     environment = sandbox_home.environment | {"CLUSTERCTL_RUNS": str(tmp_path / "runs")}
     return Stage("sandbox", tmp_path / "project", environment)

@@ -13,7 +13,7 @@ from support.sandbox_fixture import RunningSandbox
 from clusterctl.errors import UsageError
 from clusterctl.sandbox import lifecycle
 from clusterctl.sandbox.cgroups import check_cgroups
-from clusterctl.sandbox.record import Request
+from clusterctl.sandbox.description import SandboxRequest
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def ground(sandbox_home: RunningSandbox, tmp_path: Path, accounting: bool) -> It
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(small)], check=True)  # before the nodes are
     try:
-        request = Request(nodes=NODES, kill_wait=15, cgroups=cgroups, accounting=accounting)
+        request = SandboxRequest(nodes=NODES, kill_wait=15, cgroups=cgroups, accounting=accounting)
         lifecycle.up(sandbox_home.folder, request)
         yield Ground(sandbox_home, tmp_path, small)
     finally:

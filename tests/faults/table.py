@@ -17,8 +17,8 @@ from support.scenario import wait_until
 from clusterctl.diagnosis.signatures import Cause
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.heartbeats import read_beat
-from clusterctl.sandbox import processes
-from clusterctl.sandbox.record import current
+from clusterctl.sandbox import marked_processes
+from clusterctl.sandbox.description import current
 
 
 class Outcome(StrEnum):
@@ -126,14 +126,14 @@ def restart_controller(scene: Scene) -> None:
     _end_daemon(scene, "slurmctld", "slurmctld")
     time.sleep(3)
     address = (sandbox.address, sandbox.port_of("slurmctld"))
-    processes.serve(sandbox.path, "slurmctld", ["slurmctld", "-D"], sandbox.log("slurmctld"), address)
+    marked_processes.serve(sandbox.path, "slurmctld", ["slurmctld", "-D"], sandbox.log("slurmctld"), address)
 
 
 def _end_daemon(scene: Scene, part: str, command: str) -> None:
     folder = Path(scene.stage.environment["XDG_STATE_HOME"]) / "clusterctl" / "sandbox"
-    found = [process for process in processes.find(folder) if (process.part, process.command) == (part, command)]
+    found = [process for process in marked_processes.find(folder) if (process.part, process.command) == (part, command)]
     assert found
-    processes.end(found)
+    marked_processes.end(found)
 
 
 def preempt(scene: Scene) -> None:

@@ -9,7 +9,7 @@ from support.sandbox_fixture import RunningSandbox
 from support.scenario import wait_until
 
 from clusterctl.sandbox import lifecycle
-from clusterctl.sandbox.record import Request
+from clusterctl.sandbox.description import SandboxRequest
 
 
 def test_a_batch_script_runs_two_tasks_on_each_of_two_nodes(sandbox: RunningSandbox, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_the_number_of_a_job_was_never_one_of_an_earlier_sandbox(sandbox: Runnin
 
 @pytest.mark.long
 def test_an_urgent_job_takes_the_node_of_a_preemptable_one(sandbox_home: RunningSandbox) -> None:
-    lifecycle.up(sandbox_home.folder, Request(nodes=1))
+    lifecycle.up(sandbox_home.folder, SandboxRequest(nodes=1))
     words = ["--exclusive", "--requeue", "--output=/dev/null"]
     job = sandbox_home.call("sbatch", "--parsable", "--partition=preemptable", *words, "--wrap=sleep 300").strip()
     wait_until(lambda: "RUNNING" in sandbox_home.call("squeue", "--job", job, "--format=%T"), 20)

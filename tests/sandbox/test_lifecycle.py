@@ -14,18 +14,18 @@ from support.scenario import wait_until
 
 from clusterctl.errors import SlurmError, UsageError
 from clusterctl.runs.files import read_json, write_json
-from clusterctl.sandbox import lifecycle, network, processes
+from clusterctl.sandbox import lifecycle, marked_processes, network
 from clusterctl.sandbox.cgroups import check_cgroups
-from clusterctl.sandbox.files import write_files
-from clusterctl.sandbox.record import Request, Sandbox, current
+from clusterctl.sandbox.daemon_files import write_files
+from clusterctl.sandbox.description import Sandbox, SandboxRequest, current
 
-TWO = Request(nodes=2)
+TWO = SandboxRequest(nodes=2)
 
 
 def leftovers(room: RunningSandbox) -> list[str]:
     """Everything on this machine that belongs to the sandbox."""
     mark = str(room.folder).encode()
-    found = [str(process) for process in processes.find(room.folder)]
+    found = [str(process) for process in marked_processes.find(room.folder)]
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             content = (entry / "cmdline").read_bytes() + (entry / "mountinfo").read_bytes()
@@ -39,7 +39,7 @@ def leftovers(room: RunningSandbox) -> list[str]:
 
 
 def kill(room: RunningSandbox, part: str, command: str) -> None:
-    victim = next(p for p in processes.find(room.folder) if p.part == part and p.command.startswith(command))
+    victim = next(p for p in marked_processes.find(room.folder) if p.part == part and p.command.startswith(command))
     os.kill(victim.pid, signal.SIGKILL)
     wait_until(lambda: not victim.alive(), 5)
 
@@ -57,17 +57,17 @@ def test_up_makes_four_nodes_and_down_leaves_nothing_of_what_ran_on_them(sandbox
 @pytest.mark.long
 def test_ten_ups_and_downs_in_a_row_leave_nothing(sandbox_home: RunningSandbox) -> None:
     for _ in range(10):
-        assert lifecycle.up(sandbox_home.folder, Request())[1]
+        assert lifecycle.up(sandbox_home.folder, SandboxRequest())[1]
         lifecycle.down(sandbox_home.folder)
         assert leftovers(sandbox_home) == []
 
 
 def test_up_leaves_a_sandbox_alone_that_is_up(sandbox_home: RunningSandbox) -> None:
     lifecycle.up(sandbox_home.folder, TWO)
-    before = set(processes.find(sandbox_home.folder))
+    before = set(marked_processes.find(sandbox_home.folder))
     done = sandbox_home.clusterctl("sandbox", "up", "--nodes", "3")
     assert (done.returncode, "up already: sandbox: 2 nodes" in done.stderr) == (0, True)
-    assert before <= set(processes.find(sandbox_home.folder))
+    assert before <= set(marked_processes.find(sandbox_home.folder))
 
 
 def test_down_says_when_there_is_nothing_to_end(sandbox_home: RunningSandbox) -> None:
@@ -109,7 +109,7 @@ def test_status_names_the_daemon_that_is_missing(sandbox_home: RunningSandbox) -
 def test_an_up_that_was_killed_half_way_leaves_nothing_after_down(sandbox_home: RunningSandbox) -> None:
     argv = [sys.executable, "-m", "clusterctl", "sandbox", "up"]
     with subprocess.Popen(argv, env=sandbox_home.environment) as process:
-        wait_until(lambda: len(processes.find(sandbox_home.folder)) > 2, 20)
+        wait_until(lambda: len(marked_processes.find(sandbox_home.folder)) > 2, 20)
         process.kill()
     assert current(sandbox_home.folder) is None
     assert lifecycle.down(sandbox_home.folder)
@@ -127,7 +127,7 @@ def test_files_of_before_a_reboot_are_no_sandbox_and_no_obstacle(sandbox_home: R
     lifecycle.up(sandbox_home.folder, TWO)
     record = sandbox_home.folder / "sandbox.json"
     before = read_json(record)
-    processes.end(processes.find(sandbox_home.folder))
+    marked_processes.end(marked_processes.find(sandbox_home.folder))
     write_json(record, before | {"boot_id": "another"})
     assert current(sandbox_home.folder) is None
     done = sandbox_home.clusterctl("submit", "command", "--cluster", "sandbox")
@@ -146,7 +146,7 @@ def test_a_daemon_that_does_not_start_is_named_with_its_last_words(
     with pytest.raises(SlurmError, match="munged ended at once: .*key"):
         lifecycle.up(sandbox_home.folder, TWO)
     assert current(sandbox_home.folder) is None
-    assert processes.find(sandbox_home.folder) == []
+    assert marked_processes.find(sandbox_home.folder) == []
 
 
 def test_two_sandboxes_live_side_by_side(sandbox: RunningSandbox, sandbox_home: RunningSandbox) -> None:
@@ -161,17 +161,17 @@ def test_without_namespaces_all_nodes_are_this_host(sandbox_home: RunningSandbox
     lifecycle.up(sandbox_home.folder, TWO, namespaces=False)
     assert len(sandbox_home.call("srun", "--nodes=2", "--ntasks-per-node=2", "hostname").split()) == 4
     sandbox_home.call("sbatch", "--nodes=2", "--output=/dev/null", "--wrap=srun sleep 600")
-    wait_until(lambda: [p for p in processes.find(sandbox_home.folder) if p.command == "sleep"], 20)
+    wait_until(lambda: [p for p in marked_processes.find(sandbox_home.folder) if p.command == "sleep"], 20)
     done = sandbox_home.clusterctl("sandbox", "node", "cut", "node1")
     assert (done.returncode, "none can be cut off" in done.stderr) == (2, True)
     assert sandbox_home.clusterctl("sandbox", "node", "off", "node1").returncode == 0
-    assert {p.part for p in processes.find(sandbox_home.folder) if p.command == "sleep"} == {"node2"}
+    assert {p.part for p in marked_processes.find(sandbox_home.folder) if p.command == "sleep"} == {"node2"}
     lifecycle.down(sandbox_home.folder)
     assert leftovers(sandbox_home) == []
 
 
 def test_accounting_remembers_jobs_and_their_scripts(sandbox_home: RunningSandbox) -> None:
-    lifecycle.up(sandbox_home.folder, Request(nodes=1, accounting=True))
+    lifecycle.up(sandbox_home.folder, SandboxRequest(nodes=1, accounting=True))
     job = sandbox_home.call("sbatch", "--parsable", "--output=/dev/null", "--wrap=exit 3").strip()
     asked = ["sacct", "--allocations", "--noheader", "--parsable2", "--jobs", job, "--format=State,ExitCode"]
     wait_until(lambda: sandbox_home.call(*asked) == "FAILED|3:0\n", 20)
@@ -181,7 +181,7 @@ def test_accounting_remembers_jobs_and_their_scripts(sandbox_home: RunningSandbo
 
 
 def test_control_groups_confine_tasks_to_their_gpus_and_go_with_the_sandbox(sandbox_home: RunningSandbox) -> None:
-    request = Request(nodes=1, gpus_per_node=2, cgroups=True)
+    request = SandboxRequest(nodes=1, gpus_per_node=2, cgroups=True)
     try:
         check_cgroups()
     except UsageError:  # this kernel offers version 2 alone: then nothing is started

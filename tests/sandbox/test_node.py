@@ -9,19 +9,23 @@ import pytest
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import wait_until
 
-from clusterctl.sandbox import lifecycle, processes
-from clusterctl.sandbox.record import Request, current
+from clusterctl.sandbox import lifecycle, marked_processes
+from clusterctl.sandbox.description import SandboxRequest, current
 
 
 @pytest.fixture
 def own(sandbox_home: RunningSandbox) -> RunningSandbox:
     """Two nodes of the test's own to ill-treat."""
-    lifecycle.up(sandbox_home.folder, Request(nodes=2))
+    lifecycle.up(sandbox_home.folder, SandboxRequest(nodes=2))
     return sandbox_home
 
 
-def sleepers(own: RunningSandbox) -> list[processes.Process]:
-    return [process for process in processes.find(own.folder) if process.command == "sleep" and process.part == "node1"]
+def sleepers(own: RunningSandbox) -> list[marked_processes.Process]:
+    return [
+        process
+        for process in marked_processes.find(own.folder)
+        if process.command == "sleep" and process.part == "node1"
+    ]
 
 
 def reached(own: RunningSandbox, node: str) -> bool:

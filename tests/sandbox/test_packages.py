@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.errors import SlurmError
+from clusterctl.sandbox.description import SandboxRequest
 from clusterctl.sandbox.packages import check_packages
-from clusterctl.sandbox.record import Request
 
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "ip", "unshare", "slurmdbd", "mariadbd", "mariadb-install-db")
 
@@ -22,18 +22,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_nothing_is_said_when_all_is_there(folder: Path) -> None:
-    check_packages(Request(accounting=True), str(folder))
+    check_packages(SandboxRequest(accounting=True), str(folder))
 
 
 def test_the_hint_names_the_missing_packages_and_no_others(folder: Path) -> None:
     for name in ("munged", "slurmd", "mariadbd", "mariadb-install-db"):
         (folder / name).unlink()
     with pytest.raises(SlurmError) as caught:
-        check_packages(Request(accounting=True), str(folder))
+        check_packages(SandboxRequest(accounting=True), str(folder))
     assert caught.value.message == "not installed here: munged, slurmd, mariadbd, mariadb-install-db"
     assert caught.value.hint == "apt-get install -y --no-install-recommends munge slurmd mariadb-server"
 
 
 def test_the_database_is_needed_for_accounting_alone(folder: Path) -> None:
     (folder / "mariadbd").unlink()
-    check_packages(Request(), str(folder))
+    check_packages(SandboxRequest(), str(folder))

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.config import cache_folder, shipped_folder
-from clusterctl.containers.build import EXTRAS, Request, build
+from clusterctl.containers.build import EXTRAS, BuildRequest, build
 from clusterctl.containers.engine import Engine, find_engine
 from clusterctl.containers.project_wheel import write_project_wheel
 from clusterctl.containers.wheelhouse import wanted
@@ -54,7 +54,7 @@ def cpu_image(image_engine: Engine, tmp_path_factory: pytest.TempPathFactory) ->
     sqsh = folder / f"{name}.sqsh"
 
     def work(_: Path) -> None:
-        build(Request(name=name, base="bootstrap"), image_engine, folder, cache_folder(), PYTHON, Quiet())
+        build(BuildRequest(name=name, base="bootstrap"), image_engine, folder, cache_folder(), PYTHON, Quiet())
 
     once(lambda: sqsh.exists(), sqsh, work)
     os.utime(sqsh)

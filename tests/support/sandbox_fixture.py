@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.errors import SlurmError
-from clusterctl.sandbox import lifecycle, processes
+from clusterctl.sandbox import lifecycle, marked_processes
+from clusterctl.sandbox.description import SandboxRequest
 from clusterctl.sandbox.packages import check_packages
-from clusterctl.sandbox.record import Request
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class RunningSandbox:
     @contextmanager
     def paused(self, part: str) -> Iterator[None]:
         """A daemon that is there and does not answer."""
-        found = [process for process in processes.find(self.folder) if process.part == part]
+        found = [process for process in marked_processes.find(self.folder) if process.part == part]
         for process in found:
             os.kill(process.pid, signal.SIGSTOP)
         try:
@@ -74,7 +74,7 @@ def sandbox() -> Iterator[RunningSandbox]:
     """Four nodes with four GPUs each, up for the whole session. Skipped only where no Slurm can be had."""
     with _home() as home:
         running = RunningSandbox(home)
-        lifecycle.up(running.folder, Request(nodes=4, gpus_per_node=4))
+        lifecycle.up(running.folder, SandboxRequest(nodes=4, gpus_per_node=4))
         try:
             yield running
         finally:
@@ -98,7 +98,7 @@ def _home() -> Iterator[Path]:
     try:
         if os.geteuid() != 0:
             raise SlurmError("only root can make nodes")
-        check_packages(Request(accounting=True))
+        check_packages(SandboxRequest(accounting=True))
     except SlurmError as error:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no real Slurm: {error.message}")
     home = Path(tempfile.mkdtemp(prefix="sandbox-", dir="/tmp"))

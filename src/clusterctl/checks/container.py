@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.containers.environment import overridden
+from clusterctl.containers.image_environment import overridden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

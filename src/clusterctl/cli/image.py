@@ -77,7 +77,7 @@ def build(
       clusterctl image build
       clusterctl image build mine --base bootstrap --output .
     """
-    from clusterctl.containers.build import Request
+    from clusterctl.containers.build import BuildRequest
     from clusterctl.containers.build import build as build_image
     from clusterctl.containers.engine import find_engine
     from clusterctl.display.progress import shown
@@ -87,7 +87,7 @@ def build(
     kind = "gpu" if gpu else "cpu"
     state = git_state(shipped_folder())
     commit = state[0]["commit"] + ("-dirty" if state[0]["dirty"] else "") if state else ""
-    request = Request(
+    request = BuildRequest(
         name=name or f"clusterctl-{kind}", kind=kind, base=base, replacing=replacing, commit=commit, fresh=fresh
     )
     found = find_engine(engine)

@@ -11,11 +11,11 @@ import click
 from clusterctl.errors import SlurmError
 from clusterctl.sandbox import lifecycle
 from clusterctl.sandbox import node as power
-from clusterctl.sandbox.record import Request, current, sandbox_folder
+from clusterctl.sandbox.description import SandboxRequest, current, sandbox_folder
 
 if TYPE_CHECKING:
-    from clusterctl.sandbox.lifecycle import Status
-    from clusterctl.sandbox.record import Sandbox
+    from clusterctl.sandbox.description import Sandbox
+    from clusterctl.sandbox.lifecycle import SandboxStatus
 
 NODE_COMMANDS = {"on": power.switch_on, "off": power.switch_off, "cut": power.cut, "join": power.join}
 MOST_NODES = 200  # addresses end in the node's number
@@ -54,7 +54,7 @@ def up(nodes: int, gpus_per_node: int, accounting: bool, cgroups: bool, kill_wai
       clusterctl sandbox up --nodes 2 --gpus-per-node 4 --accounting
     """
     began = time.monotonic()
-    request = Request(
+    request = SandboxRequest(
         nodes=nodes, gpus_per_node=gpus_per_node, accounting=accounting, cgroups=cgroups, kill_wait=kill_wait
     )
     found, started = lifecycle.up(sandbox_folder(), request)
@@ -130,7 +130,7 @@ def _described(sandbox: Sandbox) -> str:
     return f"sandbox: {', '.join(filter(None, parts))}"
 
 
-def _record(found: Status) -> dict[str, object]:
+def _record(found: SandboxStatus) -> dict[str, object]:
     record: dict[str, object] = {"schema_version": 1, "up": found.sandbox is not None and not found.missing}
     if found.sandbox:
         record |= {

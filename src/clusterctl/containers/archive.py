@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from clusterctl.containers.layers import BadArchive
+from clusterctl.containers.image_layers import BadArchive
 from clusterctl.errors import ImageError
 
 if TYPE_CHECKING:

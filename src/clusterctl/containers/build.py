@@ -37,7 +37,7 @@ print(json.dumps({"python": python, "torch": version("torch"), "pyg": version("t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class BuildRequest:
     """What to build. Raises UsageError for a name that no flag could carry."""
 
     name: str
@@ -62,7 +62,7 @@ class Base:
     pyg: str | None
 
 
-def build(request: Request, engine: Engine, folder: Path, cache: Path, python: str, progress: Progress) -> Image:
+def build(request: BuildRequest, engine: Engine, folder: Path, cache: Path, python: str, progress: Progress) -> Image:
     """Build `request` with `engine` and leave it in the image folder `folder`.
 
     `cache` keeps wheels and what is known of base images; `python` is the minor version of a bootstrapped base.
@@ -100,7 +100,7 @@ def packed(engine: Engine, reference: str, name: str, source: str, folder: Path,
         return keep(members_of_stream(stream), config, name, source, folder, progress)
 
 
-def _base(request: Request, engine: Engine, cache: Path, python: str, progress: Progress) -> Base:
+def _base(request: BuildRequest, engine: Engine, cache: Path, python: str, progress: Progress) -> Base:
     """The base image, there and asked what it brings. Raises ImageError."""
     reference = request.base or DEFAULT_BASES[request.kind]
     if reference == BOOTSTRAP:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from clusterctl.containers.environment import inside, parse_environment
+from clusterctl.containers.image_environment import inside, parse_environment
 from clusterctl.containers.namespaces import enter
 from clusterctl.containers.unpacked import hold, release
 from clusterctl.containers.view import View

@@ -15,9 +15,9 @@ from clusterctl.containers.archive import open_archive
 from clusterctl.containers.engine import Engine, find_engine, follow
 from clusterctl.containers.engine_errors import explain
 from clusterctl.containers.folder import SUFFIX, Image, check_name, imported, is_squashfs, publish, sha256_of
-from clusterctl.containers.image import check_image, name_of
+from clusterctl.containers.image_record import ImageRecord, PackageScan, environment_of, read_record
 from clusterctl.containers.keep import keep
-from clusterctl.containers.record import ImageRecord, Inventory, environment_of, read_record
+from clusterctl.containers.references import check_image, name_of
 from clusterctl.containers.squashfs import COMPRESSION, members_of, members_of_stream
 from clusterctl.errors import ImageError, NotFoundError
 from clusterctl.runs.once import once
@@ -124,7 +124,7 @@ def _enroot(enroot: str, reference: str, name: str, place: Path, folder: Path, p
 
 def _published(sqsh: Path, name: str, source: str, folder: Path) -> Image:
     """The finished squashfs `sqsh` under its name, described by what is in it."""
-    inventory = Inventory()
+    inventory = PackageScan()
     for line in _unsquashfs("-d", "", "-l", str(sqsh)).splitlines():
         inventory.see(line.removeprefix("/"))
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.containers.folder import Image, check_name, publish, sha256_of
-from clusterctl.containers.record import ImageRecord, Inventory, environment_of
+from clusterctl.containers.image_record import ImageRecord, PackageScan, environment_of
 from clusterctl.containers.squashfs import pack
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def keep(
     """Write `members` and `config` as the image `name` of `folder`. Raises ImageError."""
     check_name(name)
     folder.mkdir(parents=True, exist_ok=True)
-    inventory = Inventory()
+    inventory = PackageScan()
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder) as place:
         sqsh = Path(place, "image.sqsh")
         pack(members, config, sqsh, seen=inventory.see, progress=progress.advance)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.containers.image import check_image
 from clusterctl.containers.mounts import Mount
+from clusterctl.containers.references import check_image
 from clusterctl.containers.view import View
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from io import BytesIO
 from typing import IO, TYPE_CHECKING, cast
 
-from clusterctl.containers.layers import DEVICES, BadArchive, linked_parts_of, merge, parts_of
+from clusterctl.containers.image_layers import DEVICES, BadArchive, linked_parts_of, merge, parts_of
 from clusterctl.errors import ImageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.containers.archive import Archive, ImageConfig
-    from clusterctl.containers.layers import Content
+    from clusterctl.containers.image_layers import Content
 
 # zstd at level 3 is 14 times as fast as enroot's default, and half the size (docs/benchmarks.md).
 COMPRESSION = ("-comp", "zstd", "-Xcompression-level", "3", "-b", "1M")

@@ -13,7 +13,7 @@ from clusterctl.errors import ClusterctlError, SlurmError
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.sbatch import SlurmRefused, estimate_start
 from clusterctl.runs.files import read_json
-from clusterctl.slurm.waiting import WaitingJob
+from clusterctl.slurm.pending_job import WaitingJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

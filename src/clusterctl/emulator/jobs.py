@@ -14,15 +14,15 @@ import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterctl.emulator import fifo, processes
-from clusterctl.emulator.request import Request
+from clusterctl.emulator import fifo, process_trees
+from clusterctl.emulator.job_request import JobRequest
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from clusterctl.emulator.machine import Machine
+    from clusterctl.emulator.virtual_cluster import Machine
 
 KEPT_SECONDS = 86400
 _ANSWER_SECONDS = 10.0
@@ -31,7 +31,7 @@ UNKNOWN_JOB = "Invalid job id specified"
 JOB_MARK = "CLUSTERCTL_EMULATOR_JOB"  # in the environment of every process of a job: its folder
 
 
-class State(StrEnum):
+class EmulatedState(StrEnum):
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     COMPLETING = "COMPLETING"
@@ -44,13 +44,13 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        return self not in (State.PENDING, State.RUNNING, State.COMPLETING)
+        return self not in (EmulatedState.PENDING, EmulatedState.RUNNING, EmulatedState.COMPLETING)
 
 
-class Record(NamedTuple):
+class JobRecord(NamedTuple):
     """What became of a job so far. Times are seconds since the epoch; `status` is a raw wait status."""
 
-    state: State
+    state: EmulatedState
     reason: str
     submitted: float
     started: float | None = None
@@ -63,10 +63,10 @@ class Record(NamedTuple):
     @property
     def in_line(self) -> bool:
         """Whether the job stands in the queue, before those of lower tiers and those with higher ids."""
-        return self.state is State.PENDING and self.reason in ("None", "Priority", "Resources")
+        return self.state is EmulatedState.PENDING and self.reason in ("None", "Priority", "Resources")
 
 
-class Job:
+class EmulatedJob:
     """The folder of one job."""
 
     def __init__(self, folder: Path) -> None:
@@ -77,8 +77,8 @@ class Job:
         self.step_names = folder / "names"
 
     @property
-    def request(self) -> Request:
-        return Request(**_read(self.folder / "request.json"))
+    def request(self) -> JobRequest:
+        return JobRequest(**_read(self.folder / "request.json"))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -87,11 +87,11 @@ class Job:
         return environment
 
     @property
-    def record(self) -> Record:
+    def record(self) -> JobRecord:
         values = _read(self.folder / "record.json")
-        return Record(**{**values, "state": State(values["state"])})
+        return JobRecord(**{**values, "state": EmulatedState(values["state"])})
 
-    def write(self, record: Record) -> None:
+    def write(self, record: JobRecord) -> None:
         write_aside(self.folder / "record.json", record._asdict())
 
     @property
@@ -118,33 +118,33 @@ class Job:
             mailbox.unlink()
 
 
-def live_steps(job: Job) -> list[tuple[int, str]]:
+def live_steps(job: EmulatedJob) -> list[tuple[int, str]]:
     """The number and the name of each srun that runs."""
     numbers = sorted(int(step.name) for step in job.steps.iterdir() if fifo.has_reader(step))
     names = {path.name: path.read_text() for path in job.step_names.iterdir()}
     return [(number, names.get(str(number), "")) for number in numbers]
 
 
-def all_jobs(machine: Machine) -> list[Job]:
+def all_jobs(machine: Machine) -> list[EmulatedJob]:
     """Every job that is known, the oldest first."""
     try:
         ids = sorted(int(folder.name) for folder in machine.jobs.iterdir() if folder.name.isdigit())
     except FileNotFoundError:
         return []
-    return [Job(machine.jobs / str(number)) for number in ids]
+    return [EmulatedJob(machine.jobs / str(number)) for number in ids]
 
 
-def find(machine: Machine, job_id: str) -> Job:
+def find(machine: Machine, job_id: str) -> EmulatedJob:
     """Raises SlurmError for an id that is unknown."""
     folder = machine.jobs / job_id
     if not (job_id.isascii() and job_id.isdigit() and folder.is_dir()):
         raise SlurmError(UNKNOWN_JOB)
-    return Job(folder)
+    return EmulatedJob(folder)
 
 
 def publish(
-    machine: Machine, request: Request, environment: dict[str, str], script: bytes, record: Record
-) -> tuple[Job, int]:
+    machine: Machine, request: JobRequest, environment: dict[str, str], script: bytes, record: JobRecord
+) -> tuple[EmulatedJob, int]:
     """Make a new job, whole at once, under the next free id; returns it with its pipe, held open."""
     machine.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = machine.jobs / f".new-{os.getpid()}-{time.time_ns()}"
@@ -164,13 +164,13 @@ def publish(
             aside.rename(folder)
         except OSError:  # taken meanwhile: a folder with content cannot be renamed over
             continue
-        return Job(folder), control
+        return EmulatedJob(folder), control
 
 
 def nudge(machine: Machine) -> None:
     """Have all waiting jobs look for slots."""
     for job in all_jobs(machine):
-        if job.is_supervised and job.record.state is State.PENDING:
+        if job.is_supervised and job.record.state is EmulatedState.PENDING:
             fifo.send(job.control, "-", "nudge")
 
 
@@ -182,8 +182,8 @@ def bury_lost(machine: Machine) -> None:
     """
     for job in all_jobs(machine):
         if job.control.exists() and not job.is_supervised and not job.record.state.ended:
-            processes.kill_marked(f"{JOB_MARK}={job.folder}")
-            job.write(job.record._replace(state=State.NODE_FAIL, reason="NodeDown", ended=time.time()))
+            process_trees.kill_marked(f"{JOB_MARK}={job.folder}")
+            job.write(job.record._replace(state=EmulatedState.NODE_FAIL, reason="NodeDown", ended=time.time()))
             job.control.unlink(missing_ok=True)
             nudge(machine)
 

@@ -7,7 +7,7 @@ import pwd
 import re
 import time
 
-from clusterctl.emulator.machine import node_name
+from clusterctl.emulator.virtual_cluster import node_name
 
 _SYMBOL = re.compile(r"%(\d*)(.)", re.DOTALL)
 

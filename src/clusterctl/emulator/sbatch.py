@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.emulator import jobs
-from clusterctl.emulator.jobs import HELD, JOB_MARK, Record, State
+from clusterctl.emulator.job_request import SBATCH, make_request, refuse_impossible, script_options
+from clusterctl.emulator.jobs import HELD, JOB_MARK, EmulatedState, JobRecord
 from clusterctl.emulator.output import shown_time
-from clusterctl.emulator.request import SBATCH, make_request, refuse_impossible, script_options
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
-    from clusterctl.emulator.jobs import Job
-    from clusterctl.emulator.machine import Machine
+    from clusterctl.emulator.jobs import EmulatedJob
+    from clusterctl.emulator.virtual_cluster import Machine
 
 
 def main(machine: Machine, arguments: list[str]) -> int:
@@ -40,7 +40,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
         return 0
     jobs.bury_lost(machine)
     jobs.forget_old(machine)
-    record = Record(State.PENDING, HELD if "hold" in options else "None", time.time())
+    record = JobRecord(EmulatedState.PENDING, HELD if "hold" in options else "None", time.time())
     job, control = jobs.publish(machine, request, dict(os.environ), script, record)
     _start_supervisor(machine, job, control)
     print(job.id if "parsable" in options else f"Submitted batch job {job.id}")
@@ -58,7 +58,7 @@ def _read(words: list[str]) -> tuple[str, bytes]:
         raise SlurmError(f"Unable to open file {path}: {error.strerror}") from None
 
 
-def _start_supervisor(machine: Machine, job: Job, control: int) -> None:
+def _start_supervisor(machine: Machine, job: EmulatedJob, control: int) -> None:
     """A process of its own that outlives this command. Its standard input is the job's pipe, open all the way."""
     log = os.fspath(job.folder / "supervisor.log")
     python = [sys.executable, "-X", "utf8", "-I", "-S"]

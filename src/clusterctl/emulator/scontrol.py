@@ -9,12 +9,12 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterctl.emulator import jobs
-from clusterctl.emulator.machine import node_list, node_name
 from clusterctl.emulator.stand_in import VERSION
+from clusterctl.emulator.virtual_cluster import node_list, node_name
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
-    from clusterctl.emulator.machine import Machine
+    from clusterctl.emulator.virtual_cluster import Machine
 
 
 def main(machine: Machine, arguments: list[str]) -> int:

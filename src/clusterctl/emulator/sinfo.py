@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.emulator import jobs, slots
 from clusterctl.emulator.columns import long_format
-from clusterctl.emulator.machine import node_name
+from clusterctl.emulator.job_request import DEFAULT_PARTITION
 from clusterctl.emulator.options import Options
-from clusterctl.emulator.request import DEFAULT_PARTITION
+from clusterctl.emulator.virtual_cluster import node_name
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.emulator.machine import Machine
+    from clusterctl.emulator.virtual_cluster import Machine
 
 _SINFO = Options("noheader/h Node/N Format=/O")
 
 
-class Row(NamedTuple):
+class NodeRow(NamedTuple):
     """A node: what it has, what is free of it, and why it is down, if it is."""
 
     node: int
@@ -40,37 +40,37 @@ def main(machine: Machine, arguments: list[str]) -> int:
     free = {slot.node: slot for slot in slots.free_slots(machine, held)}
     for node in range(1, machine.nodes + 1):
         marker = machine.down_marker(node)
-        print(columns(Row(node, machine, free.get(node), marker.read_text() if marker.exists() else "none")))
+        print(columns(NodeRow(node, machine, free.get(node), marker.read_text() if marker.exists() else "none")))
     return 0
 
 
-def _state(row: Row) -> str:
+def _state(row: NodeRow) -> str:
     if row.free is None:
         return "down"
     used = _cpus_used(row)
     return "idle" if not used else "mixed" if used < row.machine.cpus_per_node else "allocated"
 
 
-def _cpus_used(row: Row) -> int:
+def _cpus_used(row: NodeRow) -> int:
     return row.machine.cpus_per_node - row.free.cpus if row.free else 0
 
 
-def _cpus(row: Row) -> str:
+def _cpus(row: NodeRow) -> str:
     total, used = row.machine.cpus_per_node, _cpus_used(row)
     idle, other = (total - used, 0) if row.free else (0, total)
     return f"{used}/{idle}/{other}/{total}"
 
 
-def _gres(row: Row) -> str:
+def _gres(row: NodeRow) -> str:
     return f"gpu:{row.machine.gpus_per_node}" if row.machine.gpus_per_node else "(null)"
 
 
-def _gres_used(row: Row) -> str:
+def _gres_used(row: NodeRow) -> str:
     return f"gpu:{row.machine.gpus_per_node - len(row.free.gpus) if row.free else 0}"
 
 
 # The emulator keeps no account of memory: as on a cluster that does not, all of it is free.
-_FIELDS: dict[str, Callable[[Row], str]] = {
+_FIELDS: dict[str, Callable[[NodeRow], str]] = {
     "allocmem": lambda row: "0",  # noqa: ARG005
     "available": lambda row: "up",  # noqa: ARG005
     "cpusstate": _cpus,

@@ -8,15 +8,15 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.emulator.jobs import State, all_jobs
-from clusterctl.emulator.request import PREEMPTABLE, TIERS
+from clusterctl.emulator.job_request import PREEMPTABLE, TIERS
+from clusterctl.emulator.jobs import EmulatedState, all_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from clusterctl.emulator.jobs import Job, Record
-    from clusterctl.emulator.machine import Machine
-    from clusterctl.emulator.request import Request
+    from clusterctl.emulator.job_request import JobRequest
+    from clusterctl.emulator.jobs import EmulatedJob, JobRecord
+    from clusterctl.emulator.virtual_cluster import Machine
 
 
 _YEAR_SECONDS = 365 * 86400
@@ -55,7 +55,7 @@ def lease(machine: Machine) -> Iterator[None]:
         yield
 
 
-def is_behind(machine: Machine, job: Job) -> bool:
+def is_behind(machine: Machine, job: EmulatedJob) -> bool:
     """Whether a job of a higher tier, or one of the same with a lower id, stands in line.
 
     Looks from the nearest one down: most jobs wait for it.
@@ -66,7 +66,7 @@ def is_behind(machine: Machine, job: Job) -> bool:
     return any((-other.request.tier, other.id) < (-tier, job.id) for other in waiting)
 
 
-def place(machine: Machine, job: Job) -> Placement | None:
+def place(machine: Machine, job: EmulatedJob) -> Placement | None:
     """The slots for `job`, if there is room now. To be called, and acted on, under the lease."""
     others = (
         (other.request, other.record) for other in all_jobs(machine) if other.id != job.id and other.is_supervised
@@ -74,12 +74,13 @@ def place(machine: Machine, job: Job) -> Placement | None:
     return choose(machine, job.request, free_slots(machine, others))
 
 
-def victims(machine: Machine, job: Job) -> list[Job]:
+def victims(machine: Machine, job: EmulatedJob) -> list[EmulatedJob]:
     """The running jobs that must make room for `job`: of the preemptable ones the newest, and no more than it takes."""
     if job.request.tier <= TIERS[PREEMPTABLE]:
         return []
     holding = [(other, other.request, other.record) for other in all_jobs(machine) if other.is_supervised]
-    holding = [each for each in holding if each[2].state is State.RUNNING]  # what is COMPLETING makes room already
+    # What is COMPLETING makes room already.
+    holding = [each for each in holding if each[2].state is EmulatedState.RUNNING]
     yielding = [each for each in reversed(holding) if each[1].partition == PREEMPTABLE]
     for number in range(len(yielding) + 1):
         going = yielding[:number]
@@ -89,12 +90,12 @@ def victims(machine: Machine, job: Job) -> list[Job]:
     return []
 
 
-def could_be_placed(machine: Machine, request: Request) -> bool:
+def could_be_placed(machine: Machine, request: JobRequest) -> bool:
     """Whether the nodes that are up would do if they were empty."""
     return choose(machine, request, free_slots(machine, [])) is not None
 
 
-def estimated_start(machine: Machine, request: Request, now: float) -> float:
+def estimated_start(machine: Machine, request: JobRequest, now: float) -> float:
     """When there would be room for `request` if every job ran to its time limit; jobs that wait are not weighed.
 
     As `sbatch --test-only` of Slurm 22.05 does. A job without a limit ends in a year.
@@ -108,7 +109,7 @@ def estimated_start(machine: Machine, request: Request, now: float) -> float:
     return now + _YEAR_SECONDS
 
 
-def free_slots(machine: Machine, jobs: Iterable[tuple[Request, Record]]) -> list[Free]:
+def free_slots(machine: Machine, jobs: Iterable[tuple[JobRequest, JobRecord]]) -> list[Free]:
     """What `jobs` leave of each node that is up."""
     cpus = dict.fromkeys(range(1, machine.nodes + 1), machine.cpus_per_node)
     gpus = {node: set(machine.gpu_indices(node)) for node in cpus}
@@ -120,7 +121,7 @@ def free_slots(machine: Machine, jobs: Iterable[tuple[Request, Record]]) -> list
     return [Free(node, cpus[node], sorted(gpus[node])) for node in cpus if not machine.down_marker(node).exists()]
 
 
-def choose(machine: Machine, request: Request, free: list[Free]) -> Placement | None:
+def choose(machine: Machine, request: JobRequest, free: list[Free]) -> Placement | None:
     """The first nodes with room, and their first GPUs."""
     cpus, gpus = _cpus_of(machine, request), request.gpus_per_node
     chosen = [node for node in free if node.cpus >= cpus and len(node.gpus) >= gpus][: request.nodes]
@@ -129,6 +130,6 @@ def choose(machine: Machine, request: Request, free: list[Free]) -> Placement | 
     return Placement([node.node for node in chosen], [node.gpus[:gpus] for node in chosen])
 
 
-def _cpus_of(machine: Machine, request: Request) -> int:
+def _cpus_of(machine: Machine, request: JobRequest) -> int:
     """The CPUs that a job takes of each of its nodes."""
     return machine.cpus_per_node if request.exclusive else request.cpus_on_each

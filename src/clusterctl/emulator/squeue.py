@@ -8,39 +8,39 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.emulator import jobs
 from clusterctl.emulator.columns import cell, long_format
-from clusterctl.emulator.jobs import State
-from clusterctl.emulator.machine import node_list
+from clusterctl.emulator.jobs import EmulatedState
 from clusterctl.emulator.options import Options
 from clusterctl.emulator.output import shown_time, user_name
+from clusterctl.emulator.virtual_cluster import node_list
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.emulator.jobs import Record
-    from clusterctl.emulator.machine import Machine
-    from clusterctl.emulator.request import Request
+    from clusterctl.emulator.job_request import JobRequest
+    from clusterctl.emulator.jobs import JobRecord
+    from clusterctl.emulator.virtual_cluster import Machine
 
 _SQUEUE = Options("me user=/u noheader/h states=/t jobs=/j steps/s Format=/O format=/o")
 _SHOWN_SECONDS = 300  # after their end, as MinJobAge
 _CODES = {
-    State.PENDING: "PD",
-    State.RUNNING: "R",
-    State.COMPLETING: "CG",
-    State.COMPLETED: "CD",
-    State.FAILED: "F",
-    State.TIMEOUT: "TO",
-    State.CANCELLED: "CA",
-    State.NODE_FAIL: "NF",
-    State.PREEMPTED: "PR",
+    EmulatedState.PENDING: "PD",
+    EmulatedState.RUNNING: "R",
+    EmulatedState.COMPLETING: "CG",
+    EmulatedState.COMPLETED: "CD",
+    EmulatedState.FAILED: "F",
+    EmulatedState.TIMEOUT: "TO",
+    EmulatedState.CANCELLED: "CA",
+    EmulatedState.NODE_FAIL: "NF",
+    EmulatedState.PREEMPTED: "PR",
 }
 _DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 
 
-class Row(NamedTuple):
+class JobRow(NamedTuple):
     id: int
-    request: Request
-    record: Record
+    request: JobRequest
+    record: JobRecord
 
 
 def main(machine: Machine, arguments: list[str]) -> int:
@@ -68,18 +68,18 @@ def _show_steps(machine: Machine, options: dict[str, str]) -> None:
             print(row.replace("%j", name, 1))
 
 
-def _rows(machine: Machine, options: dict[str, str]) -> list[Row]:
+def _rows(machine: Machine, options: dict[str, str]) -> list[JobRow]:
     wanted = [jobs.find(machine, job_id) for job_id in options["jobs"].split(",")] if "jobs" in options else None
-    rows = [Row(job.id, job.request, job.record) for job in wanted or jobs.all_jobs(machine)]
+    rows = [JobRow(job.id, job.request, job.record) for job in wanted or jobs.all_jobs(machine)]
     states = _states(options.get("states", "PENDING,RUNNING,COMPLETING"))
     fresh = time.time() - _SHOWN_SECONDS
     mine = options.get("user", user_name()) == user_name()
     return [row for row in rows if mine and row.record.state in states and (row.record.ended or fresh) >= fresh]
 
 
-def _states(text: str) -> set[State]:
+def _states(text: str) -> set[EmulatedState]:
     if text.lower() == "all":
-        return set(State)
+        return set(EmulatedState)
     by_name = {name: state for state, code in _CODES.items() for name in (state.value, code)}
     words = text.split(",")
     if unknown := [word for word in words if word.upper() not in by_name]:
@@ -87,7 +87,7 @@ def _states(text: str) -> set[State]:
     return {by_name[word.upper()] for word in words}
 
 
-def _format(text: str) -> tuple[str, Callable[[Row], str]]:
+def _format(text: str) -> tuple[str, Callable[[JobRow], str]]:
     """`-o "%.18i %T"`: one letter a column, `.` to align right, a width to cut at."""
     unknown = [letter for _, _, letter in _PERCENT.findall(text) if letter not in _LETTERS]
     if unknown:
@@ -113,21 +113,21 @@ def _duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def _end(row: Row) -> float | None:
+def _end(row: JobRow) -> float | None:
     """When the job ended, or will at the latest."""
     started, limit = row.record.started, row.request.time_limit
     return row.record.ended or (started + limit if started and limit else None)
 
 
-def _used(row: Row) -> float:
+def _used(row: JobRow) -> float:
     return (row.record.ended or time.time()) - row.record.started if row.record.started else 0.0
 
 
-def _reason_or_nodes(row: Row) -> str:
-    return f"({row.record.reason})" if row.record.state is State.PENDING else node_list(row.record.nodes)
+def _reason_or_nodes(row: JobRow) -> str:
+    return f"({row.record.reason})" if row.record.state is EmulatedState.PENDING else node_list(row.record.nodes)
 
 
-_FIELDS: dict[str, Callable[[Row], str]] = {
+_FIELDS: dict[str, Callable[[JobRow], str]] = {
     "comment": lambda row: row.request.comment or "(null)",
     "dependency": lambda row: "(null)",  # noqa: ARG005 - the emulator has none
     "endtime": lambda row: _time(_end(row)),

@@ -12,17 +12,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from clusterctl.emulator import fifo, jobs, processes
-from clusterctl.emulator.environment import batch_environment, gpu_environment, task_environment
-from clusterctl.emulator.jobs import JOB_MARK, Job, State
-from clusterctl.emulator.machine import node_name
+from clusterctl.emulator import fifo, jobs, process_trees
+from clusterctl.emulator.job_request import count, spread
+from clusterctl.emulator.jobs import JOB_MARK, EmulatedJob, EmulatedState
 from clusterctl.emulator.options import Options
 from clusterctl.emulator.output import expand, open_output, symbols
-from clusterctl.emulator.request import count, spread
+from clusterctl.emulator.slurm_variables import batch_environment, gpu_environment, task_environment
+from clusterctl.emulator.virtual_cluster import node_name
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
-    from clusterctl.emulator.machine import Machine
+    from clusterctl.emulator.virtual_cluster import Machine
 
 _EFFECTIVE = """
     jobid= nodelist=/w pty job-name=/J nodes=/N ntasks=/n ntasks-per-node= cpus-per-task=/c kill-on-bad-exit?/K chdir=/D
@@ -41,35 +41,35 @@ def main(machine: Machine, arguments: list[str]) -> int:
         raise SlurmError("No command given to execute.")
     if "jobid" not in options and JOB_MARK not in os.environ:
         raise SlurmError("the emulator runs steps inside a job alone: --jobid names one")
-    job = jobs.find(machine, options["jobid"]) if "jobid" in options else Job(Path(os.environ[JOB_MARK]))
+    job = jobs.find(machine, options["jobid"]) if "jobid" in options else EmulatedJob(Path(os.environ[JOB_MARK]))
     if "jobid" in options:
         jobs.bury_lost(machine)
         os.environ.update(_of_the_job(machine, job))
-    if job.record.state is not State.RUNNING:
+    if job.record.state is not EmulatedState.RUNNING:
         raise SlurmError(f"Unable to create step for job {job.id}: Job/step already completing or completed")
-    step = Step(machine, job, options, command)
+    step = EmulatedStep(machine, job, options, command)
     return step.take_over_terminal() if "pty" in options else step.run()
 
 
-def _of_the_job(machine: Machine, job: Job) -> dict[str, str]:
+def _of_the_job(machine: Machine, job: EmulatedJob) -> dict[str, str]:
     """What Slurm adds to the environment of a step that is started from outside its job."""
-    if job.record.state is not State.RUNNING:
+    if job.record.state is not EmulatedState.RUNNING:
         raise SlurmError(f"Unable to confirm allocation for job {job.id}: Job is not running")
     added = batch_environment(machine, job, job.request, job.record, os.environ)
     return {name: value for name, value in added.items() if name != "ENVIRONMENT"}
 
 
-class Task(NamedTuple):
+class StepTask(NamedTuple):
     rank: int
     local: int
     node: int
     position: int  # of the node within the step
 
 
-class Step:
+class EmulatedStep:
     """One srun. It lives until its last task has ended; the supervisor tells it which signals to pass on."""
 
-    def __init__(self, machine: Machine, job: Job, options: dict[str, str], command: list[str]) -> None:
+    def __init__(self, machine: Machine, job: EmulatedJob, options: dict[str, str], command: list[str]) -> None:
         self.machine = machine
         self.job = job
         self.request, self.record = job.request, job.record
@@ -77,9 +77,9 @@ class Step:
         self.command = command
         self.nodes, self.counts = self._shape()
         self.id, self.control = self._register()
-        self.signals = processes.signal_bytes(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
+        self.signals = process_trees.signal_bytes(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
         self.files: dict[str, int] = {}
-        self.running: dict[int, Task] = {}
+        self.running: dict[int, StepTask] = {}
         self.code = 0
         self.aborted = False
         self.kill_at = math.inf  # on the monotonic clock
@@ -106,7 +106,7 @@ class Step:
 
     def take_over_terminal(self) -> NoReturn:
         """With --pty this process becomes the one task: the terminal is this machine's own."""
-        environment = self._environment(Task(0, 0, self.nodes[0], 0))
+        environment = self._environment(StepTask(0, 0, self.nodes[0], 0))
         os.chdir(self.options.get("chdir", os.curdir))
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -144,18 +144,18 @@ class Step:
         rank = itertools.count()
         for position, (node, tasks) in enumerate(zip(self.nodes, self.counts, strict=True)):
             for local in range(tasks):
-                self._start_task(Task(next(rank), local, node, position))
+                self._start_task(StepTask(next(rank), local, node, position))
         for descriptor in self.files.values():
             os.close(descriptor)
 
-    def _start_task(self, task: Task) -> None:
+    def _start_task(self, task: StepTask) -> None:
         environment = self._environment(task)
         out = self.options.get("output")
         outputs = self._open(out, task, 1), self._open(self.options.get("error", out), task, 2)
         folder = self.options.get("chdir", os.curdir)
-        self.running[processes.spawn(self.command, environment, folder, *outputs)] = task
+        self.running[process_trees.spawn(self.command, environment, folder, *outputs)] = task
 
-    def _environment(self, task: Task) -> dict[str, str]:
+    def _environment(self, task: StepTask) -> dict[str, str]:
         """What the task finds: what srun was called in, what Slurm adds, and where the task stands."""
         environment = {
             **batch_environment(self.machine, self.job, self.request, self.record, {}),
@@ -167,7 +167,7 @@ class Step:
             environment["SLURM_CPUS_PER_TASK"] = self.options["cpus-per-task"]
         return environment
 
-    def _open(self, pattern: str | None, task: Task, inherited: int) -> int:
+    def _open(self, pattern: str | None, task: StepTask, inherited: int) -> int:
         """The task's output: srun's own, or the file that the pattern names, which tasks may have in common."""
         if pattern is None:
             return inherited
@@ -183,11 +183,11 @@ class Step:
         return self.files[name]
 
     def _reap(self) -> None:
-        for pid, status in processes.reaped():
+        for pid, status in process_trees.reaped():
             if task := self.running.pop(pid, None):
                 self._ended(task, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, task: Task, code: int) -> None:
+    def _ended(self, task: StepTask, code: int) -> None:
         if code == 0:
             return
         self.code = max(self.code, code if code > 0 else 128 - code)
@@ -209,7 +209,7 @@ class Step:
     def _signal(self, number: int, node: int | None = None) -> None:
         for pid, task in self.running.items():
             if node in (None, task.node):
-                processes.send_signal(pid, number)
+                process_trees.send_signal(pid, number)
 
     def _say(self, message: str) -> None:
         print(message, file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from clusterctl.emulator.machine import Machine
+from clusterctl.emulator.virtual_cluster import Machine
 from clusterctl.errors import SlurmError
 
 VERSION = "slurm 22.05.0"  # the release whose behaviour is imitated

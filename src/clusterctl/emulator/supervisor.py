@@ -9,27 +9,31 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.emulator import fifo, jobs, processes, slots
-from clusterctl.emulator.environment import batch_environment
-from clusterctl.emulator.jobs import HELD, State
-from clusterctl.emulator.machine import node_name
+from clusterctl.emulator import fifo, jobs, process_trees, slots
+from clusterctl.emulator.jobs import HELD, EmulatedState
 from clusterctl.emulator.output import expand, open_output, symbols
+from clusterctl.emulator.slurm_variables import batch_environment
+from clusterctl.emulator.virtual_cluster import node_name
 
 if TYPE_CHECKING:
-    from clusterctl.emulator.jobs import Job
-    from clusterctl.emulator.machine import Machine
+    from clusterctl.emulator.jobs import EmulatedJob
+    from clusterctl.emulator.virtual_cluster import Machine
 
 _CONTROL = 0  # standard input is the job's pipe
 _LOOK_AGAIN_SECONDS = 1.0  # a supervisor that was killed frees its slots without telling
 _GRACE_SECONDS = 10.0  # between the warning of a preemption and its end, as in the sandbox's slurm.conf
 _NO_OUTPUT = 53  # the wait status that Slurm gives a job whose log cannot be opened
-_REASONS = {State.FAILED: "NonZeroExitCode", State.TIMEOUT: "TimeLimit", State.NODE_FAIL: "NodeDown"}
+_REASONS = {
+    EmulatedState.FAILED: "NonZeroExitCode",
+    EmulatedState.TIMEOUT: "TimeLimit",
+    EmulatedState.NODE_FAIL: "NodeDown",
+}
 
 
 def main(machine: Machine, arguments: list[str]) -> int:
     os.closerange(3, 1 << 16)  # what sbatch's caller left open would stay open as long as the job
     os.chdir("/")
-    processes.adopt_orphans()
+    process_trees.adopt_orphans()
     Supervisor(machine, jobs.find(machine, arguments[0])).supervise()
     return 0
 
@@ -37,13 +41,13 @@ def main(machine: Machine, arguments: list[str]) -> int:
 class Supervisor:
     """One job from the queue to its end. The only writer of its record."""
 
-    def __init__(self, machine: Machine, job: Job) -> None:
+    def __init__(self, machine: Machine, job: EmulatedJob) -> None:
         self.machine = machine
         self.job = job
         self.request = job.request
         self.record = job.record
-        self.signals = processes.signal_bytes(signal.SIGCHLD)
-        self.becomes: State | None = None  # when all processes are gone; PENDING: it is requeued
+        self.signals = process_trees.signal_bytes(signal.SIGCHLD)
+        self.becomes: EmulatedState | None = None  # when all processes are gone; PENDING: it is requeued
         self.batch = 0  # pid of the batch script
         self.status: int | None = None  # its wait status, once it has ended
         self.warn_at = self.limit_at = self.yield_at = self.kill_at = math.inf  # on the monotonic clock
@@ -51,7 +55,7 @@ class Supervisor:
     def supervise(self) -> None:
         while self._wait_for_slots():
             state = self._run()
-            if state is not State.PENDING:
+            if state is not EmulatedState.PENDING:
                 self._note(state=state, reason=_REASONS.get(state, "None"), ended=time.time(), status=self.status or 0)
                 break
             self._note(state=state, reason="None", started=None, nodes=(), gpus=(), restarts=self.record.restarts + 1)
@@ -68,7 +72,7 @@ class Supervisor:
             if self.record.reason != HELD and self._place():
                 return True
             self._wait(time.monotonic() + _LOOK_AGAIN_SECONDS)
-            if self.record.state is State.CANCELLED:
+            if self.record.state is EmulatedState.CANCELLED:
                 return False
 
     def _place(self) -> bool:
@@ -77,7 +81,7 @@ class Supervisor:
             with slots.lease(self.machine):
                 if placed := slots.place(self.machine, self.job):
                     nodes, gpus = placed
-                    self._note(state=State.RUNNING, reason="None", started=time.time(), nodes=nodes, gpus=gpus)
+                    self._note(state=EmulatedState.RUNNING, reason="None", started=time.time(), nodes=nodes, gpus=gpus)
             if placed:
                 jobs.nudge(self.machine)  # another one is now the first in line
                 return True
@@ -94,7 +98,7 @@ class Supervisor:
 
     # On its nodes
 
-    def _run(self) -> State:
+    def _run(self) -> EmulatedState:
         """Run the batch script; returns what the job becomes."""
         self._start()
         while self.becomes is None or self.status is None or self._steps_run():
@@ -102,7 +106,7 @@ class Supervisor:
                 self._wait(min(self.warn_at, self.limit_at, self.yield_at, self.kill_at))
                 self._watch_the_clock()
             else:
-                self._end(State.COMPLETED if self.status == 0 else State.FAILED)
+                self._end(EmulatedState.COMPLETED if self.status == 0 else EmulatedState.FAILED)
         while remaining := self._processes():
             self._kill(remaining)
             fifo.wait([self.signals], 0.1)
@@ -128,7 +132,7 @@ class Supervisor:
             self.log = os.open(os.devnull, os.O_WRONLY)
             self.status = _NO_OUTPUT
             return
-        self.batch = processes.spawn(script, environment, request.folder, self.log, error)
+        self.batch = process_trees.spawn(script, environment, request.folder, self.log, error)
         os.close(error)
 
     def _open(self, pattern: str) -> int:
@@ -145,11 +149,11 @@ class Supervisor:
         if now >= self.limit_at:
             self.limit_at = math.inf
             self._say("DUE TO TIME LIMIT")
-            self._end(State.TIMEOUT)
+            self._end(EmulatedState.TIMEOUT)
         if now >= self.yield_at:
             self.yield_at = math.inf
             self._say("DUE TO PREEMPTION")
-            self._end(State.PENDING if self.request.requeue else State.PREEMPTED)
+            self._end(EmulatedState.PENDING if self.request.requeue else EmulatedState.PREEMPTED)
         if now >= self.kill_at:
             self.kill_at = math.inf
             self._kill(self._processes())
@@ -157,21 +161,21 @@ class Supervisor:
 
     def _preempt(self) -> None:
         """Another job needs the room: warn, as with preempt_send_user_signal, and end when the grace is over."""
-        if self.record.state is State.RUNNING and self.yield_at == math.inf:
+        if self.record.state is EmulatedState.RUNNING and self.yield_at == math.inf:
             self.yield_at = time.monotonic() + _GRACE_SECONDS
             if self.request.warning_signal:
                 batch_only = self.request.warn_batch_only
                 self._signal(self.request.warning_signal, steps=not batch_only, batch=batch_only)
 
-    def _end(self, becomes: State) -> None:
+    def _end(self, becomes: EmulatedState) -> None:
         """Ask all processes to leave, and KILL those that have not by KillWait."""
-        if self.record.state is State.PENDING:
+        if self.record.state is EmulatedState.PENDING:
             self._note(state=becomes, ended=time.time())
             return
-        if self.becomes in (None, State.PENDING):  # a job that is being requeued can still be cancelled
+        if self.becomes in (None, EmulatedState.PENDING):  # a job that is being requeued can still be cancelled
             self.becomes = becomes
-        if self.record.state is State.RUNNING:
-            self._note(state=State.COMPLETING)
+        if self.record.state is EmulatedState.RUNNING:
+            self._note(state=EmulatedState.COMPLETING)
             self.warn_at = self.limit_at = self.yield_at = math.inf
             self.kill_at = time.monotonic() + self.machine.kill_wait
             for number in (signal.SIGTERM, signal.SIGCONT):
@@ -184,7 +188,7 @@ class Supervisor:
         else:
             self._signal(signal.SIGKILL, steps=True, batch=False, node=str(node))
         self._say("DUE TO NODE FAILURE")
-        self._end(State.PENDING if self.request.requeue else State.NODE_FAIL)
+        self._end(EmulatedState.PENDING if self.request.requeue else EmulatedState.NODE_FAIL)
 
     def _signal(self, number: int, *, steps: bool, batch: bool, node: str = "all") -> bool:
         """Tell the steps, the batch script, or both; False if none was there.
@@ -215,16 +219,16 @@ class Supervisor:
 
     def _answer(self, words: list[str]) -> str:
         """Do what a command asks; the answer is empty, or Slurm's words for why not."""
-        pending = self.record.state is State.PENDING
+        pending = self.record.state is EmulatedState.PENDING
         match words:
             case ["cancel"]:
-                self._end(State.CANCELLED)
+                self._end(EmulatedState.CANCELLED)
             case ["requeue" | "signal", *_] if pending:
                 return "Job is pending execution"
             case ["requeue"] if not self.request.requeue:
                 return "Requested operation is presently disabled"
             case ["requeue"]:
-                self._end(State.PENDING)
+                self._end(EmulatedState.PENDING)
             case ["signal", number, scope]:
                 self._signal(int(number), steps=scope != "batch", batch=scope != "steps")
             case ["hold"] if not pending:
@@ -242,13 +246,13 @@ class Supervisor:
 
     def _reap(self) -> None:
         fifo.drain(self.signals)
-        for pid, status in processes.reaped():
+        for pid, status in process_trees.reaped():
             if pid == self.batch:
                 self.status = status
 
     def _processes(self) -> list[int]:
         """All of the job. Jobs that it submitted are below this process too, and go on."""
-        return processes.descendants(os.getpid(), apart_from=self._is_supervisor)
+        return process_trees.descendants(os.getpid(), apart_from=self._is_supervisor)
 
     def _is_supervisor(self, pid: int) -> bool:
         try:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.config import images_folder
-from clusterctl.containers.image import check_image, name_of
 from clusterctl.containers.mounts import Mount
 from clusterctl.containers.pyxis import IMAGE_PYTHON, make_view
+from clusterctl.containers.references import check_image, name_of
 from clusterctl.errors import ConfigError
 from clusterctl.spec.values import slurm_time
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.runs.files import make_private
-from clusterctl.sandbox import network, node, processes
-from clusterctl.sandbox.accounting import start_accounting
+from clusterctl.sandbox import marked_processes, network, node
 from clusterctl.sandbox.cgroups import check_cgroups, remove_cgroups
-from clusterctl.sandbox.files import write_files
+from clusterctl.sandbox.daemon_files import write_files
+from clusterctl.sandbox.description import Sandbox, SandboxRequest, boot_id, current
 from clusterctl.sandbox.packages import check_packages
-from clusterctl.sandbox.record import Request, Sandbox, boot_id, current
+from clusterctl.sandbox.slurmdbd import start_accounting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Status:
+class SandboxStatus:
     """What of a sandbox lives. `nodes` has Slurm's word for the state of each, nothing when Slurm does not answer."""
 
     sandbox: Sandbox | None
@@ -30,7 +30,7 @@ class Status:
     nodes: dict[str, str]
 
 
-def up(folder: Path, request: Request, *, namespaces: bool | None = None) -> tuple[Sandbox, bool]:
+def up(folder: Path, request: SandboxRequest, *, namespaces: bool | None = None) -> tuple[Sandbox, bool]:
     """The sandbox in `folder`, and whether it was started just now; nodes that are off in one that is up are started.
 
     One that is half dead is cleaned away first. `namespaces` says whether each node gets its own; default: where this
@@ -63,11 +63,11 @@ def down(folder: Path) -> bool:
         return _remove(folder)
 
 
-def status(folder: Path) -> Status:
+def status(folder: Path) -> SandboxStatus:
     sandbox = current(folder)
     if sandbox is None:
-        return Status(sandbox=None, nodes={})
-    return Status(sandbox=sandbox, missing=tuple(_missing(sandbox)), nodes=node.states(sandbox))
+        return SandboxStatus(sandbox=None, nodes={})
+    return SandboxStatus(sandbox=sandbox, missing=tuple(_missing(sandbox)), nodes=node.states(sandbox))
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _designed(folder: Path, request: Request, namespaces: bool | None) -> Sandbox:
+def _designed(folder: Path, request: SandboxRequest, namespaces: bool | None) -> Sandbox:
     if namespaces is None:
         namespaces = network.namespaces_allowed()
     return Sandbox(
@@ -99,7 +99,7 @@ def _start(sandbox: Sandbox) -> None:
     if sandbox.request.accounting:
         start_accounting(sandbox)
     address = (sandbox.address, sandbox.port_of("slurmctld"))
-    processes.serve(sandbox.path, "slurmctld", ["slurmctld", "-D"], sandbox.log("slurmctld"), address)
+    marked_processes.serve(sandbox.path, "slurmctld", ["slurmctld", "-D"], sandbox.log("slurmctld"), address)
     _switch_on(sandbox)
 
 
@@ -119,7 +119,7 @@ def _start_munged(sandbox: Sandbox) -> None:
     argv = ["munged", "--foreground", "--num-threads=10"]
     argv += ["--force"]  # it would rather that every user could reach its socket
     argv += [f"--{name}={path}" for name, path in paths.items()]
-    processes.serve(sandbox.path, "munged", argv, sandbox.log("munged"), str(sandbox.munge_socket))
+    marked_processes.serve(sandbox.path, "munged", argv, sandbox.log("munged"), str(sandbox.munge_socket))
 
 
 def _missing(sandbox: Sandbox) -> list[str]:
@@ -128,7 +128,9 @@ def _missing(sandbox: Sandbox) -> list[str]:
     expected += ["switch"] if sandbox.namespaces else []
     expected += ["mariadbd", "slurmdbd"] if sandbox.request.accounting else []
     # A daemon's children carry its mark too; the switch is a process that sleeps.
-    alive = {process.part for process in processes.find(sandbox.path) if process.command in (process.part, "sleep")}
+    alive = {
+        process.part for process in marked_processes.find(sandbox.path) if process.command in (process.part, "sleep")
+    }
     return [part for part in expected if part not in alive]
 
 
@@ -141,9 +143,9 @@ def _remove(folder: Path) -> bool:
 def _stop(folder: Path) -> bool:
     """End what lives, and what that started meanwhile."""
     found = False
-    while alive := processes.find(folder):
+    while alive := marked_processes.find(folder):
         found = True
-        processes.end(alive)
+        marked_processes.end(alive)
     network.remove_network(folder)
     if (folder / "etc" / "cgroup.conf").exists():
         remove_cgroups(path.name for path in (folder / "spool").iterdir())

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
-from clusterctl.sandbox import processes
+from clusterctl.sandbox import marked_processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.sandbox.record import Sandbox
+    from clusterctl.sandbox.description import Sandbox
 
 NAMESPACES = ("--net", "--uts", "--mount", "--ipc", "--pid")
 
@@ -65,8 +65,10 @@ def cable_name(folder: Path) -> str:
 
 def lay_network(sandbox: Sandbox) -> None:
     """Start the switch and plug this host into it."""
-    switch = processes.start(sandbox.path, "switch", ["unshare", "--net", "sleep", "infinity"], sandbox.log("switch"))
-    processes.wait_until(lambda: _has_own_network(switch.pid), 5, "the switch", sandbox.log("switch"))
+    switch = marked_processes.start(
+        sandbox.path, "switch", ["unshare", "--net", "sleep", "infinity"], sandbox.log("switch")
+    )
+    marked_processes.wait_until(lambda: _has_own_network(switch.pid), 5, "the switch", sandbox.log("switch"))
     cable = cable_name(sandbox.path)
     _ip_inside(switch.pid, ["link add switch type bridge", "link set switch up"])
     _ip("link", "add", cable, "type", "veth", "peer", "host", "netns", str(switch.pid))
@@ -84,12 +86,12 @@ def remove_network(folder: Path) -> None:
 
     if not gone():
         _run(["ip", "link", "del", cable], check=False)
-        processes.wait_until(gone, 5, f"{cable} to go")
+        marked_processes.wait_until(gone, 5, f"{cable} to go")
 
 
 def plug(sandbox: Sandbox, node: str, pid: int) -> None:
     """Join the network namespace of process `pid` to the switch, as `node`."""
-    processes.wait_until(lambda: _has_own_network(pid), 5, f"{node} to start", sandbox.log(node))
+    marked_processes.wait_until(lambda: _has_own_network(pid), 5, f"{node} to start", sandbox.log(node))
     switch = _switch(sandbox)
     _ip("link", "add", "eth0", "netns", str(pid), "type", "veth", "peer", node, "netns", str(switch))
     _ip_inside(switch, [f"link set {node} master switch up"])
@@ -107,7 +109,7 @@ def set_cable(sandbox: Sandbox, node: str, *, joined: bool) -> None:
 
 
 def _switch(sandbox: Sandbox) -> int:
-    for process in processes.find(sandbox.path):
+    for process in marked_processes.find(sandbox.path):
         if process.part == "switch":
             return process.pid
     raise SlurmError("the sandbox's network is gone", "clusterctl sandbox up")
@@ -144,7 +146,7 @@ def _inside(pid: int, *words: str) -> list[str]:
 
 
 def _run(argv: list[str], lines: str = "", *, check: bool = True) -> str:
-    environment = {**os.environ, "PATH": processes.PATH}
+    environment = {**os.environ, "PATH": marked_processes.PATH}
     done = subprocess.run(argv, input=lines, capture_output=True, text=True, env=environment, check=False)
     if check and done.returncode:
         raise SlurmError(f"{' '.join(argv)}: {done.stderr.strip() or f'exit code {done.returncode}'}")

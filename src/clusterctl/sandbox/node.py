@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import NotFoundError, UsageError
-from clusterctl.sandbox import network, processes
+from clusterctl.sandbox import marked_processes, network
 
 if TYPE_CHECKING:
-    from clusterctl.sandbox.record import Sandbox
+    from clusterctl.sandbox.description import Sandbox
 
 READY_SECONDS = 30
 _USABLE = ("idle", "mix", "alloc", "comp")  # "idle*" would be one that has not answered for a while
@@ -22,14 +22,14 @@ def switch_on(sandbox: Sandbox, node: str) -> bool:
     of_node = _processes(sandbox, node)
     if any(process.command == "slurmd" for process in of_node):
         return False
-    processes.end(of_node)
+    marked_processes.end(of_node)
     if not sandbox.namespaces:
-        processes.start(sandbox.path, node, ["slurmd", "-D", "-N", node], sandbox.log(node))
+        marked_processes.start(sandbox.path, node, ["slurmd", "-D", "-N", node], sandbox.log(node))
         return True
     network.unplug(sandbox, node)
     init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py"))]
     argv = ["unshare", *network.NAMESPACES, "--fork", "--kill-child", "--mount-proc", *init]
-    process = processes.start(
+    process = marked_processes.start(
         sandbox.path, node, [*argv, node, sandbox.address_of(node), sandbox.folder], sandbox.log(node)
     )
     network.plug(sandbox, node, process.pid)
@@ -38,7 +38,7 @@ def switch_on(sandbox: Sandbox, node: str) -> bool:
 
 def switch_off(sandbox: Sandbox, node: str) -> None:
     """Take the power from `node`: everything on it dies at once, and Slurm hears nothing of it."""
-    processes.end(_processes(sandbox, node))
+    marked_processes.end(_processes(sandbox, node))
     if sandbox.namespaces:
         network.unplug(sandbox, node)
 
@@ -55,10 +55,10 @@ def join(sandbox: Sandbox, node: str) -> None:
 
 def states(sandbox: Sandbox) -> dict[str, str]:
     """Node -> its state in sinfo's words ("idle", "mix", "down*"); nothing when the controller is silent."""
-    if not processes.answers((sandbox.address, sandbox.port_of("slurmctld"))):
+    if not marked_processes.answers((sandbox.address, sandbox.port_of("slurmctld"))):
         return {}  # sinfo would try for nine seconds
     argv = ["sinfo", "--noheader", "--Node", "--partition=main", "--format=%N %t"]
-    environment = processes.environment(sandbox.path, "")
+    environment = marked_processes.environment(sandbox.path, "")
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=30, check=False)
     return dict(line.split() for line in done.stdout.splitlines())
 
@@ -70,7 +70,7 @@ def wait_for(sandbox: Sandbox, nodes: list[str]) -> None:
         found = states(sandbox)
         return all(found.get(name, "unk").startswith(_USABLE) and found[name].isalpha() for name in nodes)
 
-    processes.wait_until(usable, READY_SECONDS, f"Slurm to see {', '.join(nodes)}", sandbox.log("slurmctld"))
+    marked_processes.wait_until(usable, READY_SECONDS, f"Slurm to see {', '.join(nodes)}", sandbox.log("slurmctld"))
 
 
 def _set_cable(sandbox: Sandbox, node: str, *, joined: bool) -> None:
@@ -81,7 +81,7 @@ def _set_cable(sandbox: Sandbox, node: str, *, joined: bool) -> None:
     network.set_cable(sandbox, node, joined=joined)
 
 
-def _processes(sandbox: Sandbox, node: str) -> list[processes.Process]:
+def _processes(sandbox: Sandbox, node: str) -> list[marked_processes.Process]:
     if node not in sandbox.names:
         raise NotFoundError(f"no node of the sandbox: {node}", f"its nodes: {', '.join(sandbox.names)}")
-    return [process for process in processes.find(sandbox.path) if process.part == node]
+    return [process for process in marked_processes.find(sandbox.path) if process.part == node]

@@ -7,10 +7,10 @@ import shutil
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
-from clusterctl.sandbox.processes import PATH
+from clusterctl.sandbox.marked_processes import PATH
 
 if TYPE_CHECKING:
-    from clusterctl.sandbox.record import Request
+    from clusterctl.sandbox.description import SandboxRequest
 
 # Command -> the package that brings it.
 _ALWAYS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client"}
@@ -18,7 +18,7 @@ _ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb-in
 _NAMESPACES = {"ip": "iproute2", "unshare": "util-linux"}
 
 
-def check_packages(request: Request, path: str = PATH) -> None:
+def check_packages(request: SandboxRequest, path: str = PATH) -> None:
     """Raise one SlurmError that names all that is missing."""
     needed = _ALWAYS | (_ACCOUNTING if request.accounting else {}) | (_NAMESPACES if os.geteuid() == 0 else {})
     missing = {command: package for command, package in needed.items() if shutil.which(command, path=path) is None}

@@ -15,9 +15,9 @@ from clusterctl.slurm import allocation
 from clusterctl.slurm.accounting import Accounted, accounting_question, parse_accounting
 from clusterctl.slurm.environment import built_environment
 from clusterctl.slurm.nodes import SINFO, Inventory, parse_nodes
+from clusterctl.slurm.pending_job import WaitingJob, parse_waiting, question
 from clusterctl.slurm.queue import SQUEUE, Snapshot, parse_queue
 from clusterctl.slurm.shared import SharedAnswers, Told, shared_folder
-from clusterctl.slurm.waiting import WaitingJob, parse_waiting, question
 
 if TYPE_CHECKING:
     from clusterctl.slurm.allocation import Allocation, Step
@@ -177,7 +177,7 @@ class Slurm:
 def _commands(cluster: Cluster) -> tuple[Callable[[str], str | None], dict[str, str]]:
     """Where the commands of `cluster` are, and their environment."""
     if cluster.kind == "sandbox":
-        from clusterctl.sandbox.record import commands
+        from clusterctl.sandbox.description import commands
 
         return shutil.which, built_environment(os.environ, str(commands()))
     environment = built_environment(os.environ, cluster.slurm_conf)

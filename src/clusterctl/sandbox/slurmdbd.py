@@ -8,10 +8,10 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
-from clusterctl.sandbox import processes
+from clusterctl.sandbox import marked_processes
 
 if TYPE_CHECKING:
-    from clusterctl.sandbox.record import Sandbox
+    from clusterctl.sandbox.description import Sandbox
 
 
 def start_accounting(sandbox: Sandbox) -> None:
@@ -20,8 +20,8 @@ def start_accounting(sandbox: Sandbox) -> None:
     (sandbox.path / "mysql").mkdir(mode=0o700)
     _run(sandbox, "mariadb-install-db", defaults, "--auth-root-authentication-method=socket", "--skip-test-db")
     database = str(sandbox.path / "run" / "mysql.socket")
-    processes.serve(sandbox.path, "mariadbd", ["mariadbd", defaults], sandbox.log("mariadbd"), database)
-    processes.serve(
+    marked_processes.serve(sandbox.path, "mariadbd", ["mariadbd", defaults], sandbox.log("mariadbd"), database)
+    marked_processes.serve(
         sandbox.path,
         "slurmdbd",
         ["slurmdbd", "-D"],
@@ -35,7 +35,7 @@ def start_accounting(sandbox: Sandbox) -> None:
 
 
 def _run(sandbox: Sandbox, *argv: str) -> None:
-    environment = processes.environment(sandbox.path, argv[0])
+    environment = marked_processes.environment(sandbox.path, argv[0])
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
         raise SlurmError(f"{argv[0]}: {(done.stderr or done.stdout).strip()}")

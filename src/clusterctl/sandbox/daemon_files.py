@@ -19,7 +19,7 @@ from clusterctl.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.sandbox.record import Sandbox
+    from clusterctl.sandbox.description import Sandbox
 
 CPUS_PER_NODE = 16  # claimed, not had: Slurm may overcommit this machine
 MEGABYTES_PER_NODE = 64_000

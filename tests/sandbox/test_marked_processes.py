@@ -11,38 +11,38 @@ import pytest
 from support.scenario import wait_until
 
 from clusterctl.errors import SlurmError
-from clusterctl.sandbox import processes
+from clusterctl.sandbox import marked_processes
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
-    processes.end(processes.find(tmp_path))
+    marked_processes.end(marked_processes.find(tmp_path))
 
 
 def test_what_was_started_is_found_and_ended_with_its_children(folder: Path) -> None:
-    processes.start(folder, "parent", ["sh", "-c", "sleep 600 & wait"], folder / "log")
-    wait_until(lambda: len(processes.find(folder)) == 2, 5)
-    assert {process.part for process in processes.find(folder)} == {"parent"}
-    processes.end(processes.find(folder))
-    assert processes.find(folder) == []
+    marked_processes.start(folder, "parent", ["sh", "-c", "sleep 600 & wait"], folder / "log")
+    wait_until(lambda: len(marked_processes.find(folder)) == 2, 5)
+    assert {process.part for process in marked_processes.find(folder)} == {"parent"}
+    marked_processes.end(marked_processes.find(folder))
+    assert marked_processes.find(folder) == []
 
 
 def test_processes_of_another_folder_are_left_alone(folder: Path) -> None:
-    mine = processes.start(folder, "mine", ["sleep", "600"], folder / "log")
-    assert processes.find(folder / "other") == []
-    assert processes.find(folder.parent) == []
+    mine = marked_processes.start(folder, "mine", ["sleep", "600"], folder / "log")
+    assert marked_processes.find(folder / "other") == []
+    assert marked_processes.find(folder.parent) == []
     assert mine.alive()
 
 
 def test_a_number_that_was_given_to_another_process_is_not_killed(folder: Path) -> None:
-    mine = processes.start(folder, "mine", ["sleep", "600"], folder / "log")
-    processes.end([mine._replace(started=mine.started - 1)])
+    mine = marked_processes.start(folder, "mine", ["sleep", "600"], folder / "log")
+    marked_processes.end([mine._replace(started=mine.started - 1)])
     assert mine.alive()
 
 
 def test_a_zombie_is_not_alive(folder: Path) -> None:
-    process = processes.start(folder, "mine", ["true"], folder / "log")
+    process = marked_processes.start(folder, "mine", ["true"], folder / "log")
     wait_until(lambda: not process.alive(), 5)
     os.waitpid(process.pid, 0)
 
@@ -50,17 +50,17 @@ def test_a_zombie_is_not_alive(folder: Path) -> None:
 def test_a_daemon_that_ends_at_once_is_an_error_with_its_last_words(folder: Path) -> None:
     argv = ["sh", "-c", "echo no such key >&2; exit 1"]
     with pytest.raises(SlurmError, match="keeper ended at once: no such key") as caught:
-        processes.serve(folder, "keeper", argv, folder / "log", str(folder / "socket"))
+        marked_processes.serve(folder, "keeper", argv, folder / "log", str(folder / "socket"))
     assert str(folder / "log") in caught.value.hint
 
 
 def test_a_program_that_is_not_there_is_an_error(folder: Path) -> None:
     with pytest.raises(SlurmError, match="no sllurmd on PATH"):
-        processes.start(folder, "x", ["sllurmd"], folder / "log")
+        marked_processes.start(folder, "x", ["sllurmd"], folder / "log")
 
 
 def test_daemons_do_not_hear_the_callers_ctrl_c(folder: Path) -> None:
-    process = processes.start(folder, "mine", ["sleep", "600"], folder / "log")
+    process = marked_processes.start(folder, "mine", ["sleep", "600"], folder / "log")
     assert os.getsid(process.pid) == process.pid
     os.kill(process.pid, signal.SIGKILL)
     os.waitpid(process.pid, 0)

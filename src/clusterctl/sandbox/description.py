@@ -16,7 +16,7 @@ LONGEST_FOLDER = 64  # the path of a Unix socket ends at 107 bytes, and slurmste
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class SandboxRequest:
     """What was typed after `clusterctl sandbox up`."""
 
     nodes: int = 4
@@ -32,7 +32,7 @@ class Sandbox:
 
     folder: str
     boot_id: str  # of the kernel that it runs under: after a reboot it is gone
-    request: Request = field(default_factory=Request)
+    request: SandboxRequest = field(default_factory=SandboxRequest)
     namespaces: bool = True  # every node in its own; else all are this host, on ports of their own
     network: str = "127.0.0"  # the first three numbers of every address
     ports: tuple[int, ...] = ()  # slurmctld's, slurmdbd's, and those of the nodes

@@ -39,7 +39,7 @@ class ImageRecord:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-class Inventory:
+class PackageScan:
     """Finds Python and its packages among the paths of a root file system, shown one by one."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.image_archive import Layer, device, file, folder, hardlink, symlink, write_archive
 
 from clusterctl.containers.archive import open_archive
-from clusterctl.containers.layers import merge
+from clusterctl.containers.image_layers import merge
 from clusterctl.containers.squashfs import members_of, members_of_stream
 from clusterctl.errors import ImageError
 

@@ -6,21 +6,21 @@ import os
 from typing import TYPE_CHECKING
 
 from clusterctl.emulator.jobs import JOB_MARK
-from clusterctl.emulator.machine import node_list, node_name, per_node
 from clusterctl.emulator.output import user_name
+from clusterctl.emulator.virtual_cluster import node_list, node_name, per_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.emulator.jobs import Job, Record
-    from clusterctl.emulator.machine import Machine
-    from clusterctl.emulator.request import Request
+    from clusterctl.emulator.job_request import JobRequest
+    from clusterctl.emulator.jobs import EmulatedJob, JobRecord
+    from clusterctl.emulator.virtual_cluster import Machine
 
 CLUSTER_NAME = "emulator"
 
 
 def batch_environment(
-    machine: Machine, job: Job, request: Request, record: Record, submitted: Mapping[str, str]
+    machine: Machine, job: EmulatedJob, request: JobRequest, record: JobRecord, submitted: Mapping[str, str]
 ) -> dict[str, str]:
     """The environment that the job's command was called in, with what Slurm adds to it on the first node."""
     tasks, nodes = str(request.tasks), str(request.nodes)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.emulator.request import make_request, parse_time, script_options, spread
+from clusterctl.emulator.job_request import make_request, parse_time, script_options, spread
 from clusterctl.errors import SlurmError
 from clusterctl.spec.values import slurm_time
 
