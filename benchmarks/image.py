@@ -22,9 +22,9 @@ from clusterctl.containers import build as building
 from clusterctl.containers.build import Request, build
 from clusterctl.containers.engine import find_engine
 from clusterctl.containers.folder import publish, sha256_of
+from clusterctl.containers.image_record import ImageRecord
 from clusterctl.containers.importing import import_file
 from clusterctl.containers.project_wheel import write_project_wheel
-from clusterctl.containers.record import ImageRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

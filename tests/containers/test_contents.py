@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.containers.contents import Unreadable, look_into
-from clusterctl.containers.record import ImageRecord, record_path, write_record
+from clusterctl.containers.image_record import ImageRecord, record_path, write_record
 
 FILES = {
     "opt/venv/bin/python3.12": "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from clusterctl.containers.record import read_record
+from clusterctl.containers.image_record import read_record
 
 
 def listed(sqsh: Path) -> dict[str, str]:

@@ -19,8 +19,8 @@ from clusterctl.containers.bootstrap import bootstrapped
 from clusterctl.containers.build import Request, build, packed
 from clusterctl.containers.engine import Engine
 from clusterctl.containers.folder import verify
+from clusterctl.containers.image_record import read_record
 from clusterctl.containers.importing import import_file
-from clusterctl.containers.record import read_record
 
 pytestmark = pytest.mark.long
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.spec.record import Problem
+from clusterctl.spec.records import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from clusterctl.config.source import Values, explained, read_toml, shown_path
 from clusterctl.errors import ConfigError
 from clusterctl.spec import Container, Job, from_record, to_record
 from clusterctl.spec.keys import leaves_as_written
-from clusterctl.spec.record import InvalidRecord
+from clusterctl.spec.records import InvalidRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

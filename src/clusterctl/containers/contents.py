@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from clusterctl.containers.record import ImageRecord
+    from clusterctl.containers.image_record import ImageRecord
 
 _PAGE = 4096
 _LINE = re.compile(r"(?P<kind>[-dlbcps])\S{9}\s+\S+\s+(?P<size>\d+)(?:,\s*\d+)? \S+ \S+ squashfs-root(?P<path>/.*)")
@@ -82,7 +82,7 @@ def look_into(image: Path) -> Contents | None:
 
 def _record(image: Path) -> ImageRecord | None:
     """What was written down of `image`, if it is of this very file."""
-    from clusterctl.containers.record import read_record  # not at every start of a task
+    from clusterctl.containers.image_record import read_record  # not at every start of a task
 
     try:
         record = read_record(image)

@@ -16,8 +16,8 @@ from clusterctl.containers.engine import Engine, find_engine, follow
 from clusterctl.containers.engine_errors import explain
 from clusterctl.containers.folder import SUFFIX, Image, check_name, imported, is_squashfs, publish, sha256_of
 from clusterctl.containers.image import check_image, name_of
+from clusterctl.containers.image_record import ImageRecord, Inventory, environment_of, read_record
 from clusterctl.containers.keep import keep
-from clusterctl.containers.record import ImageRecord, Inventory, environment_of, read_record
 from clusterctl.containers.squashfs import COMPRESSION, members_of, members_of_stream
 from clusterctl.errors import ImageError, NotFoundError
 from clusterctl.runs.once import once

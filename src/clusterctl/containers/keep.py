@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.containers.folder import Image, check_name, publish, sha256_of
-from clusterctl.containers.record import ImageRecord, Inventory, environment_of
+from clusterctl.containers.image_record import ImageRecord, Inventory, environment_of
 from clusterctl.containers.squashfs import pack
 
 if TYPE_CHECKING:

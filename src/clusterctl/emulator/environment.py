@@ -12,7 +12,7 @@ from clusterctl.emulator.output import user_name
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.emulator.jobs import Job, Record
+    from clusterctl.emulator.jobs import EmulatedJob, Record
     from clusterctl.emulator.machine import Machine
     from clusterctl.emulator.request import Request
 
@@ -20,7 +20,7 @@ CLUSTER_NAME = "emulator"
 
 
 def batch_environment(
-    machine: Machine, job: Job, request: Request, record: Record, submitted: Mapping[str, str]
+    machine: Machine, job: EmulatedJob, request: Request, record: Record, submitted: Mapping[str, str]
 ) -> dict[str, str]:
     """The environment that the job's command was called in, with what Slurm adds to it on the first node."""
     tasks, nodes = str(request.tasks), str(request.nodes)

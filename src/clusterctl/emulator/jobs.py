@@ -66,7 +66,7 @@ class Record(NamedTuple):
         return self.state is State.PENDING and self.reason in ("None", "Priority", "Resources")
 
 
-class Job:
+class EmulatedJob:
     """The folder of one job."""
 
     def __init__(self, folder: Path) -> None:
@@ -118,33 +118,33 @@ class Job:
             mailbox.unlink()
 
 
-def live_steps(job: Job) -> list[tuple[int, str]]:
+def live_steps(job: EmulatedJob) -> list[tuple[int, str]]:
     """The number and the name of each srun that runs."""
     numbers = sorted(int(step.name) for step in job.steps.iterdir() if fifo.has_reader(step))
     names = {path.name: path.read_text() for path in job.step_names.iterdir()}
     return [(number, names.get(str(number), "")) for number in numbers]
 
 
-def all_jobs(machine: Machine) -> list[Job]:
+def all_jobs(machine: Machine) -> list[EmulatedJob]:
     """Every job that is known, the oldest first."""
     try:
         ids = sorted(int(folder.name) for folder in machine.jobs.iterdir() if folder.name.isdigit())
     except FileNotFoundError:
         return []
-    return [Job(machine.jobs / str(number)) for number in ids]
+    return [EmulatedJob(machine.jobs / str(number)) for number in ids]
 
 
-def find(machine: Machine, job_id: str) -> Job:
+def find(machine: Machine, job_id: str) -> EmulatedJob:
     """Raises SlurmError for an id that is unknown."""
     folder = machine.jobs / job_id
     if not (job_id.isascii() and job_id.isdigit() and folder.is_dir()):
         raise SlurmError(UNKNOWN_JOB)
-    return Job(folder)
+    return EmulatedJob(folder)
 
 
 def publish(
     machine: Machine, request: Request, environment: dict[str, str], script: bytes, record: Record
-) -> tuple[Job, int]:
+) -> tuple[EmulatedJob, int]:
     """Make a new job, whole at once, under the next free id; returns it with its pipe, held open."""
     machine.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = machine.jobs / f".new-{os.getpid()}-{time.time_ns()}"
@@ -164,7 +164,7 @@ def publish(
             aside.rename(folder)
         except OSError:  # taken meanwhile: a folder with content cannot be renamed over
             continue
-        return Job(folder), control
+        return EmulatedJob(folder), control
 
 
 def nudge(machine: Machine) -> None:

@@ -15,7 +15,7 @@ from clusterctl.emulator.request import SBATCH, make_request, refuse_impossible,
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
-    from clusterctl.emulator.jobs import Job
+    from clusterctl.emulator.jobs import EmulatedJob
     from clusterctl.emulator.machine import Machine
 
 
@@ -58,7 +58,7 @@ def _read(words: list[str]) -> tuple[str, bytes]:
         raise SlurmError(f"Unable to open file {path}: {error.strerror}") from None
 
 
-def _start_supervisor(machine: Machine, job: Job, control: int) -> None:
+def _start_supervisor(machine: Machine, job: EmulatedJob, control: int) -> None:
     """A process of its own that outlives this command. Its standard input is the job's pipe, open all the way."""
     log = os.fspath(job.folder / "supervisor.log")
     python = [sys.executable, "-X", "utf8", "-I", "-S"]

@@ -14,7 +14,7 @@ from clusterctl.emulator.request import PREEMPTABLE, TIERS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from clusterctl.emulator.jobs import Job, Record
+    from clusterctl.emulator.jobs import EmulatedJob, Record
     from clusterctl.emulator.machine import Machine
     from clusterctl.emulator.request import Request
 
@@ -55,7 +55,7 @@ def lease(machine: Machine) -> Iterator[None]:
         yield
 
 
-def is_behind(machine: Machine, job: Job) -> bool:
+def is_behind(machine: Machine, job: EmulatedJob) -> bool:
     """Whether a job of a higher tier, or one of the same with a lower id, stands in line.
 
     Looks from the nearest one down: most jobs wait for it.
@@ -66,7 +66,7 @@ def is_behind(machine: Machine, job: Job) -> bool:
     return any((-other.request.tier, other.id) < (-tier, job.id) for other in waiting)
 
 
-def place(machine: Machine, job: Job) -> Placement | None:
+def place(machine: Machine, job: EmulatedJob) -> Placement | None:
     """The slots for `job`, if there is room now. To be called, and acted on, under the lease."""
     others = (
         (other.request, other.record) for other in all_jobs(machine) if other.id != job.id and other.is_supervised
@@ -74,7 +74,7 @@ def place(machine: Machine, job: Job) -> Placement | None:
     return choose(machine, job.request, free_slots(machine, others))
 
 
-def victims(machine: Machine, job: Job) -> list[Job]:
+def victims(machine: Machine, job: EmulatedJob) -> list[EmulatedJob]:
     """The running jobs that must make room for `job`: of the preemptable ones the newest, and no more than it takes."""
     if job.request.tier <= TIERS[PREEMPTABLE]:
         return []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from clusterctl.emulator import fifo, jobs, processes
 from clusterctl.emulator.environment import batch_environment, gpu_environment, task_environment
-from clusterctl.emulator.jobs import JOB_MARK, Job, State
+from clusterctl.emulator.jobs import JOB_MARK, EmulatedJob, State
 from clusterctl.emulator.machine import node_name
 from clusterctl.emulator.options import Options
 from clusterctl.emulator.output import expand, open_output, symbols
@@ -41,7 +41,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
         raise SlurmError("No command given to execute.")
     if "jobid" not in options and JOB_MARK not in os.environ:
         raise SlurmError("the emulator runs steps inside a job alone: --jobid names one")
-    job = jobs.find(machine, options["jobid"]) if "jobid" in options else Job(Path(os.environ[JOB_MARK]))
+    job = jobs.find(machine, options["jobid"]) if "jobid" in options else EmulatedJob(Path(os.environ[JOB_MARK]))
     if "jobid" in options:
         jobs.bury_lost(machine)
         os.environ.update(_of_the_job(machine, job))
@@ -51,7 +51,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
     return step.take_over_terminal() if "pty" in options else step.run()
 
 
-def _of_the_job(machine: Machine, job: Job) -> dict[str, str]:
+def _of_the_job(machine: Machine, job: EmulatedJob) -> dict[str, str]:
     """What Slurm adds to the environment of a step that is started from outside its job."""
     if job.record.state is not State.RUNNING:
         raise SlurmError(f"Unable to confirm allocation for job {job.id}: Job is not running")
@@ -69,7 +69,7 @@ class Task(NamedTuple):
 class Step:
     """One srun. It lives until its last task has ended; the supervisor tells it which signals to pass on."""
 
-    def __init__(self, machine: Machine, job: Job, options: dict[str, str], command: list[str]) -> None:
+    def __init__(self, machine: Machine, job: EmulatedJob, options: dict[str, str], command: list[str]) -> None:
         self.machine = machine
         self.job = job
         self.request, self.record = job.request, job.record

@@ -16,7 +16,7 @@ from clusterctl.emulator.machine import node_name
 from clusterctl.emulator.output import expand, open_output, symbols
 
 if TYPE_CHECKING:
-    from clusterctl.emulator.jobs import Job
+    from clusterctl.emulator.jobs import EmulatedJob
     from clusterctl.emulator.machine import Machine
 
 _CONTROL = 0  # standard input is the job's pipe
@@ -37,7 +37,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
 class Supervisor:
     """One job from the queue to its end. The only writer of its record."""
 
-    def __init__(self, machine: Machine, job: Job) -> None:
+    def __init__(self, machine: Machine, job: EmulatedJob) -> None:
         self.machine = machine
         self.job = job
         self.request = job.request

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_origin
 
 from clusterctl.spec.job import Job
-from clusterctl.spec.record import fields_of, to_record, unwrapped
+from clusterctl.spec.records import fields_of, to_record, unwrapped
 from clusterctl.spec.values import Duration, OneOf
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from clusterctl.spec import values
 from clusterctl.spec.cluster import Cluster
 from clusterctl.spec.job import Job
 from clusterctl.spec.keys import FileKey, described
-from clusterctl.spec.record import fields_of, unwrapped
+from clusterctl.spec.records import fields_of, unwrapped
 from clusterctl.spec.train import WORKLOADS
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Values with a meaning: durations, sizes, bounds, choices - as marks on plain types.
 
 A mark sits in `typing.Annotated`, next to the type it refines: `Annotated[int, AtLeast(1)]`. It knows how to parse and
-to check one value; `spec.record` applies it.
+to check one value; `spec.records` applies it.
 """
 
 from __future__ import annotations
