@@ -1,8 +1,8 @@
 """What can be asked for: jobs, clusters, workloads. Frozen dataclasses, standard library only.
 
 `job` and `cluster` mirror the two kinds of file; `train` has one class per workload and their table; `values` holds
-durations, bounds and choices; `records` turns all of it into JSON and back; `keys` lists every key with its description,
-`schema` writes the same as JSON schemas for editors.
+durations, bounds and choices; `records` turns all of it into JSON and back; `keys` lists every key with its
+description, `schema` writes the same as JSON schemas for editors.
 """
 
 from clusterctl.spec.cluster import Cluster, Emulator
