@@ -1,7 +1,7 @@
-"""Writes what must not drift from the code: the reference pages, and the pictures of the terminal from real runs.
+"""Writes what must not drift from the code: reference pages, editor schemas, pictures of the terminal from real runs.
 
 python docs/generate.py             both
-python docs/generate.py reference   the pages alone (tests/test_docs.py checks that they are current)
+python docs/generate.py reference   without the pictures (tests/test_docs.py checks that they are current)
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
+SCHEMAS = DOCS.parent / "src" / "clusterctl" / "schemas"
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 
 
 def reference() -> dict[Path, str]:
-    """Page -> its text."""
+    """File -> its text."""
     from clusterctl.cli import COMMANDS
 
-    subcommands = [["config", name] for name in ("show", "keys", "list")]
+    subcommands = [["config", name] for name in ("show", "keys", "schema", "list")]
     subcommands += [["image", name] for name in ("build", "import", "list", "inspect", "verify", "prune", "run")]
     subcommands += [["data", name] for name in ("generate", "prepare")]
     subcommands += [["sandbox", name] for name in ("up", "down", "status", "node")]
@@ -28,6 +29,7 @@ def reference() -> dict[Path, str]:
         DOCS / "reference" / "commands.md": "\n".join(["# Commands\n\nGenerated from `--help`.\n", *commands]),
         DOCS / "reference" / "keys.md": "# Keys of job and cluster files\n\n" + _fenced(_output("config", "keys")),
         DOCS / "faults.md": faults(),
+        **{SCHEMAS / f"{name}.json": _output("config", "schema", name) for name in ("job", "cluster")},
     }
 
 

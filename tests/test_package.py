@@ -30,5 +30,6 @@ def test_the_wheel_brings_jobs_clusters_and_data(tmp_path: Path) -> None:
         ).stdout
 
     assert str(tmp_path / "site") in call("config", "list")
+    assert "    Time limit of each attempt" in call("config", "keys")
     run = call("submit", "cora", "--cluster", "local", "--wait", "--nodes", "1", "--set", "train.epochs=1").strip()
     assert "finished" in call("status", run)

@@ -54,9 +54,10 @@ def test_so_is_what_submit_prints(desk: Desk) -> None:
     assert json.loads(out)["job_id"] == "7"
 
 
-def test_every_schema_has_a_version_and_a_title_that_is_typed() -> None:
-    assert len(list(SCHEMAS.glob("*.json"))) >= 10
-    for path in SCHEMAS.glob("*.json"):
+def test_every_schema_of_an_output_has_a_version_and_a_title_that_is_typed() -> None:
+    outputs = [path for path in SCHEMAS.glob("*.json") if path.stem not in ("job", "cluster")]  # those are of files
+    assert len(outputs) >= 10
+    for path in outputs:
         found = schema(path.stem)
         assert found["properties"]["schema_version"] == {"const": 1}, path
         assert found["title"].startswith("clusterctl "), path

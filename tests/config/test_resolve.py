@@ -139,6 +139,12 @@ def test_every_problem_of_a_file_comes_with_file_line_and_nearest_name(folder: P
     assert error.hint
 
 
+def test_a_line_that_names_a_schema_is_a_comment_and_counts_as_a_line(folder: Path) -> None:
+    first = "#:schema ../schemas/job.json [train] x = 3\n"
+    error = failure(folder, first + 'workload = "reddit"\n[train]\nepoch = 3\n')
+    assert "bad.toml:4: train.epoch: unknown key" in error.message
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> RunDir:
 def started(run: RunDir, body: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
     (run.path / "workload.py").write_text(WORKLOAD.format(body=body))
     program = (
-        "import sys, clusterctl.spec.registry as registry, pickle\n"
+        "import sys, clusterctl.spec.train as registry, pickle\n"
         "registry.WORKLOADS['command'] = registry.Workload(registry.WORKLOADS['command'].train, 'workload')\n"
         "pickle.loads(bytes.fromhex(sys.argv[1]))()\n"
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import operator
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,15 @@ _TYPES = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
 }
-_KNOWN = {"$schema", "$defs", "$ref", "title", "description", "type", "const", "enum", "required", "properties",
-          "additionalProperties", "items"}  # fmt: skip
+_KNOWN = {"$schema", "$defs", "$ref", "title", "description", "default", "type", "const", "enum", "required",
+          "properties", "additionalProperties", "propertyNames", "items", "minItems", "maxItems", "pattern", "minimum",
+          "maximum", "exclusiveMinimum", "exclusiveMaximum", "if", "then", "else"}  # fmt: skip
+_BOUNDS = {"minimum": operator.ge, "maximum": operator.le, "exclusiveMinimum": operator.gt,
+           "exclusiveMaximum": operator.lt, "minItems": operator.ge, "maxItems": operator.le}  # fmt: skip
 
 
 def schema(name: str) -> dict[str, Any]:
-    """What clusterctl promises of an output: `status`, `nodes-for` ..."""
+    """What clusterctl promises of an output (`status`, `nodes-for` ...), or takes in a file (`job`, `cluster`)."""
     return dict(json.loads((SCHEMAS / f"{name}.json").read_text()))
 
 
@@ -45,12 +50,22 @@ def _violations(value: Any, schema: dict[str, Any], whole: dict[str, Any], path:
         yield f"{path}: {value!r} is not {schema['const']!r}"
     if "enum" in schema and value not in schema["enum"]:
         yield f"{path}: {value!r} is none of {schema['enum']}"
+    if isinstance(value, str) and "pattern" in schema and not re.search(schema["pattern"], value):
+        yield f"{path}: {value!r} does not match {schema['pattern']}"
+    size = value if type(value) in (int, float) else len(value) if isinstance(value, list) else None
+    for bound in schema.keys() & _BOUNDS if size is not None else ():
+        if not _BOUNDS[bound](size, schema[bound]):
+            yield f"{path}: {value!r} breaks {bound} {schema[bound]}"
+    if "if" in schema:
+        holds = not list(_violations(value, schema["if"], whole, path))
+        yield from _violations(value, schema.get("then" if holds else "else", {}), whole, path)
     if isinstance(value, list):
         for place, item in enumerate(value):
             yield from _violations(item, schema.get("items", {}), whole, f"{path}[{place}]")
     if isinstance(value, dict):
         yield from (f"{path}: no {name}" for name in schema.get("required", ()) if name not in value)
         for name, item in value.items():
+            yield from _violations(name, schema.get("propertyNames", {}), whole, f"{path}.{name}")
             known = schema.get("properties", {}).get(name, schema.get("additionalProperties", True))
             if known is False:
                 yield f"{path}: unknown {name}"

@@ -18,7 +18,7 @@ from torch._C._profiler import _ExperimentalConfig
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import LoopTrain
-from clusterctl.spec.record import InvalidRecord, from_record
+from clusterctl.spec.records import InvalidRecord, from_record
 from clusterctl.task.task import Task
 from clusterctl.training.checkpoint import fingerprint
 from clusterctl.training.epoch_plan import Batch

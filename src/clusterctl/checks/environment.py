@@ -171,7 +171,7 @@ def _containers(there: bool, evidence: Evidence) -> Finding:
 
 def _folders(evidence: Evidence) -> Iterator[Finding]:
     yield _folder("runs", evidence.runs, "set CLUSTERCTL_RUNS, or `runs` in the cluster file, to a folder of yours")
-    if evidence.cluster.kind == "slurm" and evidence.runs.file_system in LOCAL_FILE_SYSTEMS:
+    if not evidence.cluster.nodes_are_here and evidence.runs.file_system in LOCAL_FILE_SYSTEMS:
         message = f"{evidence.runs.path} lies on {evidence.runs.file_system}, which other nodes may not see"
         yield warn("runs", message, "set `runs` in the cluster file to a folder on the shared file system")
     yield _folder("state", evidence.state, "set XDG_STATE_HOME to a folder of yours")

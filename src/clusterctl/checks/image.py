@@ -44,7 +44,7 @@ def check_container(plan: Plan, resolved: Resolved, slurm: Slurm) -> list[Compla
         gpus=resolved.job.resources.gpus_per_node or 0,
         made_later=(str(plan.run.path.parent),),
         srun_help=slurm.answer("srun", "--help") if cluster.has_pyxis else None,
-        unpacks_here=cluster.kind != "slurm" and not cluster.has_pyxis,
+        unpacks_here=cluster.nodes_are_here and not cluster.has_pyxis,
         environment=slurm.environment,
     )
     complaints = examine(facts)

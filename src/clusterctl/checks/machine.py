@@ -113,7 +113,7 @@ def _look_into_image(cluster: Cluster) -> Facts | None:
     if image.startswith((".", "~")):
         image = str(Path(image).expanduser().absolute())
     view = make_view(image, cluster.container, [], cluster.env, None)
-    here = cluster.kind != "slurm" and not cluster.has_pyxis
+    here = cluster.nodes_are_here and not cluster.has_pyxis
     return gather_facts(
         view,
         cluster.python or IMAGE_PYTHON,
@@ -125,7 +125,7 @@ def _look_into_image(cluster: Cluster) -> Facts | None:
 
 
 def _questions(cluster: Cluster) -> dict[str, tuple[str, ...]]:
-    return {} if cluster.kind == "emulator" else QUESTIONS
+    return QUESTIONS if cluster.is_slurm else {}
 
 
 def _ask(cluster: Cluster, words: tuple[str, ...]) -> Told:

@@ -65,7 +65,7 @@ class Surroundings:
 def look_around(resolved: Resolved) -> Surroundings:
     """What `resolved` would find, as far as it can be seen from this machine."""
     job, cluster = resolved.job, resolved.cluster
-    nodes_are_here = cluster.kind != "slurm"
+    nodes_are_here = cluster.nodes_are_here
     interpreter = _interpreter(cluster.python, nodes_are_here) if not (job.container.image or cluster.setup) else None
     return Surroundings(
         runs=look_at(runs_folder(cluster)),

@@ -14,7 +14,7 @@ from clusterctl.config import chosen_runs_folder
 from clusterctl.errors import UsageError
 from clusterctl.observe.status import Filter, newest, report, run_columns, run_record, to_json
 from clusterctl.runs.stages import ENDED, Stage
-from clusterctl.spec.record import nearest
+from clusterctl.spec.records import nearest
 from clusterctl.spec.values import parse_seconds
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from clusterctl.config.source import Values, explained, read_toml, shown_path
 from clusterctl.errors import UsageError
 from clusterctl.spec import Cluster, from_record
 from clusterctl.spec.cluster import UserConfiguration
-from clusterctl.spec.record import InvalidRecord
+from clusterctl.spec.records import InvalidRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.spec.record import Problem
+from clusterctl.spec.records import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ def _of_the_container(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("container", "code"), '"image" needs an image; set container.image')
     if job.container.workdir and not job.container.workdir.startswith("/"):
         yield Problem(("container", "workdir"), f"not an absolute path: {job.container.workdir}")
-    if image and cluster.has_pyxis and cluster.kind == "emulator":
+    if image and cluster.has_pyxis and not cluster.is_slurm:
         yield Problem(
             ("container", "image"), 'the emulator has no pyxis; set container_runtime = "builtin" in its file'
         )

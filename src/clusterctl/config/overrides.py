@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.config.source import Key, Values
 from clusterctl.errors import UsageError
 from clusterctl.spec import WORKLOADS, Job
-from clusterctl.spec.record import fields_of
+from clusterctl.spec.records import fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

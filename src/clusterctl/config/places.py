@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import clusterctl
 from clusterctl.errors import ConfigError, NotFoundError
 from clusterctl.runs.files import make_private
-from clusterctl.spec.record import nearest
+from clusterctl.spec.records import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.config.contradictions import contradictions
-from clusterctl.config.keys import keys_of
 from clusterctl.config.overrides import read_overrides
 from clusterctl.config.places import expanded, find_file
 from clusterctl.config.secrets import HIDDEN, Secrets
 from clusterctl.config.source import Values, explained, read_toml, shown_path
 from clusterctl.errors import ConfigError
 from clusterctl.spec import Container, Job, from_record, to_record
-from clusterctl.spec.record import InvalidRecord
+from clusterctl.spec.keys import leaves_as_written
+from clusterctl.spec.records import InvalidRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -92,7 +92,7 @@ def resolve_again(
     """
     values = Values()
     values.layer(_cluster_values(cluster))
-    for key, value in _leaves_as_written(record):
+    for key, value in leaves_as_written(record):
         origin = origins.get(".".join(key), "")
         anew = origin.startswith(("default: ", "cluster ")) and key != ("code",)  # its copy is in the run
         if not anew and value is not None:
@@ -110,23 +110,6 @@ def resolve_again(
     secrets = Secrets(cluster.secrets).having(to_record(resolved)["env"])
     found = {".".join(key): origin for key, origin in values.origins.items()}
     return Resolved(resolved, cluster, found, run_json, secrets)
-
-
-def _leaves_as_written(record: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
-    """The values of a job's record by key, as a file would have them: a duration with its unit."""
-    seconds = {tuple(key.path.split(".")) for key in keys_of(Job) if key.kind in ("minutes", "seconds")}
-    leaves: list[tuple[tuple[str, ...], Any]] = []
-
-    def walk(table: Mapping[str, Any], prefix: tuple[str, ...]) -> None:
-        for name, value in table.items():
-            key = (*prefix, name)
-            if isinstance(value, dict) and value:
-                walk(value, key)
-            else:
-                leaves.append((key, f"{value}s" if key in seconds and value is not None else value))
-
-    walk(record, ())
-    return leaves
 
 
 def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, str]) -> None:

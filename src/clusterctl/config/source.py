@@ -13,7 +13,7 @@ from clusterctl.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clusterctl.spec.record import Problem
+    from clusterctl.spec.records import Problem
 
 Key = tuple[str, ...]
 _LARGEST_BYTES = 2**20

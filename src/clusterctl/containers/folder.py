@@ -12,7 +12,7 @@ from typing import Any, cast
 from clusterctl.containers.image_record import ImageRecord, read_record, record_path, write_record
 from clusterctl.containers.references import name_of
 from clusterctl.errors import ImageError, NotFoundError, UsageError
-from clusterctl.spec.record import nearest
+from clusterctl.spec.records import nearest
 
 SUFFIX = ".sqsh"
 MAGIC = b"hsqs"

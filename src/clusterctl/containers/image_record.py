@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ImageError
 from clusterctl.runs.files import read_json, write_text
-from clusterctl.spec.record import to_record
+from clusterctl.spec.records import to_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -147,7 +147,7 @@ def gather(status: Status, clock: Callable[[], float] = time.time) -> Trace:
 def with_accounting(trace: Trace, slurm_of: Callable[[Cluster], Slurm]) -> Trace:
     """`trace` with what Slurm's accounting says of an ended job, where there is one; nothing depends on it."""
     run, cluster, job_id = trace.status.record.run, trace.status.record.cluster, trace.status.job_id
-    if job_id is None or cluster.kind == "emulator" or not trace.status.stage.ended:
+    if job_id is None or not cluster.is_slurm or not trace.status.stage.ended:
         return trace
     try:
         told = accounted({run: job_id}, slurm_of(cluster).accounted, patient=False)

@@ -102,7 +102,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         view=view,
         runner=(*runner, *container, "--") if builtin else (),
         # On one's own machine the unpacked image waits for the next run; on a site's nodes nothing is left behind.
-        closing=(*runner, "--release", view.image) if view and builtin and cluster.kind == "slurm" else (),
+        closing=(*runner, "--release", view.image) if view and builtin and not cluster.nodes_are_here else (),
         workdir=workdir,
         python=cluster.python or (IMAGE_PYTHON if job.container.image else interpreter),
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),

@@ -108,10 +108,9 @@ class Overview:
         return self._closely.look(status)
 
     def _slurm(self, cluster: Cluster) -> Slurm:
-        key = (cluster.kind, cluster.slurm_conf)
-        if key not in self._noted:
-            self._noted[key] = _Noted(self.slurm_of(cluster))
-        return self._noted[key]  # type: ignore[return-value]
+        if cluster.controller not in self._noted:
+            self._noted[cluster.controller] = _Noted(self.slurm_of(cluster))
+        return self._noted[cluster.controller]  # type: ignore[return-value]
 
 
 @dataclass

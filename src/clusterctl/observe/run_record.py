@@ -39,7 +39,7 @@ class Record:
     @property
     def controller(self) -> tuple[str, str | None]:
         """Who knows the run's job: runs that share it are asked about with one question."""
-        return self.cluster.kind, self.cluster.slurm_conf
+        return self.cluster.controller
 
     @property
     def tasks_per_node(self) -> int:

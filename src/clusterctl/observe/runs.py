@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import NotFoundError, UsageError
 from clusterctl.runs.layout import RunDir
-from clusterctl.spec.record import nearest
+from clusterctl.spec.records import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -136,7 +136,7 @@ def _forgotten(evidence: Evidence) -> str | None:
     answer = evidence.answer
     if answer is None or answer.job or answer.early or answer.stale or evidence.cancelled_at is not None:
         return None
-    return evidence.job_id if evidence.record.cluster.kind != "emulator" and not settled(evidence) else None
+    return evidence.job_id if evidence.record.cluster.is_slurm and not settled(evidence) else None
 
 
 @dataclass(frozen=True)

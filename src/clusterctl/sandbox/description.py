@@ -10,7 +10,7 @@ from clusterctl.config.places import state_folder
 from clusterctl.errors import SlurmError, UsageError
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.spec import from_record, to_record
-from clusterctl.spec.record import InvalidRecord
+from clusterctl.spec.records import InvalidRecord
 
 LONGEST_FOLDER = 64  # the path of a Unix socket ends at 107 bytes, and slurmstepd adds up to 42
 

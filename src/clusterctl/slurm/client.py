@@ -181,7 +181,7 @@ def _commands(cluster: Cluster) -> tuple[Callable[[str], str | None], dict[str, 
 
         return shutil.which, built_environment(os.environ, str(commands()))
     environment = built_environment(os.environ, cluster.slurm_conf)
-    if cluster.kind == "emulator":  # on a cluster none of this is there to be imported
+    if not cluster.is_slurm:  # on a cluster none of this is there to be imported
         from clusterctl.config.places import state_folder
         from clusterctl.emulator.install import ensure_stand_ins
 

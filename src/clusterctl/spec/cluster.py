@@ -1,4 +1,7 @@
-"""A cluster: where to run. The dataclasses of a cluster file."""
+"""A cluster: where to run. The dataclasses of a cluster file.
+
+The string below a field is its description; `spec.keys` reads it.
+"""
 
 from __future__ import annotations
 
@@ -16,47 +19,86 @@ class Emulator:
     """`[emulator]`: the virtual nodes of kind "emulator"."""
 
     nodes: Count = 4
+    """Number of virtual nodes."""
     cpus_per_node: Count = 4
+    """CPU cores of each virtual node, whatever this machine has."""
     gpus_per_node: Natural = 0
-    kill_wait: Seconds = 30  # between TERM and KILL, as slurm.conf's KillWait
+    """GPUs of each virtual node."""
+    kill_wait: Seconds = 30
+    """Time between SIGTERM and SIGKILL, as KillWait in slurm.conf."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """A whole cluster file. Keys that a job has too are the defaults of jobs there."""
+    """A whole cluster file. Keys that a job has too are the defaults for jobs on that cluster."""
 
     name: Name
+    """Name of the cluster; by default the file's name."""
     kind: Annotated[str, OneOf(("slurm", "emulator", "sandbox"))] = "slurm"
+    """A site's Slurm, this machine without Slurm, or the Slurm that `clusterctl sandbox up` starts on this machine."""
     partition: Line | None = None
+    """Partition of jobs that name none."""
     account: Line | None = None
+    """Account of jobs that name none."""
     qos: Line | None = None
+    """Quality of service of jobs that name none."""
     gpus_per_node: Natural = 0
+    """GPUs on each node of jobs that do not say."""
     gpu_request: Annotated[str, OneOf(("gpus-per-node", "gres"))] = "gpus-per-node"
-    setup: tuple[Line, ...] = ()  # shell lines for the batch script, before srun
-    python: Line | None = None  # interpreter of the tasks; default: this one, or the image's
-    runs: Line | None = None  # folder of the runs; must be shared by login and compute nodes
+    """Which sbatch option requests GPUs; "gres" for sites that refuse --gpus-per-node."""
+    setup: tuple[Line, ...] = ()
+    """Shell lines that the batch script runs on the host before srun, such as "module load cuda"."""
+    python: Line | None = None
+    """Python interpreter of the tasks; by default the one that runs clusterctl, or the image's."""
+    runs: Line | None = None
+    """Folder of the runs, on a file system shared by login and compute nodes."""
     images: Line | None = None
-    container_runtime: Annotated[str, OneOf(("pyxis", "builtin"))] | None = (
-        None  # default: pyxis where Slurm is a site's
-    )
+    """Folder of the container images."""
+    container_runtime: Annotated[str, OneOf(("pyxis", "builtin"))] | None = None
+    """What runs images: Slurm's pyxis plugin (default for kind "slurm"), or clusterctl itself."""
     container: Container = field(default_factory=Container)
+    """Container settings of jobs on this cluster."""
     env: Environment = field(default_factory=dict)
-    secrets: tuple[Line, ...] = SECRETS  # patterns of variables in `env` whose values are never written or shown
+    """Environment variables of jobs on this cluster."""
+    secrets: tuple[Line, ...] = SECRETS
+    """Patterns of the variables in `env` whose values are never written to a file or shown."""
     srun_args: tuple[Line, ...] = ()
+    """Further arguments of srun."""
     mpi: Word = "none"
-    interface: Word | None = None  # network interface of the rendezvous
+    """Value of srun's --mpi."""
+    interface: Word | None = None
+    """Network interface that the ranks communicate over, such as "ib0"."""
     slurm_conf: Line | None = None
-    polling_floor: Seconds = 10  # between two questions to Slurm
+    """Path of slurm.conf, if Slurm's commands do not find it by themselves."""
+    polling_floor: Seconds = 10
+    """Least time between two queries to Slurm, shared by all clusterctl processes of a user."""
     emulator: Emulator = field(default_factory=Emulator)
+    """The virtual nodes of kind "emulator"."""
+
+    @property
+    def is_slurm(self) -> bool:
+        """Whether a real Slurm runs the jobs: it has accounting and limits, and forgets jobs."""
+        return self.kind != "emulator"
+
+    @property
+    def nodes_are_here(self) -> bool:
+        """Whether this machine is every node, so that a path seen here is what the tasks will see."""
+        return self.kind != "slurm"
+
+    @property
+    def controller(self) -> tuple[str, str | None]:
+        """Who knows this cluster's jobs: clusters with the same controller are asked with one query."""
+        return self.kind, self.slurm_conf
 
     @property
     def has_pyxis(self) -> bool:
-        """Whether images are pyxis's to run there, or clusterctl's own (`containers/enter.py`)."""
-        return (self.container_runtime or ("pyxis" if self.kind == "slurm" else "builtin")) == "pyxis"
+        """Whether pyxis runs the images, or clusterctl itself (`containers/enter.py`)."""
+        return (self.container_runtime or ("builtin" if self.nodes_are_here else "pyxis")) == "pyxis"
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserConfiguration:
     """`config.toml` in the user's configuration folder."""
 
-    cluster: Line | None = None  # where jobs go that name no cluster
+    cluster: Line | None = None
+    """Cluster to use when none is named."""

@@ -1,4 +1,7 @@
-"""A job: what to run. The dataclasses of a job file, table by table."""
+"""A job: what to run. The dataclasses of a job file, table by table.
+
+The string below a field is its description; `spec.keys` reads it.
+"""
 
 from __future__ import annotations
 
@@ -33,92 +36,145 @@ OptionName = Annotated[str, Matches(r"[a-z][a-z0-9-]*", "the long name of an sba
 
 @dataclass(frozen=True, kw_only=True)
 class Resources:
-    """`[resources]`: what to ask Slurm for. Options that are named as sbatch's mean what sbatch(1) says."""
+    """`[resources]`: what to request from Slurm. Keys named like an sbatch option mean what sbatch(1) says."""
 
     nodes: Count = 1
-    gpus_per_node: Natural | None = None  # default: the cluster's
-    tasks_per_node: Count | None = None  # default: gpus_per_node, else 1
+    """Number of nodes."""
+    gpus_per_node: Natural | None = None
+    """GPUs on each node; by default as many as the cluster file says."""
+    tasks_per_node: Count | None = None
+    """Ranks on each node; by default one per GPU, or one on a node without GPUs."""
     cpus_per_task: Count = 1
-    memory: Memory | None = None  # per node
+    """CPU cores for each rank."""
+    memory: Memory | None = None
+    """Memory of each node, such as "64G"."""
     time: Minutes = 3600
-    warning: Seconds | None = None  # lead of the warning signal; default: 120, at most a quarter of `time`; 0: none
+    """Time limit of each attempt; training that reaches it saves a checkpoint and returns to the queue."""
+    warning: Seconds | None = None
+    """Time left when the run is asked to save; by default 2 minutes, at most a quarter of the time limit; 0: never."""
 
     partition: Option | None = None
+    """Partition to run in."""
     account: Option | None = None
+    """Account to charge."""
     qos: Option | None = None
+    """Quality of service to request."""
     constraint: Option | None = None
+    """Features that the nodes must have, such as "a100&nvlink"."""
     reservation: Option | None = None
+    """Reservation to run in."""
     nodelist: Option | None = None
+    """Nodes that must be part of the allocation."""
     exclude: Option | None = None
+    """Nodes to stay away from."""
     dependency: Option | None = None
+    """Jobs to wait for, such as "afterok:1234"."""
     begin: Option | None = None
+    """Earliest start time, such as "now+2hours"."""
     deadline: Option | None = None
+    """Time by which the run must be able to finish; otherwise Slurm removes it from the queue."""
     licenses: Option | None = None
+    """Licenses that the run needs."""
     gres: Option | None = None
+    """Generic resources of each node besides the GPUs, such as "nvme:1"."""
     gpus_per_task: Option | None = None
+    """GPUs for each rank, instead of GPUs shared by the ranks of a node."""
     gpu_bind: Option | None = None
+    """How ranks are bound to GPUs."""
     cpus_per_gpu: Count | None = None
+    """CPU cores for each GPU, instead of for each rank."""
     mem_per_cpu: Memory | None = None
+    """Memory for each CPU core, instead of for each node."""
     mem_per_gpu: Memory | None = None
+    """Memory for each GPU, instead of for each node."""
     exclusive: bool = False
-    requeue: bool = True  # may Slurm start the run again after a preemption or a lost node
+    """Whether to keep other jobs off the nodes."""
+    requeue: bool = True
+    """Whether the run may be started again after a preemption, a lost node, a failure or its time limit."""
     switches: Option | None = None
+    """Most network switches that the nodes may span."""
     nice: Annotated[int, AtLeast(-LARGEST)] | None = None
+    """Adjustment of the priority; a larger number means a lower priority."""
     comment: Option | None = None
+    """Comment that Slurm keeps with the job."""
     wckey: Option | None = None
+    """Workload characterization key for accounting."""
     mail_type: Option | None = None
+    """Events that Slurm sends mail about, such as "END,FAIL"."""
     mail_user: Option | None = None
-    sbatch: dict[OptionName, OptionText] = field(default_factory=dict)  # any other option, by its long name
+    """Address that Slurm sends mail to."""
+    sbatch: dict[OptionName, OptionText] = field(default_factory=dict)
+    """Any other sbatch option, by its long name without "--"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Container:
     """`[container]`: the image that the tasks run in, and what they see of the host."""
 
-    image: Word | None = None  # a .sqsh file, registry#name:tag, or none: run on the host
-    mounts: tuple[Line, ...] = ()  # SRC:DST[:flag+flag], added to the cluster's
-    code: Annotated[str, OneOf(("mounted", "image"))] = "mounted"  # the snapshot taken by submit, or what the image has
-    workdir: Line | None = None  # default: the code's folder, or the image's own
+    image: Word | None = None
+    """A .sqsh file or a reference such as "nvcr.io#nvidia/pyg:24.07-py3"; without it, tasks run on the host."""
+    mounts: tuple[Line, ...] = ()
+    """Folders of the host, as "SRC:DST" or "SRC:DST:ro"; the job's are added to the cluster's."""
+    code: Annotated[str, OneOf(("mounted", "image"))] = "mounted"
+    """Which code runs: the snapshot that submit takes, mounted into the image, or what the image contains."""
+    workdir: Line | None = None
+    """Working directory in the image; by default the code's folder, or the image's own."""
     writable: bool = False
+    """Whether tasks may write to the image's file system; their changes are discarded at the end."""
     mount_home: bool = False
+    """Whether to mount your home directory."""
     remap_root: bool = False
+    """Whether tasks see themselves as root in the image."""
     entrypoint: bool = False
+    """Whether to run the image's entrypoint first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """`[data]`: where the data set lies."""
+    """`[data]`: where the data set is."""
 
-    root: Line | None = None  # folder in the data set's raw layout; relative to the job file
+    root: Line | None = None
+    """Folder that holds the data set in its raw layout; relative to the job file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watchdog:
-    """`[watchdog]`: when a rank counts as standing still, and what happens then."""
+    """`[watchdog]`: when a rank counts as stuck, and what happens then."""
 
     enabled: bool = True
+    """Whether stuck ranks are detected at all."""
     action: Annotated[str, OneOf(("restart", "fail"))] = "restart"
-    floor: Annotated[Seconds, AtLeast(1)] = 30  # least time without a step of training
-    factor: Annotated[float, AtLeast(1)] = 30.0  # times the slowest recent step, where that is more
-    starting: Seconds = 900  # before the first steps: importing, meeting, warming up
+    """What to do with a run that is stuck: restart it from its last checkpoint, or let it fail."""
+    floor: Annotated[Seconds, AtLeast(1)] = 30
+    """A rank in training is never considered stuck before it has gone this long without a step."""
+    factor: Annotated[float, AtLeast(1)] = 30.0
+    """A rank in training is stuck after this many times the duration of its slowest recent step, if longer."""
+    starting: Seconds = 900
+    """Limit until the first steps: imports, rendezvous, warm-up."""
     loading: Seconds = 6 * 3600
+    """Limit for loading the data set."""
     evaluating: Seconds = 3600
+    """Limit for one evaluation."""
     checkpointing: Seconds = 3600
+    """Limit for saving one checkpoint."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """`[checkpoint]`: what is kept of a training that is under way."""
+    """`[checkpoint]`: what is kept of a training in progress."""
 
-    every: Annotated[int, Duration(60), AtLeast(0)] = 600  # between two; 0: only when the run is asked to stop
-    keep: Count = 2  # the newest so many stay
+    every: Annotated[int, Duration(60), AtLeast(0)] = 600
+    """Time between two checkpoints; 0 saves only when the run is asked to stop."""
+    keep: Count = 2
+    """How many of the newest checkpoints to keep."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Restart:
-    """`[restart]`: when clusterctl itself sends the run back to the queue, to go on from its last checkpoint."""
+    """`[restart]`: when clusterctl itself sends the run back to the queue, to continue from its last checkpoint."""
 
-    limit: Natural = 20  # restarts of one submission, those by Slurm counted too; 0: never
+    limit: Natural = 20
+    """Most restarts of one submission, including those by Slurm; 0 disables restarts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,17 +182,29 @@ class Job:
     """A whole job file, resolved: every value set, paths absolute."""
 
     name: Name
+    """Name of the run; by default the file's name."""
     workload: str
-    argv: tuple[Text, ...] = ()  # of workload "command": the program and its arguments
-    code: Line | None = None  # folder to snapshot and run in; default for "command": where submit was typed
+    """What to run: one of the shipped workloads, or "command" for a program of your own."""
+    argv: tuple[Text, ...] = ()
+    """Program and arguments of workload "command", such as ["python", "train.py"]."""
+    code: Line | None = None
+    """Folder to copy at submission and run in; by default, for workload "command", the current folder."""
     resources: Resources = field(default_factory=Resources)
+    """What to request from Slurm."""
     container: Container = field(default_factory=Container)
+    """The image that the tasks run in."""
     env: Environment = field(default_factory=dict)
+    """Environment variables of the tasks."""
     data: Data = field(default_factory=Data)
+    """Where the data set is."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    """How often to save, and how much to keep."""
     restart: Restart = field(default_factory=Restart)
+    """How often the run may be restarted."""
     watchdog: Watchdog = field(default_factory=Watchdog)
+    """When a rank counts as stuck."""
     train: Train = field(default_factory=Train)
+    """Settings of the workload."""
 
 
 __all__ = ["Checkpoint", "Container", "Data", "Environment", "Job", "Resources", "Restart", "Watchdog"]

@@ -1,12 +1,13 @@
-"""What each workload can be told: one frozen class per workload, every knob with its unit and reason.
+"""The workloads and what each can be told: one frozen class per workload, every setting with its description.
 
-A new workload adds its class here and its line in `spec.registry`.
+A new workload adds its class and its line in `WORKLOADS`. The string below a field is its description; `spec.keys`
+reads it, and a class that only changes a default inherits it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from clusterctl.spec.values import (
     AtLeast,
@@ -37,18 +38,31 @@ class LoopTrain(Train):
     """What the training loop itself needs, whatever the model."""
 
     epochs: Count = 1
-    batch_size: Count = 128  # seeds a rank and step; the global batch is this times the ranks
+    """Passes over the training data."""
+    batch_size: Count = 128
+    """Examples per rank and step; the global batch is this times the number of ranks."""
     lr: Positive = 0.01
-    schedule: Annotated[str, OneOf(("constant", "cosine"))] = "constant"  # of lr, over all steps
-    warmup: Share = 0.0  # of all steps, in which lr climbs to its value
-    clip_norm: NonNegative = 0.0  # of all gradients together; 0: off
+    """Learning rate."""
+    schedule: Annotated[str, OneOf(("constant", "cosine"))] = "constant"
+    """How the learning rate develops after the warm-up, over all steps."""
+    warmup: Share = 0.0
+    """Fraction of all steps in which the learning rate rises to its value."""
+    clip_norm: NonNegative = 0.0
+    """Upper bound for the norm of all gradients together; 0 disables clipping."""
     weight_decay: NonNegative = 0.0
-    seed: Natural = 0  # of weights, epoch plan, sampling and dropout
-    device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"  # auto: cuda when the job asks for GPUs
-    precision: Annotated[str, OneOf(("float32", "float64", "bfloat16"))] = "float32"  # bfloat16: float32 weights
-    evaluate_every: Natural = 1  # epochs between evaluations on the validation split; 0: only at the end
-    patience: Natural = 0  # evaluations without a better one before training ends, with the best weights; 0: off
-    profile: Annotated[tuple[int, ...], Window()] = ()  # first and last step of an attempt to trace, as [10, 20]
+    """L2 penalty on the weights."""
+    seed: Natural = 0
+    """Seed of the weights, the order of the examples, sampling and dropout."""
+    device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"
+    """Device of each rank; "auto" is cuda if the job requests GPUs."""
+    precision: Annotated[str, OneOf(("float32", "float64", "bfloat16"))] = "float32"
+    """Type of features and activations; with bfloat16, weights and optimizer stay float32."""
+    evaluate_every: Natural = 1
+    """Epochs between evaluations on the validation split; 0 evaluates only at the end."""
+    patience: Natural = 0
+    """Evaluations without improvement before training stops and the best weights are tested; 0 never stops early."""
+    profile: Annotated[tuple[int, ...], Window()] = ()
+    """First and last step to trace in each attempt, such as [10, 20]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +70,17 @@ class NodeTrain(LoopTrain):
     """Node classification with sampled neighbourhoods."""
 
     model: Annotated[str, OneOf(("sage", "gcn"))] = "sage"
-    fan_out: FanOut = (25, 10)  # neighbours a node and hop, the seeds' hop first; -1 takes all; as many as layers
-    replace: bool = False  # each of them is drawn from all neighbours: so many even where there are fewer, some twice
+    """Graph convolution to use."""
+    fan_out: FanOut = (25, 10)
+    """Neighbours to sample per node in each hop, one number per layer, the seed nodes' hop first; -1 takes all."""
+    replace: bool = False
+    """Whether to sample neighbours with replacement."""
     hidden_channels: Count = 256
+    """Width of the hidden layers."""
     dropout: Share = 0.0
-    cache_first_aggregation: bool = False  # the first layer's inputs from all neighbours, computed once
+    """Fraction of activations to drop in training."""
+    cache_first_aggregation: bool = False
+    """Whether to compute the first layer's aggregation once, over all neighbours, instead of sampling it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +95,7 @@ class SyntheticTrain(NodeTrain):
     fan_out: FanOut = (50, 50)
     hidden_channels: Count = 64
     avg_num_nodes: Count = 100_000
+    """Approximate number of nodes of the generated graph."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,13 +129,20 @@ class GraphClassificationTrain(LoopTrain):
     batch_size: Count = 32
     lr: Positive = 1e-3
     patience: Natural = 40
-    model: Annotated[str, OneOf(("gin", "plain"))] = "gin"  # plain: one linear map a layer, as in DGL's tutorial
+    model: Annotated[str, OneOf(("gin", "plain"))] = "gin"
+    """Graph convolution to use; "plain" has one linear map per layer, as DGL's tutorial."""
     features: Annotated[str, OneOf(("degree", "ones", "given"))] = "degree"
+    """Node features: one-hot degree, a constant, or those of the data set."""
     layers: Count = 2
+    """Number of graph convolutions."""
     hidden_channels: Count = 64
+    """Width of the hidden layers."""
     readout: Annotated[str, OneOf(("mean", "sum"))] = "mean"
+    """How the nodes of a graph are pooled."""
     dropout: Share = 0.5
-    folds: Annotated[int, AtLeast(1), AtMost(10)] = 10  # of ten; with 1, a single 80/10/10 split
+    """Fraction of activations to drop in training."""
+    folds: Annotated[int, AtLeast(1), AtMost(10)] = 10
+    """How many of the ten folds to run; 1 is a single 80/10/10 split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,16 +150,48 @@ class TaobaoTrain(LoopTrain):
     """Link prediction between the users and items of the Taobao data set."""
 
     epochs: Count = 20
-    batch_size: Count = 2048  # edges a rank and step; as many pairs without an edge come with them
+    batch_size: Count = 2048
+    """Edges per rank and step, to which as many negative pairs are added."""
     lr: Positive = 1e-3
-    fan_out: Annotated[FanOut, Length(2)] = (8, 4)  # items of a user or item, and items of each of those; -1 takes all
-    replace: bool = False  # each of them is drawn from all neighbours: so many even where there are fewer, some twice
+    fan_out: Annotated[FanOut, Length(2)] = (8, 4)
+    """Items to sample for each user or item, and then for each of those; -1 takes all."""
+    replace: bool = False
+    """Whether to sample neighbours with replacement."""
     hidden_channels: Count = 64
-    row_optimizer: Annotated[str, OneOf(("adam", "touched-rows"))] = "adam"  # of the embeddings; the second is lazier
-    together: Count = 3  # items are neighbours that users took together at least so often, in the training split
-    generated: NonNegative = 0.0  # without data.root: scale of a generated data set, 1 being the real one's size
+    """Width of the hidden layers."""
+    row_optimizer: Annotated[str, OneOf(("adam", "touched-rows"))] = "adam"
+    """Optimizer of the embeddings; "touched-rows" updates only the rows that a step used, which is faster but not the
+    same."""
+    together: Count = 3
+    """Two items are neighbours if at least this many users of the training split took both."""
+    generated: NonNegative = 0.0
+    """Without data.root: size of the data set to generate, as a multiple of the real one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandTrain(Train):
     """The user's own program has its own flags: put them into `argv`."""
+
+
+_REDDIT_FORMAT = ("raw/reddit_data.npz", "raw/reddit_graph.npz")
+_TAOBAO_FORMAT = ("raw/UserBehavior.csv",)
+_TU_FORMAT = ("raw/*_A.txt", "raw/*_graph_indicator.txt", "raw/*_graph_labels.txt")
+
+
+class Workload(NamedTuple):
+    """A workload's settings, its module, which only the tasks import, and what its data folder holds."""
+
+    train: type[Train]
+    module: str
+    data: tuple[str, ...] = ()
+    """Patterns of paths."""
+
+
+WORKLOADS: dict[str, Workload] = {
+    "synthetic": Workload(SyntheticTrain, "clusterctl.workloads.synthetic"),
+    "reddit": Workload(RedditTrain, "clusterctl.workloads.reddit", _REDDIT_FORMAT),
+    "deep-sage": Workload(DeepSageTrain, "clusterctl.workloads.deep_sage", _REDDIT_FORMAT),
+    "taobao": Workload(TaobaoTrain, "clusterctl.workloads.taobao", _TAOBAO_FORMAT),
+    "graph-classification": Workload(GraphClassificationTrain, "clusterctl.workloads.graph_classification", _TU_FORMAT),
+    "command": Workload(CommandTrain, "clusterctl.workloads.command"),
+}

@@ -1,7 +1,7 @@
 """Values with a meaning: durations, sizes, bounds, choices - as marks on plain types.
 
 A mark sits in `typing.Annotated`, next to the type it refines: `Annotated[int, AtLeast(1)]`. It knows how to parse and
-to check one value; `spec.record` applies it.
+to check one value; `spec.records` applies it.
 """
 
 from __future__ import annotations
@@ -100,6 +100,11 @@ class Duration(Mark):
             return raw
         return raw * self.unit if isinstance(raw, int) else parse_seconds(raw, self.unit)
 
+    def write(self, seconds: int) -> str:
+        """`seconds` as a person would write them: "90s", "20m", "4h"; `parse` takes it back."""
+        suffix = next(suffix for suffix in "dhms" if seconds % _SUFFIXES[suffix] == 0)
+        return f"{seconds // _SUFFIXES[suffix]}{suffix}" if seconds else "0s"
+
 
 @dataclass(frozen=True)
 class NotEmpty(Mark):
@@ -138,6 +143,9 @@ class Each(Mark):
 
 
 _SUFFIXES = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_AMOUNT = r"([0-9]{1,18})\s*([smhd]?)"
+_CLOCK = r"(?:([0-9]{1,18})-)?([0-9]{1,18})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?"
+DURATION = rf"\s*({_AMOUNT}|{_CLOCK})\s*"
 
 
 def parse_seconds(text: str, unit: int = 60) -> int:
@@ -146,9 +154,9 @@ def parse_seconds(text: str, unit: int = 60) -> int:
     The colon forms are those of sbatch(1) --time: MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS.
     """
     stripped = text.strip()
-    if match := re.fullmatch(r"(\d{1,18})\s*([smhd]?)", stripped, re.ASCII):
+    if match := re.fullmatch(_AMOUNT, stripped):
         return int(match[1]) * (_SUFFIXES[match[2]] if match[2] else unit)
-    if match := re.fullmatch(r"(?:(\d{1,18})-)?(\d{1,18})(?::(\d{1,2}))?(?::(\d{1,2}))?", stripped, re.ASCII):
+    if match := re.fullmatch(_CLOCK, stripped):
         days, *clock = match.groups()
         numbers = [int(part) for part in clock if part is not None]
         weights = [3600, 60, 1] if days is not None or len(numbers) == 3 else [60, 1]
@@ -187,6 +195,8 @@ Text = Annotated[str, Matches(r"[^\x00]*", "text without NUL characters")]
 Line = Annotated[str, Matches(r"[^\x00-\x1f\x7f-\x9f]+", "one line without control characters, not empty")]
 OptionText = Annotated[str, Matches(r"[^\x00-\x1f\x7f-\x9f\\]*", "one line without control characters and backslashes")]
 """What a `#SBATCH` line can carry: sbatch takes a backslash for an escape, even between single quotes."""
-Option = Annotated[OptionText, Matches(r".+", "one line, not empty")]
+Option = Annotated[
+    str, Matches(r"[^\x00-\x1f\x7f-\x9f\\]+", "one line without control characters and backslashes, not empty")
+]
 Word = Annotated[str, Matches(r"[^\s\x00-\x1f\x7f-\x9f]+", "one word without spaces")]
 Memory = Annotated[str, Matches(r"[0-9]{1,18}[KMGT]?B?", 'a size such as "64G"')]

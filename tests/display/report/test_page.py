@@ -61,6 +61,7 @@ def test_keys_have_their_origin_and_defaults_are_folded_away(examined, fabricate
     shown, folded = page(told).split("<details>")
     assert "jobs/cora.toml:7" in shown
     assert "train.epochs" in folded
+    assert '<td>checkpoint.every</td><td class="value">10m</td>' in folded
     assert "clusterctl submit a b" in shown
 
 

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.display.report.sections import section
+from clusterctl.spec.keys import leaves_as_written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from clusterctl.display.report.post_mortem import PostMortem
@@ -45,8 +45,8 @@ def environment(told: PostMortem) -> Markup:
 def configuration(told: PostMortem) -> Markup:
     """Every key of the job with its value and its origin; those that somebody set come first, the rest on demand."""
     origins = {str(key): str(origin) for key, origin in _table(told.record, "origins").items()}
-    leaves = list(_leaves(_table(told.record, "job")))
-    chosen = [(key, value, _origin(key, origins)) for key, value in leaves]
+    leaves = leaves_as_written(_table(told.record, "job"))
+    chosen = [(".".join(key), value, _origin(key, origins)) for key, value in leaves]
     given = [row for row in chosen if row[2] != _ELSEWHERE]
     rest = [row for row in chosen if row[2] == _ELSEWHERE]
     defaults = (
@@ -88,20 +88,10 @@ def _key_table(rows: list[tuple[str, Any, str]]) -> Markup:
     return tag("div", tag("table", tag("thead", header), tag("tbody", join(body))), class_="scroll")
 
 
-def _leaves(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in table.items():
-        key = f"{prefix}{name}"
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{key}.")
-        else:
-            yield key, value
-
-
-def _origin(key: str, origins: dict[str, str]) -> str:
+def _origin(key: tuple[str, ...], origins: dict[str, str]) -> str:
     """Its own origin, or that of the table that holds it."""
-    parts = key.split(".")
-    for length in range(len(parts), 0, -1):
-        if origin := origins.get(".".join(parts[:length])):
+    for length in range(len(key), 0, -1):
+        if origin := origins.get(".".join(key[:length])):
             return origin
     return _ELSEWHERE
 

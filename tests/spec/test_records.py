@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterctl.spec import Cluster, Job, RedditTrain, SyntheticTrain, from_record, to_record
-from clusterctl.spec.record import InvalidRecord
+from clusterctl.spec.records import InvalidRecord
 
 
 def problems(record: dict[str, Any]) -> set[str]:

@@ -14,8 +14,7 @@ import typing
 from typing import Any, NamedTuple, TypeVar
 
 from clusterctl.errors import ConfigError
-from clusterctl.spec.registry import WORKLOADS
-from clusterctl.spec.train import Train
+from clusterctl.spec.train import WORKLOADS, Train
 from clusterctl.spec.values import Mark, Unshown
 
 T = TypeVar("T")
@@ -81,6 +80,20 @@ def _fields_of(cls: type) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
+@functools.cache
+def unwrapped(hint: Any) -> tuple[Any, tuple[Mark, ...]]:
+    """The type in `hint` without its marks and without None, and the marks."""
+    marks: tuple[Mark, ...] = ()
+    while True:
+        if typing.get_origin(hint) is typing.Annotated:
+            hint, *extras = typing.get_args(hint)
+            marks += tuple(mark for mark in extras if isinstance(mark, Mark))
+        elif typing.get_origin(hint) in (typing.Union, types.UnionType):
+            hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
+        else:
+            return hint, marks
+
+
 def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, ...], problems: list[Problem]) -> Any:
     hints = fields_of(cls)
     if hints.get("train") is Train:
@@ -105,14 +118,10 @@ def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, 
 
 
 def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: list[Problem]) -> Any:
-    marks: list[Mark] = []
-    while typing.get_origin(hint) is typing.Annotated:
-        hint, *extras = typing.get_args(hint)
-        marks += [mark for mark in extras if isinstance(mark, Mark)]
+    if raw is None and types.NoneType in typing.get_args(hint):
+        return None
+    hint, marks = unwrapped(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        present = next(a for a in arguments if a is not types.NoneType)
-        return None if raw is None else _read(present, raw, parse, path, problems)
     before = len(problems)
     try:
         for mark in marks if parse else ():

@@ -1,0 +1,28 @@
+"""What the kind of a cluster means, and who asks for it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import clusterctl
+from clusterctl.spec import Cluster
+
+SOURCE = Path(clusterctl.__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_slurm", "nodes_are_here", "has_pyxis"),
+    [("slurm", True, False, True), ("sandbox", True, True, False), ("emulator", False, True, False)],
+)
+def test_a_kind_is_three_facts(kind: str, is_slurm: bool, nodes_are_here: bool, has_pyxis: bool) -> None:
+    cluster = Cluster(name="c", kind=kind)
+    assert (cluster.is_slurm, cluster.nodes_are_here, cluster.has_pyxis) == (is_slurm, nodes_are_here, has_pyxis)
+
+
+def test_only_the_slurm_client_tells_the_sandbox_from_other_clusters() -> None:
+    compared = re.compile(r"""\.kind (?:[!=]=|in|not in) ?\(?["'](?:slurm|emulator|sandbox)""")
+    comparing = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if compared.search(path.read_text())}
+    assert comparing == {"spec/cluster.py", "slurm/client.py"}

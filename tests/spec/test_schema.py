@@ -1,0 +1,142 @@
+"""What editors are told of job and cluster files is what clusterctl itself accepts."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.json_schema import SCHEMAS, schema, violations
+
+from clusterctl.errors import ClusterctlError
+from clusterctl.spec import WORKLOADS, Cluster, Job, from_record
+from clusterctl.spec.schema import cluster_schema, job_schema
+
+ROOT = Path(__file__).resolve().parents[2]
+SHIPPED = [*ROOT.glob("jobs/*.toml"), *ROOT.glob("cluster/*.toml")]
+
+
+TIMES = ("90", '"90"', '"4h"', '"20 m"', '"1-00:00:00"', '"2-3"', '"1:30:00"')
+
+
+def complaints(text: str, workload: str = "reddit") -> list[str]:
+    """What the schema says of a job file with `text`."""
+    return violations(tomllib.loads(f'workload = "{workload}"\n{text}'), job_schema())
+
+
+def accepted(text: str, workload: str = "reddit") -> bool:
+    """Whether clusterctl accepts a job file with `text`."""
+    try:
+        from_record(Job, tomllib.loads(f'name = "x"\nworkload = "{workload}"\n{text}'), parse=True)
+    except ClusterctlError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
+def test_a_shipped_file_names_its_schema_and_follows_it(path: Path) -> None:
+    named = re.match(r"#:schema (\S+)\n", path.read_text())
+    assert named
+    kind = "job" if path.parent.name == "jobs" else "cluster"
+    assert (path.parent / named[1]).resolve() == (SCHEMAS / f"{kind}.json").resolve()
+    assert violations(tomllib.loads(path.read_text()), schema(kind)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"[resources]\ntime = {time}" for time in TIMES),
+        "[resources]\nwarning = 0",
+        "[resources]\nnice = -5",
+        '[resources]\nmemory = "64G"\nsbatch = { hint = "nomultithread" }',
+        '[container]\nmounts = ["/a:/b:ro"]\ncode = "image"',
+        '[env]\nNCCL_DEBUG = "WARN"',
+        "[train]\nfan_out = [4, -1]\nlr = 1\nprofile = [10, 20]",
+        "[train]\nprofile = []\ndropout = 0",
+        "[watchdog]\nfloor = 1\nfactor = 1.5",
+    ],
+)
+def test_what_clusterctl_accepts_is_right_by_the_schema(text: str) -> None:
+    assert accepted(text)
+    assert complaints(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "epochs = 3",
+        '[resources]\ntime = "soon"',
+        '[resources]\ntime = "1:2:3:4"',
+        "[resources]\ntime = 0",
+        "[resources]\ntime = 1.5",
+        "[resources]\nnodes = 0",
+        "[resources]\nnodes = true",
+        "[resources]\nnodes = 4294967296",
+        '[resources]\npartition = ""',
+        '[resources]\nsbatch = { Hint = "x" }',
+        "resources = 3",
+        '[container]\ncode = "mount"',
+        '[container]\nimage = "two words"',
+        "[container]\nmounts = [3]",
+        '[env]\n"A-B" = "x"',
+        "[env]\nA = 1",
+        "[train]\nepoch = 3",
+        "[train]\nfan_out = []",
+        "[train]\nfan_out = [-2]",
+        "[train]\nprofile = [0, 20]",
+        "[train]\nprofile = [1, 2, 3]",
+        "[train]\nlr = 0",
+        "[train]\ndropout = 1",
+        "[watchdog]\nfloor = 0",
+    ],
+)
+def test_a_mistake_is_one_by_the_schema_too(text: str) -> None:
+    assert not accepted(text)
+    assert complaints(text) != []
+
+
+@pytest.mark.parametrize(
+    ("workload", "text", "right"),
+    [
+        ("taobao", "[train]\ntogether = 2", True),
+        ("reddit", "[train]\ntogether = 2", False),
+        ("taobao", "[train]\nfan_out = [8, 4, 2]", False),
+        ("deep-sage", "[train]\nfan_out = [8, 4, 2]", True),
+        ("graph-classification", '[train]\nmodel = "gin"\nfolds = 10', True),
+        ("graph-classification", "[train]\nfolds = 11", False),
+        ("graph-classification", '[train]\nmodel = "sage"', False),
+        ("command", "[train]\nlr = 0.1", False),
+        ("command", 'argv = ["true"]\n[train]', True),
+        ("nothing", "", False),
+    ],
+)
+def test_the_workload_says_what_its_train_table_may_hold(workload: str, text: str, right: bool) -> None:
+    assert (complaints(text, workload) == []) is right
+    assert accepted(text, workload) is right
+
+
+def test_a_file_needs_no_name_for_it_has_one_but_a_job_needs_its_workload() -> None:
+    assert violations({}, cluster_schema()) == []
+    assert violations({}, job_schema()) == ["$: no workload"]
+    assert violations({"partitoin": "gpu"}, cluster_schema()) == ["$: unknown partitoin"]
+
+
+def test_every_key_is_offered_for_completion_with_its_description() -> None:
+    """Editors complete from `properties`, not from `then`."""
+    properties = job_schema()["properties"]
+    offered = properties["train"]["properties"]
+    for workload in WORKLOADS.values():
+        for name in workload.train.__dataclass_fields__:
+            assert offered[name]["description"]
+    assert set(offered["model"]["enum"]) == {"sage", "gcn", "gin", "plain"}
+
+    def descriptions(table: dict[str, Any]) -> None:
+        for name, entry in table.items():
+            assert entry["description"], name
+            descriptions(entry.get("properties", {}))
+
+    descriptions(properties)
+    descriptions(cluster_schema()["properties"])
+    assert {"name", *Cluster.__dataclass_fields__} == set(cluster_schema()["properties"])
