@@ -20,18 +20,19 @@ _TU_FORMAT = ("raw/*_A.txt", "raw/*_graph_indicator.txt", "raw/*_graph_labels.tx
 
 
 class Workload(NamedTuple):
-    """`data`: what the folder of its data set holds, as patterns of paths."""
+    """`data`: what the folder of its data set holds, as patterns; `data_set`: its name for `clusterctl data`."""
 
     train: type[Train]
     module: str
     data: tuple[str, ...] = ()
+    data_set: str = ""
 
 
 WORKLOADS: dict[str, Workload] = {
     "synthetic": Workload(SyntheticTrain, "clusterctl.workloads.synthetic"),
-    "reddit": Workload(RedditTrain, "clusterctl.workloads.reddit", _REDDIT_FORMAT),
-    "deep-sage": Workload(DeepSageTrain, "clusterctl.workloads.deep_sage", _REDDIT_FORMAT),
-    "taobao": Workload(TaobaoTrain, "clusterctl.workloads.taobao", _TAOBAO_FORMAT),
+    "reddit": Workload(RedditTrain, "clusterctl.workloads.reddit", _REDDIT_FORMAT, "reddit"),
+    "deep-sage": Workload(DeepSageTrain, "clusterctl.workloads.deep_sage", _REDDIT_FORMAT, "reddit"),
+    "taobao": Workload(TaobaoTrain, "clusterctl.workloads.taobao", _TAOBAO_FORMAT, "taobao"),
     "graph-classification": Workload(GraphClassificationTrain, "clusterctl.workloads.graph_classification", _TU_FORMAT),
     "command": Workload(CommandTrain, "clusterctl.workloads.command"),
 }

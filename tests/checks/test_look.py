@@ -1,4 +1,4 @@
-"""What doctor looks at: interpreters, folders, file systems - and the whole of it, on this machine."""
+"""What the checks look at: interpreters, folders, file systems - and `doctor` as a whole, on this machine."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl import cli
-from clusterctl.checks import machine as doctor
-from clusterctl.checks.machine import gather
-from clusterctl.checks.surroundings import file_system, look_at
+from clusterctl.checks import interpreters
+from clusterctl.checks.look import QUESTIONS, file_system, look_at, look_at_cluster
 from clusterctl.spec import Cluster
 
 
@@ -42,16 +41,17 @@ def interpreter(tmp_path: Path, program: str) -> str:
 def test_an_interpreter_that_says_nothing_is_told_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, problem: str
 ) -> None:
-    monkeypatch.setattr(doctor, "INTERPRETER_SECONDS", 0.3)
-    evidence = gather(Cluster(name="local", kind="emulator", python=interpreter(tmp_path, program)))
-    assert evidence.interpreter is not None
-    assert problem in evidence.interpreter.problem
+    monkeypatch.setattr(interpreters, "PACKAGES_SECONDS", 0.3)
+    found = look_at_cluster(Cluster(name="local", kind="emulator", python=interpreter(tmp_path, program)))
+    assert found.interpreter is not None
+    assert problem in found.interpreter.problem
 
 
-def test_an_interpreter_that_is_not_there_is_told() -> None:
-    evidence = gather(Cluster(name="local", kind="emulator", python="/nowhere/python"))
-    assert evidence.interpreter is not None
-    assert evidence.interpreter.problem == "No such file or directory"
+def test_an_interpreter_that_is_not_there_is_not_asked() -> None:
+    found = look_at_cluster(Cluster(name="local", kind="emulator", python="/nowhere/python"))
+    assert found.interpreter is not None
+    assert not found.interpreter.seen.there
+    assert found.interpreter.seen.visible
 
 
 def test_looking_at_a_folder_changes_nothing(tmp_path: Path) -> None:
@@ -72,11 +72,11 @@ def test_the_file_system_is_that_of_the_longest_mount_point(tmp_path: Path) -> N
     assert file_system(Path("/"), tmp_path / "none") == ""
 
 
-def test_a_slurm_that_is_not_there_is_evidence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slurm_that_is_not_there_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    evidence = gather(Cluster(name="site", python=sys.executable))
-    assert {str(told) for told in evidence.slurm.values()} == {
-        f"no {words[0]} on PATH" for words in doctor.QUESTIONS.values()
+    found = look_at_cluster(Cluster(name="site", python=sys.executable))
+    assert {str(answer) for answer in found.slurm.values()} == {
+        f"no {words[0]} on PATH" for words in QUESTIONS.values()
     }
 
 
@@ -88,8 +88,8 @@ def test_doctor_finds_this_machine_in_order_in_a_few_seconds(
     assert time.monotonic() - began < 20  # 2 s on an idle machine
     record = json.loads(capsys.readouterr().out)
     assert record["ok"]
-    subjects = {finding["subject"]: finding["verdict"] for finding in record["findings"]}
-    assert subjects["torch"] == subjects["submitit"] == subjects["runs"] == "OK"
+    verdicts = {check["name"]: check["verdict"] for check in record["checks"]}
+    assert verdicts["torch"] == verdicts["submitit"] == verdicts["runs"] == "OK"
     assert not (tmp_path / "runs").exists()
     assert stat.S_IMODE((tmp_path / "state" / "clusterctl").stat().st_mode) == 0o700
 
@@ -102,4 +102,4 @@ def test_doctor_fails_where_something_fails_and_says_what_to_type(
     assert cli.run(["doctor", "--cluster", str(tmp_path / "site.toml")]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("FAIL  slurm ") for line in lines)
-    assert any(line.strip().startswith("fix: set `python`") for line in lines)
+    assert any(line.strip().startswith("hint: set `python`") for line in lines)
