@@ -123,7 +123,7 @@ def test_data_that_the_hint_already_brought_are_not_generated_again() -> None:
 def test_data_are_generated_by_the_python_of_a_cluster_that_names_one() -> None:
     asked = replace(ASKED, cluster=Cluster(name="site", python="/venv/bin/python"))
     refusal = refusal_of(replace(GOOD, wanted=replace(WANTED, resolved=asked, data=None)), ConfigError)
-    assert "data generate reddit --root reddit-data --cluster site && " in refusal.hint
+    assert "data generate reddit --root reddit-data --cluster site, then add --set data.root" in refusal.hint
 
 
 def test_a_workload_that_generates_its_own_data_needs_none() -> None:

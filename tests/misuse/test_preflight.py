@@ -59,7 +59,7 @@ def test_all_of_it_is_told_in_one_go(desk: Desk) -> None:
     desk.write("job.toml", REDDIT)
     code, out, err = desk.type("submit ./job.toml --cluster ./here.toml")
     assert (code, out) == (CONFIG, "")
-    check_message(err, "2 things stand in the way of the run", "data.root")
+    check_message(err, "2 problems would make the run fail", "data.root")
     assert "no such interpreter" in err
     assert "no data" in err
     assert desk.run_directories() == []

@@ -18,7 +18,7 @@ from clusterctl.errors import ClusterctlError, ConfigError, SlurmError
 from clusterctl.launch.sbatch import SlurmRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from clusterctl.checks.check import Check
     from clusterctl.checks.surroundings import Surroundings
@@ -86,27 +86,23 @@ def explained(refused: SlurmRefused, resolved: Resolved, slurm: Slurm) -> SlurmR
     return SlurmRefused(f"sbatch refused the job: {check.message}", _hint([check], resolved))
 
 
-def _hint(fatal: Iterable[Check], resolved: Resolved) -> str:
+def _hint(fatal: Sequence[Check], resolved: Resolved) -> str:
+    lines = [_remedy(fatal, resolved), *(check.hint for check in fatal)]
+    return "\n".join(dict.fromkeys(filter(None, lines)))
+
+
+def _remedy(fatal: Sequence[Check], resolved: Resolved) -> str:
+    """The commands that would pass; only what to add to the command that was typed if it is not known."""
     changes = {key: value for check in fatal for key, value in check.changes.items()}
-    lines = []
-    if changes:
-        command = _command(resolved, changes) if all(check.changes for check in fatal) else _to_add(changes)
-        lines = [" && ".join([*(check.first for check in fatal if check.first), command])]
-    return "\n".join(dict.fromkeys([*lines, *(check.hint for check in fatal if check.hint)]))
-
-
-def _command(resolved: Resolved, changes: Mapping[str, str]) -> str:
-    """The command that was typed, with `changes`; or, if it is not known, what to add to it."""
+    if not changes:
+        return ""
+    first = [check.first for check in fatal if check.first]
     cluster = _cluster_flag(resolved.cluster)
-    if not resolved.typed or cluster is None:
-        return _to_add(changes)
+    if not resolved.typed or cluster is None or not all(check.changes for check in fatal):
+        return ", then ".join([*first, f"add {shlex.join(_flags(changes))}"])
     typed = [setting for setting in resolved.settings if setting.partition("=")[0].strip() not in changes]
     kept = [word for setting in resolved.secrets.hide_typed(typed) for word in ("--set", setting)]
-    return shlex.join(["clusterctl", *resolved.typed, *cluster, *kept, *_flags(changes)])
-
-
-def _to_add(changes: Mapping[str, str]) -> str:
-    return f"add {shlex.join(_flags(changes))}"
+    return " && ".join([*first, shlex.join(["clusterctl", *resolved.typed, *cluster, *kept, *_flags(changes)])])
 
 
 def _flags(changes: Mapping[str, str]) -> list[str]:
