@@ -16,6 +16,7 @@ from clusterctl.containers.folder import is_squashfs
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
+    from clusterctl.checks.surroundings import Seen
     from clusterctl.containers.view import View
     from clusterctl.spec import Cluster
 
@@ -54,7 +55,7 @@ def gather_container(
         brings_code=brings_code,
         brings_packages=brings_packages,
         srun_help=srun_help,
-        image=seen(image, nodes_are_here) if is_file else None,
+        image=_shared(image, nodes_are_here) if is_file else None,
         problem=problem,
         squashfs=squashfs,
         contents=contents,
@@ -62,10 +63,15 @@ def gather_container(
         unpacks_here=unpacks_here,
         builtin=not cluster.has_pyxis,
         gpus=gpus,
-        sources=tuple(seen(Path(source), nodes_are_here) for source in sources),
+        sources=tuple(_shared(Path(source), nodes_are_here) for source in sources),
         rooms=_rooms(image, environment) if unpacks_here and contents else None,
         environment=environment,
     )
+
+
+def _shared(path: Path, nodes_are_here: bool) -> Seen:
+    """What is mounted is on a shared file system, as a rule: if the first folder of its path is here, it should be."""
+    return seen(path, nodes_are_here, Path(*path.parts[: 2 if len(path.parts) > 2 else 1]))
 
 
 def _rooms(image: Path, environment: Mapping[str, str]) -> dict[str, int] | None:

@@ -127,9 +127,9 @@ def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     return max(above, default=(0, ""), key=lambda item: item[0])[1]
 
 
-def seen(path: Path, nodes_are_here: bool) -> Seen:
-    """Whether `path` exists. Where the nodes are elsewhere, it counts as visible if its folder exists here."""
-    return Seen(str(path), exists(path), nodes_are_here or exists(path.parent))
+def seen(path: Path, nodes_are_here: bool, folder: Path | None = None) -> Seen:
+    """Whether `path` exists. Where the nodes are elsewhere, it counts as visible if `folder`, its own, exists here."""
+    return Seen(str(path), exists(path), nodes_are_here or exists(folder or path.parent))
 
 
 def exists(path: Path) -> bool:
