@@ -12,7 +12,9 @@ import pytest
 
 from clusterctl import cli
 from clusterctl.checks import interpreters
+from clusterctl.checks.interpreters import ask_packages
 from clusterctl.checks.look import QUESTIONS, file_system, look_at, look_at_cluster
+from clusterctl.checks.surroundings import Seen
 from clusterctl.spec import Cluster
 
 
@@ -103,3 +105,38 @@ def test_doctor_fails_where_something_fails_and_says_what_to_type(
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("FAIL  slurm ") for line in lines)
     assert any(line.strip().startswith("hint: set `python`") for line in lines)
+
+
+def test_versions_are_read_without_importing_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w')\n")
+    metadata = tmp_path / "torch-9.8.7.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 9.8.7\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    asked = ask_packages(Seen(sys.executable, True))
+    assert (asked.packages or {})["torch"] == "9.8.7"
+    assert not (tmp_path / "imported").exists()
+
+
+def test_a_package_without_metadata_is_imported_for_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("__version__ = '1.2+site'\n")
+    bare = interpreter(tmp_path, f'exec {sys._base_executable} -S "$@"')  # type: ignore[attr-defined]
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert ask_packages(Seen(bare, True)).packages == {"torch": "1.2+site", "submitit": ""}
+
+
+def test_a_python_without_torch_is_no_failure_and_the_hint_installs_from_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "submitit.py").write_text("__version__ = '1.5.4'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    bare = interpreter(tmp_path, f'exec {sys._base_executable} -S "$@"')  # type: ignore[attr-defined]
+    (tmp_path / "bare.toml").write_text(f'kind = "emulator"\npython = "{bare}"\n')
+    assert cli.run(["doctor", "--cluster", str(tmp_path / "bare.toml")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (torch,) = [number for number, line in enumerate(lines) if line.startswith("WARN  torch ")]
+    assert "only jobs with workload `command` run without it" in lines[torch]
+    assert lines[torch + 1].split("hint: ")[1].startswith(f"{bare} -m pip install 'torch>=2.6' ")

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
     from clusterctl.emulator.jobs import Job, Record
     from clusterctl.emulator.machine import Machine
-    from clusterctl.emulator.request import Request
+    from clusterctl.emulator.request import JobRequest
 
 CLUSTER_NAME = "emulator"
 
 
 def batch_environment(
-    machine: Machine, job: Job, request: Request, record: Record, submitted: Mapping[str, str]
+    machine: Machine, job: Job, request: JobRequest, record: Record, submitted: Mapping[str, str]
 ) -> dict[str, str]:
     """The environment that the job's command was called in, with what Slurm adds to it on the first node."""
     tasks, nodes = str(request.tasks), str(request.nodes)

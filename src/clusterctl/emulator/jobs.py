@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.emulator import fifo, processes
-from clusterctl.emulator.request import Request
+from clusterctl.emulator.request import JobRequest
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ class Job:
         self.step_names = folder / "names"
 
     @property
-    def request(self) -> Request:
-        return Request(**_read(self.folder / "request.json"))
+    def request(self) -> JobRequest:
+        return JobRequest(**_read(self.folder / "request.json"))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -143,7 +143,7 @@ def find(machine: Machine, job_id: str) -> Job:
 
 
 def publish(
-    machine: Machine, request: Request, environment: dict[str, str], script: bytes, record: Record
+    machine: Machine, request: JobRequest, environment: dict[str, str], script: bytes, record: Record
 ) -> tuple[Job, int]:
     """Make a new job, whole at once, under the next free id; returns it with its pipe, held open."""
     machine.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)

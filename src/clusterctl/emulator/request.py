@@ -33,7 +33,7 @@ PREEMPTABLE = "preemptable"  # its jobs yield to those of all other partitions
 TIERS = {PREEMPTABLE: 1, DEFAULT_PARTITION: 10, "urgent": 100}
 
 
-class Request(NamedTuple):
+class JobRequest(NamedTuple):
     """A job as it was asked for, with every default filled in."""
 
     name: str
@@ -91,7 +91,7 @@ def script_options(script: str) -> dict[str, str]:
     return values
 
 
-def make_request(options: dict[str, str], arguments: list[str], name: str, folder: str) -> Request:
+def make_request(options: dict[str, str], arguments: list[str], name: str, folder: str) -> JobRequest:
     """Make sense of `options`. `name` is the default job name, `folder` where sbatch was called. Raises SlurmError."""
     if undone := sorted(set(options) & _REFUSED):
         raise SlurmError(f"the emulator does not do --{undone[0]}")
@@ -100,7 +100,7 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
     tasks = count(options, "ntasks") or nodes * (per_node or 1)
     output = options.get("output", "slurm-%j.out")
     number, lead, batch_only = _signal(options.get("signal", ""))
-    return Request(
+    return JobRequest(
         name=options.get("job-name", name),
         nodes=min(nodes, tasks),
         tasks=tasks,
@@ -124,7 +124,7 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
     )
 
 
-def refuse_impossible(request: Request, machine: Machine) -> None:
+def refuse_impossible(request: JobRequest, machine: Machine) -> None:
     """Raise SlurmError for what the virtual nodes can never give."""
     if (
         request.nodes > machine.nodes

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from clusterctl.emulator.jobs import Job, Record
     from clusterctl.emulator.machine import Machine
-    from clusterctl.emulator.request import Request
+    from clusterctl.emulator.request import JobRequest
 
 
 _YEAR_SECONDS = 365 * 86400
@@ -89,12 +89,12 @@ def victims(machine: Machine, job: Job) -> list[Job]:
     return []
 
 
-def could_be_placed(machine: Machine, request: Request) -> bool:
+def could_be_placed(machine: Machine, request: JobRequest) -> bool:
     """Whether the nodes that are up would do if they were empty."""
     return choose(machine, request, free_slots(machine, [])) is not None
 
 
-def estimated_start(machine: Machine, request: Request, now: float) -> float:
+def estimated_start(machine: Machine, request: JobRequest, now: float) -> float:
     """When there would be room for `request` if every job ran to its time limit; jobs that wait are not weighed.
 
     As `sbatch --test-only` of Slurm 22.05 does. A job without a limit ends in a year.
@@ -108,7 +108,7 @@ def estimated_start(machine: Machine, request: Request, now: float) -> float:
     return now + _YEAR_SECONDS
 
 
-def free_slots(machine: Machine, jobs: Iterable[tuple[Request, Record]]) -> list[Free]:
+def free_slots(machine: Machine, jobs: Iterable[tuple[JobRequest, Record]]) -> list[Free]:
     """What `jobs` leave of each node that is up."""
     cpus = dict.fromkeys(range(1, machine.nodes + 1), machine.cpus_per_node)
     gpus = {node: set(machine.gpu_indices(node)) for node in cpus}
@@ -120,7 +120,7 @@ def free_slots(machine: Machine, jobs: Iterable[tuple[Request, Record]]) -> list
     return [Free(node, cpus[node], sorted(gpus[node])) for node in cpus if not machine.down_marker(node).exists()]
 
 
-def choose(machine: Machine, request: Request, free: list[Free]) -> Placement | None:
+def choose(machine: Machine, request: JobRequest, free: list[Free]) -> Placement | None:
     """The first nodes with room, and their first GPUs."""
     cpus, gpus = _cpus_of(machine, request), request.gpus_per_node
     chosen = [node for node in free if node.cpus >= cpus and len(node.gpus) >= gpus][: request.nodes]
@@ -129,6 +129,6 @@ def choose(machine: Machine, request: Request, free: list[Free]) -> Placement | 
     return Placement([node.node for node in chosen], [node.gpus[:gpus] for node in chosen])
 
 
-def _cpus_of(machine: Machine, request: Request) -> int:
+def _cpus_of(machine: Machine, request: JobRequest) -> int:
     """The CPUs that a job takes of each of its nodes."""
     return machine.cpus_per_node if request.exclusive else request.cpus_on_each

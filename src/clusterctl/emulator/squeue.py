@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from clusterctl.emulator.jobs import Record
     from clusterctl.emulator.machine import Machine
-    from clusterctl.emulator.request import Request
+    from clusterctl.emulator.request import JobRequest
 
 _SQUEUE = Options("me user=/u noheader/h states=/t jobs=/j steps/s Format=/O format=/o")
 _SHOWN_SECONDS = 300  # after their end, as MinJobAge
@@ -39,7 +39,7 @@ _DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 
 class Row(NamedTuple):
     id: int
-    request: Request
+    request: JobRequest
     record: Record
 
 
