@@ -11,9 +11,7 @@ import resource
 import shutil
 import stat
 import sys
-import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +42,8 @@ QUESTIONS = {
 
 def look_at_cluster(cluster: Cluster) -> Surroundings:
     """This machine and `cluster`, for `doctor`."""
+    from concurrent.futures import ThreadPoolExecutor
+
     runs = runs_folder(cluster)
     with ThreadPoolExecutor() as pool:
         container = pool.submit(_cluster_image, cluster)
@@ -238,6 +238,8 @@ def _virtual_nodes(cluster: Cluster) -> tuple[NodeSize, ...]:
 
 def _clock_ahead(folder: Path) -> float | None:
     """Seconds, by the time of a file made now: NFS uses the server's clock."""
+    import tempfile
+
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".clusterctl-") as file:
             file.write(b"x")
