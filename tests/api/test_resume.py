@@ -20,7 +20,7 @@ from clusterctl.observe.attempt import read_evidence
 from clusterctl.observe.run_record import read_record
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir
-from clusterctl.slurm import JobState, QueuedJob, Snapshot
+from clusterctl.slurm import JobState, QueuedJob, Slurm, Snapshot
 from clusterctl.spec import Cluster
 
 
@@ -32,6 +32,10 @@ class Site:
         self.sbatch = folder / "sbatch"
         self.answer('n=$(ls "$0".jobs 2>/dev/null | wc -l); mkdir -p "$0".jobs/$n; echo "Submitted batch job 1$n"')
         (folder / "job.toml").write_text('workload = "command"\nargv = ["true"]\ncode = "."\n[resources]\nnodes = 2\n')
+
+    @property
+    def slurm(self) -> Slurm:
+        return Slurm(lambda command: str(self.folder / command), self.environment)
 
     def answer(self, shell: str) -> None:
         self.sbatch.write_text(f"#!/bin/sh\n{shell}\n")
@@ -49,14 +53,14 @@ class Site:
     def ended(self) -> RunDir:
         """A run of one attempt, which was cancelled."""
         (self.folder / "project").mkdir(exist_ok=True)
-        run = submit(self.resolved(), str(self.sbatch), self.environment)
+        run, _ = submit(self.resolved(), self.slurm)
         run.attempt(0).path.mkdir()
         write_json(run.attempt(0).host_json, {"attempt": 0, "job_id": "10", "exit_code": 1, "start": 1, "end": 2})
         write_json(run.cancel_json, {"time": 3})
         return run
 
     def resume(self, run: RunDir, still_ended: Callable[[], str | None] = lambda: "10") -> None:
-        resume(run, self.resolved("resources.nodes=4"), str(self.sbatch), self.environment, still_ended)
+        resume(run, self.resolved("resources.nodes=4"), self.slurm, still_ended)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from support.json_schema import schema, violations
 from support.mistake import SLURM, USAGE, Desk, Mistake, rows
 
@@ -57,6 +58,20 @@ def test_what_slurm_would_not_take_is_said_with_its_reason(desk: Desk) -> None:
     assert code == 0
     assert "Slurm would not take it: allocation failure: Invalid qos" in out
     assert "hint: set `qos`" in out
+
+
+@pytest.mark.parametrize("job", ["reddit", "cora", "cora --set resources.nodes=9"])
+def test_the_verdict_on_a_job_is_one_whole_line(desk: Desk, job: str) -> None:
+    code, out, err = desk.type(f"nodes --for {job}")
+    assert (code, err) == (0, "")
+    assert out.endswith("\n")
+    assert not out.endswith("\n\n")
+
+
+def test_what_would_never_fit_comes_with_the_command_that_would(desk: Desk) -> None:
+    out = desk.type("nodes --for cora --set resources.nodes=9")[1]
+    assert "Slurm would not take it: cora asks for 9 nodes; main partition has 4\n" in out
+    assert out.endswith("hint: clusterctl submit cora --nodes 4\n")
 
 
 @rows(

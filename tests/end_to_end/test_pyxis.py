@@ -118,6 +118,6 @@ def test_doctor_looks_for_pyxis_and_into_the_image(site: Stage, thin_image: Thin
     with (site.folder / "cluster" / "site.toml").open("a") as file:
         file.write(thin_image.table)
     done = site.call("doctor", "--cluster", "site", "-o", "json")
-    findings = {finding["subject"]: finding for finding in json.loads(done.stdout)["findings"]}
-    assert findings["containers"]["message"] == "srun has pyxis"
-    assert findings["image"]["verdict"] == "OK"
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["containers"]["message"] == "srun has pyxis"
+    assert checks["image"]["verdict"] == "OK"

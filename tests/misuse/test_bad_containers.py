@@ -156,7 +156,7 @@ def test_a_mount_that_cannot_be_made(desk: Desk, mistake: Mistake) -> None:
         what="several things are wrong",
         job=job('image = "./none.sqsh"\nmounts = ["/tmp/no/such:/a", "/tmp/nor/such:/b"]'),
         code=CONFIG,
-        says="3 problems with the container",
+        says="3 problems would make the run fail",
         hint="clusterctl image",
     ),
 )
@@ -197,7 +197,7 @@ def test_a_container_table_that_makes_no_sense(desk: Desk, mistake: Mistake) -> 
         prepare=with_image("opt/venv/bin/python3.11", f"{PACKAGES}/torch-2.13.0.dist-info/METADATA"),
         code=CONFIG,
         says="/opt/venv/bin/python in the image has no submitit",
-        hint="-m pip install clusterctl",
+        hint="/opt/venv/bin/python -m pip install 'submitit",
     ),
     Mistake(
         what="it is to bring code that it does not have",
@@ -206,7 +206,7 @@ def test_a_container_table_that_makes_no_sense(desk: Desk, mistake: Mistake) -> 
         prepare=with_image(),
         code=CONFIG,
         says="in the image has no clusterctl",
-        hint="-m pip install clusterctl",
+        hint="--code mounted",
     ),
     Mistake(
         what="there is no room for it",
@@ -323,4 +323,4 @@ def test_a_variable_that_the_image_would_change_is_told(desk: Desk) -> None:
     desk.write("job.toml", job('image = "./i.sqsh"', '[env]\nSHAPE = "job"\n'))
     code, _, err = desk.type("submit ./job.toml")
     assert code == 0
-    assert "warning: the image sets COLOUR otherwise than your environment does" in err
+    assert "warning: the image sets COLOUR differently from your environment" in err

@@ -31,7 +31,7 @@ def failed(reason: str) -> str:
 @pytest.mark.parametrize(
     ("answer", "says", "hint"),
     [
-        (failed("Invalid partition name specified"), "Invalid partition name", "sinfo -s"),
+        (failed("Invalid partition name specified"), "Invalid partition name", "clusterctl nodes"),
         (failed("Invalid account or account/partition combination specified"), "Invalid account", "sacctmgr"),
         (failed("Invalid qos specification"), "Invalid qos", "`qos`"),
         (failed("Requested time limit is invalid (missing or exceeds some limit)"), "time limit", "resources.time"),

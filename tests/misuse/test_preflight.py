@@ -1,9 +1,16 @@
-"""What `submit` sees before anything is queued: told at once, with nothing left behind."""
+"""What `submit` and `resume` refuse before anything is queued: all of it at once, with nothing left behind."""
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
-from support.mistake import CONFIG, Desk, Mistake, check_message, rows
+from support.mistake import CONFIG, SLURM, Desk, Mistake, check_message, rows
+
+from clusterctl.runs.files import write_json
+from clusterctl.runs.layout import RunDir
 
 REDDIT = 'workload = "reddit"\n[data]\nroot = "./data"\n'
 
@@ -59,7 +66,7 @@ def test_all_of_it_is_told_in_one_go(desk: Desk) -> None:
     desk.write("job.toml", REDDIT)
     code, out, err = desk.type("submit ./job.toml --cluster ./here.toml")
     assert (code, out) == (CONFIG, "")
-    check_message(err, "2 things stand in the way of the run", "data.root")
+    check_message(err, "2 problems would make the run fail", "data.root")
     assert "no such interpreter" in err
     assert "no data" in err
     assert desk.run_directories() == []
@@ -72,3 +79,141 @@ def test_what_may_lie_on_the_nodes_alone_is_left_to_them(desk: Desk, cluster: st
     code, out, err = desk.type("submit ./job.toml")
     assert code == 0, err
     assert out.strip()
+
+
+def commands(err: str) -> list[str]:
+    """The commands in the first line of the hint."""
+    line = next(line for line in err.splitlines() if line.startswith("hint: "))
+    return line.removeprefix("hint: ").split(" && ")
+
+
+@pytest.mark.parametrize(
+    ("job", "data", "settings", "smaller"),
+    [
+        ("reddit", "reddit", "", []),
+        ("deep-sage", "reddit", "", ["--scale", "0.0003"]),
+        ("taobao", "taobao", " --set train.lr=2e-3", ["--scale", "0.0003"]),
+    ],
+)
+def test_the_hint_for_a_shipped_job_on_this_machine_works_when_typed(
+    desk: Desk, job: str, data: str, settings: str, smaller: list[str]
+) -> None:
+    code, out, err = desk.type(f"submit {job}{settings}")
+    assert (code, out) == (CONFIG, "")
+    check_message(err, "2 problems would make the run fail", f"clusterctl data prepare {data} --root DIR")
+    assert re.search(r"no data: .* data.root is not set", err)
+    assert f"{job} asks for 4 GPUs, 16 CPUs and " in err
+    assert "; local nodes have 0 GPUs, 4 CPUs" in err
+    assert desk.submitted() == desk.run_directories() == []
+
+    bring, submit = commands(err)
+    assert bring == f"clusterctl data generate {data} --root {data}-data"
+    code, _, err = desk.type([*shlex.split(bring)[1:], *smaller])
+    assert code == 0, err
+    assert settings in submit
+    code, out, err = desk.type([*shlex.split(submit)[1:], "--hold"])
+    assert (code, err) == (0, "")
+    assert desk.run_directories() == [desk.runs / out.strip()]
+    assert desk.type("cancel @last")[0] == 0
+
+    err = desk.type(f"submit {job}{settings}")[2]
+    assert commands(err) == [submit]  # the data are there now
+
+
+@pytest.mark.parametrize("job", ["synthetic", "synthetic-sage", "cora", "taobao-generated", "imdb-gin", "command"])
+def test_a_shipped_job_that_needs_nothing_is_taken_as_it_is(desk: Desk, job: str) -> None:
+    code, _, err = desk.type(f"submit {job} --hold")
+    assert (code, err) == (0, "")
+    assert desk.type("cancel @last")[0] == 0
+
+
+def test_graph_classification_without_data_is_offered_the_shipped_data_set(desk: Desk) -> None:
+    desk.write("job.toml", 'workload = "graph-classification"\n')
+    code, _, err = desk.type("submit ./job.toml")
+    assert code == CONFIG
+    check_message(err, "no data: ", "data.root")
+    (command,) = commands(err)
+    assert desk.type([*shlex.split(command)[1:], "--hold"])[0] == 0
+    assert desk.type("cancel @last")[0] == 0
+
+
+def test_missing_data_are_refused_on_a_cluster_too(desk: Desk) -> None:
+    desk.use_slurm(sbatch='echo "Submitted batch job 7"')
+    code, _, err = desk.type("submit reddit")
+    assert code == CONFIG
+    check_message(err, "no data: ", "clusterctl data generate reddit --root reddit-data && clusterctl submit reddit")
+    assert desk.asked("sbatch") == 0
+
+
+CAPTURED = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-22.05.8.txt"
+UNAVAILABLE = """
+for script; do :; done
+if grep -q gpus-per-node "$script"; then
+  echo "sbatch: error: Batch job submission failed: Requested node configuration is not available" >&2
+  exit 1
+fi
+echo "Submitted batch job 7"
+"""
+
+
+def refusing_gpus(desk: Desk) -> None:
+    desk.use_slurm(sbatch=UNAVAILABLE, sinfo=f"cat {CAPTURED}")
+
+
+def test_what_slurm_has_is_asked_once_after_it_refused_a_size(desk: Desk) -> None:
+    refusing_gpus(desk)
+    desk.write("job.toml", 'workload = "synthetic"\n[resources]\ngpus_per_node = 9\n')
+    code, out, err = desk.type("submit ./job.toml")
+    assert (code, out) == (SLURM, "")
+    check_message(err, "job asks for 9 GPUs", "clusterctl submit ./job.toml --gpus-per-node 4")
+    assert "main partition nodes have 4 GPUs" in err
+    assert (desk.asked("sinfo"), desk.asked("sbatch")) == (1, 1)
+    assert desk.run_directories() == []
+    assert desk.type("submit ./job.toml --gpus-per-node 0")[0] == 0
+    assert desk.asked("sinfo") == 1
+
+
+def test_a_refusal_of_the_size_stays_as_slurm_worded_it_where_nodes_cannot_be_had(desk: Desk) -> None:
+    refusing_gpus(desk)
+    (desk.folder / "fakes" / "sinfo").write_text("#!/bin/sh\nexit 1\n")
+    desk.write("job.toml", 'workload = "synthetic"\n[resources]\ngpus_per_node = 9\n')
+    code, _, err = desk.type("submit ./job.toml")
+    assert code == SLURM
+    check_message(err, "Requested node configuration is not available", "clusterctl nodes")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("--nodes 9", "job asks for 9 nodes; local has 4"),
+        ("--set data.root=/nowhere/data", "no data: /nowhere/data: no such folder"),
+    ],
+)
+def test_resume_is_refused_as_submit_is(desk: Desk, change: str, says: str) -> None:
+    desk.write("data/raw/reddit_data.npz", "")
+    desk.write("data/raw/reddit_graph.npz", "")
+    desk.write("job.toml", REDDIT)
+    code, out, err = desk.type("submit ./job.toml --hold")
+    assert code == 0, err
+    run = RunDir(desk.runs / out.strip())
+    assert desk.type("cancel @last")[0] == 0
+    run.attempt(0).path.mkdir(parents=True, exist_ok=True)
+    write_json(run.attempt(0).host_json, {"attempt": 0, "job_id": "1", "exit_code": 1, "start": 1, "end": 2})
+    before, record = len(desk.submitted()), run.run_json.read_bytes()
+    code, out, err = desk.type(f"resume @last {change}")
+    assert (code, out) in ((CONFIG, ""), (SLURM, "")), err
+    check_message(err, says)
+    if "--nodes" in change:
+        assert commands(err) == [f"clusterctl resume {run.id} --nodes 4"]
+    assert (len(desk.submitted()), run.run_json.read_bytes()) == (before, record)
+
+
+def test_a_warning_of_a_check_does_not_stop_the_run(desk: Desk) -> None:
+    desk.use_slurm(
+        '[container]\nimage = "/raid/images/x.sqsh"\n',
+        sbatch='echo "Submitted batch job 7"',
+        srun="echo --container-image",
+    )
+    code, _, err = desk.type("submit synthetic")
+    assert code == 0
+    assert err.startswith("warning: not on this machine: /raid/images/x.sqsh\nhint: ")

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import clusterctl
+from clusterctl.checks.verify import explained, refuse, verify
 from clusterctl.errors import ConfigError, UsageError
 from clusterctl.launch.adopt import adopt
 from clusterctl.launch.plan import make_plan
@@ -22,11 +23,13 @@ from clusterctl.runs.files import make_private, read_json, write_json, write_tex
 from clusterctl.spec import to_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from clusterctl.checks.check import Check
     from clusterctl.config import Resolved
     from clusterctl.runs.layout import RunDir
+    from clusterctl.slurm import Slurm
 
 _LEASE_SECONDS = 300  # sbatch may take a minute to answer; who holds a lease for longer has died
 
@@ -34,21 +37,24 @@ _LEASE_SECONDS = 300  # sbatch may take a minute to answer; who holds a lease fo
 def resume(
     run: RunDir,
     resolved: Resolved,
-    sbatch: str,
-    environment: Mapping[str, str],
+    slurm: Slurm,
     still_ended: Callable[[], str | None],
     *,
     hold: bool = False,
-) -> None:
-    """Submit `run` as `resolved` says, with the code that it began with.
+) -> tuple[Check, ...]:
+    """Submit `run` as `resolved` says, with the code that it began with; what was verified before.
 
     `still_ended` is asked once nobody else can resume the run any more; it returns the number of the job that has
-    ended, and raises what speaks against going on. Raises SlurmError when sbatch refuses: everything is then as before.
+    ended, and raises what speaks against going on. Raises ConfigError with everything that a check refuses, SlurmError
+    when sbatch refuses: everything is then as before.
     """
+    sbatch = slurm.path_of("sbatch")
     code = run.code.resolve()
     if not code.is_dir():
         raise ConfigError(f"the code of the run is gone: {code}", "submit the job anew")
     plan = make_plan(resolved, run, code, clusterctl.__version__)
+    checks = verify(resolved, plan, slurm)
+    refuse(checks, resolved)
     with _lease(run):
         past_job = still_ended()
         past = _archive(run)
@@ -57,11 +63,15 @@ def resume(
             write_json(run.run_json, _record(run, resolved, past_job))
             for path in (run.cancel_json, run.submission_json):
                 path.unlink(missing_ok=True)
-            job_id = call_sbatch(plan, [sbatch, "--hold"] if hold else [sbatch], environment)
-        except (SlurmRefused, OSError):
+            job_id = call_sbatch(plan, [sbatch, "--hold"] if hold else [sbatch], slurm.environment)
+        except SlurmRefused as refused:
+            _restore(run, past)
+            raise explained(refused, resolved, slurm) from refused
+        except OSError:
             _restore(run, past)
             raise
         adopt(run, job_id)
+    return checks
 
 
 def _record(run: RunDir, resolved: Resolved, past_job: str | None) -> dict[str, Any]:

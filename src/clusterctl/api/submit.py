@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clusterctl
-from clusterctl.checks.request import Obstacle, obstacles, refuse
-from clusterctl.checks.surroundings import look_around
+from clusterctl.checks.verify import explained, refuse, verify
 from clusterctl.config import runs_folder
 from clusterctl.errors import ConfigError
 from clusterctl.launch.adopt import adopt
@@ -35,9 +34,9 @@ from clusterctl.spec import to_record
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
+    from clusterctl.checks.check import Check
     from clusterctl.config import Resolved
+    from clusterctl.slurm import Slurm
     from clusterctl.slurm.allocation import Allocation
 
 RUN_SCHEMA_VERSION = 1
@@ -51,72 +50,67 @@ def planned(resolved: Resolved, allocation: Allocation | None = None) -> Plan:
     return _warmed(plan, resolved, allocation) if allocation else plan
 
 
-def submit(resolved: Resolved, sbatch: str, environment: Mapping[str, str], *, hold: bool = False) -> RunDir:
-    """Submit `resolved` through the command at `sbatch`, called in `environment`, and return its run.
+def submit(resolved: Resolved, slurm: Slurm, *, hold: bool = False) -> tuple[RunDir, tuple[Check, ...]]:
+    """Submit `resolved` through `slurm`; its run, and what was verified before.
 
-    Raises ConfigError with everything that preflight finds; SlurmError when sbatch refuses - nothing is left behind
+    Raises ConfigError with everything that a check refuses; SlurmError when sbatch refuses - nothing is left behind
     then - or does not answer: the run directory stays, because the job may be in the queue all the same.
     """
-    plan, code = _prepared(resolved)
+    sbatch = slurm.path_of("sbatch")
+    plan, code, checks = _prepared(resolved, slurm)
     run = plan.run
     _write_run(run, resolved, plan, code)
     command = [sbatch, "--hold"] if hold else [sbatch]
     try:
-        job_id = call_sbatch(plan, command, environment)
-    except SlurmRefused:
+        job_id = call_sbatch(plan, command, slurm.environment)
+    except SlurmRefused as refused:
         shutil.rmtree(run.path)
-        raise
+        raise explained(refused, resolved, slurm) from refused
     adopt(run, job_id)
-    return run
+    return run, checks
 
 
-def submit_warm(resolved: Resolved, allocation: Allocation, srun: str, environment: Mapping[str, str]) -> RunDir:
-    """Start `resolved` in an allocation that is held already, through the command at `srun`, and return its run.
+def submit_warm(resolved: Resolved, allocation: Allocation, slurm: Slurm) -> tuple[RunDir, tuple[Check, ...]]:
+    """Start `resolved` in an allocation that is held already; its run, and what was verified before.
 
     The run needs nobody on the login side. Raises UsageError where the allocation is too small, ConfigError with
-    everything that preflight finds, SlurmError where srun refuses; nothing is left behind then.
+    everything that a check refuses, SlurmError where srun refuses; nothing is left behind then.
     """
+    srun = slurm.path_of("srun")
     check_fits(resolved.job.resources, allocation)
-    plan, code = _prepared(resolved)
+    plan, code, checks = _prepared(resolved, slurm)
     plan = _warmed(plan, resolved, allocation)
     _write_run(plan.run, resolved, plan, code)
     adopt(plan.run, allocation.job_id)
     try:
-        start_host_step(plan, slurm_time(resolved.job.resources.time), srun, environment)
+        start_host_step(plan, slurm_time(resolved.job.resources.time), srun, slurm.environment)
     except SlurmRefused:
         shutil.rmtree(plan.run.path)
         raise
-    return plan.run
+    return plan.run, checks
 
 
 def _warmed(plan: Plan, resolved: Resolved, allocation: Allocation) -> Plan:
     return warmed(plan, resolved, allocation, image_stamp(resolved.job.container.image))
 
 
-def _prepared(resolved: Resolved) -> tuple[Plan, Path]:
-    """The plan of a new run, and the snapshot of its code, taken."""
+def _prepared(resolved: Resolved, slurm: Slurm) -> tuple[Plan, Path, tuple[Check, ...]]:
+    """The plan of a new run, the snapshot of its code, taken, and what was verified."""
     runs = runs_folder(resolved.cluster)
-    planned(resolved)  # what no flag or path can carry is said before anything is looked for
-    refuse(_obstacles(resolved, runs))
+    plan = planned(resolved)  # what no flag or path can carry is said before anything is looked for
+    _make_folders(runs)
+    checks = verify(resolved, plan, slurm)
+    refuse(checks, resolved)
     code = _snapshot(runs, Path(resolved.job.code) if resolved.job.code and not brings_code(resolved.job) else None)
     run = RunDir(runs / _new_id(resolved.job.name))
-    return make_plan(resolved, run, code, clusterctl.__version__), code
-
-
-def _obstacles(resolved: Resolved, runs: Path) -> Iterator[Obstacle]:
-    """What can be seen from here that would make the run fail; the folder of runs is made on the way."""
-    try:
-        _check_writable(runs)
-    except ConfigError as error:
-        yield Obstacle(error.message, error.hint)
-    yield from obstacles(look_around(resolved))
+    return make_plan(resolved, run, code, clusterctl.__version__), code, checks
 
 
 def _new_id(name: str) -> str:
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
-def _check_writable(runs: Path) -> None:
+def _make_folders(runs: Path) -> None:
     """Make `runs` and the folder of snapshots in it, private; what tasks run must not come from someone else."""
     hint = "set CLUSTERCTL_RUNS, or `runs` in the cluster file"
     try:

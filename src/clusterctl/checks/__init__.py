@@ -1,1 +1,4 @@
-"""What is verified before a run is submitted or resumed, and by `doctor`: machine, cluster, container, data."""
+"""What `submit`, `resume` and `doctor` verify: machine, cluster, container, code, data and request.
+
+`verify` lists the rules and is the way in; `look` gathers the `surroundings` that they judge; each gives a `check`.
+"""

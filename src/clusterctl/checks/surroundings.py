@@ -1,33 +1,30 @@
-"""What a run would find on this machine: folders, free space, data, interpreter, program. Looks, and changes nothing.
+"""The evidence that the checks judge: what is known of this machine, a cluster, and the run that is asked for.
 
-`submit` judges it before anything is queued (`preflight`), `doctor` shows the same of a cluster.
+`look` gathers it. What nobody asked for, or nobody can see from here, is None or empty.
 """
 
 from __future__ import annotations
 
-import os
-import resource
-import shutil
-import stat
-import subprocess
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.config import runs_folder
-from clusterctl.spec import WORKLOADS
+from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
-    from clusterctl.config import Resolved
+    from collections.abc import Mapping
 
-_INTERPRETER_SECONDS = 10
-_ASK_VERSION = "import sys; print(*sys.version_info[:2])"
+    from clusterctl.config import Resolved
+    from clusterctl.containers.contents import Contents
+    from clusterctl.containers.view import View
+    from clusterctl.spec import Cluster
+
+Answer = str | SlurmError
+"""What a command of Slurm's printed, or why it did not."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder as it is, or the nearest one above it where it is not there yet."""
+    """A folder as it is, or the nearest one above it if it does not exist yet."""
 
     path: str
     exists: bool
@@ -41,7 +38,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Seen:
-    """A path that a task needs. `visible` is False where it may lie on the nodes alone, out of sight from here."""
+    """A path that the tasks need. `visible` is False if it may exist on the nodes alone, out of sight from here."""
 
     path: str
     there: bool
@@ -50,130 +47,78 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """All that `preflight` judges. What the job does not have, or nobody can see from here, is None or empty."""
+class Interpreter:
+    """The tasks' Python. `packages` maps a package to its version, empty if it has none; None: not asked."""
 
+    seen: Seen
+    version: tuple[int, ...] = ()
+    packages: Mapping[str, str] | None = None
+    problem: str = ""  # why it does not say
+
+
+class NodeSize(NamedTuple):
+    """What one node has, or a job asks of each node. Memory is in MiB."""
+
+    gpus: int
+    cpus: int
+    memory: int
+
+
+@dataclass(frozen=True)
+class LoginNode:
+    """What `doctor` alone looks at on this machine."""
+
+    python: str
+    state: Folder
+    images: Folder | None
+    clock_ahead: float | None  # seconds that the file system of the runs is ahead of this machine
+    processes: int
+    git: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerFacts:
+    """What is known of a container."""
+
+    view: View
+    python: str  # the tasks' interpreter
+    brings_code: bool = False  # the image has the code of the run
+    brings_packages: bool = False  # the job has a PYTHONPATH of its own, with unknown packages
+    srun_help: str | None = None  # of a cluster with pyxis
+    image: Seen | None = None  # None: a reference, which pyxis fetches
+    problem: str = ""  # why the image cannot be read
+    squashfs: bool = True
+    contents: Contents | None = None
+    has_unsquashfs: bool = True
+    unpacks_here: bool = False  # this machine will run the image
+    builtin: bool = False  # clusterctl's own runner will, on whatever machine
+    gpus: int = 0  # of a node
+    sources: tuple[Seen, ...] = ()  # of the mounts
+    rooms: Mapping[str, int] | None = None  # folder -> bytes free; None: nothing is to be unpacked
+    environment: Mapping[str, str] = field(default_factory=dict)  # the submitter's
+
+
+@dataclass(frozen=True)
+class WantedRun:
+    """The run that is asked for, and what it would find."""
+
+    resolved: Resolved
+    tasks: int = 1
+    data: Seen | None = None
+    data_here: bool = False  # the folder that the hint generates a data set in holds one already
+    program: Seen | None = None  # the script of workload "command"
+    nodes: tuple[NodeSize, ...] = ()  # of the cluster, where they are known without asking Slurm
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """All that the checks judge."""
+
+    cluster: Cluster
     runs: Folder
     open_files: int
-    tasks: int
-    data: Seen | None = None
-    interpreter: Seen | None = None
-    python: tuple[int, ...] | None = None  # the version of `interpreter`
-    program: Seen | None = None  # the script of workload "command"
-
-
-def look_around(resolved: Resolved) -> Surroundings:
-    """What `resolved` would find, as far as it can be seen from this machine."""
-    job, cluster = resolved.job, resolved.cluster
-    nodes_are_here = cluster.nodes_are_here
-    interpreter = _interpreter(cluster.python, nodes_are_here) if not (job.container.image or cluster.setup) else None
-    return Surroundings(
-        runs=look_at(runs_folder(cluster)),
-        open_files=soft_limit(resource.RLIMIT_NOFILE),
-        tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
-        data=_data(job.workload, job.data.root, nodes_are_here),
-        interpreter=interpreter,
-        python=_version(interpreter) if interpreter and interpreter.there else None,
-        program=_program(job.argv, job.code) if job.workload == "command" and not cluster.setup else None,
-    )
-
-
-def look_at(path: Path) -> Folder:
-    """What is to be known of a folder without changing anything."""
-    found = nearest(path)
-    status, space = found.stat(), os.statvfs(found)
-    return Folder(
-        path=str(path),
-        exists=_exists(path) and path.is_dir(),
-        writable=found.is_dir() and os.access(found, os.W_OK | os.X_OK),
-        mode=stat.S_IMODE(status.st_mode),
-        ours=status.st_uid == os.geteuid(),
-        file_system=file_system(found),
-        free_bytes=space.f_bavail * space.f_frsize,
-        free_files=space.f_favail if space.f_files else 2**63,  # some file systems do not count them
-    )
-
-
-def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
-    """The type of the file system that holds `path`, such as ext4 or nfs4; nothing where that cannot be known."""
-    try:
-        lines = mounts.read_text(errors="surrogateescape").splitlines()
-    except OSError:
-        return ""
-    found = [
-        (point.encode("latin-1", "replace").decode("unicode_escape"), kind)
-        for _, point, kind, *_ in map(str.split, lines)
-    ]
-    above = [(len(point), kind) for point, kind in found if path.resolve().is_relative_to(point)]
-    return max(above, default=(0, ""), key=lambda item: item[0])[1]
-
-
-def nearest(path: Path) -> Path:
-    """`path`, or what lies above it and is there."""
-    return next((folder for folder in (path, *path.parents) if _exists(folder)), Path("/"))
-
-
-def seen(path: Path, nodes_are_here: bool) -> Seen:
-    """Whether `path` is there. Elsewhere than here it counts as visible where its folder is: then it is a mistake."""
-    return Seen(str(path), _exists(path), nodes_are_here or _exists(path.parent))
-
-
-def soft_limit(which: int) -> int:
-    """A soft limit of this process, which Slurm hands on to the tasks; infinity as a large number."""
-    soft, _ = resource.getrlimit(which)
-    return 2**31 if soft == resource.RLIM_INFINITY else soft
-
-
-def _data(workload: str, root: str | None, nodes_are_here: bool) -> Seen | None:
-    if root is None:
-        return None
-    found = seen(Path(root), nodes_are_here)
-    parts = WORKLOADS[workload].data
-    missing = tuple(part for part in parts if found.there and not any(Path(root).glob(part)))
-    return Seen(found.path, found.there, found.visible, missing)
-
-
-def _interpreter(python: str | None, nodes_are_here: bool) -> Seen | None:
-    """The interpreter that the cluster file names; a bare name is looked up on the nodes' PATH, not on this one."""
-    if python is None:
-        return None
-    if "/" in python:
-        return seen(Path(python), nodes_are_here)
-    found = shutil.which(python)
-    return Seen(found or python, found is not None, nodes_are_here) if found or nodes_are_here else None
-
-
-def _version(interpreter: Seen) -> tuple[int, ...] | None:
-    """Its major and minor version; None where it does not say."""
-    if interpreter.path == sys.executable:
-        return sys.version_info[:2]
-    try:
-        done = subprocess.run(
-            [interpreter.path, "-E", "-S", "-c", _ASK_VERSION],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_INTERPRETER_SECONDS,
-            check=False,
-        )
-        return tuple(int(number) for number in done.stdout.split()) or None
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
-
-
-def _program(argv: tuple[str, ...], code: str | None) -> Seen | None:
-    """The Python script that the tasks would run from the copy of the job's code."""
-    if len(argv) < 2 or not argv[1].endswith(".py") or argv[1].startswith(("-", "/")) or code is None:
-        return None
-    if argv[0].rpartition("/")[2].rstrip("0123456789.") != "python":
-        return None
-    path = Path(code, argv[1])
-    return Seen(str(path), _exists(path))
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name too long, a folder that may not be entered
-        return False
+    interpreter: Interpreter | None = None  # None: the tasks run in an image, or setup lines bring it
+    container: ContainerFacts | None = None
+    login_node: LoginNode | None = None
+    slurm: Mapping[str, Answer] = field(default_factory=dict)
+    wanted: WantedRun | None = None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 
 import click
 
-from clusterctl.checks.environment import Verdict, examine
-from clusterctl.checks.machine import gather
+from clusterctl.checks.verify import check_cluster
 from clusterctl.config import load_cluster
 from clusterctl.display.plain import plain
+
+_KEYS = ("name", "verdict", "message", "hint", "fatal")
 
 
 @click.command(short_help="Check this machine and a cluster")
@@ -25,20 +25,20 @@ def doctor(cluster: str | None, output: str) -> int:
       clusterctl doctor --cluster sandbox
     """
     target = load_cluster(cluster)
-    findings = examine(gather(target))
-    failed = any(finding.verdict is Verdict.FAIL for finding in findings)
+    checks = check_cluster(target)
+    failed = any(check.fatal for check in checks)
     if output == "json":
         record = {
             "schema_version": 1,
             "cluster": target.name,
             "ok": not failed,
-            "findings": list(map(asdict, findings)),
+            "checks": [{key: getattr(check, key) for key in _KEYS} for check in checks],
         }
         click.echo(json.dumps(record, indent=1))
     else:
-        width = max(len(finding.subject) for finding in findings)
-        for finding in findings:
-            click.echo(plain(f"{finding.verdict:<4}  {finding.subject:<{width}}  {finding.message}"))
-            if finding.fix:
-                click.echo(plain(f"      {'':<{width}}  fix: {finding.fix}"))
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            click.echo(plain(f"{check.verdict:<4}  {check.name:<{width}}  {check.message}"))
+            if check.hint:
+                click.echo(plain(f"      {'':<{width}}  hint: {check.hint}"))
     return int(failed)

@@ -66,6 +66,7 @@ def _show_all(cluster: Cluster, output: str) -> None:
 def _show_where(resolved: Resolved, output: str) -> None:
     """Where there is room by sinfo, and Slurm's own word for the job as it stands: one question each."""
     from clusterctl.api.submit import planned
+    from clusterctl.checks.verify import explained
     from clusterctl.launch.sbatch import SlurmRefused, estimate_start
 
     slurm = Slurm.of(resolved.cluster)
@@ -76,7 +77,7 @@ def _show_where(resolved: Resolved, output: str) -> None:
     try:
         answer = estimate_start(planned(resolved), slurm.path_of("sbatch"), slurm.environment)
     except SlurmRefused as error:
-        answer = error
+        answer = explained(error, resolved, slurm)
     if output == "json":
         click.echo(json.dumps(_where_json(resolved, rooms, answer), indent=1))
         return

@@ -13,6 +13,8 @@ from clusterctl.config import chosen_runs_folder
 from clusterctl.errors import RunFailed, UsageError
 
 if TYPE_CHECKING:
+    from clusterctl.checks.check import Check
+    from clusterctl.config import Resolved
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Cluster
 
@@ -122,6 +124,28 @@ def warn(message: str, hint: str = "") -> None:
     click.echo(f"warning: {plain(message)}", err=True)
     if hint:
         click.echo(f"hint: {plain(hint)}", err=True)
+
+
+def warn_of(checks: Iterable[Check]) -> None:
+    """Show the checks that found something doubtful."""
+    for check in checks:
+        if check.verdict == "WARN":
+            warn(check.message, check.hint)
+
+
+def bring_image(resolved: Resolved) -> None:
+    """Import the job's image if it is a reference that Slurm will not fetch."""
+    if not resolved.job.container.image:
+        return
+    from clusterctl.api.submit import planned
+    from clusterctl.launch.fetch import fetch_image, needs_image
+
+    plan = planned(resolved)
+    if needs_image(plan, resolved):
+        from clusterctl.display.progress import shown
+
+        with shown(verbose=False) as progress:
+            fetch_image(plan, resolved, progress)
 
 
 def confirmed(question: str, *, yes: bool) -> bool:

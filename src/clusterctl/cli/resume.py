@@ -9,11 +9,13 @@ import click
 
 from clusterctl.cli.options import (
     await_end,
+    bring_image,
     check_waiting,
     resource_options,
     runs_named,
     typed_settings,
     waiting_options,
+    warn_of,
 )
 from clusterctl.config import load_cluster, resolve_again
 from clusterctl.errors import ConfigError, SlurmError, UsageError
@@ -65,7 +67,8 @@ def resume(
         content["job"], origins if isinstance(origins, dict) else {}, where, changed, run_json=run.run_json
     )
     slurm = Slurm.of(where)
-    send(run, resolved, slurm.path_of("sbatch"), slurm.environment, lambda: _ended_job(run), hold=hold)
+    bring_image(resolved)
+    warn_of(send(run, resolved, slurm, lambda: _ended_job(run), hold=hold))
     click.echo(run.id)
     if sys.stderr.isatty() and not (follow or wait):
         first = f"clusterctl release {run.id}" if hold else f"clusterctl logs -f {run.id}"

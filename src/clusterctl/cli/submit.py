@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli.options import await_end, check_waiting, resource_options, typed_settings, waiting_options
+from clusterctl.cli.options import (
+    await_end,
+    bring_image,
+    check_waiting,
+    resource_options,
+    typed_settings,
+    waiting_options,
+    warn_of,
+)
 from clusterctl.config import load_cluster, resolve
 from clusterctl.errors import UsageError
 from clusterctl.spec import PROFILED_STEPS, LoopTrain
@@ -99,11 +107,18 @@ def _show_plan(resolved: Resolved, ask_slurm: bool, in_allocation: str | None) -
     script = plain_lines(script) if sys.stdout.isatty() else script
     click.echo(script, nl=False, color=True)  # a file gets the very script: click would drop escape codes from values
     if ask_slurm and allocation is None:
-        from clusterctl.launch.sbatch import test_only
+        from clusterctl.checks.verify import explained, refuse, verify
+        from clusterctl.launch.sbatch import SlurmRefused, test_only
 
         slurm = _slurm(resolved)
-        _check_container(resolved, slurm)
-        click.echo(test_only(plan, slurm.path_of("sbatch"), slurm.environment), err=True)
+        bring_image(resolved)
+        checks = verify(resolved, plan, slurm)
+        warn_of(checks)
+        refuse(checks, resolved)
+        try:
+            click.echo(test_only(plan, slurm.path_of("sbatch"), slurm.environment), err=True)
+        except SlurmRefused as refused:
+            raise explained(refused, resolved, slurm) from refused
 
 
 def _held(resolved: Resolved, job_id: str) -> Allocation:
@@ -119,11 +134,12 @@ def _submitted(resolved: Resolved, hold: bool, in_allocation: str | None, output
     from clusterctl.runs.files import read_json
 
     slurm = _slurm(resolved)
-    _check_container(resolved, slurm)
+    bring_image(resolved)
     if in_allocation:
-        run = submit_warm(resolved, _held(resolved, in_allocation), slurm.path_of("srun"), slurm.environment)
+        run, checks = submit_warm(resolved, _held(resolved, in_allocation), slurm)
     else:
-        run = send(resolved, slurm.path_of("sbatch"), slurm.environment, hold=hold)
+        run, checks = send(resolved, slurm, hold=hold)
+    warn_of(checks)
     job_id = read_json(run.submission_json)["job_id"]
     record = {"schema_version": 1, "id": run.id, "job_id": job_id, "directory": str(run.path)}
     click.echo(json.dumps(record) if output == "json" else run.id)
@@ -131,22 +147,6 @@ def _submitted(resolved: Resolved, hold: bool, in_allocation: str | None, output
         first = f"clusterctl release {run.id}" if hold else f"clusterctl logs -f {run.id}"
         click.echo(f"job {job_id} on {resolved.cluster.name}\nnext: {first}\n      clusterctl status", err=True)
     return run
-
-
-def _check_container(resolved: Resolved, slurm: Slurm) -> None:
-    if resolved.job.container.image:
-        from clusterctl.api.submit import planned
-        from clusterctl.checks.image import check_container, fetch_image
-        from clusterctl.cli.options import warn
-
-        plan = planned(resolved)
-        if plan.view and plan.view.image != resolved.job.container.image:
-            from clusterctl.display.progress import shown
-
-            with shown(verbose=False) as progress:
-                fetch_image(plan, resolved, progress)
-        for complaint in check_container(plan, resolved, slurm):
-            warn(complaint.message, complaint.hint)
 
 
 def _slurm(resolved: Resolved) -> Slurm:

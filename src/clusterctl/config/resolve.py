@@ -34,13 +34,18 @@ DEFAULT_WARNING_SECONDS = 120
 
 @dataclass(frozen=True)
 class Resolved:
-    """A job ready to be planned, the cluster it goes to, and the origin of every value that is not a default."""
+    """A job ready to be planned, the cluster it goes to, and the origin of every value that is not a default.
+
+    `typed` is the command that asks for it, such as ("submit", "cora"), and `settings` are the KEY=VALUE given with it.
+    """
 
     job: Job
     cluster: Cluster
     origins: dict[str, str]
     job_file: Path
     secrets: Secrets = field(default_factory=Secrets)
+    typed: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
 
 def resolve(
@@ -51,7 +56,7 @@ def resolve(
     cwd: Path | None = None,
 ) -> Resolved:
     """Resolve `job` (a name or a path) for `cluster`. Raises ConfigError with every problem and its place at once."""
-    cwd = cwd or Path.cwd()
+    cwd, settings = cwd or Path.cwd(), tuple(settings)
     path = find_file("jobs", job, cwd)
     file = read_toml(path)
     values = Values()
@@ -74,7 +79,8 @@ def resolve(
     if problems := list(contradictions(resolved, cluster)):
         raise explained(problems, values, shown_path(path))
     secrets = Secrets(cluster.secrets).having(cluster.env, file.get(("env",)), overrides.get(("env",)))
-    return Resolved(resolved, cluster, {".".join(key): origin for key, origin in values.origins.items()}, path, secrets)
+    origins = {".".join(key): origin for key, origin in values.origins.items()}
+    return Resolved(resolved, cluster, origins, path, secrets, ("submit", job), settings)
 
 
 def resolve_again(
@@ -90,7 +96,7 @@ def resolve_again(
     What was computed, or came from a cluster, is so anew. Secrets are in no record: they come from `environment`, or
     from `settings`. Raises ConfigError with every problem at once, such as a secret that is not there.
     """
-    values = Values()
+    values, settings = Values(), tuple(settings)
     values.layer(_cluster_values(cluster))
     for key, value in leaves_as_written(record):
         origin = origins.get(".".join(key), "")
@@ -109,7 +115,7 @@ def resolve_again(
         raise explained(problems, values, shown_path(run_json))
     secrets = Secrets(cluster.secrets).having(to_record(resolved)["env"])
     found = {".".join(key): origin for key, origin in values.origins.items()}
-    return Resolved(resolved, cluster, found, run_json, secrets)
+    return Resolved(resolved, cluster, found, run_json, secrets, ("resume", run_json.parent.name), settings)
 
 
 def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, str]) -> None:

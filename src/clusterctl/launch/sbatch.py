@@ -30,24 +30,32 @@ _TO_START = re.compile(
 )
 # What sbatch says -> what to do about it. The first match counts; from the messages of Slurm's slurm_errno.c.
 _HINTS = {
-    "invalid partition": "see the partitions with `sinfo -s`; set `partition` in the cluster or job file",
+    "invalid partition": "see the partitions: clusterctl nodes; set `partition` in the cluster or job file",
     "invalid account": "set `account` in the cluster or job file; `sacctmgr show assoc user=$USER` lists yours",
     "invalid qos": "set `qos` in the cluster or job file",
     "qos policy": "you may run no more or no larger jobs: `sacctmgr show assoc user=$USER`",
     "time limit": "ask for less: --set resources.time=1h",
-    "node count": "ask for fewer nodes, or see `sinfo -s`",
-    "node configuration is not available": "ask for fewer nodes, tasks or GPUs a node, or see `sinfo -N -l`",
-    "more processors": "ask for fewer tasks a node or CPUs a task, or see `sinfo -N -l`",
-    "memory": "ask for less: --set resources.memory=16G, or see `sinfo -N -l`",
-    "generic resource": 'try gpu_request = "gres" (or "gpus-per-node") in the cluster file; see `sinfo -o \'%P %G\'`',
+    "node count": "ask for fewer nodes; what there is: clusterctl nodes",
+    "node configuration is not available": "ask for fewer nodes, tasks or GPUs a node; what there is: clusterctl nodes",
+    "more processors": "ask for fewer tasks per node or CPUs per task; what there is: clusterctl nodes",
+    "memory": "ask for less: --set resources.memory=16G; what there is: clusterctl nodes",
+    "generic resource": 'set gpu_request = "gres" (or "gpus-per-node") in the cluster file; GPUs: clusterctl nodes',
     "configuration source": "where is slurm.conf? set `slurm_conf` in the cluster file, or SLURM_CONF",
     "unable to contact slurm controller": "is slurmctld up? `scontrol ping`",
     "unrecognized option": "this Slurm does not know an option of [resources]; remove it",
 }
 
 
+# Those that a job of another size may not meet.
+_FOR_SIZE = ("node count", "node configuration is not available", "more processors", "memory", "generic resource")
+
+
 class SlurmRefused(SlurmError):
-    """sbatch answered, and the answer was no: there is no job."""
+    """sbatch answered, and the answer was no: there is no job. `for_size`: a smaller one might be accepted."""
+
+    def __init__(self, message: str, hint: str = "", *, for_size: bool = False) -> None:
+        super().__init__(message, hint)
+        self.for_size = for_size
 
 
 def call_sbatch(plan: Plan, command: list[str], environment: Mapping[str, str]) -> str:
@@ -135,8 +143,10 @@ def refusal(text: str) -> SlurmRefused:
     """sbatch's complaint as an error: its own last line, which names the reason, and what to do about it."""
     lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("Try ")]  # "Try sbatch --help" ends a usage error
-    hint = next((hint for part, hint in _HINTS.items() if part in text.lower()), "`clusterctl submit --dry-run`")
-    return SlurmRefused(f"sbatch refused the job: {lines[-1] if lines else 'no reason given'}", hint)
+    part = next((part for part in _HINTS if part in text.lower()), "")
+    hint = _HINTS.get(part, "`clusterctl submit --dry-run`")
+    message = f"sbatch refused the job: {lines[-1] if lines else 'no reason given'}"
+    return SlurmRefused(message, hint, for_size=part in _FOR_SIZE)
 
 
 def _bounded(environment: Mapping[str, str]) -> list[str]:

@@ -1,5 +1,5 @@
 """What is known of a run: gathered from its files, and from Slurm only where the files do not settle it.
 
 `find` names runs, `record` and `evidence` read their files, `stage` judges (pure), `status` asks Slurm once for all,
-`follow` watches one run, `lines` and `logs` read what it writes, `doctor` looks at this machine and a cluster.
+`follow` watches one run, `lines` and `logs` read what it writes.
 """

@@ -91,7 +91,7 @@ def has_room(node: Node, asked: Asked) -> bool:
         and node.cpus_free >= asked.cpus
         and gpus >= asked.gpus
         and node.memory_unallocated >= (asked.memory or 0)
-        and _has_features(node, asked.constraint)
+        and has_features(node, asked.constraint)
     )
 
 
@@ -148,7 +148,7 @@ def _memory(resources: Resources, cpus: int, gpus: int) -> int | None:
     return mebibytes(resources.mem_per_gpu) * gpus if resources.mem_per_gpu else None
 
 
-def _has_features(node: Node, constraint: str) -> bool:
+def has_features(node: Node, constraint: str) -> bool:
     """Judged only where the constraint is features joined by '&': the rest of its grammar is Slurm's to read."""
     words = constraint.split("&") if constraint else []
     return not all(map(_PLAIN_FEATURE.fullmatch, words)) or node.features >= set(words)

@@ -185,13 +185,15 @@ class Workload(NamedTuple):
     module: str
     data: tuple[str, ...] = ()
     """Patterns of paths."""
+    data_set: str = ""
+    """Its name for `clusterctl data`."""
 
 
 WORKLOADS: dict[str, Workload] = {
     "synthetic": Workload(SyntheticTrain, "clusterctl.workloads.synthetic"),
-    "reddit": Workload(RedditTrain, "clusterctl.workloads.reddit", _REDDIT_FORMAT),
-    "deep-sage": Workload(DeepSageTrain, "clusterctl.workloads.deep_sage", _REDDIT_FORMAT),
-    "taobao": Workload(TaobaoTrain, "clusterctl.workloads.taobao", _TAOBAO_FORMAT),
+    "reddit": Workload(RedditTrain, "clusterctl.workloads.reddit", _REDDIT_FORMAT, "reddit"),
+    "deep-sage": Workload(DeepSageTrain, "clusterctl.workloads.deep_sage", _REDDIT_FORMAT, "reddit"),
+    "taobao": Workload(TaobaoTrain, "clusterctl.workloads.taobao", _TAOBAO_FORMAT, "taobao"),
     "graph-classification": Workload(GraphClassificationTrain, "clusterctl.workloads.graph_classification", _TU_FORMAT),
     "command": Workload(CommandTrain, "clusterctl.workloads.command"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -23,7 +24,8 @@ def run(main: Callable[[], str]) -> None:
     except ModuleNotFoundError as error:
         missing = TaskError(
             f"{sys.executable} has no {error.name}",
-            "pip install 'clusterctl[train]' there, or name a cluster whose Python has it: --cluster NAME",
+            f"{shlex.quote(sys.executable)} -m pip install torch torch_geometric numpy scipy"
+            "; or name a cluster whose Python has it: --cluster NAME",
         )
         _leave(missing.text, missing.exit_code)
     except ClusterctlError as error:

@@ -1,4 +1,4 @@
-"""What is told of a container before it is submitted: the rules that no file on this machine is needed for."""
+"""What the checks report of a container, judged from facts alone."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.checks.container import Complaint, Facts, Place, examine
+from clusterctl.checks.check import Check, Verdict
+from clusterctl.checks.container_rules import container_rules
+from clusterctl.checks.surroundings import ContainerFacts, Folder, Seen, Surroundings
 from clusterctl.containers.contents import Contents
 from clusterctl.containers.image_environment import inside, overridden, parse_environment
 from clusterctl.containers.mounts import Mount
 from clusterctl.containers.view import View
+from clusterctl.errors import SlurmError
+from clusterctl.spec import Cluster
 
 PYTHON = "/opt/venv/bin/python"
 LINKS = {
@@ -20,15 +24,20 @@ LINKS = {
     "/opt/venv/lib/python3.12": "",
 }
 CONTENTS = Contents(unpacked_bytes=10**9, packages={"submitit": "1.5.4"}, links=LINKS)
-GOOD = Facts(view=View(image="/i.sqsh"), python=PYTHON, image=Place(exists=True), contents=CONTENTS)
+GOOD = ContainerFacts(view=View(image="/i.sqsh"), python=PYTHON, image=Seen("/i.sqsh", True), contents=CONTENTS)
 
 
-def told(facts: Facts) -> list[str]:
-    return [complaint.message for complaint in examine(facts)]
+def problems(facts: ContainerFacts) -> list[Check]:
+    found = Surroundings(Cluster(name="site"), Folder("/runs", True, True), 1024, container=facts)
+    return [check for check in container_rules(found) if check.verdict is not Verdict.OK]
 
 
-def test_of_a_good_image_nothing_is_told() -> None:
-    assert examine(GOOD) == []
+def messages(facts: ContainerFacts) -> list[str]:
+    return [check.message for check in problems(facts)]
+
+
+def test_a_good_image_has_no_problems() -> None:
+    assert problems(GOOD) == []
 
 
 def test_the_version_of_an_interpreter_is_read_through_its_links() -> None:
@@ -52,42 +61,44 @@ def test_what_is_mounted_into_the_image_is_not_judged() -> None:
     mounted = replace(
         GOOD, view=View(image="/i.sqsh", mounts=(Mount("/venv", "/opt"),)), contents=Contents(links={"/a": ""})
     )
-    assert examine(mounted) == []
-    assert told(replace(mounted, view=GOOD.view)) == [f"no {PYTHON} in the image"]
+    assert problems(mounted) == []
+    assert messages(replace(mounted, view=GOOD.view)) == [f"no {PYTHON} in the image"]
 
 
 def test_packages_may_come_from_a_pythonpath_of_the_jobs_own() -> None:
     bare = replace(GOOD, contents=replace(CONTENTS, packages={}))
-    assert told(bare) == [f"{PYTHON} in the image has no submitit"]
-    assert told(replace(bare, brings_packages=True)) == []
-    assert told(replace(bare, brings_code=True)) == [f"{PYTHON} in the image has no submitit and no clusterctl"]
+    assert messages(bare) == [f"{PYTHON} in the image has no submitit"]
+    assert messages(replace(bare, brings_packages=True)) == []
+    assert messages(replace(bare, brings_code=True)) == [f"{PYTHON} in the image has no submitit and no clusterctl"]
 
 
 def test_room_is_needed_in_one_place_alone() -> None:
-    assert examine(replace(GOOD, rooms={"/dev/shm": 10**8, "/tmp": 10**10})) == []
-    (complaint,) = examine(replace(GOOD, rooms={"/dev/shm": 10**8, "/tmp": 2 * 10**8}))
+    assert problems(replace(GOOD, rooms={"/dev/shm": 10**8, "/tmp": 10**10})) == []
+    (complaint,) = problems(replace(GOOD, rooms={"/dev/shm": 10**8, "/tmp": 2 * 10**8}))
     assert complaint.message == "no room to unpack /i.sqsh: 1000 MB into /dev/shm (100 MB free), /tmp (200 MB free)"
 
 
 def test_without_pyxis_a_gpu_needs_its_drivers_libraries_mounted() -> None:
-    (complaint,) = examine(replace(GOOD, builtin=True, gpus=4))
+    (complaint,) = problems(replace(GOOD, builtin=True, gpus=4))
     assert (complaint.fatal, "driver's libraries" in complaint.message) == (False, True)
     library = Mount("/usr/lib/libcuda.so.1", "/usr/lib/libcuda.so.1")
-    assert examine(replace(GOOD, builtin=True, gpus=4, view=replace(GOOD.view, mounts=(library,)))) == []
-    assert examine(replace(GOOD, gpus=4)) == []
+    assert problems(replace(GOOD, builtin=True, gpus=4, view=replace(GOOD.view, mounts=(library,)))) == []
+    assert problems(replace(GOOD, gpus=4)) == []
 
 
-def test_what_stops_a_run_is_told_before_what_may_not() -> None:
+def test_a_source_that_only_the_nodes_may_have_is_a_warning() -> None:
     facts = replace(
         GOOD,
-        sources={"/raid/x": Place(exists=False, foreign=True), "/data": Place(exists=False)},
+        sources=(Seen("/raid/x", False, visible=False), Seen("/data", False)),
         srun_help="--mpi",
     )
-    assert [complaint.fatal for complaint in examine(facts)] == [True, True, False]
-    assert examine(facts)[0] == Complaint(
+    assert [check.fatal for check in problems(facts)] == [True, False, True]
+    assert problems(facts)[0] == Check(
+        "image",
+        Verdict.FAIL,
         "this Slurm has no pyxis: srun --help shows no --container-image",
         'set container_runtime = "builtin" in the cluster file, or ask your administrator for pyxis',
-        of_slurm=True,
+        error=SlurmError,
     )
 
 
@@ -101,9 +112,9 @@ def test_variables_that_the_image_changes_are_told_unless_the_run_keeps_them() -
         environment=host,
     )
     assert overridden(host, image, ["KEPT"]) == ["TOKEN"]
-    (complaint,) = examine(facts)
+    (complaint,) = problems(facts)
     assert not complaint.fatal
-    assert "sets TOKEN otherwise" in complaint.message
+    assert "sets TOKEN differently" in complaint.message
     assert inside(host, image, ["KEPT"]) == {**image, "KEPT": "mine"}
 
 

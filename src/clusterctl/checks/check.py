@@ -1,0 +1,51 @@
+"""One thing that was verified: what `doctor` shows, what `submit` and `resume` refuse on, what the API returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import ClusterctlError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Verdict(StrEnum):
+    OK = "OK"
+    WARN = "WARN"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One result. A failed check is fatal: the run would not work.
+
+    `hint` says what to type or to ask for. Where another command line would pass, `changes` are the settings that it
+    needs (as for `--set`) and `first` is the command to type before it.
+    """
+
+    name: str
+    verdict: Verdict
+    message: str
+    hint: str = ""
+    changes: Mapping[str, str] = field(default_factory=dict)
+    first: str = ""
+    error: type[ClusterctlError] = ConfigError  # what a refusal raises
+
+    @property
+    def fatal(self) -> bool:
+        return self.verdict is Verdict.FAIL
+
+
+def ok(name: str, message: str) -> Check:
+    return Check(name, Verdict.OK, message)
+
+
+def warn(name: str, message: str, hint: str) -> Check:
+    return Check(name, Verdict.WARN, message, hint)
+
+
+def fail(name: str, message: str, hint: str) -> Check:
+    return Check(name, Verdict.FAIL, message, hint)

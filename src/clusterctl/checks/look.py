@@ -1,0 +1,246 @@
+"""Gathers what the checks judge. It looks, and changes nothing.
+
+Everything slow is asked at the same time, and nothing is waited for longer than a few seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import shutil
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.checks.interpreters import ask_packages, ask_version
+from clusterctl.checks.surroundings import Folder, Interpreter, LoginNode, NodeSize, Seen, Surroundings, WantedRun
+from clusterctl.config import runs_folder, state_folder
+from clusterctl.errors import SlurmError
+from clusterctl.slurm import Slurm
+from clusterctl.spec import WORKLOADS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.checks.surroundings import Answer, ContainerFacts
+    from clusterctl.config import Resolved
+    from clusterctl.launch.plan import Plan
+    from clusterctl.spec import Cluster, Job
+
+# Slurm is asked these; the answers are text, as their JSON changes with every version.
+QUESTIONS = {
+    "version": ("sbatch", "--version"),
+    "ping": ("scontrol", "ping"),
+    "partitions": ("sinfo", "-h", "-o", "%P"),
+    "config": ("scontrol", "show", "config"),
+    "srun": ("srun", "--help"),
+}
+
+
+def look_at_cluster(cluster: Cluster) -> Surroundings:
+    """This machine and `cluster`, for `doctor`."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    runs = runs_folder(cluster)
+    with ThreadPoolExecutor() as pool:
+        container = pool.submit(_cluster_image, cluster)
+        python = None if cluster.container.image else cluster.python or sys.executable
+        interpreter = pool.submit(_interpreter, python, cluster, ask_packages)
+        questions = QUESTIONS if cluster.is_slurm else {}
+        slurm = {name: pool.submit(_ask, cluster, words) for name, words in questions.items()}
+        return Surroundings(
+            cluster=cluster,
+            runs=look_at(runs),
+            open_files=_soft_limit(resource.RLIMIT_NOFILE),
+            interpreter=interpreter.result(),
+            container=container.result(),
+            login_node=LoginNode(
+                python=platform.python_version(),
+                state=look_at(state_folder()),
+                images=look_at(Path(cluster.images).expanduser()) if cluster.images else None,
+                clock_ahead=_clock_ahead(_nearest(runs)),
+                processes=_soft_limit(resource.RLIMIT_NPROC),
+                git=shutil.which("git") is not None,
+            ),
+            slurm={name: answer.result() for name, answer in slurm.items()},
+        )
+
+
+def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
+    """What the run of `plan` would find, as far as it can be seen from this machine."""
+    job, cluster = resolved.job, resolved.cluster
+    brought = job.container.image or cluster.setup  # these may bring an interpreter and programs
+    data = data_folder(job.workload)
+    return Surroundings(
+        cluster=cluster,
+        runs=look_at(runs_folder(cluster)),
+        open_files=_soft_limit(resource.RLIMIT_NOFILE),
+        interpreter=None if brought else _interpreter(cluster.python, cluster, ask_version),
+        container=_job_image(resolved, plan, slurm),
+        wanted=WantedRun(
+            resolved=resolved,
+            tasks=plan.tasks,
+            data=_data_set(job.workload, Path(job.data.root), cluster.nodes_are_here) if job.data.root else None,
+            data_here=data is not None and not _data_set(job.workload, Path(data), True).missing,
+            program=None if cluster.setup else _program(job, plan),
+            nodes=_virtual_nodes(cluster),
+        ),
+    )
+
+
+def data_folder(workload: str) -> str | None:
+    """Where `clusterctl data` is told to put a data set for `workload`; None if it has none for it."""
+    data_set = WORKLOADS[workload].data_set
+    return f"{data_set}-data" if data_set else None
+
+
+def look_at(path: Path) -> Folder:
+    """What is to be known of a folder without changing anything."""
+    found = _nearest(path)
+    status, space = found.stat(), os.statvfs(found)
+    return Folder(
+        path=str(path),
+        exists=exists(path) and path.is_dir(),
+        writable=found.is_dir() and os.access(found, os.W_OK | os.X_OK),
+        mode=stat.S_IMODE(status.st_mode),
+        ours=status.st_uid == os.geteuid(),
+        file_system=file_system(found),
+        free_bytes=space.f_bavail * space.f_frsize,
+        free_files=space.f_favail if space.f_files else 2**63,  # some file systems do not count them
+    )
+
+
+def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+    """The type of the file system that holds `path`, such as ext4 or nfs4; empty if it cannot be known."""
+    try:
+        lines = mounts.read_text(errors="surrogateescape").splitlines()
+    except OSError:
+        return ""
+    found = [
+        (point.encode("latin-1", "replace").decode("unicode_escape"), kind)
+        for _, point, kind, *_ in map(str.split, lines)
+    ]
+    above = [(len(point), kind) for point, kind in found if path.resolve().is_relative_to(point)]
+    return max(above, default=(0, ""), key=lambda item: item[0])[1]
+
+
+def seen(path: Path, nodes_are_here: bool, folder: Path | None = None) -> Seen:
+    """Whether `path` exists. Where the nodes are elsewhere, it counts as visible if `folder`, its own, exists here."""
+    return Seen(str(path), exists(path), nodes_are_here or exists(folder or path.parent))
+
+
+def exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name too long, a folder that may not be entered
+        return False
+
+
+def _nearest(path: Path) -> Path:
+    """`path`, or the nearest folder above it that exists."""
+    return next((folder for folder in (path, *path.parents) if exists(folder)), Path("/"))
+
+
+def _soft_limit(which: int) -> int:
+    """A soft limit of this process, which Slurm hands on to the tasks; infinity as a large number."""
+    soft, _ = resource.getrlimit(which)
+    return 2**31 if soft == resource.RLIM_INFINITY else soft
+
+
+def _interpreter(python: str | None, cluster: Cluster, ask: Callable[[Seen], Interpreter]) -> Interpreter | None:
+    """The tasks' interpreter; a bare name is looked up on the nodes' PATH, which need not be this one."""
+    if python is None:
+        return None
+    here = cluster.nodes_are_here
+    if "/" in python:
+        place = seen(Path(python), here)
+    else:
+        found = shutil.which(python)
+        place = Seen(found or python, found is not None, here or found is not None)
+    return ask(place) if place.there else Interpreter(place)
+
+
+def _ask(cluster: Cluster, words: tuple[str, ...]) -> Answer:
+    try:
+        return Slurm.of(cluster).answer(*words)
+    except SlurmError as error:
+        return error
+
+
+def _cluster_image(cluster: Cluster) -> ContainerFacts | None:
+    """The cluster's own image, without what a run would add."""
+    if not cluster.container.image:
+        return None
+    from clusterctl.checks.container_facts import gather_container
+    from clusterctl.containers.pyxis import IMAGE_PYTHON, make_view
+
+    image = cluster.container.image
+    if image.startswith((".", "~")):
+        image = str(Path(image).expanduser().absolute())
+    view = make_view(image, cluster.container, [], cluster.env, None)
+    return gather_container(view, cluster.python or IMAGE_PYTHON, cluster, gpus=cluster.gpus_per_node)
+
+
+def _job_image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFacts | None:
+    if plan.view is None:
+        return None
+    from clusterctl.checks.container_facts import gather_container
+    from clusterctl.launch.plan import brings_code
+
+    job, cluster = resolved.job, resolved.cluster
+    return gather_container(
+        plan.view,
+        plan.python,
+        cluster,
+        gpus=job.resources.gpus_per_node or 0,
+        brings_code=brings_code(job),
+        brings_packages="PYTHONPATH" in job.env,
+        made_later=(str(plan.run.path.parent),),
+        srun_help=slurm.answer("srun", "--help") if cluster.has_pyxis else None,
+        environment=slurm.environment,
+    )
+
+
+def _data_set(workload: str, root: Path, nodes_are_here: bool) -> Seen:
+    found = seen(root, nodes_are_here)
+    missing = tuple(part for part in WORKLOADS[workload].data if not any(root.glob(part)))
+    return Seen(found.path, found.there, found.visible, missing)
+
+
+def _program(job: Job, plan: Plan) -> Seen | None:
+    """The Python script that the tasks would run, in the run's copy of the code or else where that is copied from."""
+    copied = plan.run.code / "project"
+    code, argv = copied if copied.is_dir() else job.code, job.argv
+    if job.workload != "command" or code is None or len(argv) < 2:
+        return None
+    if not argv[1].endswith(".py") or argv[1].startswith(("-", "/")):
+        return None
+    if argv[0].rpartition("/")[2].rstrip("0123456789.") != "python":
+        return None
+    return seen(Path(code, argv[1]), nodes_are_here=True)
+
+
+def _virtual_nodes(cluster: Cluster) -> tuple[NodeSize, ...]:
+    """The emulator's; they have this machine's memory in common."""
+    if cluster.is_slurm:
+        return ()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    emulator = cluster.emulator
+    return (NodeSize(emulator.gpus_per_node, emulator.cpus_per_node, memory),) * emulator.nodes
+
+
+def _clock_ahead(folder: Path) -> float | None:
+    """Seconds, by the time of a file made now: NFS uses the server's clock."""
+    import tempfile
+
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".clusterctl-") as file:
+            file.write(b"x")
+            file.flush()
+            os.fsync(file.fileno())
+            return os.stat(file.name).st_mtime - time.time()  # noqa: PTH116 - the name, as NFS asks the server then
+    except OSError:
+        return None

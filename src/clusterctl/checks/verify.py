@@ -1,0 +1,120 @@
+"""What is verified, and by whom: `doctor` shows all of it, `submit` and `resume` refuse on what is fatal."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from clusterctl.checks.cluster_rules import cluster_rules
+from clusterctl.checks.container_rules import container_rules
+from clusterctl.checks.interpreter_rules import interpreter_rules
+from clusterctl.checks.job_rules import code_rules, data_rules, request_rules
+from clusterctl.checks.look import look_around, look_at_cluster
+from clusterctl.checks.machine_rules import machine_rules
+from clusterctl.checks.size import misfit, sizes
+from clusterctl.config import load_cluster
+from clusterctl.errors import ClusterctlError, ConfigError, SlurmError
+from clusterctl.launch.sbatch import SlurmRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from clusterctl.checks.check import Check
+    from clusterctl.checks.surroundings import Surroundings
+    from clusterctl.config import Resolved
+    from clusterctl.launch.plan import Plan
+    from clusterctl.slurm import Slurm
+    from clusterctl.spec import Cluster
+
+# In the order in which one would fix what they find.
+RULES: dict[str, tuple[Callable[[Surroundings], Iterator[Check]], ...]] = {
+    "machine": (machine_rules,),
+    "cluster": (cluster_rules,),
+    "container": (container_rules,),
+    "code": (interpreter_rules, code_rules),
+    "data": (data_rules,),
+    "request": (request_rules,),
+}
+
+_SHORT = {f"resources.{key}": f"--{key.replace('_', '-')}" for key in ("nodes", "gpus_per_node", "tasks_per_node")}
+
+
+def judge(found: Surroundings) -> tuple[Check, ...]:
+    """Every check that applies to `found`."""
+    return tuple(check for rules in RULES.values() for rule in rules for check in rule(found))
+
+
+def check_cluster(cluster: Cluster) -> tuple[Check, ...]:
+    """What `doctor` shows: this machine and `cluster`."""
+    return judge(look_at_cluster(cluster))
+
+
+def verify(resolved: Resolved, plan: Plan, slurm: Slurm) -> tuple[Check, ...]:
+    """What can be seen from here of the run that `plan` describes, to be submitted or resumed as `resolved` says."""
+    return judge(look_around(resolved, plan, slurm))
+
+
+def refuse(checks: Iterable[Check], resolved: Resolved) -> None:
+    """Raise one error for all fatal checks, if there are any: its hint is the command that would pass."""
+    fatal = list({check.message: check for check in checks if check.fatal}.values())
+    if not fatal:
+        return
+    error: type[ClusterctlError] = ConfigError
+    if all(check.error is SlurmError for check in fatal):
+        error = SlurmError
+    message = fatal[0].message
+    if len(fatal) > 1:
+        message = "\n".join([f"{len(fatal)} problems would make the run fail", *(check.message for check in fatal)])
+    raise error(message, _hint(fatal, resolved))
+
+
+def explained(refused: SlurmRefused, resolved: Resolved, slurm: Slurm) -> SlurmRefused:
+    """Slurm's refusal with what was asked for, what there is and what would fit, if it was for the job's size.
+
+    It asks sinfo, which is done after a refusal and not before every submission: all users share the controller.
+    """
+    if not refused.for_size:
+        return refused
+    try:
+        where, nodes = sizes(resolved.job.resources, slurm.nodes())
+    except SlurmError:
+        return refused
+    check = misfit(resolved, nodes, where) if nodes else None
+    if check is None:
+        return refused
+    return SlurmRefused(f"sbatch refused the job: {check.message}", _hint([check], resolved))
+
+
+def _hint(fatal: Sequence[Check], resolved: Resolved) -> str:
+    lines = [_remedy(fatal, resolved), *(check.hint for check in fatal)]
+    return "\n".join(dict.fromkeys(filter(None, lines)))
+
+
+def _remedy(fatal: Sequence[Check], resolved: Resolved) -> str:
+    """The commands that would pass; only what to add to the command that was typed if it is not known."""
+    changes = {key: value for check in fatal for key, value in check.changes.items()}
+    if not changes:
+        return ""
+    first = [check.first for check in fatal if check.first]
+    cluster = _cluster_flag(resolved.cluster)
+    if not resolved.typed or cluster is None or not all(check.changes for check in fatal):
+        return ", then ".join([*first, f"add {shlex.join(_flags(changes))}"])
+    typed = [setting for setting in resolved.settings if setting.partition("=")[0].strip() not in changes]
+    kept = [word for setting in resolved.secrets.hide_typed(typed) for word in ("--set", setting)]
+    return " && ".join([*first, shlex.join(["clusterctl", *resolved.typed, *cluster, *kept, *_flags(changes)])])
+
+
+def _flags(changes: Mapping[str, str]) -> list[str]:
+    """The settings as one types them, by their short flags where there are any."""
+    words = ((_SHORT.get(key, ""), key, value) for key, value in changes.items())
+    return [word for flag, key, value in words for word in ((flag, value) if flag else ("--set", f"{key}={value}"))]
+
+
+def _cluster_flag(cluster: Cluster) -> tuple[str, ...] | None:
+    """The flag that names the cluster, unless it is the default one; None if it has no name, but a path."""
+    for name in (None, cluster.name):
+        with suppress(ClusterctlError):
+            if load_cluster(name) == cluster:
+                return ("--cluster", name) if name else ()
+    return None

@@ -1,0 +1,251 @@
+"""What `doctor` shows of a machine and a cluster, rule by rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from clusterctl.checks.check import Check, Verdict
+from clusterctl.checks.surroundings import (
+    Answer,
+    ContainerFacts,
+    Folder,
+    Interpreter,
+    LoginNode,
+    Seen,
+    Surroundings,
+)
+from clusterctl.checks.verify import judge
+from clusterctl.containers.contents import Contents
+from clusterctl.containers.view import View
+from clusterctl.errors import SlurmError
+from clusterctl.spec import Cluster, Container, Emulator
+
+ANSWERS = {
+    "version": "slurm 23.11.4\n",
+    "ping": "Slurmctld(primary) at login1 is UP\n",
+    "partitions": "gpu*\ndebug\n",
+    "config": "AccountingStorageType   = accounting_storage/slurmdbd\n",
+    "srun": "  --mpi=type\n      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH\n",
+}
+DOWN = SlurmError("scontrol did not answer within 10 s", "ask it with: scontrol ping")
+PYTHON = Seen("/venv/bin/python", True)
+PACKAGES = {"torch": "2.6.0", "submitit": "1.5.4"}
+NODE = LoginNode(
+    python="3.11.9",
+    state=Folder("/home/me/.local/state/clusterctl", exists=True, writable=True),
+    images=None,
+    clock_ahead=0.01,
+    processes=100_000,
+    git=True,
+)
+GOOD = Surroundings(
+    cluster=Cluster(name="site"),
+    interpreter=Interpreter(PYTHON, (3, 12, 1), PACKAGES),
+    slurm=dict(ANSWERS),
+    runs=Folder("/shared/runs", exists=True, writable=True, file_system="nfs4"),
+    open_files=65536,
+    login_node=NODE,
+)
+
+
+def the(found: Surroundings, name: str) -> Check:
+    """The worst check with this name."""
+    chosen = [check for check in judge(found) if check.name == name]
+    return max(chosen, key=lambda check: list(Verdict).index(check.verdict))
+
+
+def with_answer(name: str, answer: Answer, cluster: Cluster = GOOD.cluster) -> Surroundings:
+    return replace(GOOD, slurm={**GOOD.slurm, name: answer}, cluster=cluster)
+
+
+def on_node(**facts: Any) -> Surroundings:
+    return replace(GOOD, login_node=replace(NODE, **facts))
+
+
+def without(package: str) -> Interpreter:
+    return Interpreter(PYTHON, (3, 12, 1), {**PACKAGES, package: ""})
+
+
+def test_a_healthy_cluster_needs_no_hints() -> None:
+    checks = judge(GOOD)
+    assert {check.verdict for check in checks} == {Verdict.OK}
+    assert {check.hint for check in checks} == {""}
+
+
+@pytest.mark.parametrize(
+    ("found", "name", "verdict", "message", "hint"),
+    [
+        (
+            replace(GOOD, interpreter=without("torch")),
+            "torch",
+            "WARN",
+            "no torch: only jobs with workload `command` run without it",
+            "/venv/bin/python -m pip install 'torch>=2.6' ",
+        ),
+        (
+            replace(GOOD, interpreter=without("submitit")),
+            "submitit",
+            "FAIL",
+            "no submitit",
+            "/venv/bin/python -m pip install 'submitit",
+        ),
+        (
+            replace(GOOD, interpreter=Interpreter(Seen("/x/python", False))),
+            "tasks",
+            "FAIL",
+            "no such interpreter: /x/python",
+            "`python`",
+        ),
+        (
+            replace(GOOD, interpreter=Interpreter(Seen("/x/python", False, visible=False))),
+            "tasks",
+            "WARN",
+            "not on this machine: /x/python",
+            "nodes must have it",
+        ),
+        (
+            replace(GOOD, interpreter=Interpreter(PYTHON, problem="no answer within 30 s")),
+            "tasks",
+            "FAIL",
+            "does not run as Python: /venv/bin/python: no answer",
+            "`python`",
+        ),
+        (
+            replace(GOOD, interpreter=without("submitit"), cluster=Cluster(name="site", setup=("module load x",))),
+            "submitit",
+            "WARN",
+            "no submitit",
+            "pip install",
+        ),
+        (
+            replace(GOOD, interpreter=Interpreter(PYTHON, (3, 9, 2), PACKAGES)),
+            "tasks",
+            "FAIL",
+            "Python 3.9.2",
+            "3.11 or later",
+        ),
+        (
+            with_answer("version", SlurmError("no sbatch on PATH", "--cluster local")),
+            "slurm",
+            "FAIL",
+            "no sbatch",
+            "local",
+        ),
+        (with_answer("ping", DOWN), "controller", "FAIL", "did not answer", "scontrol ping"),
+        (with_answer("ping", "Slurmctld(primary) at a is DOWN"), "controller", "FAIL", "is DOWN", "administrator"),
+        (
+            with_answer("partitions", "gpu*\ndebug", Cluster(name="s", partition="gpus")),
+            "partition",
+            "FAIL",
+            "no partition gpus",
+            "gpu, debug",
+        ),
+        (with_answer("partitions", "gpu\ndebug"), "partition", "WARN", "no default", "one of: gpu, debug"),
+        (
+            with_answer("srun", "--mpi", Cluster(name="s", container=Container(image="a"))),
+            "containers",
+            "FAIL",
+            "no --container-image",
+            "pyxis",
+        ),
+        (replace(GOOD, runs=replace(GOOD.runs, free_bytes=2**20)), "space", "FAIL", "the disk is full", "df -h"),
+        (replace(GOOD, runs=replace(GOOD.runs, writable=False)), "runs", "FAIL", "cannot write", "CLUSTERCTL_RUNS"),
+        (replace(GOOD, runs=replace(GOOD.runs, ours=False)), "runs", "FAIL", "someone else", "CLUSTERCTL_RUNS"),
+        (
+            replace(GOOD, runs=replace(GOOD.runs, mode=0o755)),
+            "runs",
+            "WARN",
+            "others may look",
+            "chmod 700 /shared/runs",
+        ),
+        (
+            replace(GOOD, runs=replace(GOOD.runs, file_system="xfs")),
+            "runs",
+            "WARN",
+            "is on xfs",
+            "shared file system",
+        ),
+        (on_node(state=replace(NODE.state, writable=False)), "state", "FAIL", "cannot write", "XDG_STATE_HOME"),
+        (
+            on_node(images=Folder("/images", exists=True, writable=False)),
+            "images",
+            "FAIL",
+            "cannot write to /images",
+            "`images`",
+        ),
+        (on_node(clock_ahead=-90.0), "clock", "WARN", "90 s behind", "NTP"),
+        (on_node(clock_ahead=None), "clock", "WARN", "no file", "folder of runs"),
+        (replace(GOOD, open_files=256), "open files", "WARN", "at most 256", "ulimit -n 1024"),
+        (on_node(processes=100), "processes", "WARN", "at most 100", "ulimit -u 512"),
+        (on_node(git=False), "git", "WARN", "not on PATH", "install git"),
+    ],
+)
+def test_each_problem_comes_with_its_hint(
+    found: Surroundings, name: str, verdict: str, message: str, hint: str
+) -> None:
+    check = the(found, name)
+    assert check.verdict == verdict
+    assert check.fatal == (verdict == "FAIL")
+    assert message in check.message
+    assert hint in check.hint
+
+
+def test_without_slurm_nothing_more_is_said_of_it() -> None:
+    names = [check.name for check in judge(with_answer("version", DOWN))]
+    assert "slurm" in names
+    assert not {"controller", "partition", "accounting", "containers"} & set(names)
+
+
+def test_the_emulator_is_asked_nothing_and_may_lie_on_a_local_disk() -> None:
+    cluster = Cluster(name="local", kind="emulator", emulator=Emulator(nodes=3))
+    found = replace(GOOD, slurm={}, cluster=cluster, runs=replace(GOOD.runs, file_system="ext4"))
+    assert {check.verdict for check in judge(found)} == {Verdict.OK}
+    assert the(found, "emulator").message.startswith("3 virtual nodes")
+
+
+def with_image(**facts: Any) -> Surroundings:
+    view = View(image="/images/pyg.sqsh")
+    container = ContainerFacts(**{"view": view, "python": "/opt/venv/bin/python", **facts})
+    return replace(GOOD, interpreter=None, container=container)
+
+
+def test_an_image_that_is_still_in_its_registry_is_not_looked_into() -> None:
+    check = the(with_image(view=View(image="nvcr.io#x")), "image")
+    assert (check.verdict, check.message) == (Verdict.OK, "nvcr.io#x, contents not inspected")
+
+
+def test_an_image_is_known_by_its_packages() -> None:
+    contents = Contents(packages={"submitit": "1.5.4", "torch": "2.13.0"}, python="3.12")
+    check = the(with_image(image=Seen("/images/pyg.sqsh", True), contents=contents), "image")
+    assert check.message == "/images/pyg.sqsh, Python 3.12, torch 2.13.0, submitit 1.5.4"
+
+
+def test_an_image_that_no_run_could_use_fails_with_its_fix() -> None:
+    check = the(with_image(image=Seen("/images/pyg.sqsh", False)), "image")
+    assert (check.verdict, check.message) == (Verdict.FAIL, "no such image: /images/pyg.sqsh")
+    assert "clusterctl image build" in check.hint
+    foreign = the(with_image(image=Seen("/images/pyg.sqsh", False, visible=False)), "image")
+    assert foreign.verdict is Verdict.WARN
+
+
+def test_without_pyxis_images_are_clusterctls_own_to_run() -> None:
+    found = with_answer("srun", "--mpi", Cluster(name="s", kind="sandbox"))
+    assert the(found, "containers").verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [("accounting_storage/none", "off"), ("(null)", "off"), ("x/slurmdbd", "on")]
+)
+def test_accounting_is_on_or_off_and_either_will_do(kind: str, says: str) -> None:
+    check = the(with_answer("config", f"AccountingStorageType = {kind}\n"), "accounting")
+    assert check.verdict is Verdict.OK
+    assert check.message.startswith(says)
+
+
+def test_a_folder_that_is_not_there_yet_is_made_when_it_is_needed() -> None:
+    check = the(replace(GOOD, runs=Folder("/shared/new", exists=False, writable=True, mode=0o755)), "runs")
+    assert check.verdict is Verdict.OK
+    assert "created when needed" in check.message

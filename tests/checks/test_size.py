@@ -1,0 +1,141 @@
+"""Whether a job fits, in which words it does not, and which settings would make it fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.checks.size import misfit, sizes
+from clusterctl.checks.surroundings import NodeSize
+from clusterctl.config import Resolved
+from clusterctl.slurm.nodes import parse_nodes
+from clusterctl.spec import Cluster, Job, RedditTrain, Resources, from_record, to_record
+
+GIB = 1024
+LAPTOP = (NodeSize(0, 4, 24 * GIB),) * 4
+GPU_NODE = NodeSize(8, 64, 512 * GIB)
+FOLLOWS = {"resources.tasks_per_node": "default: one a GPU"}
+CAPTURED = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-22.05.8.txt"
+
+
+def asking(origins: dict[str, str] | None = None, device: str = "auto", **asked: object) -> Resolved:
+    resources = Resources(**{"gpus_per_node": 0, "tasks_per_node": 1, **asked})  # type: ignore[arg-type]
+    job = Job(name="reddit", workload="reddit", train=RedditTrain(device=device), resources=resources)
+    return Resolved(job, Cluster(name="local"), origins or {}, Path("/jobs/reddit.toml"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "nodes", "message", "changes"),
+    [
+        (
+            asking(FOLLOWS, gpus_per_node=4, tasks_per_node=4, memory="64G"),
+            LAPTOP,
+            "reddit asks for 4 GPUs and 64 GiB per node; local nodes have 0 GPUs and 24 GiB",
+            {"resources.gpus_per_node": "0", "resources.memory": "24G"},
+        ),
+        (asking(nodes=9), LAPTOP, "reddit asks for 9 nodes; local has 4", {"resources.nodes": "4"}),
+        (
+            asking(nodes=9, gpus_per_node=1),
+            LAPTOP,
+            "reddit asks for 9 nodes with 1 GPU each; local has 4 with 0 GPUs",
+            {"resources.nodes": "4", "resources.gpus_per_node": "0"},
+        ),
+        (
+            asking(tasks_per_node=6),
+            LAPTOP,
+            "reddit asks for 6 CPUs per node; local nodes have 4 CPUs",
+            {"resources.tasks_per_node": "4"},
+        ),
+        (
+            asking(tasks_per_node=2, cpus_per_task=4),
+            LAPTOP,
+            "reddit asks for 8 CPUs per node; local nodes have 4 CPUs",
+            {"resources.cpus_per_task": "2"},
+        ),
+        (
+            asking(tasks_per_node=2, mem_per_cpu="20G"),
+            LAPTOP,
+            "reddit asks for 40 GiB per node; local nodes have 24 GiB",
+            {"resources.mem_per_cpu": "12G"},
+        ),
+        (
+            asking(FOLLOWS, gpus_per_node=16, tasks_per_node=16),
+            (GPU_NODE, *LAPTOP),
+            "reddit asks for 16 GPUs per node; local nodes have at most 8 GPUs",
+            {"resources.gpus_per_node": "8"},
+        ),
+        (
+            asking(gpus_per_node=1, memory="1T"),
+            (NodeSize(1, 4, GIB), NodeSize(0, 4, 1024 * GIB)),
+            "reddit asks for 1 GPU, 1 CPU and 1024 GiB per node; local nodes have at most 1 GPU, 4 CPUs and 1024 GiB",
+            {"resources.memory": "1G"},
+        ),
+        (
+            asking(gpus_per_node=1, device="cuda"),
+            LAPTOP,
+            "reddit asks for 1 GPU per node; local nodes have 0 GPUs",
+            {"resources.gpus_per_node": "0", "train.device": "auto"},
+        ),
+        (
+            asking(gres="gpu:a100:2"),
+            LAPTOP,
+            "reddit asks for 2 GPUs per node; local nodes have 0 GPUs",
+            {},
+        ),
+    ],
+)
+def test_the_message_names_what_is_asked_and_what_there_is(
+    asked: Resolved, nodes: tuple[NodeSize, ...], message: str, changes: dict[str, str]
+) -> None:
+    check = misfit(asked, nodes, "local")
+    assert check is not None
+    assert (check.message, check.changes) == (message, changes)
+    assert bool(check.hint) != bool(changes)
+
+
+def test_a_job_that_fits_some_of_the_nodes_is_not_refused() -> None:
+    assert misfit(asking(gpus_per_node=8), (*LAPTOP, GPU_NODE), "local") is None
+
+
+node_sizes = st.builds(
+    NodeSize, st.integers(0, 8), st.integers(1, 64), st.sampled_from([500, GIB, 24 * GIB, 512 * GIB])
+)
+
+
+@given(
+    st.lists(node_sizes, min_size=1, max_size=5),
+    st.integers(1, 8),
+    st.integers(0, 9),
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.sampled_from([{}, {"memory": "64G"}, {"memory": "600M"}, {"mem_per_cpu": "4G"}, {"mem_per_gpu": "100G"}]),
+)
+def test_the_changes_make_it_fit(
+    nodes: list[NodeSize], count: int, gpus: int, tasks: int, cpus: int, memory: dict[str, str]
+) -> None:
+    asked = asking(nodes=count, gpus_per_node=gpus, tasks_per_node=tasks, cpus_per_task=cpus, **memory)
+    check = misfit(asked, nodes, "local")
+    if check is None:
+        return
+    assert check.changes
+    record = to_record(asked.job.resources)
+    for key, text in check.changes.items():
+        name = key.removeprefix("resources.")
+        record[name] = text if name.startswith("mem") else int(text)
+    smaller = replace(asked, job=replace(asked.job, resources=from_record(Resources, record)))
+    assert misfit(smaller, nodes, "local") is None
+
+
+def test_what_slurm_has_counts_whether_it_is_free_or_not() -> None:
+    where, nodes = sizes(Resources(), parse_nodes(CAPTURED.read_text(), 0.0))
+    assert where == "main partition"
+    assert len(nodes) == 4
+    assert {node.gpus for node in nodes} == {4}
+
+
+def test_of_a_partition_that_slurm_does_not_have_nothing_is_known() -> None:
+    assert sizes(Resources(partition="none"), parse_nodes(CAPTURED.read_text(), 0.0)) == ("", [])
