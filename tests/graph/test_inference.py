@@ -12,8 +12,8 @@ PROGRAM = """
 import json, torch
 from torch_geometric.nn import GCNConv, SAGEConv
 from clusterctl.graph import inference
-from clusterctl.graph.layers import GcnConv, SageConv
-from clusterctl.graph.network import Network
+from clusterctl.graph.convolutions import GcnConv, SageConv
+from clusterctl.graph.convolutions import Network
 from clusterctl.graph.storage import Graph, compressed
 from clusterctl.runs.events import Events
 from clusterctl.runs.metrics import current_attempt

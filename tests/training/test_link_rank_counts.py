@@ -17,7 +17,7 @@ import json, sys, torch
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from support.random_shop import random_shop
 from torch import distributed as dist
-from clusterctl.graph.table import ShardedTable
+from clusterctl.graph.sharded_table import ShardedTable
 from clusterctl.runs.events import Events
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place

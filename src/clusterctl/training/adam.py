@@ -11,7 +11,7 @@ from torch import Tensor
 from clusterctl.training.state import Sharded, State
 
 if TYPE_CHECKING:
-    from clusterctl.graph.table import ShardedTable
+    from clusterctl.graph.sharded_table import ShardedTable
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 _NUMBERS_AT_ONCE = (1 << 15) - 1  # of a table: they stay in the cache, and torch calls its other threads for more

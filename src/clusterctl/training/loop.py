@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import TaskError
-from clusterctl.graph.table import ShardedTable, whole_weights
+from clusterctl.graph.sharded_table import ShardedTable, whole_weights
 from clusterctl.training.adam import Adam, TableAdam
 from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.epoch_plan import EpochPlan

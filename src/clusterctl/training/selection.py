@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from clusterctl.graph.table import ShardedTable
+    from clusterctl.graph.sharded_table import ShardedTable
     from clusterctl.training.objective import Score
 
 

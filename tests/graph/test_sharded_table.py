@@ -9,7 +9,7 @@ from clusterctl.runs.layout import RunDir
 
 PROGRAM = """
 import json, torch
-from clusterctl.graph.table import ShardedTable, whole_weights
+from clusterctl.graph.sharded_table import ShardedTable, whole_weights
 from clusterctl.runs.events import Events
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
