@@ -34,7 +34,7 @@ from clusterctl.spec import TaobaoTrain
 from clusterctl.training.adam import Adam, TableAdam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
-from clusterctl.training.link_prediction import Interactions, LinkPrediction
+from clusterctl.training.link_objective import Interactions, LinkPrediction
 from clusterctl.workloads.generated import taobao
 from clusterctl.workloads.taobao_format import read_events
 from clusterctl.workloads.taobao_graph import interactions

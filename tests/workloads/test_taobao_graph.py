@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from clusterctl.graph.links import ends
 from clusterctl.graph.recommender import OF_USER, TOGETHER
 from clusterctl.graph.storage import compressed
-from clusterctl.training.link_prediction import Interactions
+from clusterctl.training.link_objective import Interactions
 from clusterctl.workloads import taobao_graph
 from clusterctl.workloads.taobao_format import Events
 from clusterctl.workloads.taobao_graph import co_occurrence, interactions

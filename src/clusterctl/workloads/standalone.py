@@ -7,26 +7,21 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError, UsageError
-from clusterctl.runs.events import Events
-from clusterctl.runs.layout import Attempt
-from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
+from clusterctl.runs.context import Context
 from clusterctl.spec import Job, from_record
 
-Main = Callable[[Job, Place, Attempt | None, Events, StopRequest], None]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
-def run_alone(workload: str, main: Main) -> None:
+def run_alone(workload: str, main: Callable[[Context], None]) -> None:
     """Run `main` with the job that the command line describes; errors of the user's become a message and exit code."""
     try:
-        job = job_from_words(workload, sys.argv[1:])
-        place = Place.from_environment()
-        main(job, place, None, Events(None, place.rank), StopRequest())
+        main(Context(job_from_words(workload, sys.argv[1:])))
     except ClusterctlError as error:
         print(error.text, file=sys.stderr)
         raise SystemExit(error.exit_code) from None

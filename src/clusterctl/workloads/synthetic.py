@@ -9,30 +9,25 @@ A GCN stays at chance here: the neighbourhood's labels are random and drown the 
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 
 from clusterctl.graph.storage import Graph, compressed, shared
-from clusterctl.runs.stages import Stage
+from clusterctl.spec import SyntheticTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
-from clusterctl.training.node_classification import NodeClassification
+from clusterctl.training.node_objective import NodeClassification
 from clusterctl.workloads.standalone import run_alone
 
 if TYPE_CHECKING:
-    from clusterctl.runs.events import Events
-    from clusterctl.runs.layout import Attempt
-    from clusterctl.runs.place import Place
-    from clusterctl.runs.signals import StopRequest
-    from clusterctl.spec import Job, SyntheticTrain
+    from clusterctl.runs.context import Context
 
 
-def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: StopRequest) -> None:
-    train = cast("SyntheticTrain", job.train)
+def main(context: Context) -> None:
+    train = context.train(SyntheticTrain)
     identity = {"avg_num_nodes": train.avg_num_nodes, "seed": train.seed}
-    with joined(job, train.device, place, attempt, events, stop) as task:
-        events.stage(Stage.LOADING)
+    with joined(context) as task:
         graph = shared(task, Graph, "synthetic", identity, lambda _: generate(train.avg_num_nodes, train.seed))
         fit(NodeClassification(graph, train, task), train, task)
 

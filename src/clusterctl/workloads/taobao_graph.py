@@ -19,7 +19,7 @@ from clusterctl.graph.hetero import Relation
 from clusterctl.graph.links import negatives
 from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.graph.storage import Recipe, compressed
-from clusterctl.training.link_prediction import Interactions
+from clusterctl.training.link_objective import Interactions
 from clusterctl.workloads.taobao_format import best_auc, raw_identity, read_events
 
 if TYPE_CHECKING:
