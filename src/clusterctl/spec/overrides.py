@@ -1,4 +1,4 @@
-"""`--set train.lr=3e-3`: one value of a job, typed on the command line."""
+"""`train.lr=3e-3`: one value of a job, typed after `clusterctl submit --set` or after a workload under torchrun."""
 
 from __future__ import annotations
 
@@ -7,28 +7,41 @@ import re
 import tomllib
 import types
 import typing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from clusterctl.config.source import Key, Values
 from clusterctl.errors import UsageError
-from clusterctl.spec import WORKLOADS, Job
+from clusterctl.spec.job import Job
 from clusterctl.spec.record import fields_of
+from clusterctl.spec.registry import WORKLOADS
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+Key = tuple[str, ...]
 
 
-def read_overrides(settings: Iterable[str], workload: object) -> Values:
-    """The values of `settings`, each `KEY=VALUE`. Raises UsageError for one without a key or "="."""
-    values = Values()
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        key = tuple(part.strip() for part in name.split("."))
-        if not equals or not all(key):
-            shown = re.match(r"[\w.-]*", setting)  # no more: what follows may be a secret
-            raise UsageError(f"--set takes KEY=VALUE, not: {shown and shown[0]}", "for example --set train.lr=3e-3")
-        values.put(key, _value(key, text.strip(), workload), "--set")
-    return values
+def parse_override(text: str, workload: object) -> tuple[Key, Any]:
+    """The key and the value of KEY=VALUE, for a job of `workload`. Raises UsageError for text without a key or "="."""
+    name, equals, value = text.partition("=")
+    key = tuple(part.strip() for part in name.split("."))
+    if not equals or not all(key):
+        shown = re.match(r"[\w.-]*", text)  # no more: what follows may be a secret
+        raise UsageError(f"expected KEY=VALUE, not: {shown and shown[0]}", "for example train.lr=3e-3")
+    return key, _value(key, value.strip(), workload)
+
+
+def put(tree: dict[str, Any], key: Key, value: Any) -> list[Key]:
+    """Set one value in nested tables, which are made where they are missing; the keys that were set.
+
+    A table is merged key by key, so an empty one removes nothing.
+    """
+    if isinstance(value, dict) and value:
+        return [leaf for name, item in value.items() for leaf in put(tree, (*key, name), item)]
+    for name in key[:-1]:
+        if not isinstance(tree.get(name), dict):
+            tree[name] = {}
+        tree = tree[name]
+    if value == {} and isinstance(tree.get(key[-1]), dict):
+        return []
+    tree[key[-1]] = value
+    return [key]
 
 
 def _value(key: Key, text: str, workload: object) -> Any:
