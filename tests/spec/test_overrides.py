@@ -17,7 +17,8 @@ TYPED = """
 train.lr=3e-3|train.lr=.003| train.lr = 0.1 |train.lr=1|train.lr=nan|train.lr=1e400|train.lr=fast|train.lr=true
 train.lr|=5|..=5||train..lr=3|train.=3|.lr=3|train.epochs=|train.epochs=7.0|train.epochs=many|train.epoch=5
 train.fan_out=[5, 5]|train.fan_out=[5|train.fan_out=5|train.fan_out=[]|train.device=cpu|train.device="cpu"
-train.device=tpu|train={lr = 0.1, epochs = 3}|train={}|train=5|train.lr.x=1|name.first=x|name=123|name='a'|name=a b|name=[1]
+train.device=tpu|train={lr = 0.1, epochs = 3}
+train={}|train=5|train.lr.x=1|name.first=x|name=123|name='a'|name=a b|name=[1]
 resources.time=4h|resources.time=90|resources.time=01:30:00|resources.time=1-00:00:00|resources.time=soon
 env.PORT=8080|env.FLAG=true|env.QUOTED='a b'|env.EQUALS=a=b|env.1=x|env={A = "1"}|env.EMPTY=
 resources.sbatch.kill-on-invalid-dep=yes|resources.sbatch.Bad=1|comment=x|data=1979-05-27|data.x=1

@@ -82,11 +82,11 @@ BUGS = {
         "task/test_step_clock.py::test_what_comes_after_a_lap_belongs_to_the_next_one_and_a_pause_to_none",
     ],
     "synthetic's GCN cannot learn, and nobody notices": [
-        "workloads/test_synthetic.py::test_the_gcn_stays_at_chance_and_counts_every_test_node",
+        "workloads/test_synthetic.py::test_on_fake_dataset_the_gcn_stays_at_chance_and_counts_every_test_node",
         "workloads/test_synthetic.py::test_graphsage_learns_the_synthetic_labels_with_every_acceleration_too",
     ],
     "a GCN normalises with the degrees of the sample": [
-        "graph/test_layers.py::test_a_sampled_gcn_estimates_the_whole_neighbourhood"
+        "graph/test_convolutions.py::test_a_sampled_gcn_estimates_the_whole_neighbourhood"
     ],
     "an epoch shorter than the warm-up fails": [
         f"{LOOP}::test_evaluations_can_be_rarer_but_the_last_stays",

@@ -65,7 +65,7 @@ class NodeTrain(LoopTrain):
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticTrain(NodeTrain):
-    """PyG's FakeDataset. Its GCN cannot learn (the labels of a neighbourhood are random); `model = "sage"` can."""
+    """A random graph: PyG's FakeDataset, by default with edges that prefer nodes of the same class."""
 
     epochs: Count = 3
     batch_size: Count = 128
@@ -75,6 +75,8 @@ class SyntheticTrain(NodeTrain):
     fan_out: FanOut = (50, 50)
     hidden_channels: Count = 64
     avg_num_nodes: Count = 100_000
+    graph: Annotated[str, OneOf(("homophilous", "fake-dataset"))] = "homophilous"  # fake-dataset: a GCN cannot learn it
+    homophily: Share = 0.8  # of graph "homophilous": edges within a class by choice; Cora's is 0.81
 
 
 @dataclass(frozen=True, kw_only=True)
