@@ -26,7 +26,7 @@ from side_by_side import compare, in_a_row
 from torch import distributed as dist
 
 from clusterctl.spec import DeepSageTrain, NodeTrain, RedditTrain, SyntheticTrain
-from clusterctl.workloads.generated.reddit import reddit_like
+from clusterctl.workloads.generated.reddit_like import reddit_like
 from clusterctl.workloads.synthetic import generate
 
 if TYPE_CHECKING:

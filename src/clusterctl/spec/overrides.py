@@ -10,9 +10,8 @@ import typing
 from typing import Any
 
 from clusterctl.errors import UsageError
-from clusterctl.spec.job import Job
+from clusterctl.spec import WORKLOADS, Job
 from clusterctl.spec.record import fields_of
-from clusterctl.spec.registry import WORKLOADS
 
 Key = tuple[str, ...]
 

@@ -75,8 +75,10 @@ class SyntheticTrain(NodeTrain):
     fan_out: FanOut = (50, 50)
     hidden_channels: Count = 64
     avg_num_nodes: Count = 100_000
-    graph: Annotated[str, OneOf(("homophilous", "fake-dataset"))] = "homophilous"  # fake-dataset: a GCN cannot learn it
-    homophily: Share = 0.8  # of graph "homophilous": edges within a class by choice; Cora's is 0.81
+    graph: Annotated[str, OneOf(("homophilous", "fake-dataset"))] = "homophilous"
+    """Graph to generate: edges that prefer nodes of the same class, or PyG's FakeDataset, which a GCN cannot learn."""
+    homophily: Share = 0.8
+    """With graph "homophilous": share of the edges placed within a class; the others ignore classes. Cora's is 0.81."""
 
 
 @dataclass(frozen=True, kw_only=True)

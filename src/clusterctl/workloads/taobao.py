@@ -18,7 +18,7 @@ from clusterctl.spec import TaobaoTrain
 from clusterctl.task.task import joined
 from clusterctl.training.link_objective import Interactions, LinkPrediction
 from clusterctl.training.loop import fit
-from clusterctl.workloads.generated import taobao as generated
+from clusterctl.workloads.generated import taobao_like
 from clusterctl.workloads.standalone import run_alone
 from clusterctl.workloads.taobao_format import raw_identity, read_events
 from clusterctl.workloads.taobao_graph import interactions, recipe
@@ -49,7 +49,7 @@ def shared_interactions(task: Task, root: Path | None, train: TaobaoTrain) -> In
         return shared(task, Interactions, *recipe(root, train.together))
 
     def build(scratch: Path) -> Interactions:
-        best = generated.write(scratch, train.generated, _GENERATED_SEED)
+        best = taobao_like.write(scratch, train.generated, _GENERATED_SEED)
         return interactions(read_events(scratch), train.together, best)
 
     return shared(task, Interactions, "taobao", {"generated": train.generated, "together": train.together}, build)
