@@ -40,7 +40,7 @@ def test_edges_prefer_equal_classes_by_the_share_and_the_rest_of_the_graph_is_fa
     plain, graph = generate(2000, seed=0), generate(2000, 0, homophily=0.8)
     assert torch.equal(graph.x, plain.x)
     assert torch.equal(graph.test, plain.test)
-    assert graph.indices.numel() == pytest.approx(plain.indices.numel(), rel=0.02)
+    assert graph.indices.numel() == pytest.approx(plain.indices.numel(), rel=0.05)  # less edges that were drawn twice
     targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
     assert not (graph.indices == targets).any()  # no self loops
     within = (graph.y[graph.indices.long()] == graph.y[targets]).double().mean()
