@@ -16,8 +16,8 @@ from clusterctl.errors import SlurmError, UsageError
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.sandbox import lifecycle, network, processes
 from clusterctl.sandbox.cgroups import check_cgroups
-from clusterctl.sandbox.files import write_files
 from clusterctl.sandbox.record import Request, Sandbox, current
+from clusterctl.sandbox.slurm_files import write_files
 
 TWO = Request(nodes=2)
 

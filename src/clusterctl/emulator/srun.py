@@ -59,7 +59,7 @@ def _of_the_job(machine: Machine, job: Job) -> dict[str, str]:
     return {name: value for name, value in added.items() if name != "ENVIRONMENT"}
 
 
-class Task(NamedTuple):
+class SrunTask(NamedTuple):
     rank: int
     local: int
     node: int
@@ -79,7 +79,7 @@ class Step:
         self.id, self.control = self._register()
         self.signals = processes.signal_bytes(signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
         self.files: dict[str, int] = {}
-        self.running: dict[int, Task] = {}
+        self.running: dict[int, SrunTask] = {}
         self.code = 0
         self.aborted = False
         self.kill_at = math.inf  # on the monotonic clock
@@ -106,7 +106,7 @@ class Step:
 
     def take_over_terminal(self) -> NoReturn:
         """With --pty this process becomes the one task: the terminal is this machine's own."""
-        environment = self._environment(Task(0, 0, self.nodes[0], 0))
+        environment = self._environment(SrunTask(0, 0, self.nodes[0], 0))
         os.chdir(self.options.get("chdir", os.curdir))
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -144,18 +144,18 @@ class Step:
         rank = itertools.count()
         for position, (node, tasks) in enumerate(zip(self.nodes, self.counts, strict=True)):
             for local in range(tasks):
-                self._start_task(Task(next(rank), local, node, position))
+                self._start_task(SrunTask(next(rank), local, node, position))
         for descriptor in self.files.values():
             os.close(descriptor)
 
-    def _start_task(self, task: Task) -> None:
+    def _start_task(self, task: SrunTask) -> None:
         environment = self._environment(task)
         out = self.options.get("output")
         outputs = self._open(out, task, 1), self._open(self.options.get("error", out), task, 2)
         folder = self.options.get("chdir", os.curdir)
         self.running[processes.spawn(self.command, environment, folder, *outputs)] = task
 
-    def _environment(self, task: Task) -> dict[str, str]:
+    def _environment(self, task: SrunTask) -> dict[str, str]:
         """What the task finds: what srun was called in, what Slurm adds, and where the task stands."""
         environment = {
             **batch_environment(self.machine, self.job, self.request, self.record, {}),
@@ -167,7 +167,7 @@ class Step:
             environment["SLURM_CPUS_PER_TASK"] = self.options["cpus-per-task"]
         return environment
 
-    def _open(self, pattern: str | None, task: Task, inherited: int) -> int:
+    def _open(self, pattern: str | None, task: SrunTask, inherited: int) -> int:
         """The task's output: srun's own, or the file that the pattern names, which tasks may have in common."""
         if pattern is None:
             return inherited
@@ -187,7 +187,7 @@ class Step:
             if task := self.running.pop(pid, None):
                 self._ended(task, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, task: Task, code: int) -> None:
+    def _ended(self, task: SrunTask, code: int) -> None:
         if code == 0:
             return
         self.code = max(self.code, code if code > 0 else 128 - code)

@@ -12,9 +12,9 @@ from clusterctl.runs.files import make_private
 from clusterctl.sandbox import network, node, processes
 from clusterctl.sandbox.accounting import start_accounting
 from clusterctl.sandbox.cgroups import check_cgroups, remove_cgroups
-from clusterctl.sandbox.files import write_files
 from clusterctl.sandbox.packages import check_packages
 from clusterctl.sandbox.record import Request, Sandbox, boot_id, current
+from clusterctl.sandbox.slurm_files import write_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

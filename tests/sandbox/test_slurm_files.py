@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.errors import UsageError
-from clusterctl.sandbox import files
+from clusterctl.sandbox import slurm_files
 from clusterctl.sandbox.record import Request, Sandbox
 
 
@@ -22,7 +22,7 @@ def written(folder: Path, namespaces: bool = True, **request: int) -> Sandbox:
         network="10.1.2" if namespaces else "127.0.0",
         ports=(7001, 7002, 7003, 7004),
     )
-    files.write_files(sandbox)
+    slurm_files.write_files(sandbox)
     return sandbox
 
 
@@ -79,8 +79,8 @@ def test_secrets_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
 
 def test_a_machines_own_gpus_are_shared_out_where_they_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sandbox = Sandbox(folder=str(tmp_path), boot_id="", request=Request(nodes=2, gpus_per_node=2))
-    monkeypatch.setattr(files, "machine_gpus", lambda: [Path(f"/dev/nvidia{n}") for n in range(5)])
-    assert list(files._gres_lines(sandbox)) == [
+    monkeypatch.setattr(slurm_files, "machine_gpus", lambda: [Path(f"/dev/nvidia{n}") for n in range(5)])
+    assert list(slurm_files._gres_lines(sandbox)) == [
         "NodeName=node1 Name=gpu File=/dev/nvidia0",
         "NodeName=node1 Name=gpu File=/dev/nvidia1",
         "NodeName=node2 Name=gpu File=/dev/nvidia2",
@@ -92,8 +92,8 @@ def test_gpus_that_are_made_up_need_root(tmp_path: Path, monkeypatch: pytest.Mon
     def refused(*_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(files.os, "mknod", refused)
-    monkeypatch.setattr(files, "machine_gpus", list)
+    monkeypatch.setattr(slurm_files.os, "mknod", refused)
+    monkeypatch.setattr(slurm_files, "machine_gpus", list)
     with pytest.raises(UsageError, match="root alone"):
         written(tmp_path, gpus_per_node=1)
 
@@ -101,5 +101,5 @@ def test_gpus_that_are_made_up_need_root(tmp_path: Path, monkeypatch: pytest.Mon
 def test_nodes_ask_no_name_server(tmp_path: Path) -> None:
     host = tmp_path / "nsswitch.conf"
     host.write_text("passwd: files ldap\nhosts:  files dns\nservices: db\n")
-    assert files._files_alone(host) == "passwd: files ldap\nservices: db\nhosts: files\n"
-    assert files._files_alone(tmp_path / "missing") == "hosts: files\n"
+    assert slurm_files._files_alone(host) == "passwd: files ldap\nservices: db\nhosts: files\n"
+    assert slurm_files._files_alone(tmp_path / "missing") == "hosts: files\n"
