@@ -27,7 +27,7 @@ from clusterctl.spec import Checkpoint, LoopTrain
 from clusterctl.task.task import Task
 from clusterctl.training.checkpoint import Checkpoints, Position
 from clusterctl.training.flat import Stops
-from clusterctl.training.state import State
+from clusterctl.training.state import PartState
 
 ALLOWED_SECONDS = 0.050  # or 1.1 times torch.save, whichever is more
 
@@ -38,10 +38,10 @@ class Tensors:
     def __init__(self, megabytes: int) -> None:
         self.tensors = {name: torch.rand(megabytes * 2**20 // 12) for name in ("values", "mean", "square")}
 
-    def state(self) -> State:
-        return State(self.tensors)
+    def state(self) -> PartState:
+        return PartState(self.tensors)
 
-    def load(self, state: State) -> None:
+    def load(self, state: PartState) -> None:
         raise NotImplementedError
 
 

@@ -24,8 +24,8 @@ from clusterctl.spec import RedditTrain
 from clusterctl.training.adam import Adam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
-from clusterctl.training.node_classification import NodeClassification
-from clusterctl.workloads.generated.reddit import reddit_like
+from clusterctl.training.node_objective import NodeClassification
+from clusterctl.workloads.generated.reddit_like import reddit_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

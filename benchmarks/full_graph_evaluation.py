@@ -22,8 +22,8 @@ from torch import distributed as dist
 
 from clusterctl.graph.inference import infer
 from clusterctl.spec import RedditTrain
-from clusterctl.training.node_classification import NodeClassification
-from clusterctl.workloads.generated.reddit import reddit_like
+from clusterctl.training.node_objective import NodeClassification
+from clusterctl.workloads.generated.reddit_like import reddit_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,7 +28,7 @@ from clusterctl.spec import GraphClassificationTrain
 from clusterctl.training.adam import Adam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
-from clusterctl.training.graph_classification import GraphClassification, features_of, stratified
+from clusterctl.training.graph_objective import GraphClassification, features_of, stratified
 from clusterctl.workloads.tu_format import raw_identity, read_raw
 
 if TYPE_CHECKING:

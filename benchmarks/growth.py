@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from rank_worker import Wanted, measure
 
 from clusterctl.graph.storage import save
-from clusterctl.workloads.generated.reddit import reddit_like
+from clusterctl.workloads.generated.reddit_like import reddit_like
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from clusterctl.task.task import Task
 from clusterctl.training.adam import Adam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
-from clusterctl.training.node_classification import NodeClassification
+from clusterctl.training.node_objective import NodeClassification
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,15 +20,13 @@ from torch import distributed as dist
 
 from clusterctl.graph import sampling
 from clusterctl.graph.storage import Graph, load
-from clusterctl.runs.events import Events
-from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
+from clusterctl.runs.context import Context
 from clusterctl.spec import Job, RedditTrain
 from clusterctl.task.task import joined
 from clusterctl.training.adam import Adam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
-from clusterctl.training.node_classification import NodeClassification
+from clusterctl.training.node_objective import NodeClassification
 from clusterctl.training.prefetch import prefetched
 
 
@@ -75,8 +73,9 @@ def main(wanted: Wanted) -> None:
         precision=wanted.precision,
         cache_first_aggregation=wanted.cached,
     )
-    place, stop = Place.from_environment(), StopRequest()
-    with joined(Job(name="benchmark", workload="reddit"), "cpu", place, None, Events(None, 0), stop) as task:
+    context = Context(Job(name="benchmark", workload="reddit"))
+    place = context.place
+    with joined(context) as task:
         objective = NodeClassification(load(Graph, Path(wanted.path)), settings, task)
         flat = FlatModel(objective.model)
         optimizer = Adam(flat.values, flat.gradients, settings.lr, settings.weight_decay)
@@ -90,7 +89,7 @@ def main(wanted: Wanted) -> None:
             loss = objective.loss(batch, prepared)
             if step == 2:
                 in_step = proportional()
-            flat.backward(loss, stop)
+            flat.backward(loss, context.stop)
             optimizer.step()
         seconds = time.perf_counter() - began
         del batch, prepared, loss

@@ -15,7 +15,7 @@ from rank_worker import Wanted, measure
 from side_by_side import Timed, compare
 
 from clusterctl.graph.storage import save
-from clusterctl.workloads.generated.reddit import reddit_like
+from clusterctl.workloads.generated.reddit_like import reddit_like
 
 
 def main() -> None:

@@ -63,11 +63,11 @@ def serve(edges: str, threads: int) -> None:
     if find_spec("torch_sparse") or find_spec("pyg_lib"):
         told, loader = "its own LinkNeighborLoader", LinkNeighborLoader(data, FAN_OUT, **settings)
     else:
-        from clusterctl.graph.pyg_sampler import NeighborSampler
+        from clusterctl.graph.pyg_sampler import PygNeighborSampler
 
         told, loader = (
             "LinkLoader with our sampler (no torch-sparse, no pyg-lib)",
-            LinkLoader(data, NeighborSampler(data, FAN_OUT), **settings),
+            LinkLoader(data, PygNeighborSampler(data, FAN_OUT), **settings),
         )
     model = Example(stored["users"], stored["items"])
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)

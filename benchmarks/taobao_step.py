@@ -34,8 +34,8 @@ from clusterctl.spec import TaobaoTrain
 from clusterctl.training.adam import Adam, TableAdam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
-from clusterctl.training.link_prediction import Interactions, LinkPrediction
-from clusterctl.workloads.generated import taobao
+from clusterctl.training.link_objective import Interactions, LinkPrediction
+from clusterctl.workloads.generated import taobao_like
 from clusterctl.workloads.taobao_format import read_events
 from clusterctl.workloads.taobao_graph import interactions
 
@@ -62,7 +62,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     with tempfile.TemporaryDirectory() as folder:
-        taobao.write(Path(folder), options.scale, seed=0)
+        taobao_like.write(Path(folder), options.scale, seed=0)
         data = interactions(read_events(Path(folder)), SETTINGS.together, best_auc=0.0)
         torch.save(edges_of(data), Path(folder, "edges.pt"))
         counts = ", ".join(f"{number} {kind}s" for kind, number in data.num_nodes.items())

@@ -26,7 +26,7 @@ from side_by_side import compare, in_a_row
 from torch import distributed as dist
 
 from clusterctl.spec import DeepSageTrain, NodeTrain, RedditTrain, SyntheticTrain
-from clusterctl.workloads.generated.reddit import reddit_like
+from clusterctl.workloads.generated.reddit_like import reddit_like
 from clusterctl.workloads.synthetic import generate
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def main() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     print(f"our sampler: {'numba' if find_spec('numba') else 'plain torch'}, {options.threads} threads")
     for name in options.workloads or WORKLOADS:
-        graph = generate(SyntheticTrain().avg_num_nodes, 0) if name == "synthetic" else reddit_like(options.scale)
+        graph = generate(SyntheticTrain().avg_num_nodes, seed=0) if name == "synthetic" else reddit_like(options.scale)
         print(f"\n{name}: {graph.num_nodes} nodes, {graph.indices.numel()} edges\n")
         side_by_side(name, graph, options.runs)
     dist.destroy_process_group()

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from clusterctl.display.follow import show
-from clusterctl.observe.follow import World
+from clusterctl.observe.follow import Sources
 from clusterctl.runs.files import Lines, write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
@@ -28,12 +28,12 @@ def run(fabricate: Callable[..., RunDir]) -> RunDir:
     return fabricate(files={"submission.json": {"job_id": "12"}, "attempts/0/host.json": host})
 
 
-def playing(*scenes: Callable[[], Any]) -> World:
-    """A world in which a scene passes at each look; Slurm says that the job runs."""
+def playing(*scenes: Callable[[], Any]) -> Sources:
+    """Sources by which one scene passes at each look; Slurm reports the job as running."""
     rest = iter(scenes)
     line = "\x1f".join(["12", "RUNNING", *["0"] * 6, ""])
     slurm = Slurm(str, {}, lambda argv, environment: subprocess.CompletedProcess(argv, 0, line, ""))
-    return World(lambda _: slurm, lambda: 0.0, lambda _: next(rest)())
+    return Sources(lambda _: slurm, lambda: 0.0, lambda _: next(rest)())
 
 
 def training(run: RunDir, *, from_epoch: int, to_epoch: int) -> None:
@@ -51,7 +51,7 @@ def finish(run: RunDir) -> None:
 
 def test_in_a_file_every_stage_and_every_epoch_has_its_line(run: RunDir, console: Consoles) -> None:
     events = Lines(run.attempt(0).events(0))
-    world = playing(
+    sources = playing(
         lambda: events.append({"event": "stage", "stage": "training"}),
         lambda: training(run, from_epoch=1, to_epoch=2),  # two epochs between two looks
         lambda: events.append({"event": "stage", "stage": "evaluating"}),
@@ -60,7 +60,7 @@ def test_in_a_file_every_stage_and_every_epoch_has_its_line(run: RunDir, console
         lambda: finish(run),
     )
     out, file = console()
-    assert show(run, SITE, out, world) is Stage.FINISHED
+    assert show(run, SITE, out, sources) is Stage.FINISHED
     lines = file.getvalue().splitlines()
     assert lines[:6] == [
         "starting",
@@ -78,7 +78,7 @@ def test_the_stages_of_a_second_attempt_are_told_again_but_no_stage_twice(
     fabricate: Callable[..., RunDir], console: Consoles
 ) -> None:
     run = fabricate(files={"submission.json": {"job_id": "12"}})
-    world = playing(
+    sources = playing(
         lambda: run.attempt(0).path.mkdir(parents=True),
         lambda: write_json(run.attempt(0).host_json, {"job_id": "12", "start": 100}),
         lambda: Lines(run.attempt(0).events(0)).append({"event": "stage", "stage": "training"}),
@@ -87,14 +87,14 @@ def test_the_stages_of_a_second_attempt_are_told_again_but_no_stage_twice(
         lambda: write_json(run.finished_json, {"attempt": 1, "time": 130}),
     )
     out, file = console()
-    show(run, SITE, out, world)
+    show(run, SITE, out, sources)
     assert file.getvalue().splitlines()[:4] == ["starting", "training", "starting", "training"]
 
 
 def test_on_a_terminal_a_bar_shows_stage_epoch_loss_and_accuracy(run: RunDir, console: Consoles) -> None:
-    world = playing(lambda: training(run, from_epoch=1, to_epoch=2), lambda: finish(run))
+    sources = playing(lambda: training(run, from_epoch=1, to_epoch=2), lambda: finish(run))
     out, file = console(width=100, force_terminal=True, no_color=True)
-    assert show(run, SITE, out, world) is Stage.FINISHED
+    assert show(run, SITE, out, sources) is Stage.FINISHED
     shown = file.getvalue()
     assert "starting" in shown
     assert "epoch 2/3  loss 0.5000  val 0.5000" in shown

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterctl.graph import sampling
-from clusterctl.graph.sampling import NeighborSampler, renumbered, sample_neighbors
+from clusterctl.graph.neighbors import renumbered, sample_neighbors
+from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import Graph
 
 pytest.importorskip("numba")  # optional for users; `make setup` brings it

@@ -12,13 +12,11 @@ PROGRAM = """
 import json, torch
 from torch_geometric.nn import GCNConv, SAGEConv
 from clusterctl.graph import inference
-from clusterctl.graph.layers import GcnConv, SageConv
-from clusterctl.graph.network import Network
+from clusterctl.graph.convolutions import GcnConv, SageConv
+from clusterctl.graph.convolutions import Network
 from clusterctl.graph.storage import Graph, compressed
-from clusterctl.runs.events import Events
+from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
-from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
 from clusterctl.spec import Job
 from clusterctl.task.task import joined
 
@@ -45,8 +43,7 @@ def difference(task, layers, theirs, names, nodes, widths):
 
 SAGE = {"lin_l.weight": "neighbor.weight", "lin_l.bias": "neighbor.bias", "lin_r.weight": "root.weight"}
 GCN = {"lin.weight": "weight", "bias": "bias"}
-with joined(Job(name="t", workload="reddit"), "cpu", Place.from_environment(), current_attempt(), Events(None, 0),
-            StopRequest()) as task:
+with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
     print(json.dumps([
         difference(task, layers, theirs, names, nodes, widths)
         for layers, theirs, names in ((SageConv, SAGEConv, SAGE), (GcnConv, GCNConv, GCN))

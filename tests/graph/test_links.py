@@ -11,8 +11,8 @@ from support.random_shop import random_shop
 from clusterctl.errors import TaskError
 from clusterctl.graph.hetero import Relation
 from clusterctl.graph.links import ends, has_edge, negatives, with_copies
+from clusterctl.graph.neighbors import sample_neighbors
 from clusterctl.graph.recommender import OF_USER
-from clusterctl.graph.sampling import sample_neighbors
 from clusterctl.graph.storage import Graph, compressed
 
 MakeGraph = Callable[..., Graph]

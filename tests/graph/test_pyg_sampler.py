@@ -9,7 +9,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkLoader, NodeLoader
 
-from clusterctl.graph.pyg_sampler import NeighborSampler
+from clusterctl.graph.pyg_sampler import PygNeighborSampler
 
 OF_USER, TO = ("item", "rev_to", "user"), ("user", "to", "item")
 
@@ -34,7 +34,7 @@ def shop() -> HeteroData:
 def test_a_node_loader_gives_edges_of_the_graph_with_their_features() -> None:
     graph = data()
     torch.manual_seed(1)
-    batches = list(NodeLoader(graph, NeighborSampler(graph, [4, 3]), input_nodes=torch.arange(20), batch_size=8))
+    batches = list(NodeLoader(graph, PygNeighborSampler(graph, [4, 3]), input_nodes=torch.arange(20), batch_size=8))
     assert [batch.batch_size for batch in batches] == [8, 8, 4]
     for batch in batches:
         assert torch.equal(batch.n_id[batch.edge_index], graph.edge_index[:, batch.e_id])
@@ -47,7 +47,7 @@ def test_a_node_loader_gives_edges_of_the_graph_with_their_features() -> None:
 
 def test_a_hop_samples_only_the_nodes_that_are_new_to_it_as_many_as_asked_for() -> None:
     graph = data()
-    (batch,) = NodeLoader(graph, NeighborSampler(graph, [4, 3]), input_nodes=torch.arange(5), batch_size=5)
+    (batch,) = NodeLoader(graph, PygNeighborSampler(graph, [4, 3]), input_nodes=torch.arange(5), batch_size=5)
     degree = torch.bincount(graph.edge_index[1], minlength=50)[batch.n_id]
     got = torch.bincount(batch.edge_index[1], minlength=batch.num_nodes)
     seeds, new, _ = batch.num_sampled_nodes
@@ -58,7 +58,7 @@ def test_a_hop_samples_only_the_nodes_that_are_new_to_it_as_many_as_asked_for() 
 
 def test_minus_one_takes_every_neighbour() -> None:
     graph = data()
-    (batch,) = NodeLoader(graph, NeighborSampler(graph, [-1]), input_nodes=torch.arange(5), batch_size=5)
+    (batch,) = NodeLoader(graph, PygNeighborSampler(graph, [-1]), input_nodes=torch.arange(5), batch_size=5)
     assert batch.num_edges == int((graph.edge_index[1] < 5).sum())
 
 
@@ -66,7 +66,7 @@ def test_with_replacement_every_new_node_that_has_neighbours_gets_as_many_as_ask
     graph = data()
     graph.edge_index = graph.edge_index[:, graph.edge_index[1] != 3]  # an isolated seed
     graph.edge_attr = torch.arange(graph.edge_index.size(1))
-    sampler = NeighborSampler(graph, [30, 2], replace=True)
+    sampler = PygNeighborSampler(graph, [30, 2], replace=True)
     (batch,) = NodeLoader(graph, sampler, input_nodes=torch.arange(5), batch_size=5)
     assert torch.equal(batch.n_id[batch.edge_index], graph.edge_index[:, batch.e_id])
     got = torch.bincount(batch.edge_index[1], minlength=batch.num_nodes)
@@ -81,7 +81,7 @@ def test_randomness_is_torchs() -> None:
 
     def sampled(seed: int) -> list[int]:
         torch.manual_seed(seed)
-        (batch,) = NodeLoader(graph, NeighborSampler(graph, [4]), input_nodes=torch.arange(9), batch_size=9)
+        (batch,) = NodeLoader(graph, PygNeighborSampler(graph, [4]), input_nodes=torch.arange(9), batch_size=9)
         return batch.e_id.tolist()  # type: ignore[no-any-return]
 
     assert sampled(1) == sampled(1) != sampled(2)
@@ -89,7 +89,7 @@ def test_randomness_is_torchs() -> None:
 
 def test_a_link_loader_gives_the_ends_of_its_edges_and_negatives() -> None:
     graph = shop()
-    sampler = NeighborSampler(graph, {OF_USER: [4, 2], TO: [3, 0]})
+    sampler = PygNeighborSampler(graph, {OF_USER: [4, 2], TO: [3, 0]})
     loader = LinkLoader(
         graph, sampler, edge_label_index=(TO, graph[TO].edge_index[:, :20]), neg_sampling="binary", batch_size=10
     )
@@ -110,7 +110,7 @@ def test_a_link_loader_gives_the_ends_of_its_edges_and_negatives() -> None:
 
 def test_a_homogeneous_link_loader_works_too() -> None:
     graph = data()
-    loader = LinkLoader(graph, NeighborSampler(graph, [3, 2]), neg_sampling="triplet", batch_size=64)
+    loader = LinkLoader(graph, PygNeighborSampler(graph, [3, 2]), neg_sampling="triplet", batch_size=64)
     batch = next(iter(loader))
     assert torch.equal(batch.n_id[batch.edge_index], graph.edge_index[:, batch.e_id])
     assert torch.equal(batch.n_id[batch.src_index], graph.edge_index[0, :64])
@@ -119,7 +119,7 @@ def test_a_homogeneous_link_loader_works_too() -> None:
 def test_sampling_by_time_is_refused() -> None:
     graph = data()
     loader = NodeLoader(
-        graph, NeighborSampler(graph, [3]), input_nodes=torch.arange(5), input_time=torch.arange(5), batch_size=5
+        graph, PygNeighborSampler(graph, [3]), input_nodes=torch.arange(5), input_time=torch.arange(5), batch_size=5
     )
     with pytest.raises(ValueError, match="by time is not supported"):
         next(iter(loader))

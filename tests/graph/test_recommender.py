@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
 from clusterctl.graph.blocks import Block
+from clusterctl.graph.convolutions import SageConv
 from clusterctl.graph.hetero_sampling import HeteroSample, HeteroSampler
-from clusterctl.graph.layers import SageConv
 from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER, Recommender, fan_outs
 
 CHANNELS = 6

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.hashing import below, draws
-from clusterctl.graph.sampling import NeighborSampler, choose, renumbered, sample_neighbors
+from clusterctl.graph.neighbors import choose, renumbered, sample_neighbors
+from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import Graph
 
 MakeGraph = Callable[..., Graph]

@@ -13,8 +13,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.nn import functional as F
 
 from clusterctl.graph.blocks import Block
-from clusterctl.graph.layers import GcnConv, SageConv
-from clusterctl.graph.network import Network
+from clusterctl.graph.convolutions import GcnConv, Network, SageConv
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.graph.storage import Graph

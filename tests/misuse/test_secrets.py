@@ -89,8 +89,8 @@ def test_a_secret_is_not_shown(desk: Desk, job: object, typed: str) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        ("--set env.HF_TOKEN:hunter2", USAGE, "--set takes KEY=VALUE, not: env.HF_TOKEN"),
-        ("--set 'env.HF_TOKEN hunter2'", USAGE, "--set takes KEY=VALUE, not: env.HF_TOKEN"),
+        ("--set env.HF_TOKEN:hunter2", USAGE, "expected KEY=VALUE, not: env.HF_TOKEN"),
+        ("--set 'env.HF_TOKEN hunter2'", USAGE, "expected KEY=VALUE, not: env.HF_TOKEN"),
         ("--set env=HF_TOKEN=hunter2", CONFIG, "env: expected a table"),
         ("--set env.HF_TOKEN.x=hunter2", CONFIG, "env.HF_TOKEN: expected a string"),
         ("--set env.HF_TOKEN='\"hunter2\\u0000\"'", CONFIG, "env.HF_TOKEN: must be text without NUL"),

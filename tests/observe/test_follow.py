@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterctl.errors import WaitTimedOut
-from clusterctl.observe.follow import LOOK_SECONDS, World, wait, watch
+from clusterctl.observe.follow import LOOK_SECONDS, Sources, wait, watch
 from clusterctl.runs.files import Lines, write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
@@ -23,14 +23,14 @@ HOST = {"job_id": "12", "start": 100}
 
 
 class Play:
-    """A world whose time passes only while the watcher sleeps; at given seconds something happens."""
+    """A clock that advances only while the watcher sleeps; at given seconds something happens."""
 
     def __init__(self, state: str | None, **happens: Callable[[], Any]) -> None:
         self.now = 0.0
         self.state = state  # of job 12 in the queue; None: Slurm does not answer; "": it knows no such job
         self.asked_at: list[float] = []
         self._happens = {float(second.strip("_")): action for second, action in happens.items()}
-        self.world = World(lambda _: Slurm(str, {}, self._squeue), lambda: self.now, self._sleep)
+        self.sources = Sources(lambda _: Slurm(str, {}, self._squeue), lambda: self.now, self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -48,7 +48,7 @@ class Play:
 
 def stages(run: RunDir, play: Play) -> list[Stage]:
     """The stages seen, each once in a row."""
-    seen = [status.stage for status in watch(run, SITE, play.world)]
+    seen = [status.stage for status in watch(run, SITE, play.sources)]
     return [stage for stage, before in zip(seen, [None, *seen], strict=False) if stage is not before]
 
 
@@ -110,14 +110,14 @@ def test_a_cancelled_run_ends_when_its_job_is_gone(fabricate: Fabricate) -> None
 
 def test_waiting_returns_the_stage_of_the_end(fabricate: Fabricate) -> None:
     run = fabricate(files={"attempts/0/host.json": HOST | {"end": 120, "exit_code": 3, "signal": ""}})
-    assert wait(run, SITE, None, Play("").world) is Stage.FAILED
+    assert wait(run, SITE, None, Play("").sources) is Stage.FAILED
 
 
 def test_waiting_gives_up_after_its_timeout_and_leaves_the_run_alone(fabricate: Fabricate) -> None:
     run = fabricate(files=SUBMITTED)
     play = Play("PENDING")
     with pytest.raises(WaitTimedOut, match="still queued after 5 s") as caught:
-        wait(run, SITE, 5.0, play.world)
+        wait(run, SITE, 5.0, play.sources)
     assert caught.value.exit_code == 124
     assert play.now <= 5.0 + LOOK_SECONDS
     assert not run.cancel_json.exists()
@@ -125,4 +125,4 @@ def test_waiting_gives_up_after_its_timeout_and_leaves_the_run_alone(fabricate: 
 
 def test_a_run_that_has_ended_is_not_timed_out(fabricate: Fabricate) -> None:
     run = fabricate(files={"finished.json": {}})
-    assert wait(run, SITE, 0.0, Play("").world) is Stage.FINISHED
+    assert wait(run, SITE, 0.0, Play("").sources) is Stage.FINISHED

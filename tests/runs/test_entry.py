@@ -21,7 +21,7 @@ from clusterctl.spec import CommandTrain, Job, to_record
 WORKLOAD = """
 import sys
 from clusterctl.errors import TaskError
-def main(job, place, attempt, events, stop):
+def main(context):
     {body}
 """
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.task.gpus import Gpus, chosen
+from clusterctl.task.gpus import NodeGpus, chosen
 
 UUIDS = ["GPU-aaaa", "GPU-bbbb", "GPU-cccc", "GPU-dddd"]
 
@@ -82,7 +82,7 @@ class Nvml:
 
 
 def test_a_gpu_tells_utilisation_memory_power_and_temperature() -> None:
-    (gpu,) = Gpus(Nvml(), {"SLURM_STEP_GPUS": "2"}).read()
+    (gpu,) = NodeGpus(Nvml(), {"SLURM_STEP_GPUS": "2"}).read()
     assert gpu == {
         "index": 2, "name": "NVIDIA H100", "utilisation": 92, "memory": 60, "memory_total": 80, "power": 612.5,
         "temperature": 61, "sm_activity": None,
@@ -90,7 +90,7 @@ def test_a_gpu_tells_utilisation_memory_power_and_temperature() -> None:
 
 
 def test_the_activity_of_the_multiprocessors_is_that_since_the_last_sample() -> None:
-    gpus = Gpus(Nvml(hopper=1), {"SLURM_STEP_GPUS": "0"})
+    gpus = NodeGpus(Nvml(hopper=1), {"SLURM_STEP_GPUS": "0"})
     assert [gpus.read()[0]["sm_activity"] for _ in range(3)] == [12.0, 23.0, 34.0]
 
 
@@ -98,7 +98,7 @@ def test_the_activity_of_the_multiprocessors_is_that_since_the_last_sample() -> 
     "silent", [("nvmlDeviceGetPowerUsage", "nvmlDeviceGetMemoryInfo"), ("nvmlGpmQueryDeviceSupport",)]
 )
 def test_what_a_gpu_does_not_tell_is_left_open(silent: tuple[str, ...]) -> None:
-    (gpu,) = Gpus(Nvml(hopper=4, silent=silent), {"CUDA_VISIBLE_DEVICES": "1"}).read()
+    (gpu,) = NodeGpus(Nvml(hopper=4, silent=silent), {"CUDA_VISIBLE_DEVICES": "1"}).read()
     assert gpu["utilisation"] == 91
     assert (gpu["power"] is None) == ("nvmlDeviceGetPowerUsage" in silent)
     assert (gpu["sm_activity"] is None) == ("nvmlGpmQueryDeviceSupport" in silent)

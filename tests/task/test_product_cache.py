@@ -9,10 +9,8 @@ from clusterctl.runs.layout import RunDir
 PROGRAM = """
 import ctypes, torch
 from pathlib import Path
-from clusterctl.runs.events import Events
+from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
-from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
 from clusterctl.spec import Job
 from clusterctl.task.task import joined
 
@@ -21,8 +19,8 @@ def megabytes():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")) / 1024
 
-with joined(Job(name="t", workload="reddit"), "cpu", Place.from_environment(), current_attempt(), Events(None, 0),
-            StopRequest()), torch.autocast("cpu", torch.bfloat16):
+context = Context(Job(name="t", workload="reddit"), attempt=current_attempt())
+with joined(context), torch.autocast("cpu", torch.bfloat16):
     weights = torch.zeros(64, 64, requires_grad=True)
     for rows in range(1000, 1600):
         if rows == 1030:

@@ -11,10 +11,9 @@ PROGRAM = """
 import json, torch
 from pathlib import Path
 from torch import distributed as dist
-from clusterctl.runs.events import Events
+from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
 from clusterctl.spec import Job
 from clusterctl.task.shared_table import shared_table
 from clusterctl.task.task import joined
@@ -23,7 +22,7 @@ def mapped():
     return sum("clusterctl-table" in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 place = Place.from_environment()
-with joined(Job(name="t", workload="reddit"), "cpu", place, current_attempt(), Events(None, 0), StopRequest()) as task:
+with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
     with shared_table(task, (3, 2), torch.bfloat16) as (table, writes):
         table[place.local_rank] = place.rank + 1
         if writes:

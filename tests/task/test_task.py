@@ -11,10 +11,9 @@ from clusterctl.runs.layout import RunDir
 PROGRAM = """
 import json, os, torch
 from torch import distributed as dist
-from clusterctl.runs.events import Events
+from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
 from clusterctl.spec import Job
 from clusterctl.task.task import joined
 
@@ -22,7 +21,7 @@ def prepare(folder):
     (folder / f"by-{os.getpid()}").touch()
 
 job, place = Job(name="t", workload="reddit"), Place.from_environment()
-with joined(job, "auto", place, current_attempt(), Events(None, 0), StopRequest()) as task:
+with joined(Context(job, attempt=current_attempt())) as task:
     world, node = torch.tensor([1.0 + place.rank]), torch.tensor([1.0 + place.rank])
     dist.all_reduce(world)
     dist.all_reduce(node, group=task.node)

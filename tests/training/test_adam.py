@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clusterctl.graph.table import ShardedTable
+from clusterctl.graph.sharded_table import ShardedTable
 from clusterctl.task.task import Task
 from clusterctl.training.adam import Adam, TableAdam
 

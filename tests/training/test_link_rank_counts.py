@@ -17,16 +17,15 @@ import json, sys, torch
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from support.random_shop import random_shop
 from torch import distributed as dist
-from clusterctl.graph.table import ShardedTable
-from clusterctl.runs.events import Events
+from clusterctl.graph.sharded_table import ShardedTable
+from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
 from clusterctl.spec import Job, TaobaoTrain
 from clusterctl.task.task import joined
 from clusterctl.training.adam import TableAdam
 from clusterctl.training.auc import auc
-from clusterctl.training.link_prediction import LinkPrediction
+from clusterctl.training.link_objective import LinkPrediction
 from clusterctl.training.loop import fit
 
 class Losses(list):
@@ -36,7 +35,7 @@ class Losses(list):
 
 place = Place.from_environment()
 said = {{}}
-with joined(Job(name="t", workload="taobao"), "cpu", place, current_attempt(), Events(None, 0), StopRequest()) as task:
+with joined(Context(Job(name="t", workload="taobao"), attempt=current_attempt())) as task:
     size = {GLOBAL_BATCH} // place.world_size
     for name, options in {{
         "adam": {{}},

@@ -19,7 +19,7 @@ from clusterctl.task.task import Task
 from clusterctl.training.epoch_plan import Batch
 from clusterctl.training.loop import fit
 from clusterctl.training.objective import Accuracy
-from clusterctl.training.progress import Fold
+from clusterctl.training.training_log import Fold
 
 
 @dataclass

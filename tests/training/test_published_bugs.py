@@ -29,9 +29,9 @@ from clusterctl.graph.storage import Graph
 from clusterctl.spec import LoopTrain, NodeTrain, TaobaoTrain
 from clusterctl.task.task import Task
 from clusterctl.training.epoch_plan import Batch, EpochPlan
-from clusterctl.training.link_prediction import LinkPrediction
+from clusterctl.training.link_objective import LinkPrediction
 from clusterctl.training.loop import fit
-from clusterctl.training.node_classification import NodeClassification
+from clusterctl.training.node_objective import NodeClassification
 from clusterctl.training.objective import Accuracy
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -39,7 +39,7 @@ HERE = "training/test_published_bugs.py"
 PLAN, RANKS, LOOP = "training/test_epoch_plan.py", "training/test_rank_counts.py", "training/test_loop.py"
 SHOP, LINKS, LINK_RANKS = (
     "workloads/test_taobao_graph.py",
-    "training/test_link_prediction.py",
+    "training/test_link_objective.py",
     "training/test_link_rank_counts.py",
 )
 
@@ -82,11 +82,11 @@ BUGS = {
         "task/test_step_clock.py::test_what_comes_after_a_lap_belongs_to_the_next_one_and_a_pause_to_none",
     ],
     "synthetic's GCN cannot learn, and nobody notices": [
-        "workloads/test_synthetic.py::test_the_gcn_stays_at_chance_and_counts_every_test_node",
+        "workloads/test_synthetic.py::test_on_fake_dataset_the_gcn_stays_at_chance_and_counts_every_test_node",
         "workloads/test_synthetic.py::test_graphsage_learns_the_synthetic_labels_with_every_acceleration_too",
     ],
     "a GCN normalises with the degrees of the sample": [
-        "graph/test_layers.py::test_a_sampled_gcn_estimates_the_whole_neighbourhood"
+        "graph/test_convolutions.py::test_a_sampled_gcn_estimates_the_whole_neighbourhood"
     ],
     "an epoch shorter than the warm-up fails": [
         f"{LOOP}::test_evaluations_can_be_rarer_but_the_last_stays",
@@ -140,7 +140,7 @@ BUGS = {
     ],
     "DistributedSampler repeats samples to fill up, and the metrics count them": [
         f"{RANKS}::test_every_test_node_is_counted_once_and_every_node_inferred_once",
-        "training/test_graph_classification.py::test_losses_and_accuracy_do_not_depend_on_the_number_of_ranks_with_dropout_and_padding",
+        "training/test_graph_objective.py::test_losses_and_accuracy_do_not_depend_on_the_number_of_ranks_with_dropout_and_padding",
     ],
     "Join costs a collective a step, and gradients weigh ranks, not seeds": [
         f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size",
@@ -209,7 +209,7 @@ def test_the_test_accuracy_is_that_of_the_test_split(
         classes[getattr(graph, right)] = graph.y[getattr(graph, right)]
         return range(graph.num_nodes), torch.nn.functional.one_hot(classes, graph.num_classes)
 
-    monkeypatch.setattr("clusterctl.training.node_classification.infer", inferred)
+    monkeypatch.setattr("clusterctl.training.node_objective.infer", inferred)
     scores = trained.evaluate(("val", "test"))
     assert {split: score.share for split, score in scores.items()} == {"val": 0.0, "test": 0.0} | {right: 1.0}
 

@@ -18,14 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from clusterctl.graph.inference import infer
 from clusterctl.graph.storage import Graph, shared
-from clusterctl.runs.events import Events
+from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
 from clusterctl.spec import Job, RedditTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
-from clusterctl.training.node_classification import NodeClassification
+from clusterctl.training.node_objective import NodeClassification
 from clusterctl.workloads.reddit_format import raw_identity, read_raw
 
 class Losses(list):
@@ -34,7 +33,7 @@ class Losses(list):
             self.append(loss)
 
 place, root = Place.from_environment(), {str(CORA)!r}
-with joined(Job(name="t", workload="reddit"), "cpu", place, current_attempt(), Events(None, 0), StopRequest()) as task:
+with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
     graph = shared(task, Graph, "cora", raw_identity(root), lambda scratch: read_raw(Path(root), scratch))
     size = {GLOBAL_BATCH} // place.world_size
     both = dict(batch_size=size, evaluate_every=0)

@@ -18,6 +18,7 @@ import hashlib, json, os, random, sys, torch
 from dataclasses import replace
 from pathlib import Path
 from clusterctl.graph.storage import Graph, shared
+from clusterctl.runs.context import Context
 from clusterctl.runs.events import Events
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.metrics import MetricsWriter, current_attempt
@@ -26,11 +27,11 @@ from clusterctl.runs.signals import StopRequest
 from clusterctl.spec import Checkpoint, GraphClassificationTrain, Job, RedditTrain
 from clusterctl.task.task import joined
 from clusterctl.training.checkpoint import Checkpoints
-from clusterctl.training.graph_classification import GraphClassification
+from clusterctl.training.graph_objective import GraphClassification
 from clusterctl.training.loop import fit
-from clusterctl.training.node_classification import NodeClassification
-from clusterctl.training.progress import Fold
-from clusterctl.training.state import Sharded, State
+from clusterctl.training.node_objective import NodeClassification
+from clusterctl.training.training_log import Fold
+from clusterctl.training.state import PartState, Sharded
 from clusterctl.workloads.reddit_format import raw_identity, read_raw
 from clusterctl.workloads.tu_format import raw_identity as tu_identity, shared_raw_graphs
 
@@ -80,7 +81,7 @@ def trained(task, name, train, objective_of, steps=(), folds=0, every=0, first=0
 """
 
 CORA_TASK = """
-with joined(Job(name="t", workload="reddit"), "cpu", place, current_attempt(), Events(None, 0), StopRequest()) as task:
+with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
     graph = shared(task, Graph, "cora", raw_identity(ROOT), lambda scratch: read_raw(Path(ROOT), scratch))
     objective_of = lambda task, fold: NodeClassification(graph, train, task)
 """
@@ -114,7 +115,7 @@ SHOP = f"""
     sys.path.insert(0, {str(Path(__file__).parents[1])!r})
     from support.random_shop import random_shop
     from clusterctl.spec import TaobaoTrain
-    from clusterctl.training.link_prediction import LinkPrediction
+    from clusterctl.training.link_objective import LinkPrediction
     train = TaobaoTrain(batch_size=6, epochs=3, hidden_channels=6, fan_out=(4, 3), patience=3, lr=0.01)
     objective_of = lambda task, fold: LinkPrediction(random_shop(), train, task)
     result["shop-left-alone"] = trained(task, "shop-left-alone", train, objective_of)
@@ -165,12 +166,12 @@ class WithTable(NodeClassification):
         self.start, self.stop = 1000 * rank**2 // size**2, 1000 * (rank + 1) ** 2 // size**2
         self.rows = torch.arange(self.start, self.stop, dtype=torch.float64)[:, None].repeat(1, 3)
     def state(self):
-        return State({}, {"table": Sharded(self.rows, self.start, 1000)})
+        return PartState({}, {"table": Sharded(self.rows, self.start, 1000)})
     def load(self, state):
         assert state.sharded["table"].rows is self.rows
         self.loaded = self.rows.clone()
 
-with joined(Job(name="t", workload="reddit"), "cpu", place, current_attempt(), Events(None, 0), StopRequest()) as task:
+with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
     graph = shared(task, Graph, "cora", raw_identity(ROOT), lambda scratch: read_raw(Path(ROOT), scratch))
     train = RedditTrain(batch_size=240 // place.world_size, epochs=3, hidden_channels=32, dropout=0.5, patience=3,
                         schedule="cosine", precision="float64")

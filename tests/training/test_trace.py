@@ -24,7 +24,7 @@ from clusterctl.training.checkpoint import fingerprint
 from clusterctl.training.epoch_plan import Batch
 from clusterctl.training.loop import fit
 from clusterctl.training.objective import Accuracy
-from clusterctl.training.trace import Trace
+from clusterctl.training.trace import StepTrace
 
 STAGES = ["wait for batch", "forward", "backward", "all-reduce", "optimizer"]
 
@@ -119,7 +119,7 @@ def test_without_a_window_nothing_is_recorded_wrapped_or_written(
     assert not (tmp_path / "run/attempts/0/profile").exists()
     assert task.clock.listener is None
     prepare = Squares().prepare
-    assert Trace(task, (), done=0, left=15).named("sample", prepare) is prepare
+    assert StepTrace(task, (), done=0, left=15).named("sample", prepare) is prepare
 
 
 @pytest.mark.parametrize(
@@ -163,9 +163,9 @@ from types import SimpleNamespace
 import torch
 from clusterctl.task.step_clock import StepClock
 from clusterctl.training.prefetch import prefetched
-from clusterctl.training.trace import Trace
+from clusterctl.training.trace import StepTrace
 
-trace = Trace(SimpleNamespace(device=torch.device("cpu"), clock=StepClock()), (2, 99), 0, 99)
+trace = StepTrace(SimpleNamespace(device=torch.device("cpu"), clock=StepClock()), (2, 99), 0, 99)
 for number, _ in trace.steps(prefetched(range(99), trace.named("sample", lambda _: torch.ones(99).sum())), 99):
     torch.ones(99, requires_grad=True).sum().backward()
     if number == 30:
@@ -187,7 +187,7 @@ def test_a_trace_that_cannot_be_written_costs_no_training(
 def test_steps_count_from_the_beginning_of_an_attempt_and_are_called_as_the_run_counts_them(
     task: Task, tmp_path: Path
 ) -> None:
-    trace = Trace(task, (2, 3), done=100, left=4)
+    trace = StepTrace(task, (2, 3), done=100, left=4)
     assert list(trace.steps(iter("abcd"), 4)) == list("abcd")
     trace.close()
     assert steps_of(trace_in(tmp_path / "run/attempts/0/profile")) == [102, 103]

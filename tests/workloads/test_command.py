@@ -15,12 +15,11 @@ from support.scenario import wait_until
 
 from clusterctl.errors import TaskError
 from clusterctl.launch.script import HOLD_WARNING
-from clusterctl.runs.events import Events
+from clusterctl.runs.context import Context
 from clusterctl.runs.files import read_lines, write_json
 from clusterctl.runs.heartbeats import read_beat
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
 from clusterctl.spec import CommandTrain, Job, to_record
 from clusterctl.workloads.command import local_world_size, main, takes
 
@@ -33,7 +32,7 @@ def command(*argv: str) -> Job:
 
 
 def run_alone(*argv: str) -> None:
-    main(command(*argv), Place(), None, Events(None, 0), StopRequest())
+    main(Context(command(*argv), Place()))
 
 
 def test_every_rank_finds_its_place_and_the_same_free_address(tmp_path: Path) -> None:

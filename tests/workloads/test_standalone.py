@@ -42,10 +42,10 @@ def test_a_files_data_lies_relative_to_it_and_words_override_the_file(job_file: 
     ("words", "error", "message"),
     [
         (["missing.toml"], NotFoundError, "cannot read job file missing.toml: No such file"),
-        (["train.epochs=5", "fast"], UsageError, "not an override: fast"),
+        (["train.epochs=5", "fast"], UsageError, "expected KEY=VALUE, not: fast"),
         (["train.epoch=5"], ConfigError, "did you mean epochs?"),
         (["train.epochs=many"], ConfigError, "train.epochs: expected a whole number"),
-        (["name.first=x"], ConfigError, "name is no table"),
+        (["name.first=x"], ConfigError, "name: expected a string, not a table"),
         (["workload=synthetic"], ConfigError, "this program runs reddit"),
     ],
 )

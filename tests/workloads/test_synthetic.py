@@ -36,8 +36,30 @@ def test_the_splits_are_60_20_20_disjoint_and_cover_all_nodes() -> None:
     assert [part.numel() / graph.num_nodes for part in parts] == pytest.approx([0.6, 0.2, 0.2], abs=0.002)
 
 
-def test_the_gcn_stays_at_chance_and_counts_every_test_node(tmp_path: Path) -> None:
-    train = SyntheticTrain(avg_num_nodes=2000, epochs=4)
+def test_edges_prefer_equal_classes_by_the_share_and_the_rest_of_the_graph_is_fake_datasets() -> None:
+    plain, graph = generate(2000, seed=0), generate(2000, 0, homophily=0.8)
+    assert torch.equal(graph.x, plain.x)
+    assert torch.equal(graph.test, plain.test)
+    assert graph.indices.numel() == pytest.approx(plain.indices.numel(), rel=0.05)  # less edges that were drawn twice
+    targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
+    assert not (graph.indices == targets).any()  # no self loops
+    within = (graph.y[graph.indices.long()] == graph.y[targets]).double().mean()
+    assert within == pytest.approx(0.8 + 0.2 / graph.num_classes, abs=0.02)
+    pairs = set(zip(graph.indices.tolist(), targets.tolist(), strict=True))
+    assert len(pairs) == graph.indices.numel()  # each edge once
+    assert {(target, source) for source, target in pairs} == pairs  # and in both directions
+
+
+def test_the_shipped_gcn_learns_well_above_chance(tmp_path: Path) -> None:
+    train = SyntheticTrain(avg_num_nodes=4000, batch_size=32, epochs=6, schedule="cosine")
+    run = RunDir(tmp_path / "runs" / "gcn")
+    done = run_job(Job(name="s", workload="synthetic", train=train), run, [1, 1])
+    assert [code for code, _, _ in done] == [0, 0], done
+    assert metrics_of(run)[-1]["test_accuracy"] > 0.3  # chance is 0.1
+
+
+def test_on_fake_dataset_the_gcn_stays_at_chance_and_counts_every_test_node(tmp_path: Path) -> None:
+    train = SyntheticTrain(avg_num_nodes=2000, epochs=4, graph="fake-dataset")
     run = RunDir(tmp_path / "runs" / "gcn")
     done = run_job(Job(name="s", workload="synthetic", train=train), run, [1, 1])
     assert [code for code, _, _ in done] == [0, 0], done
@@ -48,7 +70,9 @@ def test_the_gcn_stays_at_chance_and_counts_every_test_node(tmp_path: Path) -> N
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_graphsage_learns_the_synthetic_labels_with_every_acceleration_too(tmp_path: Path, seed: int) -> None:
-    train = SyntheticTrain(model="sage", epochs=2, schedule="cosine", warmup=0.05, weight_decay=0.0, seed=seed)
+    train = SyntheticTrain(
+        graph="fake-dataset", model="sage", epochs=2, schedule="cosine", warmup=0.05, weight_decay=0.0, seed=seed
+    )
     accelerated = replace(train, cache_first_aggregation=True, precision="bfloat16")
     accuracies = []
     for settings in (train, accelerated):

@@ -9,13 +9,13 @@ from support.ranks import losses_of, metrics_of, run_job
 
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Data, Job, TaobaoTrain
-from clusterctl.workloads.generated import taobao
+from clusterctl.workloads.generated import taobao_like
 from clusterctl.workloads.taobao_format import read_events
 
 
 def test_two_ranks_train_on_a_data_set_and_tell_the_best_possible_score(tmp_path: Path) -> None:
     root = tmp_path / "data ü"
-    best = taobao.write(root, 0.0003, 0)
+    best = taobao_like.write(root, 0.0003, 0)
     run = RunDir(tmp_path / "runs" / "taobao")
     train = TaobaoTrain(epochs=2, batch_size=512, lr=0.01, hidden_channels=16)
     done = run_job(Job(name="taobao", workload="taobao", data=Data(root=str(root)), train=train), run, [1, 1])

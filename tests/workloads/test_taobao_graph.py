@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from clusterctl.graph.links import ends
 from clusterctl.graph.recommender import OF_USER, TOGETHER
 from clusterctl.graph.storage import compressed
-from clusterctl.training.link_prediction import Interactions
+from clusterctl.training.link_objective import Interactions
 from clusterctl.workloads import taobao_graph
-from clusterctl.workloads.taobao_format import Events
+from clusterctl.workloads.taobao_format import TaobaoEvents
 from clusterctl.workloads.taobao_graph import co_occurrence, interactions
 
 USERS, ITEMS = 60, 80
@@ -24,16 +24,16 @@ Pair = tuple[int, int]
 
 
 @pytest.fixture(scope="module")
-def events() -> Events:
+def events() -> TaobaoEvents:
     """Many pairs come more than once, as in the real data."""
     random = np.random.default_rng(0)
     pairs = random.integers((USERS, ITEMS), size=(900, 2))
     pairs = np.sort(np.concatenate([pairs, pairs[:300]]).view([("user", int), ("item", int)]), axis=0)
-    return Events(pairs["user"].ravel(), pairs["item"].ravel(), USERS, ITEMS)
+    return TaobaoEvents(pairs["user"].ravel(), pairs["item"].ravel(), USERS, ITEMS)
 
 
 @pytest.fixture(scope="module")
-def data(events: Events) -> Interactions:
+def data(events: TaobaoEvents) -> Interactions:
     return interactions(events, together=3, best_auc=0.9)
 
 
@@ -47,7 +47,7 @@ def pairs_of(part: torch.Tensor) -> list[Pair]:
 
 
 def test_every_event_is_in_one_split_and_all_events_of_a_pair_are_in_the_same(
-    events: Events, data: Interactions
+    events: TaobaoEvents, data: Interactions
 ) -> None:
     splits = [training(data), pairs_of(data.val), pairs_of(data.test)]
     assert sum(map(Counter, splits), Counter()) == Counter(zip(events.users.tolist(), events.items.tolist()))  # noqa: B905
@@ -68,16 +68,16 @@ def test_only_training_events_say_which_items_go_together(data: Interactions) ->
     )
 
 
-def test_what_is_tested_changes_no_edge_that_carries_messages(events: Events, data: Interactions) -> None:
+def test_what_is_tested_changes_no_edge_that_carries_messages(events: TaobaoEvents, data: Interactions) -> None:
     known = {pair: place for place, pair in enumerate(training(data))}
     kept = [(user, item) in known for user, item in zip(events.users.tolist(), events.items.tolist(), strict=True)]
-    without = interactions(Events(events.users[kept], events.items[kept], USERS, ITEMS), 3, 0.9)
+    without = interactions(TaobaoEvents(events.users[kept], events.items[kept], USERS, ITEMS), 3, 0.9)
     for edge_type in data.edge_types:
         assert torch.equal(data.indices[edge_type], without.indices[edge_type])
         assert torch.equal(data.indptr[edge_type], without.indptr[edge_type])
 
 
-def test_negatives_of_the_splits_are_events_of_no_split(events: Events, data: Interactions) -> None:
+def test_negatives_of_the_splits_are_events_of_no_split(events: TaobaoEvents, data: Interactions) -> None:
     known = set(zip(events.users.tolist(), events.items.tolist(), strict=True))
     for split in ("val", "test"):
         negatives = pairs_of(getattr(data, f"{split}_negatives"))

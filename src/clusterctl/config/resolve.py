@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.config.contradictions import contradictions
-from clusterctl.config.overrides import read_overrides
 from clusterctl.config.places import expanded, find_file
 from clusterctl.config.secrets import HIDDEN, Secrets
 from clusterctl.config.source import Values, explained, read_toml, shown_path
 from clusterctl.errors import ConfigError
 from clusterctl.spec import Container, Job, from_record, to_record
 from clusterctl.spec.keys import leaves_as_written
+from clusterctl.spec.overrides import parse_override
 from clusterctl.spec.records import InvalidRecord
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def resolve(
         if environment.get(variable):
             values.put(("resources", name), environment[variable], f"environment {variable}")
     values.layer(file)
-    overrides = read_overrides(settings, values.get(("workload",)))
+    overrides = _overrides(settings, values.get(("workload",)))
     values.layer(overrides)
     mounts = [m for layer in (cluster.container.mounts, file.get(("container", "mounts"))) for m in _listed(layer)]
     if mounts and ("container", "mounts") not in overrides.origins:
@@ -103,7 +103,7 @@ def resolve_again(
         anew = origin.startswith(("default: ", "cluster ")) and key != ("code",)  # its copy is in the run
         if not anew and value is not None:
             values.put(key, value, origin or "the run")
-    overrides = read_overrides(settings, record.get("workload"))
+    overrides = _overrides(settings, record.get("workload"))
     values.layer(overrides)
     _bring_secrets(values, cluster, environment)
     try:
@@ -116,6 +116,14 @@ def resolve_again(
     secrets = Secrets(cluster.secrets).having(to_record(resolved)["env"])
     found = {".".join(key): origin for key, origin in values.origins.items()}
     return Resolved(resolved, cluster, found, run_json, secrets, ("resume", run_json.parent.name), settings)
+
+
+def _overrides(settings: Iterable[str], workload: object) -> Values:
+    values = Values()
+    for setting in settings:
+        key, value = parse_override(setting, workload)
+        values.put(key, value, "--set")
+    return values
 
 
 def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, str]) -> None:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ConfigError
+from clusterctl.spec.overrides import Key, put
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.spec.records import Problem
 
-Key = tuple[str, ...]
 _LARGEST_BYTES = 2**20
 
 
@@ -28,19 +28,7 @@ class Values:
 
     def put(self, key: Key, value: Any, origin: str) -> None:
         """Set one value; tables on the way are made. A table put whole is put key by key."""
-        if isinstance(value, dict) and value:
-            for name, item in value.items():
-                self.put((*key, name), item, origin)
-            return
-        table = self.tree
-        for name in key[:-1]:
-            if not isinstance(table.get(name), dict):
-                table[name] = {}
-            table = table[name]
-        if value == {} and isinstance(table.get(key[-1]), dict):
-            return  # an empty table takes nothing away
-        table[key[-1]] = value
-        self.origins[key] = origin
+        self.origins |= dict.fromkeys(put(self.tree, key, value), origin)
 
     def get(self, key: Key) -> Any:
         value: Any = self.tree

@@ -13,7 +13,7 @@ from clusterctl.display.plain import number, share
 from clusterctl.display.summary import show_end, show_next
 from clusterctl.display.table import note
 from clusterctl.observe.attempt import numbers_of
-from clusterctl.observe.follow import REAL, World, watch
+from clusterctl.observe.follow import REAL_SOURCES, Sources, watch
 from clusterctl.observe.lines import Growing
 from clusterctl.runs.files import parse_record
 from clusterctl.runs.metrics import score_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from clusterctl.spec import Cluster
 
 
-def show(run: RunDir, cluster: Cluster, console: Console | None = None, world: World = REAL) -> Stage:
+def show(run: RunDir, cluster: Cluster, console: Console | None = None, sources: Sources = REAL_SOURCES) -> Stage:
     """Show `run` on `cluster` until it ends, then how it ended and what to type next.
 
     On KeyboardInterrupt it says that the run goes on, and lets the interrupt pass: the run is never touched.
@@ -39,7 +39,7 @@ def show(run: RunDir, cluster: Cluster, console: Console | None = None, world: W
     status = None
     try:
         with _view(console) as view:
-            for status in watch(run, cluster, world):
+            for status in watch(run, cluster, sources):
                 view.update(status)
     except KeyboardInterrupt:
         console.print("detached; the run goes on")

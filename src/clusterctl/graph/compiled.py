@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clusterctl.graph.hashing import FIRST, GOLDEN, SECOND
-from clusterctl.graph.sampling import gaps, remaining, sizes
+from clusterctl.graph.neighbors import gaps, remaining, sizes
 
 if TYPE_CHECKING:
     from clusterctl.graph.blocks import Adjacency
@@ -27,7 +27,7 @@ _S27, _S30, _S31, _S32 = (_U(shift) for shift in (27, 30, 31, 32))  # numba turn
 def sample_neighbors_compiled(
     graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None, *, replace: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """As `sampling.sample_neighbors`."""
+    """As `neighbors.sample_neighbors`."""
     start, degree = remaining(graph, nodes, excluded)
     taken = sizes(degree, count, replace)
     offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
@@ -40,7 +40,7 @@ def sample_neighbors_compiled(
 
 
 class Renumbering:
-    """`sampling.renumbered` for neighbours among `num_nodes` nodes; not for two threads at a time."""
+    """`neighbors.renumbered` for neighbours among `num_nodes` nodes; not for two threads at a time."""
 
     def __init__(self, num_nodes: int) -> None:
         self._row = np.full(num_nodes, -1, dtype=np.int32)  # of each node, while a block is renumbered
@@ -77,13 +77,13 @@ def _fill_loop(
 ) -> None:
     for target in range(nodes.size):
         start, degree = starts[target], degrees[target]
-        at, count = offsets[target], offsets[target + 1] - offsets[target]
+        first, count = offsets[target], offsets[target + 1] - offsets[target]
         if count == degree and not replace:
             for place in range(count):
                 edge = start + place
                 if gaps.size:
                     edge += np.searchsorted(gaps, edge, side="right")
-                neighbors[at + place] = indices[edge]
+                neighbors[first + place] = indices[edge]
             continue
         own_key = _mix(_U(nodes[target]) * _GOLDEN + key)
         for j in range(count):
@@ -99,7 +99,7 @@ def _fill_loop(
             edge = start + picks[j]
             if gaps.size:
                 edge += np.searchsorted(gaps, edge, side="right")
-            neighbors[at + j] = indices[edge]
+            neighbors[first + j] = indices[edge]
 
 
 def _find_new_loop(row: Any, nodes: Any, neighbors: Any) -> Any:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.hashing import Purpose, stream
-from clusterctl.graph.sampling import renumbered, sample_neighbors, worth_compiling
+from clusterctl.graph.neighbors import renumbered, sample_neighbors
+from clusterctl.graph.sampling import worth_compiling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +56,7 @@ class HeteroSampler:
     ) -> HeteroSample:
         """The neighbourhood of these nodes (int64 of each type), without the `excluded` edges of each type.
 
-        Edges are excluded as by `sampling.sample_neighbors`.
+        Edges are excluded as by `neighbors.sample_neighbors`.
         """
         empty = next(iter(seeds.values())).new_empty(0)
         nodes = {node_type: seeds.get(node_type, empty) for node_type in self._graph.num_nodes}

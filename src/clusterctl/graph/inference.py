@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from clusterctl.graph.blocks import Adjacency
-    from clusterctl.graph.network import Network
+    from clusterctl.graph.convolutions import Network
     from clusterctl.graph.storage import Graph
     from clusterctl.task.task import Task
 

@@ -2,7 +2,7 @@
 
     from torch_geometric.loader import LinkLoader, NodeLoader
 
-    sampler = NeighborSampler(data, [25, 10])
+    sampler = PygNeighborSampler(data, [25, 10])
     for batch in NodeLoader(data, sampler, input_nodes=data.train_mask, batch_size=1024, shuffle=True): ...
 
 PyG's rules hold here: a hop samples only nodes that the hop before found first (ours, in `sampling`, samples all of the
@@ -21,7 +21,7 @@ from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NumNeighbo
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from clusterctl.graph.hetero import EdgeType, Relation
-from clusterctl.graph.sampling import renumbered, sample_positions
+from clusterctl.graph.neighbors import renumbered, sample_positions
 from clusterctl.graph.storage import row_offsets
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _ONLY = ""  # the node type of a graph that has one
 _HOMOGENEOUS: EdgeType = (_ONLY, _ONLY, _ONLY)
 
 
-class NeighborSampler(BaseSampler):  # type: ignore[misc]
+class PygNeighborSampler(BaseSampler):  # type: ignore[misc]
     """Samples neighbours in a PyG Data or HeteroData, uniformly; -1 takes all.
 
     `num_neighbors` and `replace` as for PyG's NeighborLoader: counts a hop, or those of each edge type; with `replace`

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from clusterctl.graph.convolutions import SageConv
 from clusterctl.graph.inference import blocks, own_slice, shared_rows
-from clusterctl.graph.layers import SageConv
 from clusterctl.graph.products import Linear
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.hashing import Purpose, draws, stream
-from clusterctl.graph.sampling import choose, remaining, sizes
+from clusterctl.graph.neighbors import choose, remaining, sizes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,7 +27,7 @@ _LONGEST_PAUSE_SECONDS = 60.0  # between two questions to a Slurm that does not 
 
 
 @dataclass(frozen=True)
-class World:
+class Sources:
     """What watching touches: time, and the Slurm to ask."""
 
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of
@@ -35,29 +35,29 @@ class World:
     sleep: Callable[[float], None] = time.sleep
 
 
-REAL = World()
+REAL_SOURCES = Sources()
 
 
-def watch(run: RunDir, cluster: Cluster, world: World = REAL) -> Iterator[Status]:
+def watch(run: RunDir, cluster: Cluster, sources: Sources = REAL_SOURCES) -> Iterator[Status]:
     """The status of `run`, four times a second; the last one is that of the end. Raises ConfigError if damaged."""
     record = read_record(run)
-    asking = _Asking(cluster, world)
+    asking = _Asking(cluster, sources)
     while True:
         evidence = asking.completed(read_evidence(record))
-        status = judge(evidence, world.clock())
+        status = judge(evidence, sources.clock())
         yield status
         if status.stage.ended and status.sure:
             return
-        world.sleep(LOOK_SECONDS)
+        sources.sleep(LOOK_SECONDS)
 
 
-def wait(run: RunDir, cluster: Cluster, timeout: float | None, world: World = REAL) -> Stage:
+def wait(run: RunDir, cluster: Cluster, timeout: float | None, sources: Sources = REAL_SOURCES) -> Stage:
     """Wait until `run` has ended, and how it did; raises WaitTimedOut after `timeout` seconds."""
-    deadline = None if timeout is None else world.clock() + timeout
+    deadline = None if timeout is None else sources.clock() + timeout
     stage = Stage.QUEUED
-    for status in watch(run, cluster, world):
+    for status in watch(run, cluster, sources):
         stage = status.stage
-        if deadline is not None and world.clock() >= deadline and not stage.ended:
+        if deadline is not None and sources.clock() >= deadline and not stage.ended:
             message = f"{run.id} is still {stage} after {timeout:g} s"
             raise WaitTimedOut(message, f"it goes on; see: clusterctl status {run.id}")
     return stage
@@ -72,7 +72,7 @@ class _Asking:
     """
 
     cluster: Cluster
-    world: World
+    sources: Sources
     _last: Evidence | None = field(default=None, init=False)
     _snapshot: Snapshot | None = field(default=None, init=False)
     _next_question: float = field(default=0.0, init=False)
@@ -80,7 +80,7 @@ class _Asking:
 
     def completed(self, evidence: Evidence) -> Evidence:
         """`evidence`, with Slurm's answer if there is a fresh one."""
-        now = self.world.clock()
+        now = self.sources.clock()
         if self._last is not None and evidence != self._last:
             self._snapshot = None
             self._next_question = max(self._next_question, now + self._floor)
@@ -97,7 +97,7 @@ class _Asking:
 
     def _ask(self, now: float) -> None:
         try:
-            self._snapshot = self.world.slurm_of(self.cluster).snapshot()
+            self._snapshot = self.sources.slurm_of(self.cluster).snapshot()
         except SlurmError:
             self._snapshot = None
         if self._snapshot and not self._snapshot.problem:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from clusterctl.errors import ClusterctlError, TaskError
 from clusterctl.runs import fence
 from clusterctl.runs.checkpoints import newer_attempt
+from clusterctl.runs.context import Context
 from clusterctl.runs.events import Events
 from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
@@ -80,7 +81,7 @@ class Entry:
             job = from_record(Job, record["job"])
             if attempt is not None:
                 pulse = watched(attempt, place, events, job.watchdog)
-            importlib.import_module(WORKLOADS[job.workload].module).main(job, place, attempt, events, stop)
+            importlib.import_module(WORKLOADS[job.workload].module).main(Context(job, place, attempt, events, stop))
         except (ClusterctlError, ModuleNotFoundError) as raised:
             error = _explained(raised)
             events.exception(error)
@@ -130,7 +131,7 @@ def _exit_code(error: BaseException) -> int:
 
 def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
     """Leave to a newer attempt what belongs to the run."""
-    events.tell("superseded", by=newer)
+    events.record("superseded", by=newer)
     print(f"attempt {newer} of this run has begun: this one leaves", file=sys.stderr, flush=True)
     stop.exit_code = 0  # see Entry
     stop.terminate()

@@ -59,7 +59,7 @@ class Events:
         """The watchdog raised an alarm; `stacks` is where each thread of this rank stands."""
         self._write("hang", stacks=stacks)
 
-    def tell(self, event: str, **details: Any) -> None:
+    def record(self, event: str, **details: Any) -> None:
         """Record anything else that happened."""
         self._write(event, **details)
 

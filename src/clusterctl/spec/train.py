@@ -85,7 +85,7 @@ class NodeTrain(LoopTrain):
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticTrain(NodeTrain):
-    """PyG's FakeDataset. Its GCN cannot learn (the labels of a neighbourhood are random); `model = "sage"` can."""
+    """A random graph: PyG's FakeDataset, by default with edges that prefer nodes of the same class."""
 
     epochs: Count = 3
     batch_size: Count = 128
@@ -96,6 +96,10 @@ class SyntheticTrain(NodeTrain):
     hidden_channels: Count = 64
     avg_num_nodes: Count = 100_000
     """Approximate number of nodes of the generated graph."""
+    graph: Annotated[str, OneOf(("homophilous", "fake-dataset"))] = "homophilous"
+    """Graph to generate: edges that prefer nodes of the same class, or PyG's FakeDataset, which a GCN cannot learn."""
+    homophily: Share = 0.8
+    """With graph "homophilous": share of the edges placed within a class; the others ignore classes. Cora's is 0.81."""
 
 
 @dataclass(frozen=True, kw_only=True)

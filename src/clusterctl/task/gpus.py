@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 Gpu = dict[str, Any]
 
 
-class Gpus:
+class NodeGpus:
     """The job's GPUs on this node. `nvml` is the module pynvml, initialised, or a stand-in for it."""
 
     def __init__(self, nvml: Any, environment: Mapping[str, str]) -> None:
@@ -21,24 +21,24 @@ class Gpus:
         self._activity = {index: self._activity_of(handle) for index, handle in self._handles.items()}
 
     def read(self) -> list[Gpu]:
-        """One record a GPU; None for what it, or its driver, does not tell."""
+        """One record a GPU; None for what it or its driver does not report."""
         return [self._read(index, handle) for index, handle in self._handles.items()]
 
     def _read(self, index: int, handle: Any) -> Gpu:
-        nvml, told = self._nvml, self._told
-        power = told(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        nvml, reported = self._nvml, self._reported
+        power = reported(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         return {
             "index": index,
-            "name": told(lambda: _text(nvml.nvmlDeviceGetName(handle))),
-            "utilisation": told(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-            "memory": told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
-            "memory_total": told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            "name": reported(lambda: _text(nvml.nvmlDeviceGetName(handle))),
+            "utilisation": reported(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+            "memory": reported(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
+            "memory_total": reported(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
             "power": None if power is None else power / 1000,
-            "temperature": told(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-            "sm_activity": told(self._activity[index]) if self._activity[index] else None,
+            "temperature": reported(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            "sm_activity": reported(self._activity[index]) if self._activity[index] else None,
         }
 
-    def _told(self, ask: Callable[[], Any]) -> Any:
+    def _reported(self, ask: Callable[[], Any]) -> Any:
         try:
             return ask()
         except self._nvml.NVMLError:
@@ -70,7 +70,7 @@ class Gpus:
         return since_last
 
 
-def find_gpus(environment: Mapping[str, str]) -> Gpus | None:
+def find_gpus(environment: Mapping[str, str]) -> NodeGpus | None:
     """The job's GPUs, or None on a node without any, without the driver, or without nvidia-ml-py."""
     try:
         import pynvml
@@ -78,7 +78,7 @@ def find_gpus(environment: Mapping[str, str]) -> Gpus | None:
         return None
     try:
         pynvml.nvmlInit()
-        return Gpus(pynvml, environment)
+        return NodeGpus(pynvml, environment)
     except pynvml.NVMLError:
         return None
 

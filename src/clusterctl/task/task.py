@@ -15,16 +15,17 @@ from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.metrics import MetricsWriter
 from clusterctl.runs.once import prepared_once
 from clusterctl.runs.stages import Stage
-from clusterctl.spec import Checkpoint
+from clusterctl.spec import Checkpoint, LoopTrain
 from clusterctl.task.device import check_exclusive, choose_device, gpu_identity, visible_gpus
 from clusterctl.task.groups import call_roll, node_group, ranks_by_node
+from clusterctl.task.node_telemetry import start_telemetry
 from clusterctl.task.rendezvous import meet
 from clusterctl.task.step_clock import StepClock
-from clusterctl.task.telemetry import start_sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from clusterctl.runs.context import Context
     from clusterctl.runs.events import Events
     from clusterctl.runs.place import Place
     from clusterctl.runs.signals import StopRequest
@@ -68,17 +69,17 @@ class Task:
 
 
 @contextmanager
-def joined(
-    job: Job, wanted_device: str, place: Place, attempt: Attempt | None, events: Events, stop: StopRequest
-) -> Iterator[Task]:
-    """Meet the other ranks, take a device, and leave together."""
-    sampler = start_sampling(attempt, place)
+def joined(context: Context) -> Iterator[Task]:
+    """Meet the other ranks, take a device, and leave together. What follows the meeting is the stage "loading"."""
+    job, place, attempt, events = context.job, context.place, context.attempt, context.events
+    telemetry = start_telemetry(attempt, place)
     events.stage(Stage.RENDEZVOUS)
-    device = choose_device(wanted_device, job.resources.gpus_per_node or 0, visible_gpus(), place.local_rank)
+    wanted = job.train.device if isinstance(job.train, LoopTrain) else "auto"
+    device = choose_device(wanted, job.resources.gpus_per_node or 0, visible_gpus(), place.local_rank)
     store = meet(place, attempt)
     members = call_roll(store, place, gpu_identity(device))
-    if sampler is not None:
-        sampler.ranks = next(ranks for ranks in ranks_by_node(members) if place.rank in ranks)
+    if telemetry is not None:
+        telemetry.ranks = next(ranks for ranks in ranks_by_node(members) if place.rank in ranks)
     check_exclusive(members)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -94,8 +95,9 @@ def joined(
     metrics, cache = MetricsWriter(attempt, place.rank), _cache_folder(attempt)
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # its default is beside the code, maybe read-only
     clock = StepClock(device)
+    events.stage(Stage.LOADING)
     yield Task(
-        *(place, device, node, cache, events, metrics, stop, clock),
+        *(place, device, node, cache, events, metrics, context.stop, clock),
         attempt=attempt,
         checkpoint=job.checkpoint,
         restarts=may_restart(job),

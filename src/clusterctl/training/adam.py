@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from clusterctl.training.state import Sharded, State
+from clusterctl.training.state import PartState, Sharded
 
 if TYPE_CHECKING:
-    from clusterctl.graph.table import ShardedTable
+    from clusterctl.graph.sharded_table import ShardedTable
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 _NUMBERS_AT_ONCE = (1 << 15) - 1  # of a table: they stay in the cache, and torch calls its other threads for more
@@ -32,20 +32,20 @@ class Adam:
         self._mean = torch.zeros_like(values)
         self._square = torch.zeros_like(values)
 
-    def state(self) -> State:
-        return State({"mean": self._mean, "square": self._square, "steps": torch.tensor([self._steps])})
+    def state(self) -> PartState:
+        return PartState({"mean": self._mean, "square": self._square, "steps": torch.tensor([self._steps])})
 
-    def load(self, state: State) -> None:
+    def load(self, state: PartState) -> None:
         self._mean.copy_(state.same["mean"])
         self._square.copy_(state.same["square"])
         self._steps = int(state.same["steps"])
 
     @torch.no_grad()
-    def step(self, rate: float = 1.0) -> None:
-        """Move the values against the gradients, by `rate` of the learning rate."""
+    def step(self, lr_scale: float = 1.0) -> None:
+        """Move the values against the gradients, by `lr_scale` of the learning rate."""
         self._steps += 1
         gradients = self._gradients.add(self._values, alpha=self._weight_decay)
-        _move(self._values, gradients, self._mean, self._square, rate * self._lr, self._steps)
+        _move(self._values, gradients, self._mean, self._square, lr_scale * self._lr, self._steps)
 
 
 class TableAdam:
@@ -64,13 +64,13 @@ class TableAdam:
         self.gradients = table.rows.new_empty(0)
         self._touched = torch.empty(0, dtype=torch.int64, device=table.rows.device)
 
-    def state(self) -> State:
+    def state(self) -> PartState:
         """The table's rows with their means, of which each rank has its part."""
         parts = {"rows": self._table.rows, "mean": self._mean, "square": self._square}
         sharded = {name: Sharded(part, self._table.start, self._table.total) for name, part in parts.items()}
-        return State({"steps": torch.tensor([self._steps])}, sharded)
+        return PartState({"steps": torch.tensor([self._steps])}, sharded)
 
-    def load(self, state: State) -> None:
+    def load(self, state: PartState) -> None:
         self._table.rows.copy_(state.sharded["rows"].rows)
         self._mean.copy_(state.sharded["mean"].rows)
         self._square.copy_(state.sharded["square"].rows)
@@ -81,13 +81,13 @@ class TableAdam:
         self._touched, self.gradients = self._table.collect()
 
     @torch.no_grad()
-    def step(self, rate: float = 1.0) -> None:
-        """Move the rows against the gradients, by `rate` of the learning rate."""
+    def step(self, lr_scale: float = 1.0) -> None:
+        """Move the rows against the gradients, by `lr_scale` of the learning rate."""
         self._steps += 1
         if self._table.lazy:
-            self._move_touched(rate * self._lr)
+            self._move_touched(lr_scale * self._lr)
         else:
-            self._move_all(rate * self._lr)
+            self._move_all(lr_scale * self._lr)
 
     def _move_touched(self, lr: float) -> None:
         places = (self._table.rows, self._mean, self._square)

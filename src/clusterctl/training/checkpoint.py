@@ -26,7 +26,7 @@ from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.spec import to_record
 from clusterctl.training.objective import Accuracy
-from clusterctl.training.snapshot import Staging, pieces, wholes
+from clusterctl.training.state import Staging, pieces, wholes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,9 +89,9 @@ class Checkpoints:
         if found is None:
             return Position(fold)
         folder, manifest = found
-        position = manifest["position"]
-        at = Position(*(position[name] for name in Position._fields))
-        if at.fold != fold:
+        saved = manifest["position"]
+        position = Position(*(saved[name] for name in Position._fields))
+        if position.fold != fold:
             return Position(fold)
         from clusterctl.training.shards import read  # slow to import
 
@@ -106,11 +106,11 @@ class Checkpoints:
             state = stateful.state()
             same = {name: wanted[f"{part}.{name}"].rows for name in state.same}
             stateful.load(state._replace(same=same))
-        self._last_step = at.step
-        self.metrics = dict(position["metrics"])
-        self._say(f"going on from checkpoint {folder.name}, epoch {at.epoch}, step {at.step}")
-        self._task.events.tell("resumed", checkpoint=folder.name, epoch=at.epoch, step=at.step)
-        return at
+        self._last_step = position.step
+        self.metrics = dict(saved["metrics"])
+        self._print(f"going on from checkpoint {folder.name}, epoch {position.epoch}, step {position.step}")
+        self._task.events.record("resumed", checkpoint=folder.name, epoch=position.epoch, step=position.step)
+        return position
 
     def _choose(self, attempt: Attempt) -> tuple[Path, dict[str, Any]] | None:
         """The newest whole checkpoint of this run's lineage, all ranks reading a share of its files each."""
@@ -125,12 +125,12 @@ class Checkpoints:
                 if leads:
                     checkpoints.note_origin(attempt, folder)
                 return folder, manifest
-            self._say(f"checkpoint {folder.name} is passed over: {wrong}")
+            self._print(f"checkpoint {folder.name} is passed over: {wrong}")
             if leads:
-                self._task.events.tell("checkpoint-refused", name=folder.name, why=wrong)
+                self._task.events.record("checkpoint-refused", name=folder.name, why=wrong)
         if leads:
             checkpoints.note_origin(attempt, None)
-        self._say("there is no checkpoint to go on from: training begins anew")
+        self._print("there is no checkpoint to go on from: training begins anew")
         return None
 
     def _judge(self, folder: Path, manifest: dict[str, Any] | None) -> str:
@@ -150,7 +150,7 @@ class Checkpoints:
             return False
         return time.monotonic() - self._saved_at >= every and not (self._writer and self._writer.is_alive())
 
-    def boundary(self, stop: Stops, at: Position, parts: Mapping[str, Stateful]) -> None:
+    def boundary(self, stop: Stops, position: Position, parts: Mapping[str, Stateful]) -> None:
         """Between two steps: save when it is time, and save and leave when this run was asked to.
 
         Raises SystemExit where it leaves: 75 when the batch script is asked to start the run again, 143 after TERM.
@@ -159,20 +159,20 @@ class Checkpoints:
         first_warning = stop.warned and not self._warned
         if first_warning:
             self._warned = True
-            self._task.events.stage(Stage.TRAINING, epoch=at.epoch, warned=True)
+            self._task.events.stage(Stage.TRAINING, epoch=position.epoch, warned=True)
         if stop.terminated:
             if attempt is not None and self._goes_on(attempt):
                 self._task.stop.hold(LAST_SAVE_SECONDS)
-                self._save(at, parts, wait=True)
+                self._save(position, parts, wait=True)
             raise SystemExit(EXIT_TERMINATED)
         if attempt is None:
             return
         if first_warning:
-            self._save(at, parts, wait=True)
+            self._save(position, parts, wait=True)
             if self._task.restarts:
-                self._leave(attempt, at)
+                self._leave(attempt, position)
         elif stop.due:
-            self._save(at, parts, wait=False)
+            self._save(position, parts, wait=False)
 
     def keep_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Leave rank 0's trained parameters in the run directory, on the CPU and by name: what torch.load reads."""
@@ -189,11 +189,11 @@ class Checkpoints:
         if self._writer:
             self._writer.join()
 
-    def _leave(self, attempt: Attempt, at: Position) -> None:
+    def _leave(self, attempt: Attempt, position: Position) -> None:
         """Ask to be started again, and leave when that is written."""
         if self._task.place.rank == 0:
             made = [name for name in self._names() if name.attempt == attempt.number]
-            request_restart(attempt, "warned", step=at.step, progress=bool(made))
+            request_restart(attempt, "warned", step=position.step, progress=bool(made))
         dist.barrier(self._group("agreeing"))
         raise SystemExit(EXIT_RESTART)
 
@@ -208,31 +208,31 @@ class Checkpoints:
         (answer,) = self._from_first([not cancelled and checkpoints.newer_attempt(attempt) is None])
         return bool(answer)
 
-    def _save(self, at: Position, parts: Mapping[str, Stateful], *, wait: bool) -> None:
+    def _save(self, position: Position, parts: Mapping[str, Stateful], *, wait: bool) -> None:
         attempt, place = self._task.attempt, self._task.place
         assert attempt is not None
         self.finish()
-        if at.step == self._last_step:  # nothing new
+        if position.step == self._last_step:  # nothing new
             return
         began = time.monotonic()
         group = self._group("writing")
         if wait:
-            self._task.events.stage(Stage.CHECKPOINTING, epoch=at.epoch)
+            self._task.events.stage(Stage.CHECKPOINTING, epoch=position.epoch)
         staged = self._staging.copy(pieces(parts, place.rank, place.world_size))
         results = [list(result) for result in self.results]
         facts = {
             "world_size": place.world_size,
             "fingerprint": self._fingerprint,
-            "position": {**at._asdict(), "results": results, "metrics": self.metrics},
+            "position": {**position._asdict(), "results": results, "metrics": self.metrics},
         }
-        write = _Write(self._task, attempt, at.step, staged, facts, group)
+        write = _Write(self._task, attempt, position.step, staged, facts, group)
         self._writer = threading.Thread(target=write, name="checkpoint", daemon=True)
         self._writer.start()
         if wait:
             self._writer.join()
-            self._task.events.stage(Stage.TRAINING, epoch=at.epoch)
-        self._last_step, self._saved_at = at.step, time.monotonic()
-        self._task.metrics.write(step=at.step, checkpoint_seconds=time.monotonic() - began)
+            self._task.events.stage(Stage.TRAINING, epoch=position.epoch)
+        self._last_step, self._saved_at = position.step, time.monotonic()
+        self._task.metrics.write(step=position.step, checkpoint_seconds=time.monotonic() - began)
 
     # Ranks among themselves
 
@@ -248,13 +248,13 @@ class Checkpoints:
         dist.broadcast_object_list(box, 0, group=self._group("agreeing"))
         return box[0] or []
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if self._task.place.rank == 0:
             print(text, flush=True)
 
 
 class _Write:
-    """Writing one checkpoint, in a thread of each rank. What goes wrong is told, and the training goes on."""
+    """Writing one checkpoint, in a thread of each rank. A failure is recorded, and the training goes on."""
 
     def __init__(
         self, task: Task, attempt: Attempt, step: int, staged: dict[str, Any], facts: dict[str, Any], group: Any
@@ -270,11 +270,11 @@ class _Write:
             why = _reason(error)
             if self._task.place.rank == 0:
                 print(f"checkpoint of step {self._step} failed: {why}", file=sys.stderr, flush=True)
-            self._task.events.tell("checkpoint-failed", step=self._step, why=why)
+            self._task.events.record("checkpoint-failed", step=self._step, why=why)
             return
         if self._task.place.rank == 0:
             seconds = time.monotonic() - began
-            self._task.events.tell("checkpoint", name=final, step=self._step, seconds=seconds)
+            self._task.events.record("checkpoint", name=final, step=self._step, seconds=seconds)
 
     def _write(self) -> str:
         from clusterctl.training.shards import write  # slow to import

@@ -15,7 +15,7 @@ from torch import distributed as dist
 
 from clusterctl.runs.heartbeats import Heart
 from clusterctl.task.step_clock import StepClock
-from clusterctl.training.state import State
+from clusterctl.training.state import PartState
 
 if TYPE_CHECKING:
     from torch import nn
@@ -77,8 +77,8 @@ class FlatModel:
         dist.all_reduce(flags)
         return Stops(*(flag > 0 for flag in flags.tolist()))
 
-    def state(self) -> State:
-        return State({"values": self.values})
+    def state(self) -> PartState:
+        return PartState({"values": self.values})
 
-    def load(self, state: State) -> None:
+    def load(self, state: PartState) -> None:
         self.values.copy_(state.same["values"])

@@ -1,27 +1,36 @@
-"""Training: epochs of steps, exact evaluation in between, the same numbers for any number of ranks."""
+"""Training: epochs of steps, exact evaluation in between, the same numbers for any number of ranks.
+
+`fit` is the bookkeeping: epochs, metrics, checkpoints. `Learner.train_step` is the arithmetic of one step.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import distributed as dist
 
 from clusterctl.errors import TaskError
-from clusterctl.graph.table import ShardedTable, whole_weights
+from clusterctl.graph.sharded_table import ShardedTable, whole_weights
 from clusterctl.training.adam import Adam, TableAdam
 from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.flat import FlatModel
+from clusterctl.training.flat import FlatModel, Stops
 from clusterctl.training.prefetch import prefetched
-from clusterctl.training.progress import Fold, Progress
-from clusterctl.training.schedule import clip_norm, rate
 from clusterctl.training.selection import Best
 from clusterctl.training.state import Stateful
-from clusterctl.training.trace import Trace
+from clusterctl.training.trace import StepTrace
+from clusterctl.training.training_log import Fold, TrainingLog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torch import Tensor
+
     from clusterctl.spec import LoopTrain
     from clusterctl.task.task import Task
+    from clusterctl.training.epoch_plan import Batch
     from clusterctl.training.objective import Objective, Score
 
 
@@ -35,83 +44,137 @@ def fit(
     """Train for `train.epochs` epochs; the score on the test split, evaluated once, at the end.
 
     With `train.patience`, training ends when the validation score no longer rises, and the best weights are tested.
-    A run that was interrupted goes on from its last checkpoint. Folds share theirs: give all the same `checkpoints`.
+    An interrupted run continues from its last checkpoint. Folds share theirs: pass the same `checkpoints` to each.
     """
     plan = EpochPlan(objective.seeds, train.batch_size, train.seed, task.place.rank, task.place.world_size)
     if plan.steps == 0:
         raise TaskError("the training split is empty")
-    clock = task.clock
-    flat = FlatModel(objective.model, clock, task.events.heart)
-    flat.broadcast()
-    optimizer = Adam(flat.values, flat.gradients, train.lr, train.weight_decay)
-    tables = [module for module in objective.model.modules() if isinstance(module, ShardedTable)]
-    movers = [TableAdam(table, train.lr, train.weight_decay) for table in tables]
-    best = Best(flat.values, train.patience, tables)
-    saved = checkpoints or Checkpoints(task, train)
-    progress = Progress(task, train, plan.steps, objective.unit, fold, saved.metrics)
-    parts: dict[str, Stateful] = {"model": flat, "optimizer": optimizer, "best": best}
-    parts |= {f"table{number}": mover for number, mover in enumerate(movers)}
-    if isinstance(objective, Stateful):
-        parts["objective"] = objective
-    at = saved.restore(parts, fold.number if fold else 1)
-    if at.epoch > train.epochs:  # it was resumed with fewer
-        at = at._replace(epoch=train.epochs, seeds=plan.seeds.numel())
-    if at.step:
-        progress.resume(at.epoch, plan.steps_after(at.seeds), saved.metrics)
+    learner = Learner(objective, train, task)
+    best = Best(learner.flat.values, train.patience, learner.tables)
+    parts = learner.parts() | {"best": best}
+    checkpoints = checkpoints or Checkpoints(task, train)
+    log = TrainingLog(task, train, plan.steps, objective.unit, fold, checkpoints.metrics)
+    position = checkpoints.restore(parts, fold.number if fold else 1)
+    if position.epoch > train.epochs:  # resumed with fewer epochs
+        position = position._replace(epoch=train.epochs, seeds=plan.seeds.numel())
+    if position.step:
+        log.resume(position.epoch, plan.steps_after(position.seeds), checkpoints.metrics)
 
-    left = (train.epochs + 1 - at.epoch) * plan.steps - plan.steps_after(at.seeds)
-    trace = Trace(task, train.profile, progress.steps_done, left)
+    steps_left = (train.epochs + 1 - position.epoch) * plan.steps - plan.steps_after(position.seeds)
+    trace = StepTrace(task, train.profile, log.steps_done, steps_left)
     prepare = trace.named("sample", objective.prepare)
 
-    for epoch in range(at.epoch, train.epochs + 1):
-        progress.epoch(epoch)
+    for epoch in range(position.epoch, train.epochs + 1):
+        log.epoch(epoch)
         objective.model.train()
-        clock.restart("sampling")
-        batches = prefetched(plan.batches(epoch, at.seeds), prepare)
-        for batch, prepared in trace.steps(batches, plan.steps - plan.steps_after(at.seeds)):
-            clock.enter("compute", "forward")
-            loss, stop = flat.backward(objective.loss(batch, prepared), task.stop, saved.due)
-            for mover in movers:
-                mover.collect()
-            seconds = clock.lap("compute", "optimizer")
-            if train.clip_norm:
-                clip_norm(flat.gradients, train.clip_norm, [mover.gradients for mover in movers])
-            done = (epoch - 1) * plan.steps + batch.step
-            now = rate(train.schedule, train.warmup, done, train.epochs * plan.steps)
-            optimizer.step(now)
-            for mover in movers:
-                mover.step(now)
-            progress.step(loss, seconds)
-            so_far = at.loss + loss * batch.total / plan.seeds.numel()
-            at = at._replace(seeds=at.seeds + batch.total, step=progress.steps_done, loss=so_far)
-            saved.boundary(stop, at, parts)
-            clock.enter("sampling")
+        task.clock.restart("sampling")
+        batches = prefetched(plan.batches(epoch, position.seeds), prepare)
+        for batch, prepared in trace.steps(batches, plan.steps - plan.steps_after(position.seeds)):
+            step = (epoch - 1) * plan.steps + batch.step
+            scale = lr_scale(train.schedule, train.warmup, step, train.epochs * plan.steps)
+            loss, stops, seconds = learner.train_step(batch, prepared, scale, checkpoints.due)
+            log.step(loss, seconds)
+            epoch_loss = position.loss + loss * batch.total / plan.seeds.numel()
+            position = position._replace(seeds=position.seeds + batch.total, step=log.steps_done, loss=epoch_loss)
+            checkpoints.boundary(stops, position, parts)
+            task.clock.enter("sampling")
 
         scores: Mapping[str, Score] = {}
         last = epoch == train.epochs
         if last or (train.evaluate_every and epoch % train.evaluate_every == 0):
-            scores = _evaluated(objective, ("val", "test") if last and not train.patience else ("val",), progress)
-        progress.tell(f"epoch {epoch}/{train.epochs}  loss {at.loss:.4f}", scores)
+            scores = _evaluated(objective, ("val", "test") if last and not train.patience else ("val",), log)
+        log.print_line(f"epoch {epoch}/{train.epochs}  loss {position.loss:.4f}", scores)
         if train.patience and scores and best.offer(scores["val"]):
             break
-        at = at._replace(epoch=epoch + 1, seeds=0, loss=0.0)
-        if scores and not last:  # an evaluation may take long: whoever was asked to stop in it is heard now
-            saved.boundary(flat.agree(task.stop, saved.due), at, parts)
+        position = position._replace(epoch=epoch + 1, seeds=0, loss=0.0)
+        if scores and not last:  # an evaluation may take long: a request to stop that came meanwhile is handled now
+            checkpoints.boundary(learner.flat.agree(task.stop, checkpoints.due), position, parts)
 
     if train.patience:
         best.restore()
-        scores = _evaluated(objective, ("val", "test"), progress)
-        progress.tell("best weights", scores)
+        scores = _evaluated(objective, ("val", "test"), log)
+        log.print_line("best weights", scores)
     trace.close()
-    saved.finish()
+    checkpoints.finish()
     if fold is None:
-        saved.keep_weights(whole_weights(objective.model))
+        checkpoints.keep_weights(whole_weights(objective.model))
     return scores["test"]
 
 
-def _evaluated(objective: Objective[Any], splits: Sequence[str], progress: Progress) -> Mapping[str, Score]:
-    progress.evaluating()
+class StepResult(NamedTuple):
+    """What the bookkeeping needs of a step."""
+
+    loss: float  # the mean over the seeds of all ranks
+    stops: Stops
+    seconds: dict[str, float]  # by part, as `StepClock.lap` returns them
+
+
+class Learner:
+    """What training changes: all parameters in one vector, the rows of sharded tables, and an optimizer for each."""
+
+    def __init__(self, objective: Objective[Any], train: LoopTrain, task: Task) -> None:
+        self.objective = objective
+        self.flat = FlatModel(objective.model, task.clock, task.events.heart)
+        self.flat.broadcast()
+        self.optimizer = Adam(self.flat.values, self.flat.gradients, train.lr, train.weight_decay)
+        self.tables = [module for module in objective.model.modules() if isinstance(module, ShardedTable)]
+        self.table_optimizers = [TableAdam(table, train.lr, train.weight_decay) for table in self.tables]
+        self._max_norm, self._clock, self._stop = train.clip_norm, task.clock, task.stop
+
+    def train_step(self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool) -> StepResult:
+        """Move the parameters by one batch: forward, backward, one sum over all ranks, clip, update. A collective."""
+        self._clock.enter("compute", "forward")
+        loss, stops = self.flat.backward(self.objective.loss(batch, prepared), self._stop, checkpoint_due)
+        for table_optimizer in self.table_optimizers:
+            table_optimizer.collect()
+        seconds = self._clock.lap("compute", "optimizer")  # here, because the host has just waited for the GPU
+        if self._max_norm:
+            clip_norm(self.flat.gradients, self._max_norm, [table.gradients for table in self.table_optimizers])
+        self.optimizer.step(lr_scale)
+        for table_optimizer in self.table_optimizers:
+            table_optimizer.step(lr_scale)
+        return StepResult(loss, stops, seconds)
+
+    def parts(self) -> dict[str, Stateful]:
+        """What a checkpoint holds of it, by name."""
+        parts: dict[str, Stateful] = {"model": self.flat, "optimizer": self.optimizer}
+        parts |= {f"table{number}": optimizer for number, optimizer in enumerate(self.table_optimizers)}
+        return parts | ({"objective": self.objective} if isinstance(self.objective, Stateful) else {})
+
+
+def lr_scale(schedule: str, warmup: float, step: int, steps: int) -> float:
+    """The share of the learning rate to use at `step`, counted from 0, of `steps`.
+
+    It rises linearly to 1 over the first share `warmup` of the steps; then it stays ("constant"), or falls along half a
+    cosine ("cosine") that would reach 0 one step after the last.
+    """
+    rising = int(warmup * steps + 0.5)
+    if step < rising:
+        return (step + 1) / rising
+    if schedule == "constant":
+        return 1.0
+    first = max(0, rising - 1)  # the step with scale 1
+    return (1 + math.cos(math.pi * (step - first) / (steps - first))) / 2
+
+
+def clip_norm(gradients: Tensor, bound: float, sharded: Sequence[Tensor] = ()) -> None:
+    """Scale the gradients of all parameters together to a Euclidean norm of at most `bound`.
+
+    Of `sharded` gradients every rank has its own rows: with any, this is a collective.
+    """
+    square = gradients.square().sum()
+    if sharded:
+        own = torch.stack([rows.square().sum() for rows in sharded]).sum()
+        dist.all_reduce(own)
+        square = square + own
+    factor = (bound / (square.sqrt() + 1e-6)).clamp(max=1.0)
+    for part in (gradients, *sharded):
+        part.mul_(factor)
+
+
+def _evaluated(objective: Objective[Any], splits: Sequence[str], log: TrainingLog) -> Mapping[str, Score]:
+    log.evaluating()
     objective.model.eval()
     scores = objective.evaluate(splits)
-    progress.scores(scores)
+    log.scores(scores)
     return scores

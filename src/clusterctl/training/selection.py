@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from clusterctl.errors import TaskError
-from clusterctl.training.state import Sharded, State
+from clusterctl.training.state import PartState, Sharded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from clusterctl.graph.table import ShardedTable
+    from clusterctl.graph.sharded_table import ShardedTable
     from clusterctl.training.objective import Score
 
 
@@ -26,17 +26,17 @@ class Best:
         self._kept = [value.clone() for value in self._values] if patience else []
         self._share, self._waited = -1.0, 0
 
-    def state(self) -> State:
+    def state(self) -> PartState:
         """The share and the wait; the weights too, where they may be wanted back."""
         noted = torch.tensor([self._share, self._waited], dtype=torch.float64)
         if not self._patience:
-            return State({"noted": noted})
+            return PartState({"noted": noted})
         values, *rows = self._kept
         parts = [Sharded(kept, table.start, table.total) for kept, table in zip(rows, self._tables, strict=True)]
         sharded = {f"kept{number}": part for number, part in enumerate(parts)}
-        return State({"noted": noted, "kept": values}, sharded)
+        return PartState({"noted": noted, "kept": values}, sharded)
 
-    def load(self, state: State) -> None:
+    def load(self, state: PartState) -> None:
         self._share, waited = state.same["noted"].tolist()
         self._waited = int(waited)
         if self._patience:

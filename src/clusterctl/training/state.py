@@ -1,13 +1,16 @@
-"""What a part of a training must remember to go on as if nothing had been: its state, as tensors."""
+"""The state of a training as tensors: what each part must keep to continue exactly, and the rows each rank writes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+import torch
+from torch import Tensor
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
+_SHARED_OUT = 1 << 14  # elements; a smaller tensor is written by rank 0 alone
 
 
 class Sharded(NamedTuple):
@@ -21,7 +24,7 @@ class Sharded(NamedTuple):
     total: int
 
 
-class State(NamedTuple):
+class PartState(NamedTuple):
     """Tensors by name: those that are the same on every rank, and those of which each rank holds its rows.
 
     They may be views of the living ones: they are copied, or read into, at once.
@@ -35,8 +38,61 @@ class State(NamedTuple):
 class Stateful(Protocol):
     """A part of a training that is in its checkpoints: model, optimiser, selection, an objective that has more."""
 
-    def state(self) -> State:
+    def state(self) -> PartState:
         """What there is to keep now, with the same names, shapes and dtypes in every process of a run."""
 
-    def load(self, state: State) -> None:
+    def load(self, state: PartState) -> None:
         """Go on from `state`, which has the names of `state()`, and this rank's present rows of what is sharded."""
+
+
+def pieces(parts: Mapping[str, Stateful], rank: int, world_size: int) -> dict[str, Sharded]:
+    """The rows that `rank` writes, by "part.tensor": views of the living tensors."""
+    found = {}
+    for part, stateful in parts.items():
+        state = stateful.state()
+        for name, tensor in state.same.items():
+            found[f"{part}.{name}"] = _share(tensor, rank, world_size)
+        for name, shard in state.sharded.items():
+            found[f"{part}.{name}"] = shard
+    return found
+
+
+def wholes(parts: Mapping[str, Stateful]) -> dict[str, Sharded]:
+    """All rows that a rank needs to go on, by "part.tensor": fresh tensors on the host, or the living ones' rows."""
+    found = {}
+    for part, stateful in parts.items():
+        state = stateful.state()
+        for name, tensor in state.same.items():
+            found[f"{part}.{name}"] = Sharded(torch.empty(tensor.shape, dtype=tensor.dtype), 0, tensor.size(0))
+        for name, shard in state.sharded.items():
+            found[f"{part}.{name}"] = shard
+    return found
+
+
+class Staging:
+    """Host memory for the copies, used again for each: fresh pages cost as much as the copying."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Tensor] = {}
+
+    def copy(self, living: Mapping[str, Sharded]) -> dict[str, Sharded]:
+        """Copies of the pieces, as they are now."""
+        copies = {name: piece._replace(rows=self._copied(name, piece.rows)) for name, piece in living.items()}
+        if any(piece.rows.is_cuda for piece in living.values()):
+            torch.cuda.synchronize()
+        return copies
+
+    def _copied(self, name: str, rows: Tensor) -> Tensor:
+        buffer = self._buffers.get(name)
+        if buffer is None or buffer.shape != rows.shape or buffer.dtype != rows.dtype:
+            buffer = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=rows.is_cuda)
+            self._buffers[name] = buffer
+        return buffer.copy_(rows.detach(), non_blocking=True)
+
+
+def _share(tensor: Tensor, rank: int, world_size: int) -> Sharded:
+    rows = tensor.size(0)
+    if tensor.numel() < _SHARED_OUT:
+        return Sharded(tensor if rank == 0 else tensor[:0], 0, rows)
+    start, stop = rows * rank // world_size, rows * (rank + 1) // world_size
+    return Sharded(tensor[start:stop], start, rows)

@@ -33,7 +33,7 @@ T = TypeVar("T")
 P = TypeVar("P")
 
 
-class Trace:
+class StepTrace:
     """Records what happens from step `first` to step `last` of `window`, both included; nothing where it is empty.
 
     Steps count from 1 in every attempt: the first ones warm up caches and allocators. Of a training that is shorter,

@@ -27,12 +27,12 @@ from clusterctl.runs.requests import EXIT_RESTART
 from clusterctl.runs.signals import WARNING_SIGNAL
 from clusterctl.runs.stages import Stage
 from clusterctl.task import meeting
-from clusterctl.task.telemetry import start_sampling
+from clusterctl.task.node_telemetry import start_telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from clusterctl.runs.events import Events
+    from clusterctl.runs.context import Context
     from clusterctl.runs.layout import Attempt
     from clusterctl.runs.place import Place
     from clusterctl.runs.signals import StopRequest
@@ -41,14 +41,15 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: StopRequest) -> None:
+def main(context: Context) -> None:
     """Run the program and leave with its exit code, 128 + n after signal n."""
+    job, place, attempt, events, stop = context.job, context.place, context.attempt, context.events, context.stop
     if not job.argv:
         raise TaskError("workload command needs a program", 'set argv, as argv = ["python", "train.py"]')
     program = sys.executable if job.argv[0] == "python" else job.argv[0]
-    sampler = start_sampling(attempt, place)
-    if sampler is not None:  # its ranks are in a row, as Slurm places them unless told otherwise
-        sampler.ranks = range(place.rank, place.rank + local_world_size(place))
+    telemetry = start_telemetry(attempt, place)
+    if telemetry is not None:  # its ranks are consecutive: Slurm's default distribution
+        telemetry.ranks = range(place.rank, place.rank + local_world_size(place))
     events.stage(Stage.RENDEZVOUS)
     with ExitStack() as stack:
         variables = _variables(place, attempt, stack)

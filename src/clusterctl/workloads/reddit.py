@@ -6,29 +6,25 @@ torchrun --standalone --nproc-per-node 4 -m clusterctl.workloads.reddit jobs/cor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from clusterctl.runs.stages import Stage
+from clusterctl.spec import NodeTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
-from clusterctl.training.node_classification import NodeClassification
+from clusterctl.training.node_objective import NodeClassification
 from clusterctl.workloads.reddit_format import raw_identity, shared_raw_graph
 from clusterctl.workloads.standalone import run_alone
 
 if TYPE_CHECKING:
-    from clusterctl.runs.events import Events
-    from clusterctl.runs.layout import Attempt
-    from clusterctl.runs.place import Place
-    from clusterctl.runs.signals import StopRequest
-    from clusterctl.spec import Job, NodeTrain
+    from clusterctl.runs.context import Context
 
 
-def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: StopRequest) -> None:
-    train = cast("NodeTrain", job.train)
-    identity = raw_identity(job.data.root)
-    with joined(job, train.device, place, attempt, events, stop) as task:
-        events.stage(Stage.LOADING)
-        fit(NodeClassification(shared_raw_graph(task, identity), train, task), train, task)
+def main(context: Context) -> None:
+    train = context.train(NodeTrain)
+    identity = raw_identity(context.job.data.root)
+    with joined(context) as task:
+        graph = shared_raw_graph(task, identity)
+        fit(NodeClassification(graph, train, task), train, task)
 
 
 if __name__ == "__main__":

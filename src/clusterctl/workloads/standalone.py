@@ -7,42 +7,35 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError, UsageError
-from clusterctl.runs.events import Events
-from clusterctl.runs.layout import Attempt
-from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
+from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError
+from clusterctl.runs.context import Context
 from clusterctl.spec import Job, from_record
+from clusterctl.spec.overrides import parse_override, put
 
-Main = Callable[[Job, Place, Attempt | None, Events, StopRequest], None]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
-def run_alone(workload: str, main: Main) -> None:
+def run_alone(workload: str, main: Callable[[Context], None]) -> None:
     """Run `main` with the job that the command line describes; errors of the user's become a message and exit code."""
     try:
-        job = job_from_words(workload, sys.argv[1:])
-        place = Place.from_environment()
-        main(job, place, None, Events(None, place.rank), StopRequest())
+        main(Context(job_from_words(workload, sys.argv[1:])))
     except ClusterctlError as error:
         print(error.text, file=sys.stderr)
         raise SystemExit(error.exit_code) from None
 
 
 def job_from_words(workload: str, words: Sequence[str]) -> Job:
-    """The job of a file, if the first word is one, and of `key=value` words, whose values are TOML or plain text."""
+    """The job of a file, if the first word names one, and of KEY=VALUE words, by the same rules as `submit --set`."""
     words = list(words)
     record: dict[str, Any] = {"name": workload, "workload": workload}
     if words and "=" not in words[0]:
         record |= _read_file(Path(words.pop(0)))
     for word in words:
-        key, equals, text = word.partition("=")
-        if not equals:
-            raise UsageError(f"not an override: {word}", "write KEY=VALUE, as train.epochs=5")
-        _put(record, key.split("."), _value(text))
+        put(record, *parse_override(word, record["workload"]))
     if record["workload"] != workload:
         raise ConfigError(f"the job's workload is {record['workload']}, and this program runs {workload}")
     return from_record(Job, record, parse=True)
@@ -59,18 +52,3 @@ def _read_file(path: Path) -> dict[str, Any]:
     if isinstance(data, dict) and isinstance(data.get("root"), str):
         data["root"] = str(path.parent.resolve() / data["root"])
     return {"name": path.stem, **record}
-
-
-def _put(record: dict[str, Any], path: list[str], value: Any) -> None:
-    for name in path[:-1]:
-        record = record.setdefault(name, {})
-        if not isinstance(record, dict):
-            raise ConfigError(f"{'.'.join(path)}: {name} is no table")
-    record[path[-1]] = value
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text

@@ -1,44 +1,49 @@
-"""Synthetic: PyG's FakeDataset, a random graph whose labels are in the features. Needs no data.
+"""Synthetic: node classification on a random graph. Needs no data.
 
     clusterctl submit synthetic --follow
     torchrun --standalone --nproc-per-node 4 -m clusterctl.workloads.synthetic train.model=sage
 
-A GCN stays at chance here: the neighbourhood's labels are random and drown the node's own. GraphSAGE learns.
+The graph is PyG's FakeDataset with edges that prefer nodes of the same class. `train.graph=fake-dataset` takes
+FakeDataset unchanged: its edges ignore the classes, so a GCN stays at chance, while GraphSAGE learns from a node's own
+features.
 """
 
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 
 from clusterctl.graph.storage import Graph, compressed, shared
-from clusterctl.runs.stages import Stage
+from clusterctl.spec import SyntheticTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
-from clusterctl.training.node_classification import NodeClassification
+from clusterctl.training.node_objective import NodeClassification
 from clusterctl.workloads.standalone import run_alone
 
 if TYPE_CHECKING:
-    from clusterctl.runs.events import Events
-    from clusterctl.runs.layout import Attempt
-    from clusterctl.runs.place import Place
-    from clusterctl.runs.signals import StopRequest
-    from clusterctl.spec import Job, SyntheticTrain
+    from torch import Tensor
+
+    from clusterctl.runs.context import Context
 
 
-def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: StopRequest) -> None:
-    train = cast("SyntheticTrain", job.train)
-    identity = {"avg_num_nodes": train.avg_num_nodes, "seed": train.seed}
-    with joined(job, train.device, place, attempt, events, stop) as task:
-        events.stage(Stage.LOADING)
-        graph = shared(task, Graph, "synthetic", identity, lambda _: generate(train.avg_num_nodes, train.seed))
+def main(context: Context) -> None:
+    train = context.train(SyntheticTrain)
+    homophily = train.homophily if train.graph == "homophilous" else 0.0
+    identity = {"avg_num_nodes": train.avg_num_nodes, "seed": train.seed, "homophily": homophily}
+    with joined(context) as task:
+        graph = shared(
+            task, Graph, "synthetic", identity, lambda _: generate(train.avg_num_nodes, train.seed, homophily)
+        )
         fit(NodeClassification(graph, train, task), train, task)
 
 
-def generate(avg_num_nodes: int, seed: int) -> Graph:
-    """A FakeDataset graph with disjoint 60/20/20 splits, the same for the same arguments."""
+def generate(avg_num_nodes: int, seed: int, homophily: float = 0.0) -> Graph:
+    """A FakeDataset graph with disjoint 60/20/20 splits, the same for the same arguments.
+
+    A share `homophily` of the edges is moved to join nodes of the same class; with 0 it is FakeDataset unchanged.
+    """
     from torch_geometric.datasets import FakeDataset  # 1.6 s, and only one rank of all needs it
 
     torch.manual_seed(seed)
@@ -47,8 +52,23 @@ def generate(avg_num_nodes: int, seed: int) -> Graph:
     order = torch.randperm(data.num_nodes)
     bounds = [data.num_nodes * 6 // 10, data.num_nodes * 8 // 10]
     train, val, test = (part.sort().values for part in order.tensor_split(bounds))
-    indptr, indices = compressed(data.edge_index, data.num_nodes)
+    edges = within_classes(data.edge_index, data.y, homophily) if homophily else data.edge_index
+    indptr, indices = compressed(edges, data.num_nodes)
     return Graph(indptr, indices, data.x, data.y, train, val, test, num_classes=int(data.y.max()) + 1)
+
+
+def within_classes(edges: Tensor, y: Tensor, share: float) -> Tensor:
+    """Undirected edges [2, edges] of which a `share` got a random node of the target's class as their other end."""
+    from torch_geometric.utils import to_undirected
+
+    sources, targets = edges[:, edges[0] < edges[1]]
+    counts = y.bincount()
+    first = counts.cumsum(0) - counts  # of each class, among the nodes sorted by class
+    own = y[targets]
+    drawn = first[own] + (torch.rand(own.numel()) * counts[own]).long()
+    sources = torch.where(torch.rand(own.numel()) < share, y.argsort(stable=True)[drawn], sources)
+    undirected: Tensor = to_undirected(torch.stack([sources, targets])[:, sources != targets], num_nodes=y.numel())
+    return undirected
 
 
 if __name__ == "__main__":

@@ -11,39 +11,35 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from clusterctl.graph.storage import shared
-from clusterctl.runs.stages import Stage
+from clusterctl.spec import TaobaoTrain
 from clusterctl.task.task import joined
-from clusterctl.training.link_prediction import Interactions, LinkPrediction
+from clusterctl.training.link_objective import Interactions, LinkPrediction
 from clusterctl.training.loop import fit
-from clusterctl.workloads.generated import taobao as generated
+from clusterctl.workloads.generated import taobao_like
 from clusterctl.workloads.standalone import run_alone
 from clusterctl.workloads.taobao_format import raw_identity, read_events
 from clusterctl.workloads.taobao_graph import interactions, recipe
 
 if TYPE_CHECKING:
-    from clusterctl.runs.events import Events
-    from clusterctl.runs.layout import Attempt
-    from clusterctl.runs.place import Place
-    from clusterctl.runs.signals import StopRequest
-    from clusterctl.spec import Job, TaobaoTrain
+    from clusterctl.runs.context import Context
     from clusterctl.task.task import Task
 
 _GENERATED_SEED = 0
 
 
-def main(job: Job, place: Place, attempt: Attempt | None, events: Events, stop: StopRequest) -> None:
-    train = cast("TaobaoTrain", job.train)
-    root = None if train.generated and job.data.root is None else Path(raw_identity(job.data.root)["root"])
-    with joined(job, train.device, place, attempt, events, stop) as task:
-        events.stage(Stage.LOADING)
-        data = shared_interactions(task, root, train)
+def main(context: Context) -> None:
+    train = context.train(TaobaoTrain)
+    root = context.job.data.root
+    folder = None if train.generated and root is None else Path(raw_identity(root)["root"])
+    with joined(context) as task:
+        data = shared_interactions(task, folder, train)
         score = fit(LinkPrediction(data, train, task), train, task)
         if not math.isnan(data.best_auc):
             task.metrics.write(best_possible_auc=data.best_auc)
-            if place.rank == 0:
+            if task.place.rank == 0:
                 print(f"test AUC {score.share:.4f}; the best possible on this data is {data.best_auc:.4f}")
 
 
@@ -53,7 +49,7 @@ def shared_interactions(task: Task, root: Path | None, train: TaobaoTrain) -> In
         return shared(task, Interactions, *recipe(root, train.together))
 
     def build(scratch: Path) -> Interactions:
-        best = generated.write(scratch, train.generated, _GENERATED_SEED)
+        best = taobao_like.write(scratch, train.generated, _GENERATED_SEED)
         return interactions(read_events(scratch), train.together, best)
 
     return shared(task, Interactions, "taobao", {"generated": train.generated, "together": train.together}, build)

@@ -27,7 +27,7 @@ _COLUMNS = 5
 _BYTES_AT_ONCE = 1 << 25
 
 
-class Events(NamedTuple):
+class TaobaoEvents(NamedTuple):
     """Who took what, users and items numbered from 0 on in the order of their ids; by user, then item."""
 
     users: Numbers
@@ -57,7 +57,7 @@ def best_auc(root: Path) -> float:
         return math.nan
 
 
-def read_events(root: Path) -> Events:
+def read_events(root: Path) -> TaobaoEvents:
     """The events of the nine days, each line once. Needs no pandas, which PyG's own class does. Raises TaskError.
 
     About 80 bytes of memory a line: 8 GB for the hundred million of the real data set.
@@ -73,7 +73,7 @@ def read_events(root: Path) -> Events:
     lines = lines[np.lexsort(lines.T[::-1])]  # by user, item, category, behaviour, time
     lines = lines[np.append(True, (lines[1:] != lines[:-1]).any(axis=1))]
     (users, num_users), (items, num_items) = (_numbered(lines[:, column]) for column in (0, 1))
-    return Events(users, items, num_users, num_items)
+    return TaobaoEvents(users, items, num_users, num_items)
 
 
 def _numbered(ids: Numbers) -> tuple[Numbers, int]:

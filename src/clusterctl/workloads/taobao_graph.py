@@ -19,7 +19,7 @@ from clusterctl.graph.hetero import Relation
 from clusterctl.graph.links import negatives
 from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.graph.storage import Recipe, compressed
-from clusterctl.training.link_prediction import Interactions
+from clusterctl.training.link_objective import Interactions
 from clusterctl.workloads.taobao_format import best_auc, raw_identity, read_events
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from scipy.sparse import csr_array
 
-    from clusterctl.workloads.taobao_format import Events
+    from clusterctl.workloads.taobao_format import TaobaoEvents
 
 _SPLIT_SEED = 0  # not the training's: all trainings share one split
 _TENTHS = 10
@@ -40,7 +40,7 @@ def recipe(root: Path, together: int) -> Recipe[Interactions]:
     return Recipe("taobao", identity, lambda _: interactions(read_events(root), together, best_auc(root)))
 
 
-def interactions(events: Events, together: int, best_auc: float) -> Interactions:
+def interactions(events: TaobaoEvents, together: int, best_auc: float) -> Interactions:
     """The graph of the training events with the pairs of the other splits, and their negatives."""
     users, items = torch.from_numpy(events.users), torch.from_numpy(events.items)
     tenth = below(draws(stream(Purpose.SPLIT, _SPLIT_SEED), users * events.num_items + items), torch.tensor(_TENTHS))

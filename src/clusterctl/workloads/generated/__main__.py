@@ -13,11 +13,13 @@ from clusterctl.workloads.data_command import Bar, run
 
 def main(name: str, scale: float, seed: int, root: Path) -> str:
     """Write the data set into `root`, whole or not at all; a line about it. Raises UsageError where one is there."""
-    from clusterctl.workloads.generated import reddit, taobao  # they need torch, which may be missing
+    from clusterctl.workloads.generated import reddit_like, taobao_like  # they need torch, which may be missing
 
-    write, score, unit = {"reddit": (reddit.write, "accuracy", "edges"), "taobao": (taobao.write, "AUC", "events")}[
-        name
-    ]
+    generators = {
+        "reddit": (reddit_like.write, "accuracy", "edges"),
+        "taobao": (taobao_like.write, "AUC", "events"),
+    }
+    write, score, unit = generators[name]
     if (root / "raw").exists():
         raise UsageError(f"there is a data set already: {root}/raw", "name another --root, or remove it")
     root.mkdir(parents=True, exist_ok=True)

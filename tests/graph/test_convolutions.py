@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import GCNConv, SAGEConv
 
-from clusterctl.graph import network
+from clusterctl.graph import convolutions
 from clusterctl.graph.blocks import Block
-from clusterctl.graph.layers import GcnConv, SageConv
-from clusterctl.graph.network import Network
+from clusterctl.graph.convolutions import GcnConv, Network, SageConv
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import Graph
 
@@ -145,7 +144,7 @@ def test_a_network_is_the_same_whichever_comes_first_projection_or_aggregation(
     monkeypatch.setattr(kind, "send", lambda layer, rows, send=kind.send: projected.append(rows) or send(layer, rows))
     results = []
     for products_an_addition in (0, 1_000_000):
-        monkeypatch.setattr(network, "_PRODUCTS_AN_ADDITION", products_an_addition)
+        monkeypatch.setattr(convolutions, "_PRODUCTS_AN_ADDITION", products_an_addition)
         model.zero_grad()
         outputs = model(blocks, graph.x, (0, 0, 0))
         outputs.square().sum().backward()
@@ -159,6 +158,6 @@ def test_what_is_cheaper_comes_first(random_graph: MakeGraph) -> None:
     graph = random_graph(nodes=100, edges=5_000)
     rows = torch.zeros(100, 64)
     whole, sampled = (NeighborSampler(graph, [count], seed=0).sample(torch.arange(50), 0, 0)[0] for count in (-1, 2))
-    assert network._worth_projecting(whole, rows, width=2)  # 2,500 edges: 6,400 products save 155,000 additions
-    assert not network._worth_projecting(sampled, rows, width=16)  # 51,200 products would save 4,800
-    assert not network._worth_projecting(whole, rows, width=64)
+    assert convolutions._worth_projecting(whole, rows, width=2)  # 2,500 edges: 6,400 products save 155,000 additions
+    assert not convolutions._worth_projecting(sampled, rows, width=16)  # 51,200 products would save 4,800
+    assert not convolutions._worth_projecting(whole, rows, width=64)

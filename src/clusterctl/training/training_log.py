@@ -1,4 +1,4 @@
-"""What a training tells: every step and score in the metrics, every epoch in a line of rank 0."""
+"""What a training reports: every step and score in the metrics, every epoch in a line of rank 0."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Fold(NamedTuple):
-    """Where a training stands among those of a cross-validation; from 1 on."""
+    """Which training of a cross-validation this is, counted from 1."""
 
     number: int
     of: int
 
 
-class Progress:
-    """Counts the steps of all epochs, and of all folds."""
+class TrainingLog:
+    """Counts the steps of all epochs and folds, and records them."""
 
     def __init__(
         self, task: Task, train: LoopTrain, steps: int, unit: str, fold: Fold | None, newest: dict[str, float]
@@ -44,7 +44,7 @@ class Progress:
         return self._step
 
     def resume(self, epoch: int, steps: int, newest: dict[str, float]) -> None:
-        """The training goes on in `epoch`, of which `steps` are done; what was last told is told again."""
+        """The training continues in `epoch`, of which `steps` are done; the newest values are recorded again."""
         self._newest = newest
         self._step = self._first_step + (epoch - 1) * self._steps + steps
         self._counts["epoch"] = epoch
@@ -77,9 +77,9 @@ class Progress:
         seconds = round(time.monotonic() - self._evaluation_began, 6)
         self._task.metrics.write(step=self._step, **self._counts, **named, evaluation_seconds=seconds)
 
-    def tell(self, what: str, scores: Mapping[str, Score]) -> None:
+    def print_line(self, what: str, scores: Mapping[str, Score]) -> None:
         """One line on rank 0, with the seconds since the epoch began."""
         if self._task.place.rank == 0:
             fold = f"fold {self._labels['fold']}/{self._labels['folds']}  " if self._labels else ""
-            told = "".join(f"  {split} {score.name} {score.share:.4f}" for split, score in scores.items())
-            print(f"{fold}{what}{told}  {time.monotonic() - self._began:.2f} s", flush=True)
+            shown = "".join(f"  {split} {score.name} {score.share:.4f}" for split, score in scores.items())
+            print(f"{fold}{what}{shown}  {time.monotonic() - self._began:.2f} s", flush=True)

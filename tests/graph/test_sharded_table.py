@@ -9,16 +9,15 @@ from clusterctl.runs.layout import RunDir
 
 PROGRAM = """
 import json, torch
-from clusterctl.graph.table import ShardedTable, whole_weights
-from clusterctl.runs.events import Events
+from clusterctl.graph.sharded_table import ShardedTable, whole_weights
+from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
 from clusterctl.spec import Job
 from clusterctl.task.task import joined
 
 place = Place.from_environment()
-with joined(Job(name="t", workload="taobao"), "cpu", place, current_attempt(), Events(None, 0), StopRequest()):
+with joined(Context(Job(name="t", workload="taobao"), attempt=current_attempt())):
     model = torch.nn.ModuleDict({"shop": ShardedTable(7, 2, 5, torch.float64), "layer": torch.nn.Linear(2, 1)})
     weights = whole_weights(model)
     print(json.dumps([sorted(weights), weights["shop.rows"].tolist(), len(model["shop"].rows)]))

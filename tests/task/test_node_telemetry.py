@@ -13,7 +13,7 @@ from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.place import Place
 from clusterctl.spec import CommandTrain, Job
-from clusterctl.task.telemetry import Sampler, rates, start_sampling
+from clusterctl.task.node_telemetry import NodeTelemetry, rates, start_telemetry
 from clusterctl.task.usage import NodeUsage, Usage
 
 
@@ -28,7 +28,7 @@ def test_totals_become_rates_and_a_counter_that_was_reset_is_no_negative_rate() 
 def test_a_sample_has_the_machine_the_gpus_and_the_heartbeats_of_its_ranks(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path).attempt(0)
     times = iter([100.0, 105.0])
-    sampler = Sampler(attempt, "node1", NodeUsage({}), lambda: [{"index": 0}], lambda: next(times))
+    sampler = NodeTelemetry(attempt, "node1", NodeUsage({}), lambda: [{"index": 0}], lambda: next(times))
     sampler.ranks = [2, 3, 4]
     beat = {"time": 104, "phase": "training", "since": 90, "step": 120, "step_time": 104, "step_seconds": 0.031}
     for rank, content in ((2, json.dumps(beat) + " " * 40), (3, "{")):
@@ -44,8 +44,8 @@ def test_a_sample_has_the_machine_the_gpus_and_the_heartbeats_of_its_ranks(tmp_p
 
 def test_only_the_first_rank_of_a_node_samples_and_only_in_a_run(tmp_path: Path) -> None:
     threads = threading.active_count()
-    assert start_sampling(None, Place()) is None
-    assert start_sampling(RunDir(tmp_path).attempt(0), Place(rank=1, local_rank=1)) is None
+    assert start_telemetry(None, Place()) is None
+    assert start_telemetry(RunDir(tmp_path).attempt(0), Place(rank=1, local_rank=1)) is None
     assert threading.active_count() == threads
 
 

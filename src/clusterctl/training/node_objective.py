@@ -9,9 +9,8 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
+from clusterctl.graph.convolutions import GcnConv, Network, SageConv
 from clusterctl.graph.inference import first_aggregation, infer
-from clusterctl.graph.layers import GcnConv, SageConv
-from clusterctl.graph.network import Network
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.graph.storage import resident

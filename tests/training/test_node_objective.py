@@ -12,7 +12,7 @@ from clusterctl.graph.storage import Graph
 from clusterctl.spec import NodeTrain
 from clusterctl.task.task import Task
 from clusterctl.training.epoch_plan import Batch
-from clusterctl.training.node_classification import NodeClassification
+from clusterctl.training.node_objective import NodeClassification
 
 MakeGraph = Callable[..., Graph]
 EXACT = NodeTrain(fan_out=(4, -1), hidden_channels=9, precision="float64")

@@ -38,7 +38,7 @@ _FIRST_SECONDS = 1.0  # so that a short run has one too
 _OF_BEATS = ("step", "phase", "step_seconds", "busy_seconds")
 
 
-class Sampler:
+class NodeTelemetry:
     """Makes samples of one node. `ranks` are those whose heartbeats it shows."""
 
     def __init__(
@@ -92,26 +92,26 @@ def rates(before: Usage, now: Usage, seconds: float) -> dict[str, Any]:
     }
 
 
-def start_sampling(
+def start_telemetry(
     attempt: Attempt | None, place: Place, environment: Mapping[str, str] = os.environ
-) -> Sampler | None:
+) -> NodeTelemetry | None:
     """Sample this node as long as this process lives, if it is the local rank 0 and has a run directory to write to."""
     if attempt is None or place.local_rank != 0:
         return None
     gpus = find_gpus(environment)
     node = environment.get("SLURMD_NODENAME") or socket.gethostname()
-    sampler = Sampler(attempt, node, NodeUsage(environment), gpus.read if gpus else list)
-    threading.Thread(target=_sample_for_ever, args=(sampler,), name="telemetry", daemon=True).start()
-    return sampler
+    telemetry = NodeTelemetry(attempt, node, NodeUsage(environment), gpus.read if gpus else list)
+    threading.Thread(target=_sample_forever, args=(telemetry,), name="telemetry", daemon=True).start()
+    return telemetry
 
 
-def _sample_for_ever(sampler: Sampler) -> None:
+def _sample_forever(telemetry: NodeTelemetry) -> None:
     pause = _FIRST_SECONDS
     while True:
         time.sleep(pause)
         pause = INTERVAL_SECONDS
         try:
-            sampler.sample()
+            telemetry.sample()
         except Exception as error:  # whatever is odd about this machine: the training goes on
             print(f"no telemetry from here on: {type(error).__name__}: {error}", file=sys.stderr)
             return

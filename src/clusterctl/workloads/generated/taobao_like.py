@@ -81,8 +81,8 @@ def events(truth: Market, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
         taste = truth.user_taste[users]
         own = torch.rand(users.numel(), generator=random) < OWN_TASTE
         low, high = torch.where(own, begins[taste], 0.0), torch.where(own, ends[taste], line[-1])
-        at = low + torch.rand(users.numel(), generator=random, dtype=torch.float64) * (high - low)
-        yield users, order[torch.searchsorted(line, at).clamp_(max=order.numel() - 1)]
+        position = low + torch.rand(users.numel(), generator=random, dtype=torch.float64) * (high - low)
+        yield users, order[torch.searchsorted(line, position).clamp_(max=order.numel() - 1)]
 
 
 def best_possible_auc(truth: Market, seed: int) -> float:

@@ -13,7 +13,7 @@ from clusterctl.graph.recommender import ITEM, OF_USER, USER
 from clusterctl.spec import TaobaoTrain
 from clusterctl.task.task import Task
 from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.link_prediction import LinkPrediction, Pairs
+from clusterctl.training.link_objective import LinkPrediction, Pairs
 
 TRAIN = TaobaoTrain(batch_size=16, fan_out=(-1, -1), hidden_channels=6, precision="float64")
 

@@ -15,20 +15,19 @@ from support.ranks import IMDB, run_program
 from clusterctl.errors import TaskError
 from clusterctl.graph.collection import Collection
 from clusterctl.runs.layout import RunDir
-from clusterctl.training.graph_classification import features_of, stratified
+from clusterctl.training.graph_objective import features_of, stratified
 
 PROGRAM = f"""
 import json, torch
 from dataclasses import replace
-from clusterctl.runs.events import Events
+from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
-from clusterctl.runs.signals import StopRequest
 from clusterctl.spec import GraphClassificationTrain, Job
 from clusterctl.task.task import joined
-from clusterctl.training.graph_classification import GraphClassification
+from clusterctl.training.graph_objective import GraphClassification
 from clusterctl.training.loop import fit
-from clusterctl.training.progress import Fold
+from clusterctl.training.training_log import Fold
 from clusterctl.workloads.tu_format import raw_identity, shared_raw_graphs
 
 class Losses(list):
@@ -37,7 +36,7 @@ class Losses(list):
             self.append(loss)
 
 place = Place.from_environment()
-with joined(Job(name="t", workload="reddit"), "cpu", place, current_attempt(), Events(None, 0), StopRequest()) as task:
+with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
     graphs = shared_raw_graphs(task, raw_identity({str(IMDB)!r}))
     result = {{}}
     for model, dropout in (("gin", 0.5), ("plain", 0.0)):

@@ -41,7 +41,7 @@ class Community:
     degree: Tensor  # int64 [nodes]
     weights: Tensor  # float64 [nodes], by which sources are drawn
     classes: Tensor  # int64 [nodes], that features and edges follow
-    labels: Tensor  # int64 [nodes], as they are told
+    labels: Tensor  # int64 [nodes], as published, some wrong
     centres: Tensor  # float [classes, features]
     parts: tuple[Tensor, Tensor, Tensor]  # int64, ascending: training, validation and test nodes
     random: torch.Generator
@@ -136,11 +136,11 @@ def _sources(truth: Community) -> Iterator[Tensor]:
     ends = line[truth.classes.bincount(minlength=CLASSES).cumsum(0) - 1]
     begins = torch.cat([ends.new_zeros(1), ends[:-1]])
     for targets in _targets(truth):
-        at = torch.rand(targets.numel(), generator=truth.random, dtype=torch.float64)
+        position = torch.rand(targets.numel(), generator=truth.random, dtype=torch.float64)
         alike = torch.rand(targets.numel(), generator=truth.random) < HOMOPHILY
         own = truth.classes[targets]
         low, high = torch.where(alike, begins[own], 0.0), torch.where(alike, ends[own], ends[-1])
-        places = torch.searchsorted(line, low + at * (high - low)).clamp_(max=order.numel() - 1)
+        places = torch.searchsorted(line, low + position * (high - low)).clamp_(max=order.numel() - 1)
         yield order[places].to(torch.int32)
 
 

@@ -1,0 +1,99 @@
+"""Which neighbours a sample takes, in plain torch on any device: uniform, with or without replacement.
+
+A draw depends on its key and the node alone. `compiled` does the same in loops that numba compiles.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from clusterctl.graph.hashing import below, draws, grid
+
+if TYPE_CHECKING:
+    from clusterctl.graph.blocks import Adjacency
+
+
+def sample_neighbors(
+    graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None, *, replace: bool = False
+) -> tuple[Tensor, Tensor]:
+    """At most `count` neighbours of each node (-1: all), as int32 offsets [nodes + 1] and int32 node ids.
+
+    With `replace` there are `count` of every node that has one, however few it has; each is drawn from all of them.
+    `excluded` are edges, as different ascending places in `graph.indices` (int64), that are not there for this sample.
+    """
+    offsets, positions = sample_positions(graph, nodes, count, key, excluded, replace=replace)
+    return offsets.to(torch.int32), graph.indices.index_select(0, positions)
+
+
+def sample_positions(
+    graph: Adjacency, nodes: Tensor, count: int, key: int, excluded: Tensor | None = None, *, replace: bool = False
+) -> tuple[Tensor, Tensor]:
+    """As `sample_neighbors`, both int64, the edges as their places in `graph.indices`."""
+    start, degree = remaining(graph, nodes, excluded)
+    taken = sizes(degree, count, replace)
+    offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int64, device=nodes.device)
+    torch.cumsum(taken, 0, out=offsets[1:])
+    positions = torch.arange(int(offsets[-1]), device=nodes.device)
+    positions += (start - offsets[:-1]).repeat_interleave(taken, output_size=positions.numel())
+    drawn = (degree > (0 if replace else count)).nonzero().squeeze(1)
+    if count > 0 and drawn.numel():
+        places = offsets[drawn] + torch.arange(count, device=nodes.device)[:, None]
+        positions[places] = start[drawn] + choose(degree[drawn], count, draws(key, nodes[drawn]), replace=replace)
+    if excluded is not None:
+        positions += torch.searchsorted(gaps(excluded), positions, right=True)
+    return offsets, positions
+
+
+def sizes(degree: Tensor, count: int, replace: bool) -> Tensor:
+    """How many edges are taken of nodes that have `degree` of them, int64."""
+    if count < 0:
+        return degree
+    return degree.clamp(max=1) * count if replace else degree.clamp(max=count)
+
+
+def remaining(graph: Adjacency, nodes: Tensor, excluded: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Where the edges into each node begin, and how many there are, were those in `excluded` cut out of the array."""
+    start, end = graph.indptr.index_select(0, nodes), graph.indptr.index_select(0, nodes + 1)
+    if excluded is not None:
+        start, end = (bound - torch.searchsorted(excluded, bound) for bound in (start, end))
+    return start, end - start
+
+
+def gaps(excluded: Tensor) -> Tensor:
+    """An edge that lies at `p` without the excluded ones lies at `p` plus the number of gaps up to `p` with them."""
+    return excluded - torch.arange(excluded.numel(), device=excluded.device)
+
+
+def choose(degree: Tensor, count: int, keys: Tensor, *, replace: bool = False) -> Tensor:
+    """`count` different numbers below each `degree`, which must exceed it: every set is equally likely.
+
+    With `replace` each is any number below the degree, whatever the others are. int64 [count, nodes].
+
+    Without, it is Robert Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987), all nodes at once:
+    pick j is uniform up to `degree - count + j`, and that bound itself where the pick was taken before.
+    """
+    counters = torch.arange(count, device=degree.device)
+    highest = degree - 1 if replace else degree - count + counters[:, None]
+    picks = below(grid(counters, keys), highest + 1)
+    for j in range(1, 1 if replace else count):
+        taken = (picks[:j] == picks[j]).any(0)
+        picks[j] = torch.where(taken, highest[j], picks[j])
+    return picks
+
+
+def renumbered(nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
+    """The source nodes of a block, `nodes` first and then the new ones, and the neighbours' rows among them (int32).
+
+    A node that stands in `nodes` more than once is found at its first place, on every device.
+    """
+    unique, inverse = torch.unique(torch.cat([nodes, neighbors.to(torch.int64)]), return_inverse=True)
+    targets = nodes.numel()
+    absent = inverse.numel()
+    row = torch.full_like(unique, absent)
+    row.scatter_reduce_(0, inverse[:targets], torch.arange(targets, device=nodes.device), "amin")
+    new = unique[row == absent]
+    row[row == absent] = torch.arange(targets, targets + new.numel(), device=nodes.device)
+    return torch.cat([nodes, new]), row[inverse[targets:]].to(torch.int32)

@@ -1,0 +1,32 @@
+"""What a task starts with: the one argument of a workload's `main`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from clusterctl.runs.events import Events
+from clusterctl.runs.place import Place
+from clusterctl.runs.signals import StopRequest
+
+if TYPE_CHECKING:
+    from clusterctl.runs.layout import Attempt
+    from clusterctl.spec import Job, Train
+
+T = TypeVar("T", bound="Train")
+
+
+@dataclass(frozen=True)
+class Context:
+    """One rank before it has met the others. Without an attempt (under torchrun, in tests) nothing is recorded."""
+
+    job: Job
+    place: Place = field(default_factory=Place.from_environment)
+    attempt: Attempt | None = None
+    events: Events = field(default_factory=lambda: Events(None, 0))
+    stop: StopRequest = field(default_factory=StopRequest)
+
+    def train(self, kind: type[T]) -> T:
+        """The job's `[train]` table, as the class that this workload is registered with."""
+        assert isinstance(self.job.train, kind), f"{self.job.workload} is registered with another class"
+        return self.job.train
