@@ -26,7 +26,7 @@ from clusterctl.training.progress import Fold
 class Doubling:
     """Learns y = 2 x on the seeds' numbers, and notes how it is called."""
 
-    unit = "nodes"
+    unit, classes = "nodes", 2
     seeds: Tensor = field(default_factory=lambda: torch.arange(10))
     model: nn.Module = field(default_factory=lambda: nn.Linear(1, 1, bias=False))
     calls: list[tuple[str, bool]] = field(default_factory=list)

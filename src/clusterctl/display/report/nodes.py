@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.stragglers import stragglers
-from clusterctl.display.plain import number
 from clusterctl.display.report.charts import line_chart
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.display.report.sections import section, since
+from clusterctl.runs.vocabulary import number
 
 if TYPE_CHECKING:
     from clusterctl.display.report.post_mortem import PostMortem

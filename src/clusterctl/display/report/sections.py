@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from clusterctl.display.monitor.training import chosen_curves
-from clusterctl.display.plain import duration, number, share
+from clusterctl.display.axis import robust
+from clusterctl.display.curves import drawn_curves
+from clusterctl.display.plain import duration, share
 from clusterctl.display.report.charts import Piece, Row, line_chart, shares, waterfall
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.display.units import compact
 from clusterctl.observe.use import stage_seconds
 from clusterctl.runs.stages import Stage
+from clusterctl.runs.vocabulary import KNOWN, Role, counted_examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,11 +35,11 @@ def summary(told: PostMortem) -> Markup:
     """How the run stands or ended, and its numbers."""
     status, metrics, use = told.status, told.status.metrics, told.use
     resources = f"{use.nodes} x {use.tasks_per_node}" + (f", {use.gpus_per_node} GPUs a node" * bool(use.gpus_per_node))
-    accuracy = [(f"{name} accuracy", number(metrics.get(f"{name}_accuracy"))) for name in ("test", "val")]
+    results = [metric for metric in KNOWN.values() if metric.role is Role.RESULT]
+    changing = [metric for metric in KNOWN.values() if metric.role is Role.CURVE]
     facts = (
-        *accuracy,
-        ("accuracy", number(metrics.get("accuracy"))),
-        ("loss", number(metrics.get("loss"))),
+        *((metric.label, metric.text(metrics.get(metric.name))) for metric in (*results, *changing)),
+        ("tested on", counted_examples(metrics)),
         ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
         ("step", share(metrics.get("step"), metrics.get("steps"))),
         ("nodes x tasks", resources),
@@ -126,20 +128,19 @@ def phases(told: PostMortem) -> Markup:
 def curves(told: PostMortem) -> Markup:
     """A chart for every number over the steps, with the band of what is summed up in a point."""
     figures = []
-    for titled in chosen_curves(told.history)[:24]:
-        points = titled.curve.points()
+    for drawn in drawn_curves(told.history)[:24]:
+        points = drawn.curve.points()
         if not points:
             continue
-        over_time = titled.curve is told.history.step_seconds
-        marks = [] if over_time else told.history.restarts
-        x_text = since(points[0].x) if over_time else (lambda x: f"step {x:.0f}")
-        last = compact(titled.curve.last) if titled.curve.last is not None else "-"
-        broken = f", no number {titled.curve.broken} times" if titled.curve.broken else ""
+        marks = [] if drawn.over_time else told.history.restarts
+        x_text = since(points[0].x) if drawn.over_time else (lambda x: f"step {x:.0f}")
+        last = compact(drawn.curve.last) if drawn.curve.last is not None else "-"
+        broken = f", no number {drawn.curve.broken} times" if drawn.curve.broken else ""
         figures.append(
             tag(
                 "figure",
-                tag("figcaption", titled.title, tag("span", f"  last {last}{broken}")),
-                line_chart(points, titled.title, marks=marks, x_text=x_text),
+                tag("figcaption", drawn.title, tag("span", f"  last {last}{broken}")),
+                line_chart(points, drawn.title, bounds=robust(points), marks=marks, x_text=x_text),
             )
         )
     notes = [tag("p", "Dashed lines: a restart went on from there.", class_="faint")] if told.history.restarts else []
