@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.cells import cell_len
 from rich.text import Text
 
+from clusterctl.diagnosis.learning import not_learning
 from clusterctl.display.plain import duration, plain, share
 from clusterctl.display.units import bar
 from clusterctl.observe.pace import progress, seconds_left
@@ -88,12 +89,15 @@ def runs_table(statuses: Sequence[Status], now: float, width: int | None, rows: 
 
 
 def note(status: Status) -> str:
-    """What else there is to say: that it is being cancelled, why it waits, how it failed."""
+    """What else there is to say: that it is being cancelled, why it waits, how it failed, why it does not learn."""
     if status.cancelling:
         return "being cancelled"
     if status.reason:
         return plain(status.reason)
-    return f"exit code {status.exit_code}" if status.stage is Stage.FAILED and status.exit_code else ""
+    if status.stage is Stage.FAILED and status.exit_code:
+        return f"exit code {status.exit_code}"
+    lesson = not_learning(status.attempt.course if status.attempt else None)
+    return lesson.note if lesson else ""
 
 
 def _fitting(filled: list[Column], widths: dict[Column, int], width: int | None) -> list[Column]:

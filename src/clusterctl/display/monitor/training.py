@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from clusterctl.diagnosis.learning import not_learning
 from clusterctl.display.braille import chart
 from clusterctl.display.curves import drawn_curves
 from clusterctl.display.monitor.lines import beside, fitted
@@ -60,10 +61,9 @@ def _facts(selected: Selected, now: float, width: int) -> list[Text]:
     pace = status.attempt.pace if status.attempt and not status.stage.ended else None
     if (left := seconds_left(metrics, pace, now)) is not None:
         second.append("  left ", "dim").append(duration(left))
-    loss = selected.history.curves.get("loss")
-    if loss is not None and loss.broken and loss.first_broken is not None:
-        second.append(f"  loss is no number since step {loss.first_broken:.0f}", "bold red")
-    return [first, second] if second else [first]
+    lesson = not_learning(status.attempt.course if status.attempt else None)
+    third = Text(lesson.text, "bold red") if lesson else Text()
+    return [line for line in (first, second, third) if line]
 
 
 def _row(curves: list[DrawnCurve], first: int, width: int, height: int) -> Text:

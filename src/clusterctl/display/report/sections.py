@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from clusterctl.diagnosis.learning import not_learning
 from clusterctl.display.axis import robust
 from clusterctl.display.curves import drawn_curves
 from clusterctl.display.plain import duration, share
@@ -52,6 +53,7 @@ def summary(told: PostMortem) -> Markup:
     )
     cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text]
     eventful = status.stage is not Stage.FINISHED or status.attempts > 1
+    lesson = not_learning(status.attempt.course if status.attempt else None)
     verdict = status.stage.value if status.sure else f"{status.stage}?"
     style = "good" if status.stage is Stage.FINISHED else "bad" if status.stage.ended else "waits"
     code = f", exit code {status.exit_code}" if status.exit_code else ""
@@ -61,6 +63,7 @@ def summary(told: PostMortem) -> Markup:
         [
             tag("p", tag("span", verdict, class_=f"stage {style}"), code, tag("span", when + until, class_="faint")),
             tag("dl", join(cells), class_="facts"),
+            tag("p", lesson.text[:1].upper() + lesson.text[1:], class_="waits") if lesson else Markup(),
             section("Why", tag("pre", "\n".join(told.findings))) if told.findings and eventful else Markup(),
         ]
     )
