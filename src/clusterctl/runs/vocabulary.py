@@ -104,6 +104,7 @@ KNOWN = {
         Metric("seconds", "seconds a step", _PART, _LOWER, "s"),
         *(Metric(part, part, _PART, _LOWER, "s") for part in STEP_PARTS),
         Metric("evaluation_seconds", "seconds an evaluation", _PART, _LOWER, "s"),
+        Metric("checkpoint_seconds", "seconds a checkpoint", _PART, _LOWER, "s"),
     )
 }
 """The metrics that the training writes, and those that a program may log under the same meaning."""

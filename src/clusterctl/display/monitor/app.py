@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
     from textual.events import Click, Resize
+    from textual.geometry import Size
 
     from clusterctl.display.monitor.actions import Actions
     from clusterctl.observe.overview import Overview
@@ -80,12 +81,12 @@ class Monitor(App[None]):
         yield Static(Text(_KEYS, "dim"), id="keys")
 
     def on_mount(self) -> None:
-        self._place()
+        self._place(self.size)
         self.look()
         self.set_interval(self._seconds, self.look)
 
-    def on_resize(self, event: Resize) -> None:  # noqa: ARG002
-        self._place()
+    def on_resize(self, event: Resize) -> None:
+        self._place(event.size)  # `self.size` is still the old one: textual calls a subclass's handler first
 
     def on_click(self, event: Click) -> None:
         """A click on a run selects it, one on another pane shows it alone."""
@@ -109,7 +110,7 @@ class Monitor(App[None]):
 
     def action_page(self, name: str) -> None:
         self._page = Pane(name) if name else None
-        self._place()
+        self._place(self.size)
         if self.view:
             self._show(replace(self.view, back=0))
         if self._page is Pane.WHY:
@@ -131,10 +132,9 @@ class Monitor(App[None]):
         self._again = True
         self.look()
 
-    def _place(self) -> None:
-        """Put every pane where the terminal's size wants it."""
-        width, height = self.size
-        regions = {region.pane: region for region in arrange(width, height, self._page)}
+    def _place(self, size: Size) -> None:
+        """Put every pane where a terminal of `size` wants it."""
+        regions = {region.pane: region for region in arrange(*size, self._page)}
         for box in self.query(PaneBox):
             region = regions.get(box.pane)
             box.display = region is not None

@@ -77,9 +77,13 @@ def _outside(points: Sequence[Point], axis: Bounds, x_of: Callable[[float], floa
     """A triangle at the end of the axis for each point beyond it, with the value as its tooltip."""
     for point in points:
         x = x_of(point.x)
-        for value, y, towards in ((point.high, _TOP, 5), (point.low, HEIGHT - _BOTTOM, -5)):
-            if value != axis.clip(value):
-                corners = f"{x - 4:.1f},{y + towards} {x + 4:.1f},{y + towards} {x:.1f},{y - towards / 2}"
+        for value, beyond, tip in (
+            (point.high, point.high > axis.high, _TOP - 3),
+            (point.low, point.low < axis.low, HEIGHT - _BOTTOM + 3),
+        ):
+            if beyond:
+                base = tip + 8 if tip < _TOP else tip - 8
+                corners = f"{x - 4:.1f},{base} {x + 4:.1f},{base} {x:.1f},{tip}"
                 yield tag("polygon", tag("title", compact(value)), points=corners, class_="outside")
 
 

@@ -147,6 +147,8 @@ def curves(told: PostMortem) -> Markup:
             )
         )
     notes = [tag("p", "Dashed lines: a restart went on from there.", class_="faint")] if told.history.restarts else []
+    if any('class="outside"' in figure for figure in figures):
+        notes.append(tag("p", "Triangles: values beyond the axis; point at one to read it.", class_="faint"))
     if told.history.sampled:
         notes.append(tag("p", "The metrics are long: the curves are drawn from a sample of them.", class_="faint"))
     return section("Curves", *([tag("div", join(figures), class_="charts")] if figures else []), *notes)
