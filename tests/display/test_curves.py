@@ -7,7 +7,7 @@ from support.taobao_run import taobao_files
 from clusterctl.display.curves import drawn_curves
 from clusterctl.display.monitor.arrange import Pane
 from clusterctl.display.monitor.frame import frame
-from clusterctl.display.monitor.panes import View
+from clusterctl.display.monitor.panes import MonitorView
 from clusterctl.display.report.page import page
 from clusterctl.display.report.post_mortem import examine
 from clusterctl.observe.history import History
@@ -25,7 +25,7 @@ def test_the_auc_is_drawn_and_the_number_of_tested_edges_is_not(fabricate) -> No
 
 def test_the_monitor_shows_the_auc(fabricate) -> None:
     run = fabricate(files=taobao_files())
-    shown = frame(View(Overview(run.path.parent).look()), 100, 30, Pane.TRAINING).plain
+    shown = frame(MonitorView(Overview(run.path.parent).look()), 100, 30, Pane.TRAINING).plain
     assert "val AUC 0.9145  test AUC 0.9112" in shown
     assert "400/400" in shown.replace(" ", "")
     assert "edges" not in shown

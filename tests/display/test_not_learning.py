@@ -10,10 +10,10 @@ from rich.console import Console
 
 from clusterctl import cli
 from clusterctl.display.monitor.frame import frame
-from clusterctl.display.monitor.panes import View
+from clusterctl.display.monitor.panes import MonitorView
 from clusterctl.display.report.page import page
 from clusterctl.display.report.post_mortem import examine
-from clusterctl.display.table import runs_table
+from clusterctl.display.runs_table import runs_table
 from clusterctl.observe.overview import Overview
 from clusterctl.observe.status import report
 from clusterctl.runs.layout import RunDir
@@ -45,7 +45,7 @@ def test_why_says_since_when_and_what_to_try(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CLUSTERCTL_RUNS", str(run.path.parent))
-    assert cli.main(["why", run.id]) == 0
+    assert cli.run(["why", run.id]) == 0
     shown = capsys.readouterr().out
     assert f"{run.id} finished" in shown
     assert SENTENCE in shown
@@ -53,7 +53,7 @@ def test_why_says_since_when_and_what_to_try(
 
 
 def test_the_monitor_and_the_report_say_it(run: RunDir) -> None:
-    view = View(Overview(run.path.parent).look())
+    view = MonitorView(Overview(run.path.parent).look())
     console = Console(width=200)
     assert SENTENCE in frame(view, console.width, 60).plain
     assert f'<p class="waits">T{SENTENCE[1:]}' in page(examine(run, run.path))

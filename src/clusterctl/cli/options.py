@@ -85,7 +85,7 @@ def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None) -
 def await_end(run: RunDir, cluster: Cluster, follow: bool, wait: bool, timeout: float | None) -> None:
     """Show or wait for the end of `run` as the flags say; raises RunFailed if it did not finish."""
     if follow:
-        from clusterctl.display.follow import show
+        from clusterctl.display.live_run import show
 
         stage = show(run, cluster)
     elif wait:

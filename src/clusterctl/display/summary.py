@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from clusterctl.display.plain import duration, plain
-from clusterctl.display.table import note
+from clusterctl.display.runs_table import note
 from clusterctl.display.why import first_cause
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import counted_examples, number, score_of

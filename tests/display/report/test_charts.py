@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.display.axis import robust
-from clusterctl.display.report.charts import HEIGHT, WIDTH, Piece, Row, _ticks, line_chart, shares, waterfall
+from clusterctl.display.report.charts import HEIGHT, WIDTH, PhasesRow, Piece, _ticks, line_chart, shares, waterfall
 from clusterctl.observe.curve import Point
 from clusterctl.runs.stages import Stage
 
@@ -60,8 +60,8 @@ def test_restarts_are_marked_where_they_lie_on_the_axis() -> None:
 
 def test_the_waterfall_has_a_row_an_attempt_and_a_piece_a_phase() -> None:
     rows = [
-        Row("attempt 0", [Piece(Stage.QUEUED, 0, 30), Piece(Stage.TRAINING, 30, 90)]),
-        Row("attempt 1", [Piece(Stage.TRAINING, 100, 200)]),
+        PhasesRow("attempt 0", [Piece(Stage.QUEUED, 0, 30), Piece(Stage.TRAINING, 30, 90)]),
+        PhasesRow("attempt 1", [Piece(Stage.TRAINING, 100, 200)]),
     ]
     svg = ElementTree.fromstring(waterfall(rows, "phases"))
     pieces = svg.findall("rect")

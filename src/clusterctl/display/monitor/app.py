@@ -18,7 +18,7 @@ from textual.binding import Binding
 from textual.widgets import Static
 
 from clusterctl.display.monitor.arrange import PAGES, Pane, arrange, is_wide
-from clusterctl.display.monitor.panes import View, headline
+from clusterctl.display.monitor.panes import MonitorView, headline
 from clusterctl.display.monitor.run_rows import first_row
 from clusterctl.display.monitor.widgets import Confirm, PaneBox
 from clusterctl.display.plain import plain, plain_lines
@@ -72,7 +72,7 @@ class Monitor(App[None]):
         self._found: dict[tuple[str, bool], tuple[str, ...]] = {}  # run's id, whether it has ended -> findings of `why`
         self._nodes_of: dict[str, tuple[float, tuple[str, ...]]] = {}  # cluster's name -> when, and its nodes
         self._headline = Text()
-        self.view: View | None = None
+        self.view: MonitorView | None = None
 
     def compose(self) -> ComposeResult:
         yield Static(id="headline")
@@ -156,13 +156,13 @@ class Monitor(App[None]):
             return
         finally:
             self._looking.release()
-        self.call_from_thread(self._looked, View(scene))
+        self.call_from_thread(self._looked, MonitorView(scene))
 
     def _troubled(self, message: str) -> None:
         self._headline = Text(plain(message), "red")
         self.query_one("#headline", Static).update(self._headline)
 
-    def _looked(self, view: View) -> None:
+    def _looked(self, view: MonitorView) -> None:
         if self._selected is None and view.selected_id is not None:
             self._selected = view.selected_id
         elif view.scene.selected is None and view.scene.statuses:  # its directory is gone
@@ -174,7 +174,7 @@ class Monitor(App[None]):
         if self._again:
             self.look()
 
-    def _show(self, view: View) -> None:
+    def _show(self, view: MonitorView) -> None:
         self.view = view
         line = headline(view, self.size.width)
         if line != self._headline:
@@ -253,7 +253,7 @@ class Monitor(App[None]):
             self.call_from_thread(self.look)
 
 
-def _asked_about(view: View | None) -> tuple[str, bool]:
+def _asked_about(view: MonitorView | None) -> tuple[str, bool]:
     """What `why` is asked about: a run, before its end and once more after it."""
     selected = view.scene.selected if view else None
     return (selected.status.record.run.id, selected.status.stage.ended) if selected else ("", False)

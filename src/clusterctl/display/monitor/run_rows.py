@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clusterctl.display.monitor.lines import fitted
+from clusterctl.display.monitor.fitting import fitted
 from clusterctl.display.plain import duration, plain, share
-from clusterctl.display.table import note
+from clusterctl.display.runs_table import note
 from clusterctl.display.units import bar
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import number, score_of

@@ -9,7 +9,7 @@ from rich.text import Text
 from clusterctl.diagnosis.learning import not_learning
 from clusterctl.display.braille import chart
 from clusterctl.display.curves import drawn_curves
-from clusterctl.display.monitor.lines import beside, fitted
+from clusterctl.display.monitor.fitting import beside, fitted
 from clusterctl.display.monitor.run_rows import stage_style
 from clusterctl.display.plain import duration, share
 from clusterctl.display.units import bar, compact

@@ -95,14 +95,14 @@ class Piece(NamedTuple):
     end: float
 
 
-class Row(NamedTuple):
+class PhasesRow(NamedTuple):
     """One line of the waterfall."""
 
     name: str
     pieces: Sequence[Piece]
 
 
-def waterfall(rows: Sequence[Row], label: str) -> Markup:
+def waterfall(rows: Sequence[PhasesRow], label: str) -> Markup:
     """One line an attempt, its phases in their colours along a common axis of time."""
     width, left = 2 * WIDTH, 90
     start = min(piece.start for row in rows for piece in row.pieces)

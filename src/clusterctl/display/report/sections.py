@@ -9,7 +9,7 @@ from clusterctl.diagnosis.learning import not_learning
 from clusterctl.display.axis import robust
 from clusterctl.display.curves import drawn_curves
 from clusterctl.display.plain import duration, share
-from clusterctl.display.report.charts import Piece, Row, line_chart, shares, waterfall
+from clusterctl.display.report.charts import PhasesRow, Piece, line_chart, shares, waterfall
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.display.units import compact
 from clusterctl.observe.use import stage_seconds
@@ -110,9 +110,8 @@ def phases(told: PostMortem) -> Markup:
             continue
         waited = max(0.0, spans[0].start - before)
         queued = [Piece(Stage.QUEUED, before, spans[0].start)] if waited else []
-        rows.append(
-            Row(f"attempt {timeline.number}", [*queued, *(Piece(s.stage, s.start, s.end or s.start) for s in spans)])
-        )
+        pieces = (Piece(span.stage, span.start, span.end or span.start) for span in spans)
+        rows.append(PhasesRow(f"attempt {timeline.number}", [*queued, *pieces]))
         totals[Stage.QUEUED] = totals.get(Stage.QUEUED, 0.0) + waited
         for stage, seconds in stage_seconds(timeline, told.as_of).items():
             totals[stage] = totals.get(stage, 0.0) + seconds
@@ -170,7 +169,7 @@ def _happenings(told: PostMortem) -> Markup:
     return join([more, tag("div", tag("table", tag("tbody", join(rows))), class_="scroll")])
 
 
-def _merged(rows: list[Row]) -> list[Row]:
+def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
     """Pieces too short to be seen go into the one before: a page of epochs is not a megabyte."""
     start = min(piece.start for row in rows for piece in row.pieces)
     least = _WORTH_A_PIECE * (max(piece.end for row in rows for piece in row.pieces) - start)
@@ -182,7 +181,7 @@ def _merged(rows: list[Row]) -> list[Row]:
                 pieces[-1] = pieces[-1]._replace(end=piece.end)
             else:
                 pieces.append(piece)
-        merged.append(Row(row.name, pieces))
+        merged.append(PhasesRow(row.name, pieces))
     return merged
 
 

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from clusterctl.display import terminal
 from clusterctl.display.plain import share
+from clusterctl.display.runs_table import note
 from clusterctl.display.summary import show_end, show_next
-from clusterctl.display.table import note
 from clusterctl.observe.attempt import numbers_of
 from clusterctl.observe.follow import REAL, World, watch
 from clusterctl.observe.lines import Growing

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from clusterctl.display.report.post_mortem import PostMortem
 
 
-def nodes(told: PostMortem) -> Markup:
+def machines(told: PostMortem) -> Markup:
     """GPU, CPU and memory of every node over the time, and how its ranks went."""
     figures = []
     for node in list(told.history.nodes.values())[:32]:
