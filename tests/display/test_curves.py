@@ -37,7 +37,8 @@ def test_the_report_shows_the_auc_and_what_is_possible(fabricate) -> None:
     text = page(examine(run, run.path))
     for name, value in (("test AUC", "0.9112"), ("best possible AUC", "0.9344"), ("tested on", "16691 edges")):
         assert f"<dt>{name}</dt><dd>{value}</dd>" in text
-    assert "<figcaption>val AUC" in text
+    assert "<figcaption>val AUC<span>  last 0.9145, best 0.9145</span>" in text
+    assert "<figcaption>loss<span>  last 0.3003, best 0.3001</span>" in text
     assert text.count('class="outside"') >= 1
     assert "Triangles: values beyond the axis" in text
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.display.plain import plain
-from clusterctl.runs.vocabulary import KNOWN, Metric, Role, metric_of
+from clusterctl.runs.vocabulary import KNOWN, Better, Metric, Role, metric_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,15 @@ class DrawnCurve:
 
     title: str
     curve: Curve
+    better: Better = Better.NEITHER
     over_time: bool = False
+
+    @property
+    def best(self) -> float | None:
+        """The best value; None where no direction is better."""
+        values = [value for point in self.curve.points() for value in (point.low, point.high)]
+        chosen = {Better.HIGHER: max, Better.LOWER: min}.get(self.better)
+        return chosen(values) if chosen and values else None
 
 
 def drawn_curves(history: History) -> list[DrawnCurve]:
@@ -33,7 +41,7 @@ def drawn_curves(history: History) -> list[DrawnCurve]:
     others = [metric for metric in curves if metric.name not in KNOWN]
 
     def drawn(chosen: Sequence[Metric]) -> list[DrawnCurve]:
-        return [DrawnCurve(plain(metric.label), history.curves[metric.name]) for metric in chosen]
+        return [DrawnCurve(plain(metric.label), history.curves[metric.name], metric.better) for metric in chosen]
 
     times = [DrawnCurve("seconds a step, all ranks", history.step_seconds, over_time=True)]
     return [*drawn([*known, *rates[:1]]), *(times if history.step_seconds.points() else []), *drawn(others)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ _WORDS_OF_HIGHER = frozenset({"acc", "accuracy", "auc", "ap", "f1", "hits", "mrr
 _WORDS_OF_LOWER = frozenset({"error", "loss", "mae", "mse", "perplexity", "rmse", "seconds"})
 
 
+@lru_cache(1024)
 def metric_of(name: str) -> Metric:
     """The metric of that name. An unknown one is a curve, or a rate if it is `..._per_second`."""
     if known := KNOWN.get(name):

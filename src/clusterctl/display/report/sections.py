@@ -137,11 +137,12 @@ def curves(told: PostMortem) -> Markup:
         marks = [] if drawn.over_time else told.history.restarts
         x_text = since(points[0].x) if drawn.over_time else (lambda x: f"step {x:.0f}")
         last = compact(drawn.curve.last) if drawn.curve.last is not None else "-"
+        best = f", best {compact(drawn.best)}" if drawn.best is not None else ""
         broken = f", no number {drawn.curve.broken} times" if drawn.curve.broken else ""
         figures.append(
             tag(
                 "figure",
-                tag("figcaption", drawn.title, tag("span", f"  last {last}{broken}")),
+                tag("figcaption", drawn.title, tag("span", f"  last {last}{best}{broken}")),
                 line_chart(points, drawn.title, bounds=robust(points), marks=marks, x_text=x_text),
             )
         )
