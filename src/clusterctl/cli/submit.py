@@ -141,7 +141,7 @@ def _check_container(resolved: Resolved, slurm: Slurm) -> None:
 
         plan = planned(resolved)
         if plan.view and plan.view.image != resolved.job.container.image:
-            from clusterctl.display.build_bar import shown
+            from clusterctl.display.build_progress import shown
 
             with shown(verbose=False) as progress:
                 fetch_image(plan, resolved, progress)
