@@ -80,7 +80,7 @@ def build(
     from clusterctl.containers.build import BuildRequest
     from clusterctl.containers.build import build as build_image
     from clusterctl.containers.engine import find_engine
-    from clusterctl.display.progress import shown
+    from clusterctl.display.build_progress import shown
     from clusterctl.launch.git import git_state
 
     began = time.monotonic()
@@ -134,7 +134,7 @@ def import_(
         _show_made(there, f"there since {time.strftime('%F %R', time.localtime(there.path.stat().st_mtime))}")
         return
     from clusterctl.containers.importing import import_file, import_reference  # with what it needs to import: 0.1 s
-    from clusterctl.display.progress import shown
+    from clusterctl.display.build_progress import shown
 
     with shown(verbose=verbose) as progress:
         if is_file:

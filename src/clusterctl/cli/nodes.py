@@ -54,13 +54,12 @@ def _show_all(cluster: Cluster, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(to_json(cluster, inventory), indent=1))
         return
-    from clusterctl.display import nodes as tables
-    from clusterctl.display import terminal
+    from clusterctl.display import capacity, terminal
 
     console = terminal.data()
-    tables.show_partitions(console, inventory)
+    capacity.show_partitions(console, inventory)
     console.print()
-    tables.show_nodes(console, inventory.nodes.values())
+    capacity.show_nodes(console, inventory.nodes.values())
 
 
 def _show_where(resolved: Resolved, output: str) -> None:
@@ -81,12 +80,11 @@ def _show_where(resolved: Resolved, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(_where_json(resolved, rooms, answer), indent=1))
         return
-    from clusterctl.display import nodes as tables
-    from clusterctl.display import terminal
+    from clusterctl.display import capacity, terminal
     from clusterctl.display.plain import plain_lines
 
     console = terminal.data()
-    tables.show_room(console, rooms)
+    capacity.show_room(console, rooms)
     console.print()
     click.echo(plain_lines(_verdict(answer)))
 

@@ -87,7 +87,7 @@ def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None) -
 def await_end(run: RunDir, cluster: Cluster, follow: bool, wait: bool, timeout: float | None) -> None:
     """Show or wait for the end of `run` as the flags say; raises RunFailed if it did not finish."""
     if follow:
-        from clusterctl.display.follow import show
+        from clusterctl.display.live_run import show
 
         stage = show(run, cluster)
     elif wait:
@@ -142,7 +142,7 @@ def bring_image(resolved: Resolved) -> None:
 
     plan = planned(resolved)
     if needs_image(plan, resolved):
-        from clusterctl.display.progress import shown
+        from clusterctl.display.build_progress import shown
 
         with shown(verbose=False) as progress:
             fetch_image(plan, resolved, progress)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.failure import explain_attempt
 from clusterctl.diagnosis.findings import CERTAIN, LIKELY, UNSURE, Findings, Past
+from clusterctl.diagnosis.learning import not_learning
 from clusterctl.diagnosis.next_steps import commands
 from clusterctl.diagnosis.running import explain_running
 from clusterctl.diagnosis.signatures import Cause, Level, signature
@@ -32,6 +33,8 @@ def explain(trace: Trace) -> Findings:
         found = explain_attempt(trace.attempts[-1], trace) if trace.attempts else _never_began(trace)
     else:
         found = explain_running(trace)
+    if lesson := not_learning(status.attempt.course if status.attempt else None):
+        found = replace(found, facts=(*found.facts, lesson.text), hint=found.hint or lesson.hint)
     unknown = [*trace.unknown, *found.unknown]
     if not status.sure:
         unknown.append("what Slurm says of the job: it was not asked, or did not answer")

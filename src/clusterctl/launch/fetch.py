@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from clusterctl.config import Resolved
-    from clusterctl.containers.progress import Progress
+    from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.plan import Plan
 
 
@@ -16,7 +16,7 @@ def needs_image(plan: Plan, resolved: Resolved) -> bool:
     return plan.view is not None and plan.view.image != resolved.job.container.image
 
 
-def fetch_image(plan: Plan, resolved: Resolved, progress: Progress) -> None:
+def fetch_image(plan: Plan, resolved: Resolved, progress: ProgressListener) -> None:
     """Import that image; of several submits at a time one does, the others wait. Raises ImageError."""
     from clusterctl.containers.importing import import_reference
 

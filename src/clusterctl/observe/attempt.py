@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.observe.course import Course, read_course
 from clusterctl.observe.lines import last_lines, newest_first
 from clusterctl.observe.pace import Pace, pace_of
 from clusterctl.observe.telemetry import gpu_utilisation, latest_samples
@@ -42,6 +43,7 @@ class AttemptEvidence:
     metrics: dict[str, Number] = field(default_factory=dict)
     pace: Pace | None = None
     gpu: float | None = None  # utilisation of its GPUs now, in percent, their mean
+    course: Course | None = None  # of the loss, unless the training clearly learns
 
 
 @dataclass(frozen=True)
@@ -86,11 +88,13 @@ def read_evidence(record: Record) -> Evidence:
     if attempts:
         over = attempts[-1].exit_code is not None
         lines = last_lines(folders[-1].metrics, _TAIL_OF_ENDED_BYTES if over else _TAIL_BYTES)
+        numbers = newest_numbers(lines)
         attempts[-1] = replace(
             attempts[-1],
             stage=_read_stage(folders[-1]),
             hung=folders[-1].hang_json.exists(),
-            metrics=newest_numbers(lines),
+            metrics=numbers,
+            course=read_course([folder.metrics for folder in folders], lines, numbers),
             pace=None if over else pace_of(lines),
             gpu=None if over else gpu_utilisation(latest_samples(folders[-1])),
         )

@@ -53,7 +53,7 @@ def fit(
     best = Best(learner.flat.values, train.patience, learner.tables)
     parts = learner.parts() | {"best": best}
     checkpoints = checkpoints or Checkpoints(task, train)
-    log = TrainingLog(task, train, plan.steps, objective.unit, fold, checkpoints.metrics)
+    log = TrainingLog(task, train, plan.steps, objective, fold, checkpoints.metrics)
     position = checkpoints.restore(parts, fold.number if fold else 1)
     if position.epoch > train.epochs:  # resumed with fewer epochs
         position = position._replace(epoch=train.epochs, seeds=plan.seeds.numel())

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from clusterctl import __version__
 from clusterctl.display.report import origins, sections
+from clusterctl.display.report.machines import machines
 from clusterctl.display.report.markup import Markup, join, tag
-from clusterctl.display.report.nodes import nodes
 
 if TYPE_CHECKING:
     from clusterctl.display.report.post_mortem import PostMortem
@@ -37,7 +37,7 @@ def page(told: PostMortem) -> str:
             sections.curves(told),
             sections.advice(told),
             sections.phases(told),
-            nodes(told),
+            machines(told),
             origins.environment(told),
             origins.configuration(told),
             origins.logs(told),

@@ -9,14 +9,14 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColum
 from rich.text import Text
 
 from clusterctl.display import terminal
-from clusterctl.display.plain import number, share
+from clusterctl.display.plain import share
+from clusterctl.display.runs_table import note
 from clusterctl.display.summary import show_end, show_next
-from clusterctl.display.table import note
 from clusterctl.observe.attempt import numbers_of
 from clusterctl.observe.follow import REAL_SOURCES, Sources, watch
 from clusterctl.observe.lines import Growing
 from clusterctl.runs.files import parse_record
-from clusterctl.runs.metrics import score_of
+from clusterctl.runs.vocabulary import number, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from clusterctl.display.follow import show
+from clusterctl.display.live_run import show
 from clusterctl.observe.follow import Sources
 from clusterctl.runs.files import Lines, write_json
 from clusterctl.runs.layout import RunDir
