@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from clusterctl.training.graph_classification import GraphClassification
-from clusterctl.training.link_prediction import LinkPrediction
-from clusterctl.training.node_classification import NodeClassification
 from torch import Tensor, nn
 
 import clusterctl
@@ -24,7 +21,10 @@ from clusterctl.spec import LoopTrain
 from clusterctl.task.task import Task
 from clusterctl.training.auc import Auc
 from clusterctl.training.epoch_plan import Batch
+from clusterctl.training.graph_objective import GraphClassification
+from clusterctl.training.link_objective import LinkPrediction
 from clusterctl.training.loop import fit
+from clusterctl.training.node_objective import NodeClassification
 from clusterctl.training.objective import Accuracy, Score
 from clusterctl.training.training_log import Fold
 
