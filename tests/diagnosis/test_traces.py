@@ -6,9 +6,12 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 
-from clusterctl.diagnosis.diagnose import explain
-from clusterctl.diagnosis.trace_of import status_of
+from clusterctl.diagnosis.diagnose import judge
 from clusterctl.diagnosis.traces import gather
+from clusterctl.observe.attempt import read_evidence
+from clusterctl.observe.run_record import read_record
+from clusterctl.observe.stage import Status
+from clusterctl.observe.stage import judge as judge_stage
 from clusterctl.runs.heartbeats import Beat
 from clusterctl.runs.layout import RunDir
 
@@ -33,6 +36,11 @@ FILES = {
 }  # fmt: skip
 
 
+def status_of(run: RunDir) -> Status:
+    """By its files alone."""
+    return judge_stage(read_evidence(read_record(run)), 99.0)
+
+
 def test_everything_that_ranks_and_slurm_left_is_gathered(fabricate: Fabricate) -> None:
     trace = gather(status_of(fabricate(files=FILES)), clock=lambda: 99.0)
     (attempt,) = trace.attempts
@@ -54,7 +62,7 @@ def test_a_log_that_is_not_there_is_named_as_unknown(fabricate: Fabricate) -> No
     files = {name: content for name, content in FILES.items() if "host.log" not in name}
     trace = gather(status_of(fabricate(files=files)))
     assert trace.unknown == ("0/host.log: there is no such file",)
-    assert explain(trace).unknown[0] == trace.unknown[0]
+    assert judge(trace).unknown[0] == trace.unknown[0]
 
 
 def test_of_a_long_log_both_ends_are_read_as_srun_names_the_first_to_die_before_a_thousand_others(

@@ -30,7 +30,7 @@ from clusterctl.launch.snapshot import take_snapshot
 from clusterctl.launch.step import start_host_step
 from clusterctl.launch.warm import check_fits, image_stamp, warmed
 from clusterctl.runs.files import make_private, write_json, write_text
-from clusterctl.runs.layout import RunDir
+from clusterctl.runs.layout import RUN_FORMAT, RunDir
 from clusterctl.spec import to_record
 from clusterctl.spec.values import slurm_time
 
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from clusterctl.config import Resolved
     from clusterctl.slurm.allocation import Allocation
-
-RUN_SCHEMA_VERSION = 1
 
 
 def planned(resolved: Resolved, allocation: Allocation | None = None) -> Plan:
@@ -163,7 +161,7 @@ def _reason(error: OSError) -> str:
 
 def _record(run: RunDir, resolved: Resolved, git: Any) -> dict[str, Any]:
     return {
-        "schema_version": RUN_SCHEMA_VERSION,
+        "schema_version": RUN_FORMAT,
         "id": run.id,
         "created": time.time(),
         "job": to_record(resolved.secrets.hide_in(resolved.job)),

@@ -11,8 +11,8 @@ import click
 from clusterctl.cli.options import cluster_option, runs_named
 from clusterctl.errors import NotFoundError, SlurmError, UsageError
 from clusterctl.launch.attach import attach_command
+from clusterctl.observe.rank_events import beginning
 from clusterctl.observe.status import report
-from clusterctl.runs.files import read_lines
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def _began(attempt: Attempt, rank: int, status: Status) -> dict[str, Any]:
     tasks = status.record.job.resources.nodes * status.record.tasks_per_node
     if rank >= tasks:
         raise UsageError(f"no rank {rank}: the run has {tasks}", f"one of 0 to {tasks - 1}")
-    for event in read_lines(ranks[rank]) if rank in ranks else ():
-        node = event.get("node") or event.get("host")
-        if event.get("event") == "began" and isinstance(node, str) and type(event.get("pid")) is int:
-            return {"node": node, "pid": event["pid"]}
+    began = beginning(ranks[rank]) if rank in ranks else None
+    if began and began.node and began.pid is not None:
+        return {"node": began.node, "pid": began.pid}
     raise NotFoundError(f"rank {rank} has not begun yet", f"clusterctl status {status.record.run.id}")

@@ -100,11 +100,10 @@ def await_end(run: RunDir, cluster: Cluster, follow: bool, wait: bool, timeout: 
 
 
 def _cause(run: RunDir) -> str:
-    """The first cause in a few words, if the files tell it."""
-    from clusterctl.diagnosis.trace_of import status_of
-    from clusterctl.display.why import first_cause
+    """The first cause in one line."""
+    from clusterctl.diagnosis.diagnose import diagnose
 
-    return f": {first_cause(status_of(run))}"
+    return f": {diagnose(run).headline}"
 
 
 def runs_named(names: tuple[str, ...], cluster: str | None) -> list[RunDir]:

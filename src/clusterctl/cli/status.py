@@ -166,6 +166,6 @@ def _seconds(age: str | None) -> float | None:
 def _point_to_why(newest: Status) -> None:
     """Of the first run shown, the cause of its failure, as that is what one wants to know next."""
     if newest.stage in (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST):
-        from clusterctl.display.why import first_cause
+        from clusterctl.display.explanation import first_cause
 
         click.echo(f"{newest.stage}: {first_cause(newest)}\nnext: clusterctl why {newest.record.run.id}", err=True)

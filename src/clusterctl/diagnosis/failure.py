@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.endings import Death, Ending, deaths, job_ending, lost_nodes
-from clusterctl.diagnosis.findings import CERTAIN, LIKELY, UNSURE, Consequence, Findings
+from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Finding
 from clusterctl.diagnosis.signatures import Cause, Level, Signature, python_error, signature
 from clusterctl.diagnosis.standstill import hang, outside_collectives
 from clusterctl.runs.requests import EXIT_RESTART
@@ -54,7 +54,7 @@ class Candidate:
         return self.signature.cause is not Cause.USER or self.traceback != ""
 
 
-def explain_attempt(attempt: AttemptTrace, trace: Trace) -> Findings:
+def explain_attempt(attempt: AttemptTrace, trace: Trace) -> Finding:
     """The first cause of the end of `attempt`, and what followed from it."""
     told, silent = candidates(attempt), _silent(attempt)
     ending = _ending(attempt, trace)
@@ -65,7 +65,7 @@ def explain_attempt(attempt: AttemptTrace, trace: Trace) -> Findings:
         found = _ended_from_outside(attempt, ending)
     elif attempt.disk_full and not (first and first.primary and first.says_why):
         words = "the disk of the run directory was full when it ended, and what its ranks had to say may be lost"
-        found = Findings(Cause.DISK, words, LIKELY)
+        found = Finding(Cause.DISK, words, LIKELY)
     elif first and (first.primary or not silent):
         found = _told_by(first, told)
     elif silent:
@@ -175,7 +175,7 @@ def _came_before(first: Candidate | None, moment: float | None) -> bool:
     return first is not None and first.primary and moment is not None and first.time is not None and first.time < moment
 
 
-def _told_by(first: Candidate, told: Iterable[Candidate]) -> Findings:
+def _told_by(first: Candidate, told: Iterable[Candidate]) -> Finding:
     rivals = [
         other
         for other in told
@@ -195,7 +195,7 @@ def _told_by(first: Candidate, told: Iterable[Candidate]) -> Findings:
     certain = first.primary and not close
     if not first.primary:
         facts.append("every rank names another one's end, and none its own: the cause lies between them")
-    return Findings(
+    return Finding(
         first.signature.cause,
         first.words,
         CERTAIN if certain else LIKELY,
@@ -263,11 +263,11 @@ def _cancelled_by(trace: Trace) -> str:
     return f"cancelled by scancel, by the user with number {uid}" if uid else "cancelled by scancel, not by clusterctl"
 
 
-def _ended_from_outside(attempt: AttemptTrace, ending: Ending) -> Findings:
+def _ended_from_outside(attempt: AttemptTrace, ending: Ending) -> Finding:
     facts = []
     if ending.cause is Cause.TIME and attempt.start and attempt.end:
         facts += _standing_before_the_end(attempt)
-    return Findings(
+    return Finding(
         ending.cause,
         ending.words,
         CERTAIN if ending.certain else LIKELY,
@@ -292,32 +292,32 @@ def _silent(attempt: AttemptTrace) -> list[RankTrace]:
     return [rank for rank in attempt.ranks if rank.began and rank.exit_code is None and rank.raised is None]
 
 
-def _died_silently(attempt: AttemptTrace, silent: list[RankTrace]) -> Findings:
+def _died_silently(attempt: AttemptTrace, silent: list[RankTrace]) -> Finding:
     """A process that is killed by the kernel or with its node writes nothing."""
     nodes = {rank.node for rank in attempt.ranks if rank.node}
     gone = [node for node in sorted(nodes) if all(rank in silent for rank in attempt.ranks if rank.node == node)]
     if len(nodes) > 1 and gone and len(gone) < len(nodes):
         words = f"nothing tells of the end of any rank on {', '.join(gone)}: the node was lost"
-        return Findings(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=gone[0])
+        return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=gone[0])
     if attempt.signal == "LOST":
         words = f"srun ended without a word on {_ranks([rank.rank for rank in silent])}: a node was lost"
-        return Findings(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
+        return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
     words = "ended without a word: killed from outside, or by the kernel"
-    return Findings(Cause.KILLED, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
+    return Finding(Cause.KILLED, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
 
 
-def _unexplained(attempt: AttemptTrace) -> Findings:
+def _unexplained(attempt: AttemptTrace) -> Finding:
     for line in attempt.lines:
         if (known := signature(line)) and known.level is Level.PRIMARY:
-            return Findings(known.cause, known.words or line.strip(), CERTAIN)
+            return Finding(known.cause, known.words or line.strip(), CERTAIN)
     if attempt.exit_code is None:
-        return Findings(Cause.UNKNOWN, "its batch script ended without a word", UNSURE)
+        return Finding(Cause.UNKNOWN, "its batch script ended without a word", UNSURE)
     if not any(rank.began for rank in attempt.ranks):
-        return Findings(Cause.LAUNCH, f"no rank ever began: srun ended with {attempt.exit_code}", LIKELY)
-    return Findings(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank says why", UNSURE)
+        return Finding(Cause.LAUNCH, f"no rank ever began: srun ended with {attempt.exit_code}", LIKELY)
+    return Finding(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank says why", UNSURE)
 
 
-def _consequences(attempt: AttemptTrace, told: list[Candidate], found: Findings) -> tuple[Consequence, ...]:
+def _consequences(attempt: AttemptTrace, told: list[Candidate], found: Finding) -> tuple[Consequence, ...]:
     """What the other ranks told, or that they were ended."""
     by_rank = {candidate.rank: candidate for candidate in told}
     listed = []

@@ -12,14 +12,14 @@ from clusterctl.spec.values import slurm_time
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.diagnosis.findings import Findings
+    from clusterctl.diagnosis.finding import Finding
     from clusterctl.diagnosis.traces import Trace
 
 _SHOWN = {"--follow", "--wait", "--hold"}  # how a submission was watched is no part of what to submit
 _SIZE = re.compile(r"([0-9]+)([KMGT]?B?)")
 
 
-def commands(trace: Trace, found: Findings) -> tuple[str, ...]:
+def commands(trace: Trace, found: Finding) -> tuple[str, ...]:
     """The commands that make sense now, the most useful first, each ready to be typed."""
     run = trace.status.record.run.id
     rank = f" --rank {found.rank}" if found.rank is not None else ""
@@ -72,7 +72,8 @@ def _settings(changes: Iterable[str]) -> list[str]:
 
 def _again(trace: Trace, *changes: str) -> str:
     """The submission as it was typed, with `changes`; by the job's name where it was typed with a secret."""
-    words = list(trace.typed) if trace.typed[:1] == ("submit",) else []
+    typed = trace.status.record.argv
+    words = list(typed) if typed[:1] == ("submit",) else []
     if not words or any("***" in word for word in words):
         words = ["submit", trace.status.record.job.name, "--cluster", trace.status.record.cluster.name]
     kept = [word for word in words if word not in _SHOWN]
@@ -82,7 +83,7 @@ def _again(trace: Trace, *changes: str) -> str:
     return shlex.join(["clusterctl", *kept, *_settings(changes)])
 
 
-def _less_memory(trace: Trace, found: Findings) -> list[str]:
+def _less_memory(trace: Trace, found: Finding) -> list[str]:
     """Twice the memory of the host where its amount is known, half the batch on a GPU."""
     job = trace.status.record.job
     size = _SIZE.fullmatch(job.resources.memory or "")

@@ -12,10 +12,9 @@ from clusterctl.display import terminal
 from clusterctl.display.plain import number, share
 from clusterctl.display.summary import show_end, show_next
 from clusterctl.display.table import note
-from clusterctl.observe.attempt import numbers_of
 from clusterctl.observe.follow import REAL, World, watch
 from clusterctl.observe.lines import Growing
-from clusterctl.runs.files import parse_record
+from clusterctl.observe.measurements import measurements_in
 from clusterctl.runs.metrics import score_of
 
 if TYPE_CHECKING:
@@ -23,8 +22,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from clusterctl.observe.attempt import AttemptEvidence, Number
+    from clusterctl.observe.attempt import AttemptEvidence
     from clusterctl.observe.stage import Status
+    from clusterctl.runs.fields import Number
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.stages import Stage
     from clusterctl.spec import Cluster
@@ -46,7 +46,7 @@ def show(run: RunDir, cluster: Cluster, console: Console | None = None, world: W
         show_next(console, f"clusterctl logs -f {run.id}", f"clusterctl status {run.id}")
         raise
     assert status is not None  # watch yields at least once
-    show_end(console, status)
+    show_end(console, status, world.slurm_of)
     return status.stage
 
 
@@ -129,8 +129,7 @@ class _PlainLines:
             if self._metrics:  # a new attempt goes through its stages again
                 self._told.clear()
             self._metrics = Growing(path)
-        records = map(parse_record, self._metrics.read())
-        return [numbers_of(record) for record in records if record]
+        return [measured.values for measured in measurements_in(self._metrics.read())]
 
 
 def _facts(metrics: Mapping[str, Number]) -> list[str]:

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+RUN_FORMAT = 1  # of the run directory, as run.json carries it: whoever changes what a reader must know raises it
+
 
 @dataclass(frozen=True)
 class Attempt:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.runs.files import read_json, write_json
+from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import RunDir
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def request_restart(attempt: Attempt, reason: str, **details: Any) -> None:
     step = details.get("step")
     progress = details.pop("progress", None)
     if progress is None:
-        progress = _is_further(step, _field(path, "step"))
+        progress = _is_further(step, _number(path, "step"))
     record = {"attempt": attempt.number, "reason": reason, "time": time.time(), "step": step}
     write_json(path, {**record, **details, "progress": bool(progress)})
 
@@ -45,19 +46,15 @@ def wait_for_request(attempt: Attempt, seconds: float = PATIENCE_SECONDS) -> boo
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         # Not exists(): NFS remembers a name's absence.
-        if path in path.parent.iterdir() and _field(path, "attempt") == attempt.number:
+        if path in path.parent.iterdir() and _number(path, "attempt") == attempt.number:
             return True
         time.sleep(_LOOK_SECONDS)
     return False
 
 
-def _field(path: Path, name: str) -> Any:
-    """A field of the request; None where there is none, or it is damaged."""
-    try:
-        record = read_json(path)
-    except (OSError, ValueError, RecursionError):
-        return None
-    return record.get(name) if isinstance(record, dict) else None
+def _number(path: Path, name: str) -> float | None:
+    """A number in the request; None where there is none, or it is damaged."""
+    return read_fields(path).number(name)
 
 
 def _is_further(step: Any, last: Any) -> bool:

@@ -87,7 +87,7 @@ def _facts(selected: Selected, now: float, width: int) -> list[Text]:
         ("loss", number(metrics.get("loss"))),
         ("val", number(metrics.get("val_accuracy"))),
         ("test", number(metrics.get("test_accuracy"))),
-        ("attempt", str(status.attempt.number) if status.attempt and status.attempts > 1 else ""),
+        ("attempt", str(status.attempt.number) if status.attempt and len(status.attempts) > 1 else ""),
     )
     for name, text in named:
         if text:

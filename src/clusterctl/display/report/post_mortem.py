@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.diagnosis.efficiency import advise
-from clusterctl.observe.attempt import read_evidence
 from clusterctl.observe.history import History
 from clusterctl.observe.overview import happenings
 from clusterctl.observe.status import report
@@ -58,7 +57,7 @@ def examine(
         raise found.problems[0]
     (status,) = found.statuses
     history = History(run, _MOST_BYTES)
-    history.update(read_evidence(status.record).attempts)
+    history.update(status.attempts)
     use = use_of(status, history, found.as_of)
     return PostMortem(
         as_of=found.as_of,

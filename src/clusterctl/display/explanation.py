@@ -1,17 +1,17 @@
-"""What `clusterctl why` shows: the cause on top, then where and what followed, then what to type. Plain text."""
+"""A diagnosis as `clusterctl why` shows it: the cause on top, then what followed, then what to type. Plain text."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.diagnose import explain, headline
+from clusterctl.diagnosis.diagnose import judge
 from clusterctl.diagnosis.failure import counted
 from clusterctl.diagnosis.signatures import Cause
 from clusterctl.diagnosis.traces import gather
 from clusterctl.display.plain import plain, plain_lines
 
 if TYPE_CHECKING:
-    from clusterctl.diagnosis.findings import Findings
+    from clusterctl.diagnosis.diagnose import Diagnosis
     from clusterctl.observe.stage import Status
 
 _TITLES = {
@@ -39,43 +39,43 @@ _MOST_TRACEBACK_LINES = 30
 _LONGEST_CONSEQUENCE = 160  # echoes are long, and explain nothing
 
 
-def why_lines(status: Status, findings: Findings) -> list[str]:
+def explanation(diagnosis: Diagnosis) -> list[str]:
     """The lines for a person; each is safe for a terminal."""
-    lines = [
-        f"{status.record.run.id} {status.stage}: {_TITLES[findings.cause_class]}",
-        f"  {plain(headline(findings))}",
-    ]
+    status, (found, *others) = diagnosis.status, diagnosis.findings
+    lines = [f"{status.record.run.id} {status.stage}: {_TITLES[found.cause_class]}", f"  {plain(str(found))}"]
     where = [
-        f"attempt {findings.attempt}" if findings.attempt is not None else "",
-        findings.stage,
-        f"step {findings.step}" if findings.step is not None else "",
+        f"attempt {found.attempt}" if found.attempt is not None else "",
+        plain(found.stage),
+        f"step {found.step}" if found.step is not None else "",
     ]
     if any(where):
         lines.append(f"  {', '.join(filter(None, where))}")
-    lines += [f"  {plain(fact)}" for fact in findings.facts]
-    if findings.traceback:
-        told = plain_lines(findings.traceback).splitlines()
+    lines += [f"  {plain(fact)}" for fact in found.facts]
+    if found.traceback:
+        told = plain_lines(found.traceback).splitlines()
         cut = ["..."] if len(told) > _MOST_TRACEBACK_LINES else []
         lines += ["", *(f"    {line}" for line in [*cut, *told[-_MOST_TRACEBACK_LINES:]]), ""]
-    if findings.secondary:
-        lines += ["what followed:", *(f"  {_short(plain(line))}" for line in counted(findings.secondary))]
-    if findings.history:
+    if found.secondary:
+        lines += ["what followed:", *(f"  {_short(plain(line))}" for line in counted(found.secondary))]
+    for other in others:
+        lines += [f"also: {_TITLES[other.cause_class]}", f"  {plain(str(other))}"]
+        lines += [f"  {plain(fact)}" for fact in other.facts]
+    if diagnosis.history:
         lines += [
             "before:",
-            *(f"  attempt {past.attempt}: {past.cause_class}: {plain(past.cause)}" for past in findings.history),
+            *(f"  attempt {past.attempt}: {past.cause_class}: {plain(past.cause)}" for past in diagnosis.history),
         ]
-    if findings.unknown:
-        lines += ["not known:", *(f"  {plain(what)}" for what in findings.unknown)]
-    if findings.hint:
-        lines.append(f"hint: {plain(findings.hint)}")
+    if diagnosis.unknown:
+        lines += ["not known:", *(f"  {plain(what)}" for what in diagnosis.unknown)]
+    lines += [f"hint: {plain(hint)}" for hint in dict.fromkeys(one.hint for one in diagnosis.findings) if hint]
     return lines + [
-        f"{'next: ' if not index else '      '}{plain(line)}" for index, line in enumerate(findings.commands)
+        f"{'next: ' if not index else '      '}{plain(line)}" for index, line in enumerate(diagnosis.commands)
     ]
 
 
 def first_cause(status: Status) -> str:
-    """The first cause of a run's end in one line, as far as its files tell; safe for a terminal."""
-    return plain(headline(explain(gather(status))))
+    """The first cause of a run's end in one line, by its files alone; safe for a terminal."""
+    return plain(str(judge(gather(status)).headline))
 
 
 def _short(text: str) -> str:
