@@ -9,7 +9,7 @@ from support.busy_run import busy_files
 
 from clusterctl import cli
 from clusterctl.cli.typed import typed
-from clusterctl.errors import RunFailed
+from clusterctl.errors import ClusterctlError
 
 RUN = "cora-20260102-030405-00a1"
 
@@ -76,7 +76,7 @@ def test_a_damaged_run_alone_is_an_error(folder: Path, capsys) -> None:
 def test_a_command_types_another_in_a_users_words(folder: Path) -> None:
     (line,) = [line for line in typed("status", "cora") if RUN in line]
     assert "failed" in line
-    with pytest.raises(RunFailed, match="no run named: nothing") as caught:
+    with pytest.raises(ClusterctlError, match="no run named: nothing") as caught:
         typed("status", "nothing")
     assert caught.value.hint == "see the runs with: clusterctl status"
     typed("cancel", "cora")  # it has ended: it says so and changes nothing

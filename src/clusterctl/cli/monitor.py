@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli.options import cluster_option, runs_named
+from clusterctl.api.find import overview as overview_of
+from clusterctl.cli.options import cluster_option
 from clusterctl.cli.typed import offered, typed
-from clusterctl.config import chosen_runs_folder
 from clusterctl.errors import UsageError
-from clusterctl.observe.overview import Overview
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from clusterctl.api.find import Overview
+    from clusterctl.api.run import Status
     from clusterctl.display.monitor.actions import Actions
-    from clusterctl.observe.stage import Status
 
 
 @click.command(short_help="Watch runs: curves, GPUs, logs, the queue")
@@ -39,7 +39,7 @@ def monitor(names: tuple[str, ...], once: bool, every: float, count: int, cluste
       clusterctl monitor
       clusterctl monitor @last --once
     """
-    overview = Overview(chosen_runs_folder(cluster), count, tuple(runs_named(names, cluster)))
+    overview = overview_of(names, cluster, count)
     if once:
         _print_frame(overview)
         return

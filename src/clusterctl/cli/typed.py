@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from clusterctl.cli import COMMANDS
-from clusterctl.errors import RunFailed
+from clusterctl.errors import ClusterctlError
 
 TIMEOUT_SECONDS = 60.0
 
@@ -23,7 +23,7 @@ def offered(command: str) -> bool:
 def typed(*words: str, cluster: str | None = None) -> list[str]:
     """Run `clusterctl WORDS` and return the lines of its stdout; runs are looked for where `cluster` keeps them.
 
-    Raises RunFailed with the command's own error and hint where it fails, or takes longer than a minute.
+    Raises ClusterctlError with the command's own error and hint where it fails, or takes longer than a minute.
     """
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
     if cluster is not None:
@@ -42,8 +42,8 @@ def typed(*words: str, cluster: str | None = None) -> list[str]:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise RunFailed(f"no answer within {TIMEOUT_SECONDS:.0f} s: {shown}", "type it by hand") from error
+        raise ClusterctlError(f"no answer within {TIMEOUT_SECONDS:.0f} s: {shown}", "type it by hand") from error
     if done.returncode:
         message, _, hint = done.stderr.strip().removeprefix("error: ").partition("\nhint: ")
-        raise RunFailed(message or f"exit code {done.returncode}: {shown}", hint)
+        raise ClusterctlError(message or f"exit code {done.returncode}: {shown}", hint)
     return done.stdout.splitlines()

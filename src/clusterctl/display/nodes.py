@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
-from clusterctl.display.plain import plain
+from clusterctl.display.plain import plain, when
+from clusterctl.errors import SlurmError
 from clusterctl.slurm.fits import gpus_by_type, largest_now
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from clusterctl.launch.sbatch import Estimate
     from clusterctl.slurm import Inventory, Node, Partition
     from clusterctl.slurm.fits import Largest, Room
 
@@ -112,3 +115,13 @@ def _print(console: Console, titles: Row, rows: Sequence[Row]) -> None:
     for row in rows:
         table.add_row(*(Text(plain(row[column])) for column in shown))
     console.print(table)
+
+
+def verdict(answer: Estimate | SlurmError | None) -> str:
+    """Slurm's own answer in words."""
+    if answer is None:
+        return "Slurm gave no time (sbatch --test-only)"
+    if isinstance(answer, SlurmError):
+        message = answer.message.removeprefix("sbatch refused the job: ")
+        return f"Slurm would not take it: {message}\nhint: {answer.hint}"
+    return f"Slurm would start it {when(answer.start, time.time())}, in partition {answer.partition}"
