@@ -5,10 +5,10 @@ ClusterctlError
 ├── ConfigError         3    a job or cluster file, or --set, is wrong
 ├── SlurmError          4    Slurm cannot be reached, or refused
 ├── NotFoundError       5    no such run, job file or cluster file
-├── RunFailed           1    a waited-for run ended otherwise than finished
+├── RunFailed           1    a run that was waited for did not finish (`api.run`: it carries the diagnosis)
 ├── ImageError          1    an image cannot be built or imported, or is damaged
 ├── TaskError           1    something that a task needs is missing or wrong
-└── WaitTimedOut      124    `--timeout` passed before the run ended
+└── WaitTimedOut      124    the timeout passed before the run ended; also a TimeoutError
 
 An error says what is wrong and where (`message`), and what to type next (`hint`). It is rendered once, in `cli`;
 nothing below it prints or exits.
@@ -51,10 +51,6 @@ class NotFoundError(ClusterctlError):
     exit_code = 5
 
 
-class RunFailed(ClusterctlError):
-    exit_code = 1
-
-
 class ImageError(ClusterctlError):
     exit_code = 1
 
@@ -63,5 +59,5 @@ class TaskError(ClusterctlError):
     exit_code = 1
 
 
-class WaitTimedOut(ClusterctlError):
+class WaitTimedOut(ClusterctlError, TimeoutError):
     exit_code = 124

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterctl.config import chosen_runs_folder, load_cluster, names, resolve, state_folder
-from clusterctl.config.keys import as_toml, keys_of
+from clusterctl.api import config as api
+from clusterctl.api.submit import load
 from clusterctl.display.plain import plain
-from clusterctl.spec import WORKLOADS, Cluster, Job, to_record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @click.group(short_help="Show jobs, clusters and where values come from")
@@ -40,13 +34,12 @@ def show(job: str, cluster: str | None, settings: tuple[str, ...], output: str) 
     Example:
       clusterctl config show cora --set train.lr=3e-3
     """
-    resolved = resolve(job, load_cluster(cluster), settings)
-    record = to_record(resolved.secrets.hide_in(resolved.job))
+    resolved = load(job, cluster, overrides=settings)
     if output == "json":
-        click.echo(json.dumps({"schema_version": 1, "job": record, "origins": resolved.origins}, indent=1))
+        record = {"schema_version": 1, "job": api.job_record(resolved), "origins": resolved.origins}
+        click.echo(json.dumps(record, indent=1))
         return
-    rows = [(key, as_toml(value), resolved.origins.get(key, "default")) for key, value in _leaves(record)]
-    rows = [row for row in rows if row[1] or row[2] != "default"]
+    rows = list(api.values(resolved))
     key_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
     for key, value, origin in rows:
         click.echo(plain(f"{key:<{key_width}}  {value:<{min(value_width, 60)}}  {origin}"))
@@ -60,12 +53,9 @@ def keys() -> None:
     Example:
       clusterctl config keys | grep train
     """
-    tables: list[tuple[str, type, str]] = [("Job files", Job, "")]
-    tables += [(f"Job files, workload {name}", entry.train, "train.") for name, entry in WORKLOADS.items()]
-    tables += [("Cluster files", Cluster, "")]
-    for title, cls, prefix in tables:
+    for title, listed in api.key_tables():
         click.echo(f"\n# {title}")
-        for key in keys_of(cls, prefix):
+        for key in listed:
             click.echo(f"{key.path:<28} {key.kind:<28} {key.default}".rstrip())
 
 
@@ -77,17 +67,5 @@ def list_() -> None:
     Example:
       clusterctl config list
     """
-    cwd = Path.cwd()
-    for kind in ("jobs", "cluster"):
-        for name, path in sorted(names(kind, cwd).items()):
-            click.echo(plain(f"{kind.removesuffix('s'):<8} {name:<16} {path}"))
-    click.echo(f"{'runs':<8} {'':<16} {chosen_runs_folder(None)}")
-    click.echo(f"{'state':<8} {'':<16} {state_folder()}")
-
-
-def _leaves(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in record.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+    for kind, name, path in api.places():
+        click.echo(plain(f"{kind:<8} {name:<16} {path}"))

@@ -7,9 +7,8 @@ from dataclasses import asdict
 
 import click
 
-from clusterctl.checks.environment import Verdict, examine
-from clusterctl.checks.machine import gather
-from clusterctl.config import load_cluster
+from clusterctl.api.doctor import Verdict
+from clusterctl.api.doctor import doctor as examine
 from clusterctl.display.plain import plain
 
 
@@ -24,13 +23,12 @@ def doctor(cluster: str | None, output: str) -> int:
       clusterctl doctor
       clusterctl doctor --cluster sandbox
     """
-    target = load_cluster(cluster)
-    findings = examine(gather(target))
+    name, findings = examine(cluster)
     failed = any(finding.verdict is Verdict.FAIL for finding in findings)
     if output == "json":
         record = {
             "schema_version": 1,
-            "cluster": target.name,
+            "cluster": name,
             "ok": not failed,
             "findings": list(map(asdict, findings)),
         }

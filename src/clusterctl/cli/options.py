@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from clusterctl.config import chosen_runs_folder
-from clusterctl.errors import RunFailed, UsageError
+from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from clusterctl.runs.layout import RunDir
-    from clusterctl.spec import Cluster
+    from clusterctl.api.run import Run
 
 # Flags for what is changed most often; each is short for --set KEY=VALUE.
 SHORTCUTS = {
@@ -82,36 +80,14 @@ def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None) -
         raise UsageError("--timeout needs --wait, and a number of seconds", "for example --wait --timeout 600")
 
 
-def await_end(run: RunDir, cluster: Cluster, follow: bool, wait: bool, timeout: float | None) -> None:
+def await_end(run: Run, follow: bool, wait: bool, timeout: float | None) -> None:
     """Show or wait for the end of `run` as the flags say; raises RunFailed if it did not finish."""
     if follow:
         from clusterctl.display.follow import show
 
-        stage = show(run, cluster)
-    elif wait:
-        from clusterctl.observe.follow import wait as wait_for
-
-        stage = wait_for(run, cluster, timeout)
-    else:
-        return
-    if stage != "finished":
-        next_step = "resume" if stage in ("timed-out", "preempted") else "why"
-        raise RunFailed(f"run {run.id} ended: {stage}{_cause(run)}", f"clusterctl {next_step} {run.id}")
-
-
-def _cause(run: RunDir) -> str:
-    """The first cause in one line."""
-    from clusterctl.diagnosis.diagnose import diagnose
-
-    return f": {diagnose(run).headline}"
-
-
-def runs_named(names: tuple[str, ...], cluster: str | None) -> list[RunDir]:
-    """The runs that were named, each once. Raises NotFoundError and UsageError."""
-    from clusterctl.observe.runs import find_run
-
-    folder = chosen_runs_folder(cluster)
-    return list(dict.fromkeys(find_run(folder, name) for name in names))
+        show(run.directory)
+    if follow or wait:
+        run.wait(timeout)
 
 
 def warn(message: str, hint: str = "") -> None:
@@ -124,5 +100,13 @@ def warn(message: str, hint: str = "") -> None:
 
 
 def confirmed(question: str, *, yes: bool) -> bool:
-    """Ask at a terminal; elsewhere nobody could answer, and the command was typed as it was meant."""
-    return yes or not sys.stdin.isatty() or click.confirm(question, err=True)
+    """Ask, at a terminal or whoever writes to stdin. Raises UsageError where nobody answers."""
+    if yes:
+        return True
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin and sys.stdin.isatty():
+            raise
+        click.echo(err=True)
+        raise UsageError("nobody answered", "add --yes, or pipe the answer: echo y | clusterctl ...") from None

@@ -6,8 +6,9 @@ import json
 
 import click
 
-from clusterctl.cli.options import cluster_option, runs_named
-from clusterctl.diagnosis.diagnose import diagnose, to_json
+from clusterctl.api.find import find
+from clusterctl.api.why import to_json
+from clusterctl.cli.options import cluster_option
 
 
 @click.command(short_help="Say why a run waits or failed")
@@ -26,12 +27,11 @@ def why(name: str, output: str, cluster: str | None) -> None:
       clusterctl why @last
       clusterctl why cora -o json
     """
-    (run,) = runs_named((name,), cluster)
-    diagnosis = diagnose(run)
+    found = find(name, cluster).why()
     if output == "json":
-        click.echo(json.dumps(to_json(diagnosis), indent=1))
+        click.echo(json.dumps(to_json(found), indent=1))
         return
     from clusterctl.display.explanation import explanation
 
-    for line in explanation(diagnosis):
+    for line in explanation(found):
         click.echo(line)

@@ -15,6 +15,7 @@ from clusterctl.display.table import note
 from clusterctl.observe.follow import REAL, World, watch
 from clusterctl.observe.lines import Growing
 from clusterctl.observe.measurements import measurements_in
+from clusterctl.observe.run_record import read_record
 from clusterctl.runs.metrics import score_of
 
 if TYPE_CHECKING:
@@ -27,11 +28,10 @@ if TYPE_CHECKING:
     from clusterctl.runs.fields import Number
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.stages import Stage
-    from clusterctl.spec import Cluster
 
 
-def show(run: RunDir, cluster: Cluster, console: Console | None = None, world: World = REAL) -> Stage:
-    """Show `run` on `cluster` until it ends, then how it ended and what to type next.
+def show(run: RunDir, console: Console | None = None, world: World = REAL) -> Stage:
+    """Show `run` until it ends, then how it ended and what to type next.
 
     On KeyboardInterrupt it says that the run goes on, and lets the interrupt pass: the run is never touched.
     """
@@ -39,7 +39,7 @@ def show(run: RunDir, cluster: Cluster, console: Console | None = None, world: W
     status = None
     try:
         with _view(console) as view:
-            for status in watch(run, cluster, world):
+            for status in watch(run, read_record(run).cluster, world):
                 view.update(status)
     except KeyboardInterrupt:
         console.print("detached; the run goes on")

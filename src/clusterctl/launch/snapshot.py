@@ -11,7 +11,8 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import get_native_id
+from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
 from clusterctl.errors import ConfigError
@@ -25,8 +26,15 @@ MOST_FILES = 20_000
 _LEFT_OUT = {"__pycache__", "node_modules", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
 
-def take_snapshot(runs: Path, project: Path | None) -> Path:
-    """The snapshot of this package and of `project`, made if its content is new. Safe against concurrent calls.
+class Code(NamedTuple):
+    """The files of a run's code by their names in its snapshot, and the folder where that is or will be."""
+
+    folder: Path
+    files: dict[Path, Path]
+
+
+def find_code(runs: Path, project: Path | None) -> Code:
+    """This package and `project`, as they are now. Nothing is written.
 
     Raises ConfigError if the project is no folder, or holds more than 500 MiB or 20,000 files.
     """
@@ -34,14 +42,18 @@ def take_snapshot(runs: Path, project: Path | None) -> Path:
     files = {Path("lib/clusterctl", name): package / name for name in _walk(package) if name.parts[0] != "shipped"}
     if project is not None:
         files |= {Path("project", name): project / name for name in _project_files(project, runs)}
-    final = runs / ".code" / _digest(files)
-    if not final.is_dir():
-        _copy(files, final)
-    return final
+    return Code(runs / ".code" / _digest(files), files)
+
+
+def take_snapshot(code: Code) -> Path:
+    """The snapshot of `code`, made if its content is new. Safe against concurrent calls."""
+    if not code.folder.is_dir():
+        _copy(code.files, code.folder)
+    return code.folder
 
 
 def _copy(files: dict[Path, Path], final: Path) -> None:
-    aside = make_private(final.with_name(f".{final.name}.{os.getpid()}"))
+    aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))
     try:
         (aside / "project").mkdir()
         for name, source in files.items():

@@ -60,6 +60,9 @@ class Line(NamedTuple):
         """The content, without the time that the task gave it."""
         return without_stamp(self.content)
 
+    def __str__(self) -> str:
+        return self.text.decode(errors="replace")
+
 
 def sources(run: RunDir, selection: Selection) -> list[Source]:
     """The log files there are now, in the order of attempts, ranks, streams.

@@ -33,8 +33,8 @@ def make_private(folder: Path) -> Path:
 
 
 def write_text(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write aside, then rename: a reader sees the old file or the new one."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write aside, then rename: a reader sees the old file or the new one, whichever threads and processes write."""
+    aside = path.with_name(f".{path.name}.{threading.get_native_id()}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.diagnosis.diagnose import diagnose_status
 from clusterctl.diagnosis.efficiency import advise
+from clusterctl.display.explanation import explanation
 from clusterctl.observe.history import History
 from clusterctl.observe.overview import happenings
 from clusterctl.observe.status import report
@@ -41,7 +43,7 @@ class PostMortem:
     advice: tuple[Advice, ...]
     record: dict[str, Any]  # run.json as it is: versions, git, origins
     folder: Path
-    findings: tuple[str, ...] = field(default=())  # of `why`, line by line
+    findings: tuple[str, ...] = ()  # of `why`, line by line
     problems: tuple[ConfigError | SlurmError, ...] = ()
 
 
@@ -68,5 +70,6 @@ def examine(
         advice=tuple(advise(use)),
         record=read_json(run.run_json),
         folder=folder,
+        findings=tuple(explanation(diagnose_status(status, slurm_of))),
         problems=found.problems,
     )
