@@ -17,7 +17,7 @@ from clusterctl.diagnosis.endings import deaths, ranks_of
 from clusterctl.diagnosis.failure import counted
 from clusterctl.diagnosis.finding import Finding
 from clusterctl.diagnosis.signatures import Cause
-from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, Trace
+from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace
 from clusterctl.observe.marks import Cancellation
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm.accounting import Accounted
@@ -26,11 +26,11 @@ SLURM = Path(__file__).parent / "slurm_22_05"
 CLOSED = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.42.0.2]:31337"
 
 
-def cause_of(told: Trace) -> Finding:
+def cause_of(told: RunTrace) -> Finding:
     return judge(told).headline
 
 
-def captured(fault: str, *ranks: RankTrace, stage: Stage = Stage.FAILED, **changes: object) -> Trace:
+def captured(fault: str, *ranks: RankTrace, stage: Stage = Stage.FAILED, **changes: object) -> RunTrace:
     """A run of which the sandbox's Slurm wrote what is in the fixtures."""
     slurm_log = SLURM / f"{fault}.slurm.log"
     slurm_lines = tuple(slurm_log.read_text().splitlines()) if slurm_log.exists() else ()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, Trace
+from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
 from clusterctl.observe.attempt import AttemptEvidence
 from clusterctl.observe.rank_events import Raised
 from clusterctl.observe.run_record import RunRecord
@@ -67,8 +67,8 @@ def attempt(*ranks: RankTrace, lines: str = "", number: int = 0, **changes: Any)
     return replace(made, **changes)
 
 
-def trace(*attempts: AttemptTrace, stage: Stage = Stage.FAILED, sure: bool = True, **changes: Any) -> Trace:
+def trace(*attempts: AttemptTrace, stage: Stage = Stage.FAILED, sure: bool = True, **changes: Any) -> RunTrace:
     last = AttemptEvidence(number=attempts[-1].number, exit_code=attempts[-1].exit_code) if attempts else None
     status = Status(RECORD, stage, sure, "12", (last,) if last else (), False, "", START, END)
-    made = Trace(status, END + 10, attempts)
+    made = RunTrace(status, END + 10, attempts)
     return replace(made, **changes)

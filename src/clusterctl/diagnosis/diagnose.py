@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clusterctl.diagnosis.queue import QueueEvidence
-    from clusterctl.diagnosis.traces import Trace
+    from clusterctl.diagnosis.traces import RunTrace
     from clusterctl.diagnosis.waiting import Waiting
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
@@ -71,9 +72,9 @@ def diagnose(run: RunDir, slurm_of: SlurmOf = Slurm.of) -> Diagnosis:
     return replace(diagnosis, unknown=_each_once(*diagnosis.unknown, *silent))
 
 
-def diagnose_status(status: Status, slurm_of: SlurmOf = Slurm.of) -> Diagnosis:
+def diagnose_status(status: Status, slurm_of: SlurmOf = Slurm.of, clock: Callable[[], float] = time.time) -> Diagnosis:
     """As `diagnose`, for a run whose status is known already: of a run that goes on, Slurm is asked nothing."""
-    trace = gather(status)
+    trace = gather(status, clock)
     found = judge(trace)
     if accounting_may_help(found.headline):
         trace = with_accounting(trace, slurm_of)
@@ -83,7 +84,7 @@ def diagnose_status(status: Status, slurm_of: SlurmOf = Slurm.of) -> Diagnosis:
     return found
 
 
-def judge(trace: Trace) -> Diagnosis:
+def judge(trace: RunTrace) -> Diagnosis:
     """The diagnosis of a run by what was gathered: a pure rule."""
     status = trace.status
     past, unknown = len(trace.attempts), [*trace.unknown]
@@ -185,7 +186,7 @@ def _each_once(*items: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(items))
 
 
-def _cancelled_between(trace: Trace) -> Finding | None:
+def _cancelled_between(trace: RunTrace) -> Finding | None:
     """Cancelled after its last attempt had ended, while it waited for the next."""
     if trace.status.stage is not Stage.CANCELLED or not trace.cancelled or not trace.attempts:
         return None
@@ -195,27 +196,27 @@ def _cancelled_between(trace: Trace) -> Finding | None:
     return Finding(Cause.CANCELLED, f"cancelled by {by} while it waited to start again", attempt=last.number)
 
 
-def _past(trace: Trace, index: int) -> PastAttempt:
+def _past(trace: RunTrace, index: int) -> PastAttempt:
     found = explain_attempt(trace.attempts[index], trace)
     return PastAttempt(trace.attempts[index].number, found.cause_class, str(found))
 
 
-def _last_number(trace: Trace) -> int | None:
+def _last_number(trace: RunTrace) -> int | None:
     return trace.attempts[-1].number if trace.attempts else None
 
 
-def _has_ended(trace: Trace) -> bool:
+def _has_ended(trace: RunTrace) -> bool:
     """By the files alone: its batch script has recorded the end, and nothing says that it starts again."""
     return bool(trace.attempts) and trace.attempts[-1].exit_code is not None
 
 
-def _waiting(trace: Trace) -> Finding:
+def _waiting(trace: RunTrace) -> Finding:
     reason = trace.status.reason
     cause = f"waits in the queue: {reason}" if reason else "waits in the queue"
     return Finding(Cause.PENDING, cause, hint="squeue --me --start shows when Slurm expects to start it")
 
 
-def _never_began(trace: Trace) -> Finding:
+def _never_began(trace: RunTrace) -> Finding:
     """Ended without an attempt: its batch script never got so far."""
     if trace.cancelled:
         by = trace.cancelled.by

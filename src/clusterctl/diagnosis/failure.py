@@ -23,7 +23,7 @@ from clusterctl.runs.watchdog import EXIT_HUNG
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, Trace
+    from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
 
 CLOCK_SECONDS = 2.0  # by which clocks of nodes may differ without anybody having noticed
 _SOONER_SECONDS = 5.0  # a rank that failed so long before Slurm ended the job failed by itself
@@ -54,7 +54,7 @@ class Candidate:
         return self.signature.cause is not Cause.USER or self.traceback != ""
 
 
-def explain_attempt(attempt: AttemptTrace, trace: Trace) -> Finding:
+def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     """The first cause of the end of `attempt`, and what followed from it."""
     told, silent = candidates(attempt), _silent(attempt)
     ending = _ending(attempt, trace)
@@ -207,7 +207,7 @@ def _told_by(first: Candidate, told: Iterable[Candidate]) -> Finding:
     )
 
 
-def _ending(attempt: AttemptTrace, trace: Trace) -> Ending | None:
+def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     """What ended the job from outside: by Slurm's lines, by cancel.json, by what Slurm says of the job."""
     last = bool(trace.attempts) and attempt.number == trace.attempts[-1].number
     said = job_ending(attempt, trace.slurm_lines)
@@ -254,11 +254,11 @@ def _slurm_lost_them(attempt: AttemptTrace, ending: Ending | None) -> bool:
     return all(attempt.rank(suspect).node in lost for suspect in suspects)
 
 
-def _terminated(attempt: AttemptTrace, trace: Trace) -> bool:
+def _terminated(attempt: AttemptTrace, trace: RunTrace) -> bool:
     return attempt.signal == "TERM" or trace.status.stage is Stage.CANCELLED
 
 
-def _cancelled_by(trace: Trace) -> str:
+def _cancelled_by(trace: RunTrace) -> str:
     uid = next((accounted.by for accounted in trace.accounted if accounted.by), "")
     return f"cancelled by scancel, by the user with number {uid}" if uid else "cancelled by scancel, not by clusterctl"
 

@@ -16,14 +16,14 @@ from clusterctl.runs.watchdog import patience
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.diagnosis.traces import AttemptTrace, Trace
+    from clusterctl.diagnosis.traces import AttemptTrace, RunTrace
 
 SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may hold that up for a while
 LEAST_SLOWDOWN = 1.5
 LEAST_SECONDS = 0.002  # a step; less is noise of the machine
 
 
-def explain_running(trace: Trace) -> tuple[Finding, ...]:
+def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
     """What is wrong with the last attempt, the worst first, by its heartbeats; else one finding, that it goes well."""
     if not trace.attempts:
         return (Finding(Cause.HEALTHY, "has its nodes, and its batch script has not begun yet", LIKELY),)
@@ -35,7 +35,7 @@ def explain_running(trace: Trace) -> tuple[Finding, ...]:
     return tuple(finding for finding in wrong if finding) or (_well(attempt, beats),)
 
 
-def unheard(trace: Trace) -> list[str]:
+def unheard(trace: RunTrace) -> list[str]:
     """Which ranks of a run that goes on have no heartbeat, in words."""
     if not trace.attempts:
         return []
@@ -48,7 +48,7 @@ def _beats(attempt: AttemptTrace) -> dict[int, Beat]:
     return {rank.rank: rank.beat for rank in attempt.ranks if rank.beat}
 
 
-def _standing_still(trace: Trace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
+def _standing_still(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
     """A rank that writes no more while others do, or one that does no step for longer than the watchdog would wait."""
     newest = max(beat.time for beat in beats.values())
     settings = trace.status.record.job.watchdog

@@ -14,7 +14,7 @@ from clusterctl.errors import SlurmError
 from clusterctl.observe.accounting import accounted
 from clusterctl.observe.attempt import HostRecord
 from clusterctl.observe.marks import read_cancellation
-from clusterctl.observe.rank_events import Began, Entered, Exited, Hung, Raised, Superseded, last_events
+from clusterctl.observe.rank_events import Began, Entered, Exited, Hung, Raised, TakenOver, last_events
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import open_regular
 from clusterctl.runs.heartbeats import Beat, read_beat
@@ -91,7 +91,7 @@ class AttemptTrace(HostRecord):
 
 
 @dataclass(frozen=True)
-class Trace:
+class RunTrace:
     """A run: its status, its attempts, what Slurm wrote and knows, who cancelled it; `unknown` is what is missing."""
 
     status: Status
@@ -103,11 +103,11 @@ class Trace:
     unknown: tuple[str, ...] = ()
 
 
-def gather(status: Status, clock: Callable[[], float] = time.time) -> Trace:
+def gather(status: Status, clock: Callable[[], float] = time.time) -> RunTrace:
     """Look at every file that the run of `status` left."""
     run, unknown = status.record.run, list[str]()
     tasks = status.record.job.resources.nodes * status.record.tasks_per_node
-    return Trace(
+    return RunTrace(
         status=status,
         now=clock(),
         attempts=tuple(
@@ -121,7 +121,7 @@ def gather(status: Status, clock: Callable[[], float] = time.time) -> Trace:
     )
 
 
-def with_accounting(trace: Trace, slurm_of: Callable[[Cluster], Slurm]) -> Trace:
+def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> RunTrace:
     """`trace` with what Slurm's accounting says of an ended job, where there is one; nothing depends on it."""
     run, cluster, job_id = trace.status.record.run, trace.status.record.cluster, trace.status.job_id
     if job_id is None or cluster.kind == "emulator" or not trace.status.stage.ended:
@@ -170,7 +170,7 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
                 told = replace(told, raised=event)
             case Hung(time=at, stacks=stacks):
                 told = replace(told, stacks=stacks, answered=at)
-            case Superseded():
+            case TakenOver():
                 told = replace(told, superseded=True)
             case Exited(time=at, code=code) if told.exit_code is None:
                 told = replace(told, exit_code=code, ended=at)

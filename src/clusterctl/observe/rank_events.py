@@ -58,7 +58,7 @@ class Hung(Event):
 
 
 @dataclass(frozen=True)
-class Superseded(Event):
+class TakenOver(Event):
     """A newer attempt took over."""
 
 
@@ -84,7 +84,7 @@ def parse_event(record: Mapping[str, Any]) -> Event | None:
         case "hang":
             return Hung(time, fields.text("stacks"))
         case "superseded":
-            return Superseded(time)
+            return TakenOver(time)
         case "exit":
             return Exited(time, fields.whole("code"))
     return None

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from clusterctl import __version__
 from clusterctl.display.report import origins, sections
+from clusterctl.display.report.machines import nodes
 from clusterctl.display.report.markup import Markup, join, tag
-from clusterctl.display.report.nodes import nodes
 from clusterctl.runs.files import write_text
 
 if TYPE_CHECKING:

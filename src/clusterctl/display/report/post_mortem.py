@@ -70,6 +70,6 @@ def examine(
         advice=tuple(advise(use)),
         record=read_json(run.run_json),
         folder=folder,
-        findings=tuple(explanation(diagnose_status(status, slurm_of))),
+        findings=tuple(explanation(diagnose_status(status, slurm_of, clock))),
         problems=found.problems,
     )
