@@ -18,7 +18,7 @@ from clusterctl.diagnosis.failure import counted
 from clusterctl.diagnosis.finding import Finding
 from clusterctl.diagnosis.signatures import Cause
 from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace
-from clusterctl.observe.marks import Cancellation
+from clusterctl.observe.milestones import Cancellation
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm.accounting import Accounted
 

@@ -22,8 +22,8 @@ from clusterctl.observe.attempt import read_evidence, read_host
 from clusterctl.observe.growing_records import GrowingRecords
 from clusterctl.observe.history import History
 from clusterctl.observe.lines import tail
-from clusterctl.observe.marks import read_cancellation, read_finish, read_submission
 from clusterctl.observe.measurements import Measurement, newest_values, parse_measurement, read_measurements
+from clusterctl.observe.milestones import read_cancellation, read_finish, read_submission
 from clusterctl.observe.overview import happenings
 from clusterctl.observe.pace import pace_of
 from clusterctl.observe.rank_events import Event, beginning, last_events, newest_stage, parse_event, read_events

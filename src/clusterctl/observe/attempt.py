@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.observe.lines import last_lines
-from clusterctl.observe.marks import read_cancellation, read_finish, read_submission
 from clusterctl.observe.measurements import newest_values
+from clusterctl.observe.milestones import read_cancellation, read_finish, read_submission
 from clusterctl.observe.pace import Pace, pace_of
 from clusterctl.observe.rank_events import newest_stage
 from clusterctl.observe.telemetry import gpu_utilisation, latest_samples
