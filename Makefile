@@ -56,6 +56,9 @@ lint: setup ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/shellcheck .ci/run tests/*.sh
+	$(BIN)/shellcheck --shell=bash --exclude=SC2034,SC2154 src/clusterctl/launch/*.sh # whose values come before them
+	$(BIN)/shellcheck --exclude=SC2016,SC2054 tests/launch/golden/*.sh # where they do
 
 .PHONY: format
 format: setup ## Rewrite the code in the project's style

@@ -8,7 +8,7 @@ from support.traces import BEAT, END, attempt, rank, trace
 
 from clusterctl.diagnosis.diagnose import explain
 from clusterctl.diagnosis.findings import Findings
-from clusterctl.diagnosis.signatures import Cause
+from clusterctl.errors import Cause
 from clusterctl.runs.heartbeats import Beat
 from clusterctl.runs.stages import Stage
 

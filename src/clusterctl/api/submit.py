@@ -22,13 +22,11 @@ from clusterctl.checks.surroundings import look_around
 from clusterctl.config import runs_folder
 from clusterctl.errors import ConfigError
 from clusterctl.launch.adopt import adopt
-from clusterctl.launch.git import git_state
 from clusterctl.launch.plan import Plan, brings_code, make_plan
 from clusterctl.launch.sbatch import SlurmRefused, call_sbatch, write_pickle
 from clusterctl.launch.script import render
-from clusterctl.launch.snapshot import take_snapshot
-from clusterctl.launch.step import start_host_step
-from clusterctl.launch.warm import check_fits, image_stamp, warmed
+from clusterctl.launch.snapshot import git_state, take_snapshot
+from clusterctl.launch.warm import check_fits, image_stamp, start_host_step, warmed
 from clusterctl.runs.files import make_private, write_json, write_text
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import to_record

@@ -81,7 +81,7 @@ def build(
     from clusterctl.containers.build import build as build_image
     from clusterctl.containers.engine import find_engine
     from clusterctl.display.progress import shown
-    from clusterctl.launch.git import git_state
+    from clusterctl.launch.snapshot import git_state
 
     began = time.monotonic()
     kind = "gpu" if gpu else "cpu"

@@ -9,7 +9,8 @@ from clusterctl.diagnosis.failure import explain_attempt
 from clusterctl.diagnosis.findings import CERTAIN, LIKELY, UNSURE, Findings, Past
 from clusterctl.diagnosis.next_steps import commands
 from clusterctl.diagnosis.running import explain_running
-from clusterctl.diagnosis.signatures import Cause, Level, signature
+from clusterctl.diagnosis.signatures import Level, signature
+from clusterctl.errors import Cause
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _never_began(trace: Trace) -> Findings:
         return Findings(Cause.CANCELLED, "cancelled by scancel before it began, not by clusterctl")
     for line in trace.slurm_lines:
         if (known := signature(line)) and known.level is Level.PRIMARY:
-            return Findings(known.cause, line.strip())
+            return Findings(known.cause, known.words or line.strip())
     if trace.status.attempt is not None:
         return Findings(Cause.UNKNOWN, "what its attempts left can no longer be read", UNSURE)
     if trace.status.stage is Stage.LOST:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clusterctl.diagnosis.signatures import Cause
+    from clusterctl.errors import Cause
     from clusterctl.observe.stage import Status
 
 SCHEMA_VERSION = 1

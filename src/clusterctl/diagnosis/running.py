@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.findings import CERTAIN, LIKELY, Findings
-from clusterctl.diagnosis.signatures import Cause
 from clusterctl.diagnosis.standstill import node_fell_silent, several_each, silent_nodes
 from clusterctl.diagnosis.stragglers import stragglers
+from clusterctl.errors import Cause
 from clusterctl.runs.heartbeats import ENDED, Beat
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.watchdog import patience

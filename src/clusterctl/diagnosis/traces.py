@@ -10,12 +10,13 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.errors import SlurmError
+from clusterctl.errors import Cause, SlurmError
 from clusterctl.observe.accounting import accounted
 from clusterctl.observe.attempt import numbers_of
 from clusterctl.observe.lines import NO_FILE, last_records
 from clusterctl.runs.files import read_json
 from clusterctl.runs.heartbeats import Beat, read_beat
+from clusterctl.runs.requests import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,13 +36,20 @@ _BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? )?(\[rank\d+\]:(
 
 @dataclass(frozen=True)
 class Raised:
-    """An exception as a rank told it, in seconds since the epoch by its node's clock."""
+    """An exception as a rank told it, in seconds since the epoch by its node's clock.
+
+    One of ours carries its `cause`. Where a rank ran a program that failed, `code` is the program's, and `signal` what
+    ended it.
+    """
 
     time: float
     type: str
     message: str
     traceback: str
     hint: str = ""
+    cause: Cause | None = None
+    code: int | None = None
+    signal: int | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,8 @@ class Alarm:
 @dataclass(frozen=True)
 class AttemptTrace:
     """One attempt. `signal` is what its batch script got, `lines` what srun, slurmstepd and pyxis said into its log;
-    `requeued` whether that script itself sent the job back to the queue, `disk_full` whether it found no room to write.
+    `requeued` whether that script itself sent the job back to the queue, `refused` why it did not, although the attempt
+    needed another one; `disk_full` whether it found no room to write.
     """
 
     number: int
@@ -96,6 +105,7 @@ class AttemptTrace:
     exit_code: int | None = None
     signal: str = ""
     requeued: bool = False
+    refused: Refusal | None = None
     disk_full: bool = False
     nodes: str = ""
     lines: tuple[str, ...] = ()
@@ -169,6 +179,7 @@ def _attempt(attempt: Attempt, tasks: int, unknown: list[str]) -> AttemptTrace:
         exit_code=_whole(host, "exit_code"),
         signal=_text(host, "signal"),
         requeued=host.get("requeued") is True,
+        refused=next((refusal for refusal in Refusal if refusal == host.get("refused")), None),
         disk_full=host.get("disk_full") is True,
         nodes=_text(host, "nodes"),
         lines=_lines(attempt.host_log, _HOST_BYTES, unknown, head=True),
@@ -198,8 +209,9 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
             case "stage":
                 stage = _text(event, "stage") or stage
             case "exception" if raised is None:
-                texts = (_text(event, name) for name in ("type", "message", "traceback", "hint"))
-                raised = Raised(at, *texts)
+                type_, message, text, hint = (_text(event, name) for name in ("type", "message", "traceback", "hint"))
+                cause = next((cause for cause in Cause if cause == event.get("cause")), None)
+                raised = Raised(at, type_, message, text, hint, cause, _whole(event, "code"), _whole(event, "signal"))
             case "hang":
                 stacks, answered = _text(event, "stacks"), at
             case "superseded":

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.queue import asking, gather_pending, try_changes
-from clusterctl.diagnosis.signatures import Cause
 from clusterctl.diagnosis.waiting import changes, explain, smallest_change
-from clusterctl.errors import SlurmError
+from clusterctl.errors import Cause, SlurmError
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
