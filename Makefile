@@ -52,7 +52,7 @@ test-long: setup slurm browser ## Run every test: matrices, accuracies (under an
 	$(BIN)/python -m pytest
 
 .PHONY: lint
-lint: setup ## Check style and types
+lint: setup ## Check style, types and shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

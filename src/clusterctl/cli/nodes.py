@@ -17,7 +17,7 @@ from clusterctl.slurm.fits import asked_of, gpus_by_type, largest_now, room_for
 
 if TYPE_CHECKING:
     from clusterctl.config import Resolved
-    from clusterctl.launch.sbatch import Estimate
+    from clusterctl.launch.sbatch import Estimate, SlurmRefused
     from clusterctl.slurm import Inventory, Node, Partition
     from clusterctl.slurm.fits import Room
     from clusterctl.spec import Cluster
@@ -72,7 +72,7 @@ def _show_where(resolved: Resolved, output: str) -> None:
     inventory = slurm.nodes()
     asked = asked_of(resolved.job.resources)
     rooms = [room_for(asked, partition, inventory) for partition in inventory.partitions.values()]
-    answer: Estimate | SlurmError | None
+    answer: Estimate | SlurmRefused | None
     try:
         answer = estimate_start(planned(resolved), slurm.path_of("sbatch"), slurm.environment)
     except SlurmRefused as error:
@@ -90,16 +90,15 @@ def _show_where(resolved: Resolved, output: str) -> None:
     click.echo(plain_lines(_verdict(answer)))
 
 
-def _verdict(answer: Estimate | SlurmError | None) -> str:
+def _verdict(answer: Estimate | SlurmRefused | None) -> str:
     if answer is None:
         return "Slurm gave no time (sbatch --test-only)"
     if isinstance(answer, SlurmError):
-        message = answer.message.removeprefix("sbatch refused the job: ")
-        return f"Slurm would not take it: {message}\nhint: {answer.hint}"
+        return f"Slurm would not take it: {answer.words}\nhint: {answer.hint}"
     return f"Slurm would start it {when(answer.start, time.time())}, in partition {answer.partition}"
 
 
-def _where_json(resolved: Resolved, rooms: list[Room], answer: Estimate | SlurmError | None) -> dict[str, Any]:
+def _where_json(resolved: Resolved, rooms: list[Room], answer: Estimate | SlurmRefused | None) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "job": resolved.job.name,

@@ -26,12 +26,12 @@ def render(plan: Plan) -> str:
             f"run={quote(str(plan.run.path))}",
             f"ranks={plan.tasks}",
             f"restarts={plan.restarts} # how often the job may go back to the queue",
-            _array("dropped", plan.unset),
-            _array("exports", [f"{name}={value}" for name, value in plan.exports]),
+            _array("dropped", [[name] for name in plan.unset]),
+            _array("exports", [[f"{name}={value}"] for name, value in plan.exports]),
             f"setup={quote(_lines(plan.setup))} # the cluster's own lines",
-            _array("srun_flags", [*plan.flags, f"--chdir={plan.workdir}"]),
-            _array("task", [*plan.runner, *_task(plan)]),
-            _array("closing", plan.closing),
+            _array("srun_flags", _flag_by_flag([*plan.flags, f"--chdir={plan.workdir}"])),
+            _array("task", _flag_by_flag([*plan.runner, *_task(plan)])),
+            _array("closing", _flag_by_flag(plan.closing)),
             "",
             *(_warm(plan.warm) if plan.warm else []),
             part("batch.sh"),
@@ -66,7 +66,7 @@ def _warm(warm: Warm) -> list[str]:
     return [
         f"node_list={quote(warm.node_list)} # of allocation {warm.job_id}, of which this is a step",
         f"image_mark={quote(warm.image_mark)}",
-        _array("importing", warm.importing),
+        _array("importing", _flag_by_flag(warm.importing)),
         "",
         part("warm.sh"),
     ]
@@ -76,12 +76,18 @@ def _lines(setup: tuple[str, ...]) -> str:
     return "".join(f"\n{line}" for line in setup)
 
 
-def _array(name: str, words: Iterable[str]) -> str:
-    """An array of bash, each long flag on a line of its own."""
-    lines: list[str] = []
+def _array(name: str, lines: Iterable[list[str]]) -> str:
+    """An array of bash, its words on these lines."""
+    quoted = ["\n  " + " ".join(map(quote, words)) for words in lines]
+    return f"{name}=({''.join(quoted)}" + ("\n)" if quoted else ")")
+
+
+def _flag_by_flag(words: Iterable[str]) -> list[list[str]]:
+    """Lines of `words`, each long flag on one of its own."""
+    lines: list[list[str]] = []
     for word in words:
-        if lines and name != "exports" and not word.startswith("--"):
-            lines[-1] += f" {quote(word)}"
+        if lines and not word.startswith("--"):
+            lines[-1].append(word)
         else:
-            lines.append(quote(word))
-    return f"{name}=(" + "".join(f"\n  {line}" for line in lines) + ("\n)" if lines else ")")
+            lines.append([word])
+    return lines

@@ -161,7 +161,7 @@ def start_host_step(plan: Plan, time_limit: str, srun: str, environment: Mapping
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended and not plan.run.attempts():
             words = _last_line(plan.slurm_log) or f"exit code {os.waitstatus_to_exitcode(status)}"
-            raise SlurmRefused(f"srun did not start the run: {words}", "is the allocation still there? squeue --me")
+            raise SlurmRefused("srun did not start the run", words, "is the allocation still there? squeue --me")
         time.sleep(_LOOK_SECONDS)
 
 

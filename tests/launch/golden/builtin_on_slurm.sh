@@ -15,7 +15,8 @@ run=/runs/cora-20260102-030405-abcd
 ranks=4
 restarts=20 # how often the job may go back to the queue
 dropped=(
-  PYTHONPATH VIRTUAL_ENV
+  PYTHONPATH
+  VIRTUAL_ENV
 )
 exports=(
   OMP_NUM_THREADS=1

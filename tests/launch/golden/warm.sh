@@ -5,7 +5,8 @@ run=/runs/big-20260102-030405-abcd
 ranks=16
 restarts=0 # how often the job may go back to the queue
 dropped=(
-  PYTHONPATH VIRTUAL_ENV
+  PYTHONPATH
+  VIRTUAL_ENV
 )
 exports=(
   OMP_NUM_THREADS=1
