@@ -8,6 +8,7 @@ ClusterctlError
 ├── RunFailed           1    a run that was waited for did not finish (`api.run`: it carries the diagnosis)
 ├── ImageError          1    an image cannot be built or imported, or is damaged
 ├── TaskError           1    something that a task needs is missing or wrong
+│   └── ProgramEnded    1    the user's own program failed
 └── WaitTimedOut      124    the timeout passed before the run ended; also a TimeoutError
 
 An error says what is wrong and where (`message`), and what to type next (`hint`). It is rendered once, in `cli`;
@@ -16,13 +17,42 @@ nothing below it prints or exits.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar
 
 
+class Cause(StrEnum):
+    """Why a run ended, or waits: a task records it with its failure, and `clusterctl why` shows it.
+
+    The last four are of runs that did not fail.
+    """
+
+    USER = "user-error"
+    HOST_MEMORY = "out-of-memory"
+    GPU_MEMORY = "gpu-out-of-memory"
+    TIME = "time-limit"
+    PREEMPTED = "preempted"
+    NODE = "node-failure"
+    IMAGE = "image"
+    DATA = "data"
+    NETWORK = "network"
+    HANG = "hang"
+    DISK = "disk-full"
+    CANCELLED = "cancelled"
+    KILLED = "killed"
+    LAUNCH = "launch"
+    UNKNOWN = "unknown"
+    FINISHED = "finished"
+    PENDING = "pending"
+    HEALTHY = "healthy"
+    STRAGGLER = "straggler"
+
+
 class ClusterctlError(Exception):
-    """The root: `message` (what and where), `hint` (what to type next), and the exit code of the process."""
+    """The root: `message` (what and where), `hint` (what to type next), `cause`, and the exit code of the process."""
 
     exit_code: ClassVar[int] = 1
+    cause: Cause = Cause.USER
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -57,6 +87,19 @@ class ImageError(ClusterctlError):
 
 class TaskError(ClusterctlError):
     exit_code = 1
+
+    def __init__(self, message: str, hint: str = "", cause: Cause = Cause.USER) -> None:
+        super().__init__(message, hint)
+        self.cause = cause
+
+
+class ProgramEnded(TaskError):
+    """The user's own program ended with `code`, by `signal` where it is one; its own last words say more."""
+
+    def __init__(self, message: str, code: int, signal: int | None = None) -> None:
+        super().__init__(message, cause=Cause.USER if signal is None else Cause.KILLED)
+        self.code = code
+        self.signal = signal
 
 
 class WaitTimedOut(ClusterctlError, TimeoutError):

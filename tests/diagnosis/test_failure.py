@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 from support.json_schema import schema, violations
-from support.traces import BEAT, END, START, attempt, failed, raised, rank, trace
+from support.traces import BEAT, END, START, attempt, failed, program_ended, raised, rank, trace
 
 from clusterctl.diagnosis.diagnose import accounting_may_help, judge, to_json
 from clusterctl.diagnosis.endings import deaths, ranks_of
 from clusterctl.diagnosis.failure import counted
 from clusterctl.diagnosis.finding import Finding
-from clusterctl.diagnosis.signatures import Cause
 from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace
+from clusterctl.errors import Cause
 from clusterctl.observe.milestones import Cancellation
+from clusterctl.runs.requests import Refusal
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm.accounting import Accounted
 
@@ -54,7 +55,7 @@ def test_a_rank_killed_by_hand_is_found_by_sruns_line_though_it_said_nothing() -
 
 
 def test_memory_that_ran_out_is_told_from_a_kill_by_hand() -> None:
-    dead = rank(2, **failed("python train.py was killed by SIGKILL", "TaskError", exit_code=137))
+    dead = rank(2, **program_ended(137, 9))
     diagnosis = judge(captured("oom", dead))
     found = diagnosis.headline
     assert (found.cause_class, found.rank, found.certainty) == (Cause.HOST_MEMORY, 2, "certain")
@@ -136,9 +137,9 @@ def test_an_interpreter_that_is_not_there_is_a_matter_of_the_launch() -> None:
 
 
 def test_a_program_that_says_nothing_is_known_by_its_exit_code() -> None:
-    told = rank(1, **failed("python -c [...] exited with 3", "TaskError", exit_code=3))
+    told = rank(1, **program_ended(3))
     found = cause_of(captured("exit3", told))
-    assert (found.cause_class, found.rank, found.cause) == (Cause.USER, 1, "python -c [...] exited with 3")
+    assert (found.cause_class, found.rank, found.cause) == (Cause.USER, 1, "python train.py failed")
 
 
 # Causes and echoes
@@ -188,7 +189,7 @@ def test_where_the_disk_was_full_silence_means_nothing() -> None:
     silent = [rank(number, exit_code=None) for number in range(4)]
     found = cause_of(trace(attempt(*silent, disk_full=True, signal="LOST")))
     assert (found.cause_class, found.rank, found.certainty) == (Cause.DISK, None, "likely")
-    code = rank(1, **failed("python train.py exited with 1", "TaskError"))
+    code = rank(1, **program_ended(1))
     assert cause_of(trace(attempt(code, disk_full=True))).cause_class is Cause.DISK
     told = cause_of(trace(attempt(rank(1, **failed("no such layer")), disk_full=True)))
     assert (told.cause_class, told.rank) == (Cause.USER, 1)
@@ -226,16 +227,33 @@ def test_a_time_limit_that_ended_a_standstill_says_so() -> None:
     ("type_", "message", "cause"),
     [
         ("ImportError", "cannot import name 'x' from 'y'", Cause.USER),
-        ("TaskError", "no data: /data/raw/reddit_data.npz: No such file", Cause.DATA),
         ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB", Cause.GPU_MEMORY),
         ("MemoryError", "", Cause.HOST_MEMORY),
         ("OSError", "[Errno 28] No space left on device", Cause.DISK),
-        ("TaskError", "node2 cannot reach rank 0 at 10.0.0.1:4711: timed out", Cause.NETWORK),
     ],
 )
 def test_an_exceptions_class(type_: str, message: str, cause: Cause) -> None:
     found = cause_of(trace(attempt(rank(2, **failed(message, type_)))))
     assert (found.cause_class, found.rank) == (cause, 2)
+
+
+def test_a_failure_of_ours_carries_its_cause_and_is_shown_without_its_type() -> None:
+    told = raised("no data: /data/raw/reddit_data.npz: No such file", "TaskError", cause=Cause.DATA)
+    found = cause_of(trace(attempt(rank(2, raised=told))))
+    assert (found.cause_class, found.rank, found.cause, found.traceback) == (Cause.DATA, 2, told.message, "")
+
+
+def test_what_others_said_within_a_message_of_ours_counts_first() -> None:
+    told = raised("cannot read /data as a data set: No space left on device", "TaskError", cause=Cause.DATA)
+    assert cause_of(trace(attempt(rank(2, raised=told)))).cause_class is Cause.DISK
+
+
+def test_a_rank_that_reaches_nobody_is_a_cause_only_where_there_is_no_other() -> None:
+    lonely = raised("rank 0 published no address within 60 s", "TaskError", END - 9, cause=Cause.NETWORK)
+    alone = cause_of(trace(attempt(rank(2, raised=lonely))))
+    assert (alone.cause_class, alone.rank) == (Cause.NETWORK, 2)
+    found = cause_of(trace(attempt(rank(2, raised=lonely), rank(0, **failed("no such layer")))))
+    assert (found.cause_class, found.rank) == (Cause.USER, 0)
 
 
 def test_of_a_program_the_last_words_on_stderr_say_more_than_its_exit_code() -> None:
@@ -246,7 +264,7 @@ def test_of_a_program_the_last_words_on_stderr_say_more_than_its_exit_code() -> 
         "    main()",
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.",
     )
-    told = rank(1, **failed("python train.py exited with 1", "TaskError"), last_words=words)
+    told = rank(1, **program_ended(1), last_words=words)
     diagnosis = judge(trace(attempt(told)))
     found = diagnosis.headline
     assert (found.cause_class, found.cause) == (Cause.GPU_MEMORY, words[-1])
@@ -271,10 +289,16 @@ def test_an_image_that_cannot_be_imported_is_told_from_the_batch_scripts_log() -
 
 def test_an_attempt_that_was_warned_saved_and_left_says_so_and_why_it_is_not_started_again() -> None:
     left = [rank(number, exit_code=75) for number in range(4)]
-    lines = "clusterctl: not started again: its 10 restarts are used up"
-    found = cause_of(trace(attempt(*left, lines=lines, exit_code=75), stage=Stage.PREEMPTED))
+    found = cause_of(trace(attempt(*left, refused=Refusal.RESTART_LIMIT, exit_code=75), stage=Stage.PREEMPTED))
     assert (found.cause_class, found.rank, found.secondary[0].cause) == (Cause.PREEMPTED, None, "ended with the others")
-    assert found.facts == ("not started again: its 10 restarts are used up",)
+    assert found.facts == ("not started again: restart limit (20) reached",)
+
+
+@pytest.mark.parametrize("refusal", Refusal)
+def test_every_refusal_to_restart_has_its_words(refusal: Refusal) -> None:
+    (said,) = cause_of(trace(attempt(refused=refusal, exit_code=75), stage=Stage.PREEMPTED)).facts
+    assert said.startswith("not started again: ")
+    assert "{" not in said
 
 
 # Hangs

@@ -63,7 +63,7 @@ def answers(*starts: float | None) -> Callable[[Plan], Estimate | None]:
         assert render(plan).startswith("#!/bin/bash\n#SBATCH")
         start = left.pop(0)
         if start is None:
-            raise SlurmRefused("no")
+            raise SlurmRefused("sbatch refused the job", "no", "")
         return Estimate(int(start), "node1", "main")
 
     return ask

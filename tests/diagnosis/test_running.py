@@ -7,7 +7,7 @@ from dataclasses import replace
 from support.traces import BEAT, END, attempt, rank, trace
 
 from clusterctl.diagnosis.diagnose import Diagnosis, judge
-from clusterctl.diagnosis.signatures import Cause
+from clusterctl.errors import Cause
 from clusterctl.runs.heartbeats import Beat
 from clusterctl.runs.stages import Stage
 

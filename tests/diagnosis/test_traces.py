@@ -8,12 +8,14 @@ from dataclasses import asdict
 
 from clusterctl.diagnosis.diagnose import judge
 from clusterctl.diagnosis.traces import gather
+from clusterctl.errors import Cause
 from clusterctl.observe.attempt import read_evidence
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import Status
 from clusterctl.observe.stage import judge as judge_stage
 from clusterctl.runs.heartbeats import Beat
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.requests import Refusal
 
 Fabricate = Callable[..., RunDir]
 BEGAN = {"time": 1, "event": "began", "host": "host-7", "node": "node7", "pid": 3}
@@ -56,6 +58,23 @@ def test_everything_that_ranks_and_slurm_left_is_gathered(fabricate: Fabricate) 
     assert (attempt.alarm.suspects, attempt.alarm.how, attempt.collectives) == ((1,), "busy", 1)
     assert (trace.cancelled, trace.slurm_lines, trace.now) == ((9.0, "ada@login1"), ("one",), 99.0)
     assert trace.unknown == ()
+
+
+def test_causes_codes_and_refusals_are_values_and_what_is_unknown_is_none(fabricate: Fabricate) -> None:
+    ours = {**RAISED, "type": "ProgramEnded", "cause": "killed", "code": 137, "signal": 9}
+    files = {
+        "attempts/0/host.json": {"exit_code": 137, "refused": "no-progress"},
+        "attempts/0/events/rank_00000.jsonl": [BEGAN, ours],
+        "attempts/0/events/rank_00001.jsonl": [BEGAN, {**ours, "cause": ["killed"], "code": "1", "signal": None}],
+        "attempts/1/host.json": {"exit_code": 1, "refused": "whatever"},
+    }
+    first, second = gather(status_of(fabricate(files=files))).attempts
+    assert (first.refused, second.refused) == (Refusal.NO_PROGRESS, None)
+    known, damaged = (rank.raised for rank in first.ranks)
+    assert known is not None
+    assert damaged is not None
+    assert (known.cause, known.code, known.signal) == (Cause.KILLED, 137, 9)
+    assert (damaged.cause, damaged.code, damaged.signal) == (None, None, None)
 
 
 def test_a_log_that_is_not_there_is_named_as_unknown(fabricate: Fabricate) -> None:

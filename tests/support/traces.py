@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
+from clusterctl.errors import Cause
 from clusterctl.observe.attempt import AttemptEvidence
 from clusterctl.observe.rank_events import Raised
 from clusterctl.observe.run_record import RunRecord
@@ -42,13 +43,20 @@ def rank(number: int, **changes: Any) -> RankTrace:
     return replace(ended, **changes)
 
 
-def raised(message: str, type_: str = "ValueError", time: float = END - 5, hint: str = "") -> Raised:
-    return Raised(time, type_, message, f"Traceback (most recent call last):\n{type_}: {message}\n", hint)
+def raised(message: str, type_: str = "ValueError", time: float = END - 5, **changes: Any) -> Raised:
+    return Raised(time, type_, message, f"Traceback (most recent call last):\n{type_}: {message}\n", **changes)
 
 
 def failed(message: str, type_: str = "ValueError", time: float = END - 5, **changes: Any) -> dict[str, Any]:
     """What makes a rank one that raised: for `rank(1, **failed("..."))`."""
     return {"raised": raised(message, type_, time), "exit_code": 1, "ended": time, **changes}
+
+
+def program_ended(code: int, signal: int | None = None) -> dict[str, Any]:
+    """What makes a rank one whose program failed."""
+    cause = Cause.KILLED if signal else Cause.USER
+    told = raised("python train.py failed", "ProgramEnded", cause=cause, code=code, signal=signal)
+    return {"raised": told, "exit_code": code, "ended": told.time}
 
 
 def attempt(*ranks: RankTrace, lines: str = "", number: int = 0, **changes: Any) -> AttemptTrace:

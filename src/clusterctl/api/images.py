@@ -58,7 +58,7 @@ def build(
     from clusterctl.containers.build import Request
     from clusterctl.containers.build import build as build_image
     from clusterctl.containers.engine import find_engine
-    from clusterctl.launch.git import git_state
+    from clusterctl.launch.snapshot import git_state
 
     kind = "gpu" if gpu else "cpu"
     state = git_state(shipped_folder())

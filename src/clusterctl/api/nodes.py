@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from clusterctl.api.settings import Overrides
     from clusterctl.config import Resolved
-    from clusterctl.launch.sbatch import Estimate
+    from clusterctl.launch.sbatch import Estimate, SlurmRefused
     from clusterctl.slurm import Node, Partition
 
 __all__ = ["Fit", "Inventory", "fit", "fit_record", "nodes", "nodes_record"]
@@ -34,7 +34,7 @@ class Fit:
 
     resolved: Resolved
     rooms: tuple[Room, ...]
-    answer: Estimate | SlurmError | None  # None: it gave no time
+    answer: Estimate | SlurmRefused | None  # None: it gave no time
 
 
 def fit(job: str | os.PathLike[str], cluster: str | None = None, *, overrides: Overrides = ()) -> Fit:
@@ -47,7 +47,7 @@ def fit(job: str | os.PathLike[str], cluster: str | None = None, *, overrides: O
     inventory = slurm.nodes()
     asked = asked_of(planned.resolved.job.resources)
     rooms = tuple(room_for(asked, partition, inventory) for partition in inventory.partitions.values())
-    answer: Estimate | SlurmError | None
+    answer: Estimate | SlurmRefused | None
     try:
         answer = estimate_start(planned.plan, slurm.path_of("sbatch"), slurm.environment)
     except SlurmRefused as error:

@@ -23,13 +23,11 @@ from clusterctl.config import load_cluster, resolve, runs_folder
 from clusterctl.containers.progress import SILENT
 from clusterctl.errors import ConfigError, UsageError
 from clusterctl.launch.adopt import adopt
-from clusterctl.launch.git import git_state
 from clusterctl.launch.plan import brings_code, make_plan
 from clusterctl.launch.sbatch import SlurmRefused, call_sbatch, test_only, write_pickle
 from clusterctl.launch.script import render
-from clusterctl.launch.snapshot import find_code, take_snapshot
-from clusterctl.launch.step import start_host_step
-from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, warmed
+from clusterctl.launch.snapshot import find_code, git_state, take_snapshot
+from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
 from clusterctl.runs.files import make_private, write_json, write_text
 from clusterctl.runs.layout import RUN_FORMAT, RunDir
 from clusterctl.slurm import Slurm

@@ -10,9 +10,9 @@ from clusterctl.diagnosis.failure import explain_attempt
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
 from clusterctl.diagnosis.next_steps import commands
 from clusterctl.diagnosis.running import explain_running, unheard
-from clusterctl.diagnosis.signatures import Cause, Level, signature
+from clusterctl.diagnosis.signatures import Level, signature
 from clusterctl.diagnosis.traces import gather, with_accounting
-from clusterctl.errors import SlurmError
+from clusterctl.errors import Cause, SlurmError
 from clusterctl.observe.status import report
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
@@ -225,7 +225,7 @@ def _never_began(trace: RunTrace) -> Finding:
         return Finding(Cause.CANCELLED, "cancelled by scancel before it began, not by clusterctl")
     for line in trace.slurm_lines:
         if (known := signature(line)) and known.level is Level.PRIMARY:
-            return Finding(known.cause, line.strip())
+            return Finding(known.cause, known.words or line.strip())
     if trace.status.attempt is not None:
         return Finding(Cause.UNKNOWN, "what its attempts left can no longer be read", UNSURE)
     if trace.status.stage is Stage.LOST:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.signatures import Cause
+from clusterctl.errors import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from signal import SIGKILL
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.endings import Death, Ending, deaths, job_ending, lost_nodes
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Finding
-from clusterctl.diagnosis.signatures import Cause, Level, Signature, python_error, signature
+from clusterctl.diagnosis.signatures import Level, Signature, python_error, signature, signature_of
 from clusterctl.diagnosis.standstill import hang, outside_collectives
-from clusterctl.runs.requests import EXIT_RESTART
+from clusterctl.errors import Cause
+from clusterctl.runs.requests import EXIT_RESTART, Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.watchdog import EXIT_HUNG
@@ -27,8 +29,14 @@ if TYPE_CHECKING:
 
 CLOCK_SECONDS = 2.0  # by which clocks of nodes may differ without anybody having noticed
 _SOONER_SECONDS = 5.0  # a rank that failed so long before Slurm ended the job failed by itself
-_NOT_AGAIN = "clusterctl: not started again"  # the batch script's word on a run that it does not send back
 _ENDED_WITH_THE_OTHERS = "ended with the others"
+_REFUSALS = {
+    Refusal.SUPERSEDED: "a newer attempt has begun",
+    Refusal.CANCELLED: "the run was cancelled",
+    Refusal.NO_PROGRESS: "this attempt made no progress",
+    Refusal.RESTART_LIMIT: "restart limit ({limit}) reached",
+    Refusal.REQUEUE_FAILED: "scontrol requeue failed",
+}
 
 
 @dataclass(frozen=True)
@@ -77,8 +85,9 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         found = replace(found, stage=rank.stage)
     if rank and rank.beat and rank.beat.step:
         found = replace(found, step=rank.beat.step)
-    said = [line.removeprefix("clusterctl: ") for line in attempt.lines if line.startswith(_NOT_AGAIN)]
-    found = replace(found, facts=(*found.facts, *said))
+    if attempt.refused:
+        why = _REFUSALS[attempt.refused].format(limit=trace.status.record.job.restart.limit)
+        found = replace(found, facts=(*found.facts, f"not started again: {why}"))
     return replace(found, attempt=attempt.number, secondary=_consequences(attempt, told, found))
 
 
@@ -102,10 +111,10 @@ def _candidate(rank: RankTrace, death: Death | None, node_out_of_memory: bool) -
         words="",
         time=rank.raised.time if rank.raised else rank.beat.time if rank.beat else rank.ended,
         order=death.order if death else None,
-        traceback=rank.raised.traceback if rank.raised and rank.raised.type != "TaskError" else "",
+        traceback=rank.raised.traceback if rank.raised and rank.raised.cause is None else "",
         hint=rank.raised.hint if rank.raised else "",
     )
-    killed = how.startswith("Killed") or (rank.raised is not None and "was killed by SIGKILL" in rank.raised.message)
+    killed = how.startswith("Killed") or (rank.raised is not None and rank.raised.signal == SIGKILL)
     if "out of memory" in how.lower() or (killed and node_out_of_memory):
         words = "used more memory than the job asked for on its node, and was killed by the kernel"
         return replace(base, signature=Signature(Cause.HOST_MEMORY), words=words, traceback="")
@@ -134,21 +143,17 @@ def _from_exception(base: Candidate, rank: RankTrace) -> Candidate | None:
     """The exception that a rank wrote down. Of a program that it started, the program's own last words say more."""
     assert rank.raised is not None
     raised = rank.raised
-    program_ended = raised.type == "TaskError" and any(
-        words in raised.message for words in (" exited with ", " was killed by ")
-    )
-    if program_ended:
-        if said := _from_last_words(base, rank):
-            return said
-        if raised.message.endswith("was killed by SIGKILL"):
-            words = "its program was killed by SIGKILL: by hand, by the kernel, or by an administrator"
-            return replace(base, signature=Signature(Cause.KILLED), words=words)
-        cause = Cause.KILLED if " was killed by " in raised.message else Cause.USER
-        return replace(base, signature=Signature(cause), words=raised.message)
-    known = signature(f"{raised.type}: {raised.message}") or signature(_last_line(raised.traceback))
-    name = "" if raised.type == "TaskError" else f"{raised.type}: "
+    known = None
+    if raised.code is None:
+        known = signature(f"{raised.type}: {raised.message}") or signature(_last_line(raised.traceback))
+    elif said := _from_last_words(base, rank):
+        return said
+    elif raised.signal == SIGKILL:
+        words = "its program was killed by SIGKILL: by hand, by the kernel, or by an administrator"
+        return replace(base, signature=Signature(Cause.KILLED), words=words)
+    name = f"{raised.type}: " if raised.cause is None else ""
     words = f"{name}{_first_line(raised.message)}" if raised.message else raised.type
-    return replace(base, signature=known or Signature(Cause.USER), words=words)
+    return replace(base, signature=known or signature_of(raised.cause or Cause.USER), words=words)
 
 
 def _from_last_words(base: Candidate, rank: RankTrace) -> Candidate | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clusterctl.diagnosis.signatures import Cause
+    from clusterctl.errors import Cause
 
 CERTAIN, LIKELY, UNSURE = "certain", "likely", "unknown"
 

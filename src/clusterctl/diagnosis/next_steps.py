@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.signatures import Cause
+from clusterctl.errors import Cause
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:

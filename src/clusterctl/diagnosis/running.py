@@ -7,8 +7,8 @@ from statistics import median_low
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, Finding
-from clusterctl.diagnosis.signatures import Cause
 from clusterctl.diagnosis.standstill import node_fell_silent, several_each, silent_nodes
+from clusterctl.errors import Cause
 from clusterctl.runs.heartbeats import ENDED, Beat
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.watchdog import patience

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
-from clusterctl.diagnosis.signatures import Cause
+from clusterctl.errors import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

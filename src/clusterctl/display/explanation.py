@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.diagnose import judge
 from clusterctl.diagnosis.failure import counted
-from clusterctl.diagnosis.signatures import Cause
 from clusterctl.diagnosis.traces import gather
 from clusterctl.display.plain import plain, plain_lines
+from clusterctl.errors import Cause
 
 if TYPE_CHECKING:
     from clusterctl.diagnosis.diagnose import Diagnosis

@@ -18,7 +18,7 @@ from clusterctl.slurm.fits import gpus_by_type, largest_now
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from clusterctl.launch.sbatch import Estimate
+    from clusterctl.launch.sbatch import Estimate, SlurmRefused
     from clusterctl.slurm import Inventory, Node, Partition
     from clusterctl.slurm.fits import Largest, Room
 
@@ -128,11 +128,10 @@ def _print(console: Console, titles: Row, rows: Sequence[Row]) -> None:
     console.print(table)
 
 
-def verdict(answer: Estimate | SlurmError | None) -> str:
+def verdict(answer: Estimate | SlurmRefused | None) -> str:
     """Slurm's own answer in words."""
     if answer is None:
         return "Slurm gave no time (sbatch --test-only)"
     if isinstance(answer, SlurmError):
-        message = answer.message.removeprefix("sbatch refused the job: ")
-        return f"Slurm would not take it: {message}\nhint: {answer.hint}"
+        return f"Slurm would not take it: {answer.words}\nhint: {answer.hint}"
     return f"Slurm would start it {when(answer.start, time.time())}, in partition {answer.partition}"

@@ -43,7 +43,11 @@ _HINTS = {
 
 
 class SlurmRefused(SlurmError):
-    """sbatch answered, and the answer was no: there is no job."""
+    """Slurm answered, and the answer was no: there is no job. `words` are its own."""
+
+    def __init__(self, what: str, words: str, hint: str) -> None:
+        super().__init__(f"{what}: {words}", hint)
+        self.words = words
 
 
 def call_sbatch(plan: Plan, command: list[str], environment: Mapping[str, str]) -> str:
@@ -139,4 +143,4 @@ def refusal(text: str) -> SlurmRefused:
     lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in text.splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("Try ")]  # "Try sbatch --help" ends a usage error
     hint = next((hint for part, hint in _HINTS.items() if part in text.lower()), "`clusterctl submit --dry-run`")
-    return SlurmRefused(f"sbatch refused the job: {lines[-1] if lines else 'no reason given'}", hint)
+    return SlurmRefused("sbatch refused the job", lines[-1] if lines else "no reason given", hint)

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 from threading import get_native_id
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import clusterctl
 from clusterctl.errors import ConfigError
@@ -127,3 +127,27 @@ def _digest(files: dict[Path, Path]) -> str:
         mode = b"x" if os.access(source, os.X_OK) else b"-"
         total.update(os.fsencode(name) + b"\0" + mode + hashlib.sha256(content).digest())
     return total.hexdigest()[:20]
+
+
+class GitState(TypedDict):
+    commit: str
+    dirty: bool
+
+
+def git_state(folder: Path) -> tuple[GitState, str] | None:
+    """The commit of `folder` and the patch of uncommitted changes to tracked files; None outside git."""
+    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
+        return None
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    patch = _git(folder, "diff", "--binary", "HEAD", "--", ".") or ""
+    return GitState(commit=commit.strip(), dirty=bool(patch)), patch
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", folder, *words], capture_output=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="surrogateescape") if done.returncode == 0 else None

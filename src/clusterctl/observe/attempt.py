@@ -12,6 +12,7 @@ from clusterctl.observe.pace import Pace, pace_of
 from clusterctl.observe.rank_events import newest_stage
 from clusterctl.observe.telemetry import gpu_utilisation, latest_samples
 from clusterctl.runs.fields import read_fields
+from clusterctl.runs.requests import Refusal
 
 if TYPE_CHECKING:
     from clusterctl.observe.run_record import RunRecord
@@ -28,8 +29,9 @@ _TAIL_BYTES, _TAIL_OF_ENDED_BYTES = 65536, 16384
 class HostRecord:
     """host.json: what an attempt's batch script wrote. `exit_code` is None until the script has ended.
 
-    `signal` is the one that the script got, `requeued` whether it sent the job back to the queue, `disk_full` whether
-    it found no room to write. `problem` says why the file could not be read.
+    `signal` is the one that the script got, `requeued` whether it sent the job back to the queue, `refused` why it did
+    not although the attempt needed another one, `disk_full` whether it found no room to write. `problem` says why the
+    file could not be read.
     """
 
     number: int
@@ -41,6 +43,7 @@ class HostRecord:
     exit_code: int | None = None
     signal: str = ""
     requeued: bool = False
+    refused: Refusal | None = None
     disk_full: bool = False
     problem: str = ""
 
@@ -58,6 +61,7 @@ def read_host(attempt: Attempt) -> HostRecord:
         exit_code=fields.whole("exit_code"),
         signal=fields.text("signal"),
         requeued=fields.flag("requeued"),
+        refused=fields.member("refused", Refusal),
         disk_full=fields.flag("disk_full"),
         problem=fields.problem,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.errors import Cause
 from clusterctl.observe.lines import last_lines, tail
 from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import open_regular, parse_record
@@ -13,8 +14,6 @@ from clusterctl.runs.stages import Stage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
-
-_STAGES = frozenset(Stage)
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,19 @@ class Entered(Event):
 
 @dataclass(frozen=True)
 class Raised(Event):
-    """An exception ended the rank."""
+    """An exception ended the rank.
+
+    One of ours carries its `cause`. Where the rank ran a program that failed, `code` is the program's, and `signal` the
+    one that ended it.
+    """
 
     type: str
     message: str
     traceback: str
     hint: str = ""
+    cause: Cause | None = None
+    code: int | None = None
+    signal: int | None = None
 
 
 @dataclass(frozen=True)
@@ -77,10 +83,12 @@ def parse_event(record: Mapping[str, Any]) -> Event | None:
         case "began":
             host = fields.text("host")
             return Began(time, host, fields.text("node") or host, fields.whole("pid"))
-        case "stage" if (stage := fields.text("stage")) in _STAGES:
-            return Entered(time, Stage(stage))
+        case "stage" if stage := fields.member("stage", Stage):
+            return Entered(time, stage)
         case "exception":
-            return Raised(time, *(fields.text(name) for name in ("type", "message", "traceback", "hint")))
+            type_, message, traceback, hint = map(fields.text, ("type", "message", "traceback", "hint"))
+            cause, code, signal = fields.member("cause", Cause), fields.whole("code"), fields.whole("signal")
+            return Raised(time, type_, message, traceback, hint, cause, code, signal)
         case "hang":
             return Hung(time, fields.text("stacks"))
         case "superseded":

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeGuard
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from clusterctl.runs.files import parse_record, read_whole
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Number = int | float
+Member = TypeVar("Member", bound=StrEnum)
 _LAST_MOMENT = 2.0**37  # the year 6325: later ones break calendars
 _LARGEST_WHOLE = 2**63 - 1
 
@@ -44,6 +46,10 @@ class Fields:
         """A number written as text, such as Slurm's of a job: it becomes an argument of a command."""
         text = self.text(name)
         return text if text.isascii() and text.isdigit() else ""
+
+    def member(self, name: str, of: type[Member]) -> Member | None:
+        """A member of the enum `of`, by its value."""
+        return next((member for member in of if member.value == self.text(name)), None)
 
     def flag(self, name: str) -> bool:
         return self.content.get(name) is True

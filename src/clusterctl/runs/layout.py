@@ -31,6 +31,11 @@ class Attempt:
         return self.path / "host.log"
 
     @property
+    def marks(self) -> Path:
+        """What the batch script decides from (`runs.marks`)."""
+        return self.path / "marks"
+
+    @property
     def rendezvous(self) -> Path:
         return self.path / "rendezvous.json"
 
@@ -130,7 +135,7 @@ class RunDir:
 
     @property
     def requeue_json(self) -> Path:
-        """A task's request that the run be started again: by which attempt, why, and when."""
+        """The last request for a restart: by which attempt, why, and when."""
         return self.path / "requeue.json"
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.errors import TaskError
+from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.table import ShardedTable, whole_weights
 from clusterctl.training.adam import Adam, TableAdam
 from clusterctl.training.checkpoint import Checkpoints
@@ -39,7 +39,7 @@ def fit(
     """
     plan = EpochPlan(objective.seeds, train.batch_size, train.seed, task.place.rank, task.place.world_size)
     if plan.steps == 0:
-        raise TaskError("the training split is empty")
+        raise TaskError("the training split is empty", cause=Cause.DATA)
     clock = task.clock
     flat = FlatModel(objective.model, clock, task.events.heart)
     flat.broadcast()
