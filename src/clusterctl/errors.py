@@ -24,7 +24,7 @@ from typing import ClassVar
 class Cause(StrEnum):
     """Why a run ended, or waits: a task records it with its failure, and `clusterctl why` shows it.
 
-    The last four are of runs that did not fail.
+    The last five are of runs that did not fail.
     """
 
     USER = "user-error"
@@ -46,6 +46,7 @@ class Cause(StrEnum):
     PENDING = "pending"
     HEALTHY = "healthy"
     STRAGGLER = "straggler"
+    NOT_LEARNING = "not-learning"
 
 
 class ClusterctlError(Exception):

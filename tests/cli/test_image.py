@@ -13,7 +13,7 @@ from support.image_archive import file, write_archive
 from support.json_schema import schema, violations
 
 from clusterctl import cli
-from clusterctl.display.progress import shown
+from clusterctl.display.build_progress import shown
 
 Typed = Callable[..., tuple[int, str, str]]
 

@@ -48,3 +48,19 @@ def test_the_band_is_drawn_apart_from_the_line() -> None:
 @pytest.mark.parametrize(("values", "shown"), [([0, 50, 100], "▁▅█"), ([], ""), ([0, 0], "▁▁")])
 def test_a_sparkline_has_eight_heights(values: list[float], shown: str) -> None:
     assert sparkline(values, 10) == shown
+
+
+def test_values_beyond_the_axis_are_marked_in_its_first_and_last_line() -> None:
+    points = [Point(x, value, value, value) for x, value in enumerate([90.0, *[1.0, 2.0] * 30, -90.0])]
+    first, *between, last = chart(points, 40, 6).plain.split("\n")
+    assert first.lstrip(" 0123456789.").startswith("▲")
+    assert last.endswith("▼")
+    assert (first + last).count("▲") == (first + last).count("▼") == 1
+    assert not any(mark in line for line in between for mark in "▲▼")
+    assert "90" not in first + last
+
+
+def test_a_chart_without_extreme_values_has_no_marks() -> None:
+    drawn = chart([Point(x, x, x, x) for x in range(60)], 40, 6).plain
+    assert "▲" not in drawn
+    assert "▼" not in drawn

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.display.plain import as_shown, duration, number, plain, share
+from clusterctl.display.plain import as_shown, duration, plain, share
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,6 @@ def test_a_line_that_was_written_over_shows_its_last_state() -> None:
 )
 def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
     assert duration(seconds) == text
-
-
-def test_numbers_keep_four_digits_or_take_an_exponent() -> None:
-    values = [None, 0, 0.88512, 12.5, 1e-5, 123456.0, float("nan")]
-    assert [number(value) for value in values] == ["", "0.0000", "0.8851", "12.5000", "1.00e-05", "1.23e+05", "nan"]
 
 
 def test_progress_shows_the_total_where_there_is_one() -> None:

@@ -1,10 +1,18 @@
-"""A real run on the screens: one frame of the monitor while it trains, its report in a browser when it has ended."""
+"""The screens in a real terminal and a real browser: the monitor while a run trains, the report when it has ended."""
 
 from __future__ import annotations
 
+import sys
+import tempfile
+import time
+from pathlib import Path
+
 import pytest
+from support import terminal
 from support.browser import BROWSER, opened
+from support.busy_run import busy_files
 from support.scenario import Stage
+from support.terminal import TMUX, Terminal
 
 
 @pytest.mark.long
@@ -23,3 +31,33 @@ def test_a_run_is_seen_while_it_trains_and_told_of_when_it_has_ended(stage: Stag
     assert (shown.console, shown.calls) == ([], [])
     assert "finished" in shown.text("p")
     assert shown.text("figcaption").count("accuracy") >= 1
+
+
+@pytest.mark.skipif(TMUX is None, reason="no tmux; as root: tests/install-slurm.sh")
+def test_after_a_resize_of_the_terminal_the_monitor_is_whole_before_its_next_look(fabricate, tmp_path: Path) -> None:
+    run = fabricate(files=busy_files())
+    monitor = [sys.executable, "-m", "clusterctl", "monitor", "--every", "3600", run.id]
+    environment = {"CLUSTERCTL_RUNS": str(run.path.parent), "TERM": "xterm-256color", "HOME": str(tmp_path)}
+    with (
+        tempfile.TemporaryDirectory() as folder,  # a socket's path must be short
+        terminal.opened(Path(folder) / "tmux", (80, 24), monitor, environment) as shown,
+    ):
+        wait_until_whole(shown, 80, 24, seconds=60)
+        for columns, lines in ((200, 60), (100, 30), (160, 45)):
+            shown.resize(columns, lines)
+            wait_until_whole(shown, columns, lines, seconds=15)  # for a loaded machine: it takes a third of a second
+
+
+def wait_until_whole(shown: Terminal, columns: int, lines: int, seconds: float) -> None:
+    """Until the panes fill the terminal: corners where they belong, the keys in the last line."""
+    deadline = time.monotonic() + seconds
+    while not is_whole(screen := shown.lines(), columns, lines):
+        assert time.monotonic() < deadline, "\n".join(screen)
+        time.sleep(0.05)
+
+
+def is_whole(screen: list[str], columns: int, lines: int) -> bool:
+    upper, lower = screen[1], screen[lines - 2]
+    corners = (upper[0], upper[-1], lower[0], lower[-1]) if upper and lower else ()
+    widths = {len(line) for line in screen[1 : lines - 1]}
+    return corners == ("╭", "╮", "╰", "╯") and widths == {columns} and "q quit" in screen[lines - 1]

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from clusterctl.task.step_clock import PARTS, StepClock
+from clusterctl.runs.vocabulary import STEP_PARTS
+from clusterctl.task.step_clock import StepClock
 
 
 @pytest.fixture
@@ -64,4 +65,4 @@ def test_on_a_gpu_the_parts_are_those_of_its_own_time() -> None:
     float(table.sum())
     lap = clock.lap("compute")
     assert lap["gathering"] > lap["communication"] > 0
-    assert lap["seconds"] == pytest.approx(sum(lap[part] for part in PARTS), abs=1e-5)
+    assert lap["seconds"] == pytest.approx(sum(lap[part] for part in STEP_PARTS), abs=1e-5)

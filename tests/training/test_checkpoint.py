@@ -30,7 +30,7 @@ TRAIN = LoopTrain(epochs=4, batch_size=5)  # two steps an epoch
 class Line:
     """Learns y = 2 x; `then` is called with the number of the step that is about to be done."""
 
-    unit = "nodes"
+    unit, classes = "nodes", 2
     then: Callable[[int], None] = lambda step: None
     seeds: Tensor = field(default_factory=lambda: torch.arange(10))
     width: int = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,14 +12,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import clusterctl
 from clusterctl.errors import TaskError
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.vocabulary import KNOWN
 from clusterctl.spec import LoopTrain
 from clusterctl.task.task import Task
+from clusterctl.training.auc import Auc
 from clusterctl.training.epoch_plan import Batch
+from clusterctl.training.graph_classification import GraphClassification
+from clusterctl.training.link_prediction import LinkPrediction
 from clusterctl.training.loop import fit
-from clusterctl.training.objective import Accuracy
+from clusterctl.training.node_classification import NodeClassification
+from clusterctl.training.objective import Accuracy, Score
 from clusterctl.training.progress import Fold
 
 
@@ -26,7 +33,7 @@ from clusterctl.training.progress import Fold
 class Doubling:
     """Learns y = 2 x on the seeds' numbers, and notes how it is called."""
 
-    unit = "nodes"
+    unit, classes = "nodes", 2
     seeds: Tensor = field(default_factory=lambda: torch.arange(10))
     model: nn.Module = field(default_factory=lambda: nn.Linear(1, 1, bias=False))
     calls: list[tuple[str, bool]] = field(default_factory=list)
@@ -151,3 +158,28 @@ def test_the_rate_and_the_bound_on_gradients_reach_the_optimiser(lone_task: Task
     assert weights(schedule="constant", warmup=0.0, clip_norm=0.0) == plain
     others = [weights(schedule="cosine"), weights(warmup=0.5), weights(clip_norm=1e-6)]  # Adam hides a constant scale
     assert len({plain, *others}) == 4
+
+
+def test_every_name_that_the_training_writes_is_in_the_vocabulary(lone_task: Task, tmp_path: Path) -> None:
+    lone_task.clock.count(nodes=10, edges=10)
+    fit(Doubling(), LoopTrain(epochs=2, batch_size=4), lone_task, Fold(1, 2))
+    names = {name for record in written(tmp_path, "metrics") for name in record}
+    assert names - {"time"} <= KNOWN.keys()
+    assert {"classes", "fold", "loss", "val_accuracy", "test_nodes", "nodes_per_second", "edges_per_second"} <= names
+
+
+@pytest.mark.parametrize("score", [Accuracy(1, 2), Auc(1, 1, 1)])
+@pytest.mark.parametrize("objective", [NodeClassification, GraphClassification, LinkPrediction])
+def test_every_score_and_every_unit_has_its_names_in_the_vocabulary(score: Score, objective: Any) -> None:
+    names = [f"{split}_{score.name.lower()}" for split in ("val", "test")]
+    assert KNOWN.keys() >= {*names, f"test_{objective.unit}"}
+
+
+def test_every_name_that_is_written_by_itself_is_in_the_vocabulary() -> None:
+    names = set()
+    for room in ("training", "workloads", "graph", "task"):
+        for path in (Path(clusterctl.__file__).parent / room).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("metrics.write"):
+                    names |= {keyword.arg for keyword in node.keywords if keyword.arg}
+    assert {"step", "checkpoint_seconds", "best_possible_auc", "test_accuracy_deviation"} <= names <= KNOWN.keys()

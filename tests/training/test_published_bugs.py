@@ -179,7 +179,7 @@ def test_the_tests_against_it_are_there(bug: str) -> None:
 class Numbers:
     """Learns y = 2 x on ten numbers."""
 
-    unit = "nodes"
+    unit, classes = "nodes", 2
     seeds: Tensor = field(default_factory=lambda: torch.arange(10))
     model: nn.Module = field(default_factory=lambda: nn.Linear(1, 1, bias=False).double())
 

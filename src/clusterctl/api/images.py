@@ -11,7 +11,7 @@ from typing import Any
 from clusterctl.config import cache_folder, chosen_images_folder, shipped_folder
 from clusterctl.containers import folder as files
 from clusterctl.containers.folder import Image
-from clusterctl.containers.progress import SILENT, Progress
+from clusterctl.containers.listener import SILENT, ProgressListener
 from clusterctl.spec import to_record
 
 __all__ = ["Image", "build", "find", "image_record", "images", "images_folder", "import_image", "prunable", "remove"]
@@ -48,7 +48,7 @@ def build(
     fresh: bool = False,
     engine: str | None = None,
     folder: Path | None = None,
-    progress: Progress = SILENT,
+    progress: ProgressListener = SILENT,
 ) -> Image:
     """Build clusterctl's own image, with the packages in the versions that are installed here. Raises ImageError.
 
@@ -80,7 +80,7 @@ def import_image(
     fresh: bool = False,
     engine: str | None = None,
     folder: Path | None = None,
-    progress: Progress = SILENT,
+    progress: ProgressListener = SILENT,
 ) -> Image:
     """Bring `source` into the image folder: a file's path, or a reference (REGISTRY#NAME:TAG). Raises ImageError.
 

@@ -17,7 +17,7 @@ import clusterctl
 from clusterctl.api.settings import settings
 from clusterctl.api.verify import verify
 from clusterctl.config import load_cluster, resolve_again
-from clusterctl.containers.progress import SILENT
+from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, SlurmError, UsageError
 from clusterctl.launch.adopt import adopt
 from clusterctl.launch.plan import make_plan
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from clusterctl.api.settings import Overrides
     from clusterctl.checks.request import Obstacle
     from clusterctl.config import Resolved
-    from clusterctl.containers.progress import Progress
+    from clusterctl.containers.listener import ProgressListener
     from clusterctl.runs.layout import RunDir
 
 _LEASE_SECONDS = 300  # sbatch may take a minute to answer; who holds a lease for longer has died
@@ -50,7 +50,7 @@ def resume(
     *,
     overrides: Overrides = (),
     hold: bool = False,
-    progress: Progress = SILENT,
+    progress: ProgressListener = SILENT,
 ) -> Run:
     """Start `run` again, which has ended unfinished, from its last checkpoint: see `Run.resume`."""
     directory = run.directory
@@ -77,7 +77,7 @@ def send(
     words: Sequence[str] = (),
     *,
     hold: bool = False,
-    progress: Progress = SILENT,
+    progress: ProgressListener = SILENT,
 ) -> tuple[Obstacle, ...]:
     """Submit `run` as `resolved` says, with the code that it began with; what may go wrong all the same.
 

@@ -20,7 +20,7 @@ import clusterctl
 from clusterctl.api.settings import settings
 from clusterctl.api.verify import verify
 from clusterctl.config import load_cluster, resolve, runs_folder
-from clusterctl.containers.progress import SILENT
+from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError
 from clusterctl.launch.adopt import adopt
 from clusterctl.launch.plan import brings_code, make_plan
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from clusterctl.api.settings import Overrides
     from clusterctl.checks.request import Obstacle
     from clusterctl.config import Resolved
-    from clusterctl.containers.progress import Progress
+    from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.plan import Plan
     from clusterctl.launch.snapshot import Code
     from clusterctl.slurm.allocation import Allocation
@@ -105,7 +105,7 @@ def submit(
     profile: bool = False,
     in_allocation: str | None = None,
     hold: bool = False,
-    progress: Progress = SILENT,
+    progress: ProgressListener = SILENT,
 ) -> Run:
     """Submit `job` and return its run.
 
@@ -134,7 +134,7 @@ def send(
     *,
     allocation: Allocation | None = None,
     hold: bool = False,
-    progress: Progress = SILENT,
+    progress: ProgressListener = SILENT,
 ) -> Run:
     """`submit`, from the resolved job on. `words` are the command line that does the same, for the record."""
     from clusterctl.api.run import Run  # a dry run needs none of what it reads

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.config import Resolved
-    from clusterctl.containers.progress import Progress
+    from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.plan import Plan
     from clusterctl.slurm import Slurm
 
 
-def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: Progress) -> tuple[Obstacle, ...]:
+def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener) -> tuple[Obstacle, ...]:
     """What may go wrong. Raises one error for everything that will; brings the image that the run needs."""
     refuse(_obstacles(resolved, plan.run.path.parent))
     if plan.view is None:

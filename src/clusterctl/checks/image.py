@@ -13,12 +13,12 @@ from clusterctl.launch.plan import brings_code
 if TYPE_CHECKING:
     from clusterctl.checks.container import Complaint
     from clusterctl.config import Resolved
-    from clusterctl.containers.progress import Progress
+    from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.plan import Plan
     from clusterctl.slurm import Slurm
 
 
-def fetch_image(plan: Plan, resolved: Resolved, progress: Progress) -> None:
+def fetch_image(plan: Plan, resolved: Resolved, progress: ProgressListener) -> None:
     """Import the image of a reference where no pyxis would; of several submits at a time one does, the others wait.
 
     Raises ImageError.

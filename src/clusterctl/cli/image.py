@@ -12,8 +12,8 @@ import click
 from clusterctl.api import images as api
 from clusterctl.cli.image_run import run
 from clusterctl.cli.options import confirmed
+from clusterctl.display.build_progress import shown
 from clusterctl.display.plain import plain
-from clusterctl.display.progress import shown
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 images_option = click.option("--images", "folder", metavar="FOLDER", type=_FOLDER, help="The image folder.")

@@ -49,11 +49,11 @@ def monitor(names: tuple[str, ...], once: bool, every: float, count: int, cluste
 def _print_frame(overview: Overview) -> None:
     from clusterctl.display import terminal
     from clusterctl.display.monitor.frame import show_frame
-    from clusterctl.display.monitor.panes import View
+    from clusterctl.display.monitor.panes import MonitorView
 
     scene = overview.look()
     if not scene.statuses and scene.problems:
         raise scene.problems[0]
     console = terminal.data()
     height = console.height if console.is_terminal else terminal.LINES_OF_FILES
-    show_frame(console, View(scene), console.width, height)
+    show_frame(console, MonitorView(scene), console.width, height)

@@ -38,24 +38,22 @@ def _show_all(inventory: Inventory, cluster: str | None, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(nodes_record(inventory, cluster), indent=1))
         return
-    from clusterctl.display import nodes as tables
-    from clusterctl.display import terminal
+    from clusterctl.display import capacity, terminal
 
     console = terminal.data()
-    tables.show_partitions(console, inventory)
+    capacity.show_partitions(console, inventory)
     console.print()
-    tables.show_nodes(console, inventory.nodes.values())
+    capacity.show_nodes(console, inventory.nodes.values())
 
 
 def _show_fit(found: Fit, output: str) -> None:
     if output == "json":
         click.echo(json.dumps(fit_record(found), indent=1))
         return
-    from clusterctl.display import nodes as tables
-    from clusterctl.display import terminal
+    from clusterctl.display import capacity, terminal
     from clusterctl.display.plain import plain_lines
 
     console = terminal.data()
-    tables.show_room(console, found.rooms)
+    capacity.show_room(console, found.rooms)
     console.print()
-    click.echo(plain_lines(tables.verdict(found.answer)))
+    click.echo(plain_lines(capacity.verdict(found.answer)))

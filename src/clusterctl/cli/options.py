@@ -83,7 +83,7 @@ def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None) -
 def await_end(run: Run, follow: bool, wait: bool, timeout: float | None) -> None:
     """Show or wait for the end of `run` as the flags say; raises RunFailed if it did not finish."""
     if follow:
-        from clusterctl.display.follow import show
+        from clusterctl.display.live_run import show
 
         show(run.directory)
     if follow or wait:

@@ -43,7 +43,7 @@ def resume(
     """
     from clusterctl.api.find import find
     from clusterctl.api.resume import resume as start_again
-    from clusterctl.display.progress import shown
+    from clusterctl.display.build_progress import shown
 
     check_waiting(hold, follow, wait, timeout)
     changes = typed_settings(settings, shortcuts)

@@ -82,9 +82,9 @@ def status(
 
 def _show(found: Report, output: str) -> None:
     if output in ("table", "wide"):
-        from clusterctl.display import table, terminal  # rich: for people only
+        from clusterctl.display import runs_table, terminal  # rich: for people only
 
-        table.show_runs(terminal.data(), found.statuses, found.as_of, wide=output == "wide")
+        runs_table.show_runs(terminal.data(), found.statuses, found.as_of, wide=output == "wide")
         if found.statuses:
             _point_to_why(found.statuses[0])
     elif output == "json":

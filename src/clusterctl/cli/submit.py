@@ -61,7 +61,7 @@ def submit(
         raise UsageError("--dry-run submits nothing to hold, follow or wait for", "leave the other flag out")
     check_waiting(hold, follow, wait, timeout)
     from clusterctl.api import submit as api
-    from clusterctl.display.progress import shown
+    from clusterctl.display.build_progress import shown
 
     changes = typed_settings(settings, shortcuts)
     if dry_run:

@@ -24,7 +24,7 @@ from clusterctl.runs.files import read_json, write_json
 if TYPE_CHECKING:
     from clusterctl.containers.engine import Engine
     from clusterctl.containers.folder import Image
-    from clusterctl.containers.progress import Progress
+    from clusterctl.containers.listener import ProgressListener
 
 DEFAULT_BASES = {"cpu": "python:3.11-slim", "gpu": "nvcr.io/nvidia/pyg:24.11-py3"}
 EXTRAS = ("train", "accelerate")
@@ -62,7 +62,9 @@ class Base:
     pyg: str | None
 
 
-def build(request: Request, engine: Engine, folder: Path, cache: Path, python: str, progress: Progress) -> Image:
+def build(
+    request: Request, engine: Engine, folder: Path, cache: Path, python: str, progress: ProgressListener
+) -> Image:
     """Build `request` with `engine` and leave it in the image folder `folder`.
 
     `cache` keeps wheels and what is known of base images; `python` is the minor version of a bootstrapped base.
@@ -90,7 +92,7 @@ def build(request: Request, engine: Engine, folder: Path, cache: Path, python: s
     return packed(engine, tag, request.name, f"built from {base.reference}", folder, progress)
 
 
-def packed(engine: Engine, reference: str, name: str, source: str, folder: Path, progress: Progress) -> Image:
+def packed(engine: Engine, reference: str, name: str, source: str, folder: Path, progress: ProgressListener) -> Image:
     """The engine's image `reference` as NAME.sqsh in `folder`."""
     config = engine.describe(reference)
     if config is None:
@@ -100,7 +102,7 @@ def packed(engine: Engine, reference: str, name: str, source: str, folder: Path,
         return keep(members_of_stream(stream), config, name, source, folder, progress)
 
 
-def _base(request: Request, engine: Engine, cache: Path, python: str, progress: Progress) -> Base:
+def _base(request: Request, engine: Engine, cache: Path, python: str, progress: ProgressListener) -> Base:
     """The base image, there and asked what it brings. Raises ImageError."""
     reference = request.base or DEFAULT_BASES[request.kind]
     if reference == BOOTSTRAP:

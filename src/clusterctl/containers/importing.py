@@ -23,12 +23,12 @@ from clusterctl.errors import ImageError, NotFoundError
 from clusterctl.runs.once import once
 
 if TYPE_CHECKING:
-    from clusterctl.containers.progress import Progress
+    from clusterctl.containers.listener import ProgressListener
 
 _ARCHIVE_ENDINGS = re.compile(r"\.(sqsh|squashfs|tar|tar\.gz|tgz|tar\.zst|oci|docker)$")
 
 
-def import_file(path: Path, name: str | None, folder: Path, progress: Progress) -> Image:
+def import_file(path: Path, name: str | None, folder: Path, progress: ProgressListener) -> Image:
     """The archive or .sqsh at `path` as the image `name` of `folder`. Raises NotFoundError, ImageError."""
     if not path.is_file():
         raise NotFoundError(f"no such file: {path}", "an image of a registry is written registry#name:tag")
@@ -48,7 +48,7 @@ def import_reference(
     reference: str,
     name: str | None,
     folder: Path,
-    progress: Progress,
+    progress: ProgressListener,
     *,
     engine: str | None = None,
     fresh: bool = False,
@@ -95,7 +95,7 @@ def _some_engine(chosen: str | None) -> Engine:
         raise ImageError(error.message, f"{error.hint}; enroot would do too") from error
 
 
-def _pulled(engine: Engine, reference: str, name: str, folder: Path, progress: Progress) -> None:
+def _pulled(engine: Engine, reference: str, name: str, folder: Path, progress: ProgressListener) -> None:
     local = as_engines_write(reference)
     config = engine.describe(reference) if "#" not in reference else None  # built or pulled here before
     if config is not None:
@@ -111,7 +111,7 @@ def _pulled(engine: Engine, reference: str, name: str, folder: Path, progress: P
         keep(members_of_stream(stream), config, name, reference, folder, progress)
 
 
-def _enroot(enroot: str, reference: str, name: str, place: Path, folder: Path, progress: Progress) -> None:
+def _enroot(enroot: str, reference: str, name: str, place: Path, folder: Path, progress: ProgressListener) -> None:
     progress.stage(f"enroot imports {reference}")
     sqsh = place / "image.sqsh"
     environment = {**os.environ, "ENROOT_SQUASH_OPTIONS": " ".join(COMPRESSION)}

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from clusterctl.containers.archive import ImageConfig
-    from clusterctl.containers.progress import Progress
+    from clusterctl.containers.listener import ProgressListener
     from clusterctl.containers.squashfs import Member
 
 
 def keep(
-    members: Iterable[Member], config: ImageConfig, name: str, source: str, folder: Path, progress: Progress
+    members: Iterable[Member], config: ImageConfig, name: str, source: str, folder: Path, progress: ProgressListener
 ) -> Image:
     """Write `members` and `config` as the image `name` of `folder`. Raises ImageError."""
     check_name(name)

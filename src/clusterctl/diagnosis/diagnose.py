@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.diagnosis.failure import explain_attempt
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
+from clusterctl.diagnosis.learning import not_learning
 from clusterctl.diagnosis.next_steps import commands
 from clusterctl.diagnosis.running import explain_running, unheard
 from clusterctl.diagnosis.signatures import Level, signature
@@ -102,6 +103,8 @@ def judge(trace: RunTrace) -> Diagnosis:
         found = explain_running(trace)
         unknown += unheard(trace)
         past -= 1
+    if lesson := not_learning(status.attempt.course if status.attempt else None):
+        found = (*found, Finding(Cause.NOT_LEARNING, lesson.text, LIKELY, _last_number(trace), hint=lesson.hint))
     if not status.sure:
         unknown.append("what Slurm says of the job: it was not asked, or did not answer")
     return Diagnosis(
@@ -173,7 +176,10 @@ def _with_the_queue(found: Diagnosis, slurm_of: SlurmOf) -> Diagnosis:
         return replace(found, unknown=(*found.unknown, f"why it waits: {error.message}"))
     finding = replace(found.headline, cause=waiting.cause, facts=waiting.facts, hint=waiting.hint)
     return replace(
-        found, findings=(finding,), commands=waiting.commands, unknown=_each_once(*found.unknown, *waiting.unknown)
+        found,
+        findings=(finding, *found.findings[1:]),
+        commands=waiting.commands,
+        unknown=_each_once(*found.unknown, *waiting.unknown),
     )
 
 

@@ -1,4 +1,4 @@
-"""The bars of `display.progress`, with rich: one line with a bar on a terminal, a line a stage elsewhere."""
+"""The bars of `display.build_progress`, with rich: one line with a bar on a terminal, a line a stage elsewhere."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Bytes(ProgressColumn):
 
 
 class Shown:
-    """Listens to a build (see `containers.progress`). The last line of an engine is shown, with `verbose` all."""
+    """Listens to a build (see `containers.listener`). The last line of an engine is shown, with `verbose` all."""
 
     def __init__(self, console: Console, bar: Progress | None, verbose: bool) -> None:
         self._console, self._bar, self._verbose = console, bar, verbose

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from clusterctl.display.axis import robust
 from clusterctl.display.units import compact
 from clusterctl.observe.curve import thinned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterctl.display.axis import Bounds
     from clusterctl.observe.curve import Point
 
 _BLANK = 0x2800
+_ABOVE, _BELOW, _MARK_STYLE = "▲", "▼", "yellow"
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # by column, then by row from the top
 
 
@@ -24,19 +27,20 @@ def chart(
 ) -> Text:
     """`points` in `height` lines of `width` characters: a scale at the left, the mean as a line, its band behind it.
 
+    Extreme values lie outside the scale: `▲` in the first line and `▼` in the last one mark where.
     `span` are the least and greatest x of the chart; default: those of the points.
     """
     if not points or height < 1 or width < 16:
         return Text("no values yet" if not points else "", "dim")
-    low, high = min(point.low for point in points), max(point.high for point in points)
-    scale = [compact(high), *[""] * (height - 2), compact(low)] if height > 1 else [compact(high)]
+    bounds = robust(points)
+    scale = [compact(bounds.high), *[""] * (height - 2), compact(bounds.low)] if height > 1 else [compact(bounds.high)]
     margin = max(map(len, scale)) + 1
     columns = width - margin
-    lines, band = _grids(thinned(points, columns), columns, height, (low, high), span)
+    lines, band, marks = _grids(thinned(points, columns), columns, height, bounds, span)
     text = Text()
     for row in range(height):
         text.append(scale[row].rjust(margin - 1) + " ", "dim")
-        _append_row(text, lines[row], band[row], style)
+        _append_row(text, lines[row], band[row], marks[row], style)
         if row < height - 1:
             text.append("\n")
     return text
@@ -55,9 +59,9 @@ _Grid = list[list[int]]
 
 
 def _grids(
-    points: Sequence[Point], columns: int, height: int, bounds: tuple[float, float], span: tuple[float, float] | None
-) -> tuple[_Grid, _Grid]:
-    """The dots of the line and of the band, row by row."""
+    points: Sequence[Point], columns: int, height: int, bounds: Bounds, span: tuple[float, float] | None
+) -> tuple[_Grid, _Grid, list[list[str]]]:
+    """The dots of the line and of the band, and the marks of what lies outside `bounds`, row by row."""
     first, last = span or (points[0].x, points[-1].x)
     low, high = bounds
     width, rows = 2 * columns - 1, 4 * height - 1
@@ -66,10 +70,16 @@ def _grids(
         return min(width, max(0, round((x - first) / (last - first) * width))) if last > first else 0
 
     def row(value: float) -> int:
-        return rows - round((value - low) / (high - low) * rows) if high > low else rows // 2
+        return rows - round((bounds.clip(value) - low) / (high - low) * rows) if high > low else rows // 2
 
     lines: _Grid = [[0] * columns for _ in range(height)]
     band: _Grid = [[0] * columns for _ in range(height)]
+    marks = [[""] * columns for _ in range(height)]
+    for point in points:
+        if point.high > high:
+            marks[0][column(point.x) // 2] = _ABOVE
+        if point.low < low:
+            marks[-1][column(point.x) // 2] = _BELOW
     places = [(column(point.x), row(point.high), row(point.mean), row(point.low)) for point in points]
     for (x0, top0, y0, bottom0), (x1, top1, y1, bottom1) in pairwise([places[0], *places]):
         for x in range(x0, x1 + 1):  # the band too goes on between two points
@@ -79,7 +89,7 @@ def _grids(
                 _dot(band, x, filled)
         for x, y in _line((x0, y0), (x1, y1)):
             _dot(lines, x, y)
-    return lines, band
+    return lines, band, marks
 
 
 def _line(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
@@ -93,13 +103,13 @@ def _dot(grid: _Grid, x: int, y: int) -> None:
     grid[y // 4][x // 2] |= _DOTS[x % 2][y % 4]
 
 
-def _append_row(text: Text, line: list[int], band: list[int], style: str) -> None:
+def _append_row(text: Text, line: list[int], band: list[int], marks: list[str], style: str) -> None:
     """Characters of one look together: a terminal gets few changes of colour."""
     run, run_style = "", style
-    for dots, shade in zip(line, band, strict=True):
-        here = style if dots else "bright_black" if shade else run_style
+    for dots, shade, mark in zip(line, band, marks, strict=True):
+        here = _MARK_STYLE if mark else style if dots else "bright_black" if shade else run_style
         if here != run_style:
             text.append(run, run_style)
             run, run_style = "", here
-        run += chr(_BLANK + (dots or shade))
+        run += mark or chr(_BLANK + (dots or shade))
     text.append(run, run_style)

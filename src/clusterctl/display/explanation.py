@@ -34,6 +34,7 @@ _TITLES = {
     Cause.PENDING: "waiting",
     Cause.HEALTHY: "in order",
     Cause.STRAGGLER: "a slow rank",
+    Cause.NOT_LEARNING: "not learning",
 }
 _MOST_TRACEBACK_LINES = 30
 _LONGEST_CONSEQUENCE = 160  # echoes are long, and explain nothing

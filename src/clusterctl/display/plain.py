@@ -50,23 +50,8 @@ def when(moment: float, now: float) -> str:
     return "now" if away <= NOW_SECONDS else f"in {duration(away)}"
 
 
-def number(value: float | None, digits: int = 4) -> str:
-    """A loss or an accuracy; nothing where there is none."""
-    if value is None:
-        return ""
-    return f"{value:.{digits}f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.2e}"
-
-
 def share(done: float | None, total: float | None) -> str:
     """12/20, or 12 where nobody said how many there will be."""
     if done is None:
         return ""
     return f"{done:.0f}" if total is None else f"{done:.0f}/{total:.0f}"
-
-
-def rounded(value: float) -> str:
-    """A count or a rate in three digits: 950, 1.2k, 35k, 1.2M."""
-    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.1f}{unit}" if abs(value) < 10 * size else f"{value / size:.0f}{unit}"
-    return f"{value:.0f}" if abs(value) >= 10 or value == int(value) else f"{value:.1f}"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from clusterctl.diagnosis.diagnose import diagnose_status
-from clusterctl.display.plain import duration, number, plain
-from clusterctl.display.table import note
-from clusterctl.runs.metrics import score_of
+from clusterctl.display.plain import duration, plain
+from clusterctl.display.runs_table import note
 from clusterctl.runs.stages import Stage
+from clusterctl.runs.vocabulary import counted_examples, number, score_of
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def show_next(console: Console, *commands: str) -> None:
 def _facts(status: Status) -> list[str]:
     metrics, facts = status.metrics, [note(status)]
     if score := score_of(metrics, "test"):
-        units = ("nodes", "graphs", "edges")
-        counts = [f" on {metrics[f'test_{unit}']:.0f} {unit}" for unit in units if f"test_{unit}" in metrics]
-        facts.append(f"test {score[0]} {number(score[1])}{''.join(counts)}")
+        metric, value = score
+        count = f" on {counted_examples(metrics)}" if counted_examples(metrics) else ""
+        facts.append(f"{metric.label} {metric.text(value)}{count}")
     if "loss" in metrics:
         facts.append(f"loss {number(metrics['loss'])}")
     if status.started is not None and status.ended is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterctl.display.plain import number
+from clusterctl.runs.vocabulary import number
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.text import Text
 
 from clusterctl.display.plain import plain
-from clusterctl.display.table import runs_table
+from clusterctl.display.runs_table import runs_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

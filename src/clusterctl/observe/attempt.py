@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from clusterctl.observe.course import Course, read_course
 from clusterctl.observe.lines import last_lines
 from clusterctl.observe.measurements import newest_values
 from clusterctl.observe.milestones import read_cancellation, read_finish, read_submission
@@ -15,10 +16,12 @@ from clusterctl.runs.fields import read_fields
 from clusterctl.runs.requests import Refusal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clusterctl.observe.run_record import RunRecord
-    from clusterctl.runs.fields import Number
     from clusterctl.runs.layout import Attempt
     from clusterctl.runs.stages import Stage
+    from clusterctl.runs.vocabulary import Number
     from clusterctl.slurm import JobState, QueuedJob
 
 # Of metrics.jsonl: an evaluation may lie some hundred steps back, but for the last one of a run that is over.
@@ -76,6 +79,7 @@ class AttemptEvidence(HostRecord):
     metrics: dict[str, Number] = field(default_factory=dict)
     pace: Pace | None = None
     gpu: float | None = None  # utilisation of its GPUs now, in percent, their mean
+    course: Course | None = None  # of the loss, unless the training clearly learns
 
     @property
     def terminated(self) -> bool:
@@ -121,7 +125,9 @@ def read_evidence(record: RunRecord) -> RunEvidence:
     # The marks of the end come first: the attempts, read after them, are then at least as new.
     finish, cancellation, submission = read_finish(run), read_cancellation(run), read_submission(run)
     folders = run.attempts()
-    attempts = [_read_attempt(folder, last=folder is folders[-1]) for folder in folders]
+    attempts = [AttemptEvidence(**vars(read_host(folder))) for folder in folders]
+    if attempts:
+        attempts[-1] = _with_its_ranks(attempts[-1], folders)
     known = [submission.job_id, attempts[-1].job_id if attempts else ""]
     job_id = next((number for number in known if number and number not in record.past_jobs), None)
     if finish and attempts and finish.attempt not in (None, attempts[-1].number):
@@ -137,17 +143,17 @@ def read_evidence(record: RunRecord) -> RunEvidence:
     )
 
 
-def _read_attempt(attempt: Attempt, *, last: bool) -> AttemptEvidence:
-    host = read_host(attempt)
-    if not last:
-        return AttemptEvidence(**vars(host))
-    over = host.exit_code is not None
+def _with_its_ranks(evidence: AttemptEvidence, folders: Sequence[Attempt]) -> AttemptEvidence:
+    """`evidence` of the last attempt, with what its ranks wrote."""
+    attempt, over = folders[-1], evidence.exit_code is not None
     lines = last_lines(attempt.metrics, _TAIL_OF_ENDED_BYTES if over else _TAIL_BYTES)
-    return AttemptEvidence(
-        **vars(host),
+    newest = newest_values(lines)
+    return replace(
+        evidence,
         hung=attempt.hang_json.exists(),
         stage=newest_stage(attempt.events(0)),
-        metrics=newest_values(lines),
+        metrics=newest,
+        course=read_course([folder.metrics for folder in folders], lines, newest),
         pace=None if over else pace_of(lines),
         gpu=None if over else gpu_utilisation(latest_samples(attempt)),
     )

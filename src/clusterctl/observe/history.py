@@ -19,6 +19,7 @@ from clusterctl.observe.measurements import parse_measurement
 from clusterctl.observe.telemetry import parse_sample, telemetry_files
 from clusterctl.observe.timeline import AttemptTimeline
 from clusterctl.runs.stages import Stage
+from clusterctl.runs.vocabulary import STEP_PARTS, Role, metric_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from clusterctl.observe.telemetry import RankSample, Sample
     from clusterctl.runs.layout import RunDir
 
-SPLIT = ("sampling", "gathering", "compute", "communication")
-"""The parts of a step, as the training writes their seconds."""
-_COUNTERS = frozenset({"step", "steps", "epoch", "epochs", "fold", "folds", "test_nodes", "test_graphs"})
 _MOST_CURVES = 64  # a program may log under any number of names
 _RECENT_STEPS = 200
 _MOST_RANKS = 4096
@@ -106,7 +104,7 @@ class History:
     def split(self) -> dict[str, float]:
         """Part of a step -> its mean seconds over the newest steps; what is left of the step is `other`."""
         sums: dict[str, float] = {}
-        for name in ("seconds", *SPLIT):
+        for name in ("seconds", *STEP_PARTS):
             if values := [values[name] for values in self._recent if name in values]:
                 sums[name] = sum(values) / len(values)
         whole = sums.pop("seconds", None)
@@ -141,10 +139,10 @@ class History:
         if step != self._step:
             self._step, self._step_time = step, time
         for name, value in values.items():
-            if name not in _COUNTERS:
+            if metric_of(name).role is not Role.COUNT:
                 self._curve(name).add(step, value)
         if "seconds" in values:
-            self._recent.append({name: float(values[name]) for name in ("seconds", *SPLIT) if name in values})
+            self._recent.append({name: float(values[name]) for name in ("seconds", *STEP_PARTS) if name in values})
 
     def _begin(self, attempt: int, step: float) -> None:
         """Another attempt goes on from its checkpoint: what the one before did after that is undone."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from clusterctl.runs.fields import Number
+    from clusterctl.runs.vocabulary import Number
 
 
 class Measurement(NamedTuple):

@@ -17,7 +17,7 @@ from clusterctl.slurm.queue import JobState
 if TYPE_CHECKING:
     from clusterctl.observe.attempt import AttemptEvidence, RunEvidence
     from clusterctl.observe.run_record import RunRecord
-    from clusterctl.runs.fields import Number
+    from clusterctl.runs.vocabulary import Number
     from clusterctl.slurm import QueuedJob
 
 SUBMIT_SECONDS = 120  # for so long a run without a job may still be on its way to Slurm

@@ -19,6 +19,7 @@ from clusterctl.observe.pace import progress, seconds_left
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.runs import job_name, newest_first
 from clusterctl.observe.stage import judge, settled
+from clusterctl.runs.vocabulary import KNOWN, Role
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
     from clusterctl.observe.attempt import RunEvidence
     from clusterctl.observe.stage import Status
-    from clusterctl.runs.fields import Number
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.stages import Stage
+    from clusterctl.runs.vocabulary import Number
     from clusterctl.slurm import JobState, Snapshot
     from clusterctl.spec import Cluster
 
@@ -181,8 +182,7 @@ def to_json(report: Report) -> dict[str, Any]:
 def run_record(status: Status, now: float) -> dict[str, Any]:
     """One run, as `status -o json`, `jsonl` and `csv` print it."""
     record, metrics = status.record, {name: _finite(value) for name, value in status.metrics.items()}
-    known = ("epoch", "epochs", "step", "steps", "loss", "val_accuracy", "test_accuracy", "val_auc", "test_auc")
-    rates = ("nodes_per_second", "edges_per_second")
+    listed = [metric for metric in KNOWN.values() if metric.listed]
     attempt = status.attempt
     at_work = attempt is not None and not status.stage.ended
     pace = attempt.pace if attempt and at_work else None
@@ -196,11 +196,11 @@ def run_record(status: Status, now: float) -> dict[str, Any]:
         "attempts": len(status.attempts),
         "cancelling": status.cancelling,
         "reason": status.reason,
-        **{name: metrics.get(name) for name in known},
+        **{metric.name: metrics.get(metric.name) for metric in listed if metric.role is not Role.RATE},
         "progress": progress(status.metrics),
         "seconds_left": seconds_left(status.metrics, pace, now),
         "steps_per_second": pace.steps_per_second if pace else None,
-        **{name: metrics.get(name) for name in rates},
+        **{metric.name: metrics.get(metric.name) for metric in listed if metric.role is Role.RATE},
         "gpu_percent": attempt.gpu if attempt and at_work else None,
         "metrics": metrics,
         "nodes": record.job.resources.nodes,

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-Number = int | float
+    from clusterctl.runs.vocabulary import Number
+
 Member = TypeVar("Member", bound=StrEnum)
 _LAST_MOMENT = 2.0**37  # the year 6325: later ones break calendars
 _LARGEST_WHOLE = 2**63 - 1

@@ -1,9 +1,6 @@
 """The numbers of a run: one JSON object a line in `attempts/<n>/metrics.jsonl`, written by rank 0 alone.
 
-Names that `status` knows: step, steps, epoch, epochs (with their totals), loss, accuracy, val_accuracy,
-test_accuracy (or val_auc, test_auc), nodes_per_second, edges_per_second, and any further name of the user's. The
-training loop also writes where each step's time went: seconds, and of these sampling (waiting for it), gathering,
-compute and communication (with waiting for the slowest rank); and evaluation_seconds with each score.
+`vocabulary` lists the names with a meaning; a program may log any others.
 """
 
 from __future__ import annotations
@@ -21,17 +18,7 @@ from clusterctl.runs.place import Place
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-Number = float | int
-_SCORES = {"accuracy": "accuracy", "auc": "AUC"}  # as metrics and as people write it
-
-
-def score_of(metrics: Mapping[str, Number], split: str) -> tuple[str, Number] | None:
-    """The score on a split ("val", "test"): what it is, and its value."""
-    return next(
-        ((name, metrics[f"{split}_{key}"]) for key, name in _SCORES.items() if f"{split}_{key}" in metrics), None
-    )
+    from clusterctl.runs.vocabulary import Number
 
 
 class MetricsWriter:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from clusterctl.runs.vocabulary import STEP_PARTS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-PARTS = ("sampling", "gathering", "compute", "communication")
 
 
 class StepClock:
@@ -56,7 +56,7 @@ class StepClock:
         self._marks = [marks[-1]]
         if self.listener:
             self.listener(stage or part)
-        seconds = dict.fromkeys(PARTS, 0.0)
+        seconds = dict.fromkeys(STEP_PARTS, 0.0)
         for (name, start), (_, end) in pairwise(marks):
             seconds[name] += self._between(start, end)
         whole = sum(seconds.values())

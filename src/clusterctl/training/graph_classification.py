@@ -51,6 +51,7 @@ class GraphClassification:
             "train": torch.cat([parts[(fold + other) % PARTS] for other in range(2, PARTS)]),
         }
         torch.manual_seed(train.seed)
+        self.classes = collection.num_classes
         widths = (self._summed.rows.size(1), train.hidden_channels, collection.num_classes)
         network = (
             Gin(*widths, train.layers, train.readout, train.dropout)

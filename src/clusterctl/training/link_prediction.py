@@ -67,6 +67,7 @@ class LinkPrediction:
     """
 
     unit = "edges"
+    classes = 2  # a pair with an edge, and one without
 
     def __init__(self, data: Interactions, train: TaobaoTrain, task: Task) -> None:
         self._precision = PRECISIONS[train.precision]

@@ -48,7 +48,7 @@ def fit(
     movers = [TableAdam(table, train.lr, train.weight_decay) for table in tables]
     best = Best(flat.values, train.patience, tables)
     saved = checkpoints or Checkpoints(task, train)
-    progress = Progress(task, train, plan.steps, objective.unit, fold, saved.metrics)
+    progress = Progress(task, train, plan.steps, objective, fold, saved.metrics)
     parts: dict[str, Stateful] = {"model": flat, "optimizer": optimizer, "best": best}
     parts |= {f"table{number}": mover for number, mover in enumerate(movers)}
     if isinstance(objective, Stateful):

@@ -39,6 +39,7 @@ class NodeClassification:
         widths = [graph.num_features, *[train.hidden_channels] * (len(train.fan_out) - 1), graph.num_classes]
         kind = {"sage": SageConv, "gcn": GcnConv}[train.model]
         self.model = Network(kind, widths, train.dropout).to(task.device, self._precision.weights)
+        self.classes = graph.num_classes
         self._graph = resident(graph, task, self._precision.values)
         self._aggregated = first_aggregation(self.model, self._graph, task) if train.cache_first_aggregation else None
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out

@@ -54,6 +54,10 @@ class Objective(Protocol[Prepared]):
         """What a seed is, in the plural: nodes, graphs, edges."""
 
     @property
+    def classes(self) -> int:
+        """How many classes there are to choose from: the score of a guess is 1 / classes, its loss log(classes)."""
+
+    @property
     def model(self) -> nn.Module:
         """What has the parameters, and maybe a `ShardedTable`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.runs.stages import Stage
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from clusterctl.spec import LoopTrain
     from clusterctl.task.task import Task
-    from clusterctl.training.objective import Score
+    from clusterctl.training.objective import Objective, Score
 
 
 class Fold(NamedTuple):
@@ -26,16 +26,23 @@ class Progress:
     """Counts the steps of all epochs, and of all folds."""
 
     def __init__(
-        self, task: Task, train: LoopTrain, steps: int, unit: str, fold: Fold | None, newest: dict[str, float]
+        self,
+        task: Task,
+        train: LoopTrain,
+        steps: int,
+        objective: Objective[Any],
+        fold: Fold | None,
+        newest: dict[str, float],
     ) -> None:
         """`newest` is kept up to date with the last value of each score."""
-        self._task, self._epochs, self._steps, self._unit = task, train.epochs, steps, unit
+        self._task, self._epochs, self._steps, self._unit = task, train.epochs, steps, objective.unit
         number, of = fold or (1, 1)
         self._newest = newest
         self._first_step = (number - 1) * train.epochs * steps
         self._step = self._first_step
         self._labels = {"fold": number, "folds": of} if fold else {}
         self._counts = {**self._labels, "steps": of * train.epochs * steps, "epochs": train.epochs}
+        self._counts["classes"] = objective.classes
         self._began = self._evaluation_began = time.monotonic()
 
     @property

@@ -12,7 +12,7 @@ import pytest
 
 from clusterctl.display.monitor.actions import Actions
 from clusterctl.display.monitor.app import Monitor
-from clusterctl.display.monitor.arrange import Pane
+from clusterctl.display.monitor.arrange import Pane, arrange
 from clusterctl.display.monitor.widgets import Confirm, PaneBox
 from clusterctl.errors import SlurmError
 from clusterctl.observe.overview import Overview
@@ -284,3 +284,15 @@ def test_a_click_selects_a_run(session: Session) -> None:
         assert session.selected == WAITING
 
     session.play(scene)
+
+
+@pytest.mark.parametrize(("before", "after"), [((80, 24), (200, 60)), ((200, 60), (80, 24)), ((200, 60), (160, 45))])
+def test_a_resize_places_every_pane_anew_at_once(session: Session, before, after) -> None:
+    async def scene(pilot: Any) -> None:
+        await pilot.resize_terminal(*after)
+        await pilot.pause()
+        shown = {box.pane: box.region for box in session.app.query(PaneBox) if box.display}
+        wanted = {region.pane: region for region in arrange(*after)}
+        assert {pane: tuple(region) for pane, region in shown.items()} == {p: tuple(r)[1:] for p, r in wanted.items()}
+
+    session.play(scene, before)

@@ -11,7 +11,7 @@ from support.mistake import check_plain
 
 from clusterctl.display.monitor.arrange import PAGES, Pane
 from clusterctl.display.monitor.frame import frame
-from clusterctl.display.monitor.panes import View, draw
+from clusterctl.display.monitor.panes import MonitorView, draw
 from clusterctl.observe.growing_records import GrowingRecords
 from clusterctl.observe.overview import Overview
 
@@ -21,7 +21,7 @@ HOSTILE = "\x1b[2J\x1b]0;title\x07[red]x[/red]<script>alert(1)</script>\u202e日
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)], ids=lambda size: "x".join(map(str, size)))
 def test_the_frame_is_as_in_the_golden_file(overview: Overview, size: tuple[int, int], update_golden: bool) -> None:
-    text = frame(View(overview.look()), *size).plain + "\n"
+    text = frame(MonitorView(overview.look()), *size).plain + "\n"
     golden = GOLDEN / f"frame_{size[0]}x{size[1]}.txt"
     if update_golden:
         golden.write_text(text)
@@ -31,7 +31,7 @@ def test_the_frame_is_as_in_the_golden_file(overview: Overview, size: tuple[int,
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("size", [(80, 24), (60, 16), (133, 41), (200, 60)], ids=lambda size: "x".join(map(str, size)))
 def test_no_line_is_wider_than_the_terminal_whatever_is_shown(overview: Overview, size, page) -> None:
-    lines = frame(View(overview.look()), *size, page).plain.split("\n")
+    lines = frame(MonitorView(overview.look()), *size, page).plain.split("\n")
     assert len(lines) <= size[1]
     assert max(map(cell_len, lines)) <= size[0]
 
@@ -53,7 +53,7 @@ def test_what_a_program_wrote_is_shown_as_text(fabricate, overview: Overview, pa
     )
     scene = overview.look()
     assert scene.selected.status.record.run.id.startswith("x-")
-    text = frame(View(scene), 100, 30, page).plain
+    text = frame(MonitorView(scene), 100, 30, page).plain
     check_plain(text)
     assert max(map(cell_len, text.split("\n"))) <= 100
     if page == "log":
@@ -61,7 +61,7 @@ def test_what_a_program_wrote_is_shown_as_text(fabricate, overview: Overview, pa
 
 
 def test_the_slow_rank_the_idle_gpu_and_the_split_of_a_step_can_be_read(overview: Overview) -> None:
-    text = frame(View(overview.look()), 200, 60).plain
+    text = frame(MonitorView(overview.look()), 200, 60).plain
     assert "rank 13 (node1): 1.8x the others" in text
     assert "sampling         300.0 ms  30%" in text
     assert "node3" in text
@@ -85,7 +85,7 @@ class NotedLock:
 def test_who_draws_a_history_holds_its_lock_and_who_reads_a_file_does_not(
     overview: Overview, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = View(overview.look())
+    view = MonitorView(overview.look())
     history = view.scene.selected.history
     history.lock = lock = NotedLock()
     for pane in (Pane.TRAINING, Pane.DEVICES, Pane.STEPS):
@@ -104,4 +104,4 @@ def test_who_draws_a_history_holds_its_lock_and_who_reads_a_file_does_not(
 
 
 def test_without_runs_it_says_what_to_type(tmp_path: Path) -> None:
-    assert "clusterctl submit cora" in frame(View(Overview(tmp_path).look()), 80, 24).plain
+    assert "clusterctl submit cora" in frame(MonitorView(Overview(tmp_path).look()), 80, 24).plain

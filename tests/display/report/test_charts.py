@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.display.report.charts import HEIGHT, WIDTH, Piece, Row, _ticks, line_chart, shares, waterfall
+from clusterctl.display.axis import robust
+from clusterctl.display.report.charts import HEIGHT, WIDTH, PhasesRow, Piece, _ticks, line_chart, shares, waterfall
 from clusterctl.observe.curve import Point
 from clusterctl.runs.stages import Stage
 
@@ -23,7 +24,7 @@ POINTS = st.lists(
 
 @given(POINTS)
 def test_a_chart_is_well_formed_and_stays_in_its_frame(points: list[Point]) -> None:
-    svg = line_chart(points, 'loss "of" <all>')
+    svg = line_chart(points, 'loss "of" <all>', bounds=robust(points))
     ElementTree.fromstring(svg)
     for places in re.findall(r'points="([^"]*)"', svg):
         for place in places.split():
@@ -44,6 +45,14 @@ def test_a_value_that_never_changes_is_a_line_too() -> None:
     assert "polyline" in line_chart([Point(x, 1, 1, 1) for x in range(5)], "flat")
 
 
+def test_values_beyond_the_axis_are_marked_with_what_they_are() -> None:
+    points = [Point(x, value, value, value) for x, value in enumerate([90.0, *[1.0, 2.0] * 30, -90.0])]
+    svg = ElementTree.fromstring(line_chart(points, "loss", bounds=robust(points)))
+    marks = [part for part in svg.findall("polygon") if part.get("class") == "outside"]
+    assert [mark.findtext("title") for mark in marks] == ["90", "-90"]
+    assert "outside" not in line_chart(points, "loss")
+
+
 def test_restarts_are_marked_where_they_lie_on_the_axis() -> None:
     svg = line_chart([Point(x, x, x, x) for x in range(10)], "loss", marks=[4, 99])
     assert svg.count('class="mark"') == 1
@@ -51,8 +60,8 @@ def test_restarts_are_marked_where_they_lie_on_the_axis() -> None:
 
 def test_the_waterfall_has_a_row_an_attempt_and_a_piece_a_phase() -> None:
     rows = [
-        Row("attempt 0", [Piece(Stage.QUEUED, 0, 30), Piece(Stage.TRAINING, 30, 90)]),
-        Row("attempt 1", [Piece(Stage.TRAINING, 100, 200)]),
+        PhasesRow("attempt 0", [Piece(Stage.QUEUED, 0, 30), Piece(Stage.TRAINING, 30, 90)]),
+        PhasesRow("attempt 1", [Piece(Stage.TRAINING, 100, 200)]),
     ]
     svg = ElementTree.fromstring(waterfall(rows, "phases"))
     pieces = svg.findall("rect")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from clusterctl.api.nodes import nodes
 from clusterctl.api.run import Run
 from clusterctl.diagnosis.diagnose import diagnose_status
+from clusterctl.display.capacity import node_lines
 from clusterctl.display.explanation import explanation
-from clusterctl.display.nodes import node_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from textual.binding import Binding
 from textual.widgets import Static
 
 from clusterctl.display.monitor.arrange import PAGES, Pane, arrange
-from clusterctl.display.monitor.panes import View, headline
+from clusterctl.display.monitor.panes import MonitorView, headline
 from clusterctl.display.monitor.run_rows import first_row
 from clusterctl.display.monitor.widgets import Confirm, PaneBox
 from clusterctl.display.plain import plain, plain_lines
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
     from textual.events import Click, Resize
+    from textual.geometry import Size
 
     from clusterctl.display.monitor.actions import Actions
     from clusterctl.observe.overview import Overview
@@ -92,7 +93,7 @@ class Monitor(App[None]):
         self._explained: dict[str, Explained] = {}  # by the run's id
         self._nodes_of: dict[str, tuple[float, tuple[str, ...]]] = {}  # cluster's name -> when, and its nodes
         self._headline = Text()
-        self.view: View | None = None
+        self.view: MonitorView | None = None
 
     def compose(self) -> ComposeResult:
         yield Static(id="headline")
@@ -101,12 +102,12 @@ class Monitor(App[None]):
         yield Static(Text(_KEYS, "dim"), id="keys")
 
     def on_mount(self) -> None:
-        self._place()
+        self._place(self.size)
         self.look()
         self.set_interval(self._seconds, self.look)
 
-    def on_resize(self, event: Resize) -> None:  # noqa: ARG002
-        self._place()
+    def on_resize(self, event: Resize) -> None:
+        self._place(event.size)  # `self.size` is still the old one: textual calls a subclass's handler first
 
     def on_click(self, event: Click) -> None:
         """A click on a run selects it, one on another pane shows it alone."""
@@ -130,7 +131,7 @@ class Monitor(App[None]):
 
     def action_page(self, name: str) -> None:
         self._page = Pane(name) if name else None
-        self._place()
+        self._place(self.size)
         if self.view:
             self._show(replace(self.view, back=0))
 
@@ -150,10 +151,9 @@ class Monitor(App[None]):
         self._again = True
         self.look()
 
-    def _place(self) -> None:
-        """Put every pane where the terminal's size wants it."""
-        width, height = self.size
-        regions = {region.pane: region for region in arrange(width, height, self._page)}
+    def _place(self, size: Size) -> None:
+        """Put every pane where a terminal of `size` wants it."""
+        regions = {region.pane: region for region in arrange(*size, self._page)}
         for box in self.query(PaneBox):
             region = regions.get(box.pane)
             box.display = region is not None
@@ -175,13 +175,13 @@ class Monitor(App[None]):
             return
         finally:
             self._looking.release()
-        self.call_from_thread(self._looked, View(scene))
+        self.call_from_thread(self._looked, MonitorView(scene))
 
     def _troubled(self, message: str) -> None:
         self._headline = Text(plain(message), "red")
         self.query_one("#headline", Static).update(self._headline)
 
-    def _looked(self, view: View) -> None:
+    def _looked(self, view: MonitorView) -> None:
         if self._selected is None and view.selected_id is not None:
             self._selected = view.selected_id
         elif view.scene.selected is None and view.scene.statuses:  # its directory is gone
@@ -193,7 +193,7 @@ class Monitor(App[None]):
         if self._again:
             self.look()
 
-    def _show(self, view: View) -> None:
+    def _show(self, view: MonitorView) -> None:
         self.view = view
         line = headline(view, self.size.width)
         if line != self._headline:
@@ -216,7 +216,7 @@ class Monitor(App[None]):
         self._nodes_of[cluster.name] = (self._clock(), _lines_of(self._actions.nodes, cluster))
         self.call_from_thread(self.look)
 
-    def _findings(self, view: View) -> tuple[str, ...]:
+    def _findings(self, view: MonitorView) -> tuple[str, ...]:
         known = self._explained.get(view.selected_id or "")
         return known.lines if known else ()
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from clusterctl.diagnosis.running import stragglers
 from clusterctl.display.braille import chart
-from clusterctl.display.monitor.lines import fitted
+from clusterctl.display.monitor.fitting import fitted
 from clusterctl.display.plain import duration, plain
 from clusterctl.display.units import as_bytes, bar
 

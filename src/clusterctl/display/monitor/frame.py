@@ -12,15 +12,15 @@ from clusterctl.display.monitor.panes import draw, headline
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from clusterctl.display.monitor.panes import View
+    from clusterctl.display.monitor.panes import MonitorView
 
 
-def show_frame(console: Console, view: View, width: int, height: int, page: Pane | None = None) -> None:
+def show_frame(console: Console, view: MonitorView, width: int, height: int, page: Pane | None = None) -> None:
     """Print `view` in `width` x `height` characters."""
     console.print(frame(view, width, height, page), soft_wrap=True)
 
 
-def frame(view: View, width: int, height: int, page: Pane | None = None) -> Text:
+def frame(view: MonitorView, width: int, height: int, page: Pane | None = None) -> Text:
     """The whole frame: a headline and every pane in its box."""
     boxes = [
         (region, list(_boxed(region.pane, view, region.width, region.height).split("\n")))
@@ -37,7 +37,7 @@ def frame(view: View, width: int, height: int, page: Pane | None = None) -> Text
     return Text("\n").join(lines)
 
 
-def _boxed(pane: Pane, view: View, width: int, height: int) -> Text:
+def _boxed(pane: Pane, view: MonitorView, width: int, height: int) -> Text:
     """The text of a pane in a frame with its name, exactly `width` x `height` characters."""
     rows = list(draw(pane, view, width - 2, height - 2).split("\n", allow_blank=True))
     top = f"╭─ {pane} ".ljust(width - 1, "─")[: width - 1] + "╮"

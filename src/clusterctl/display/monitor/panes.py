@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class View:
+class MonitorView:
     """What there is to show: a scene, what was chosen in it, and what else was found out."""
 
     scene: Scene
@@ -32,7 +32,7 @@ class View:
         return self.scene.selected.status.record.run.id if self.scene.selected else None
 
 
-def draw(pane: Pane, view: View, width: int, height: int) -> Text:
+def draw(pane: Pane, view: MonitorView, width: int, height: int) -> Text:
     """The text of `pane`, at most `height` lines of `width` columns."""
     scene, selected = view.scene, view.scene.selected
     if width < 1 or height < 1:
@@ -57,7 +57,7 @@ def draw(pane: Pane, view: View, width: int, height: int) -> Text:
     return texts.why(selected, view.findings, width, height)
 
 
-def headline(view: View, width: int) -> Text:
+def headline(view: MonitorView, width: int) -> Text:
     """The first line: how many runs, of when, how old Slurm's answer is, what is wrong."""
     scene = view.scene
     alive = sum(not status.stage.ended for status in scene.statuses)

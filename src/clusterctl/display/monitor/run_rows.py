@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clusterctl.display.monitor.lines import fitted
-from clusterctl.display.plain import duration, number, plain, share
-from clusterctl.display.table import note
+from clusterctl.display.monitor.fitting import fitted
+from clusterctl.display.plain import duration, plain, share
+from clusterctl.display.runs_table import note
 from clusterctl.display.units import bar
 from clusterctl.runs.stages import Stage
+from clusterctl.runs.vocabulary import number, score_of
 
 if TYPE_CHECKING:
     from clusterctl.observe.overview import Scene
@@ -21,7 +22,7 @@ _STAGE_WIDTH = 13
 
 
 def run_rows(scene: Scene, selected: str | None, width: int, height: int) -> Text:
-    """One line a run, newest first: id, stage, how far, loss, accuracy, age, what else there is to say."""
+    """One line a run, newest first: id, stage, how far, loss, score, age, what else there is to say."""
     if not scene.statuses:
         return Text("no runs yet; try: clusterctl submit cora --follow", "dim")
     first = first_row(scene, selected, height)
@@ -51,12 +52,12 @@ def _append_facts(line: Text, status: Status, now: float, width: int) -> None:
     metrics = status.metrics
     line.append(f"{status.stage}{'' if status.sure else '?'}".ljust(_STAGE_WIDTH), stage_style(status.stage))
     step, steps = metrics.get("step"), metrics.get("steps")
-    accuracy = metrics.get("test_accuracy", metrics.get("val_accuracy"))
+    score = score_of(metrics, "test") or score_of(metrics, "val")
     facts = (
         (bar(step / steps, 8) if step is not None and steps else "", 9),
         (share(metrics.get("epoch"), metrics.get("epochs")), 8),
         (number(metrics.get("loss")), 8),
-        (number(accuracy), 8),
+        (number(score[1]) if score else "", 8),
         (duration(now - status.record.created), 7),
         (note(status), 40),
     )

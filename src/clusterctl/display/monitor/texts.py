@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clusterctl.display.monitor.lines import fitted
+from clusterctl.display.monitor.fitting import fitted
 from clusterctl.display.plain import as_shown, duration, plain
 from clusterctl.runs.stages import Stage
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from clusterctl.diagnosis.learning import not_learning
 from clusterctl.display.braille import chart
-from clusterctl.display.monitor.lines import beside, fitted
+from clusterctl.display.curves import drawn_curves
+from clusterctl.display.monitor.fitting import beside, fitted
 from clusterctl.display.monitor.run_rows import stage_style
-from clusterctl.display.plain import duration, number, plain, share
+from clusterctl.display.plain import duration, share
 from clusterctl.display.units import bar, compact
 from clusterctl.observe.pace import seconds_left
+from clusterctl.runs.vocabulary import number, score_of
 
 if TYPE_CHECKING:
-    from clusterctl.observe.curve import Curve
-    from clusterctl.observe.history import History
+    from clusterctl.display.curves import DrawnCurve
     from clusterctl.observe.overview import Selected
 
 _STYLES = ("cyan", "green", "magenta", "yellow")
@@ -23,17 +25,10 @@ _LEAST_LINES = 6  # of a chart with its title
 _LEAST_COLUMNS = 36
 
 
-class Titled(NamedTuple):
-    """A curve and what it shows."""
-
-    title: str
-    curve: Curve
-
-
 def training(selected: Selected, now: float, width: int, height: int) -> Text:
     """Two lines of facts, then as many charts as there is room for."""
     facts = _facts(selected, now, width)
-    curves = chosen_curves(selected.history)
+    curves = drawn_curves(selected.history)
     if not curves:
         return fitted([*facts, Text("no numbers yet", "dim")], width, height)
     room = height - len(facts)
@@ -46,47 +41,14 @@ def training(selected: Selected, now: float, width: int, height: int) -> Text:
     return fitted([*facts, *(line for row in rows for line in row.split("\n"))], width, height)
 
 
-def chosen_curves(history: History) -> list[Titled]:
-    """Loss, accuracy, throughput and the steps' time, then whatever else the program told, as far as there are any."""
-    curves = history.curves
-    chosen = [
-        Titled("loss", curves["loss"]) if "loss" in curves else None,
-        next(
-            (Titled(name.replace("_", " "), curves[name]) for name in ("val_accuracy", "accuracy") if name in curves),
-            None,
-        ),
-        next(
-            (
-                Titled(name.replace("_per_second", " per second"), curves[name])
-                for name in ("nodes_per_second", "graphs_per_second", "steps_per_second")
-                if name in curves
-            ),
-            None,
-        ),
-        Titled("seconds a step, all ranks", history.step_seconds) if history.step_seconds.points() else None,
-    ]
-    found = [titled for titled in chosen if titled is not None]
-    shown = {id(titled.curve) for titled in found}
-    others = [
-        Titled(plain(name), curve) for name, curve in curves.items() if id(curve) not in shown and not _is_known(name)
-    ]
-    return [*found, *others]
-
-
-def _is_known(name: str) -> bool:
-    """Whether the name belongs to the step's split or to a throughput: it has its own pane, or its one chart."""
-    split = ("seconds", "sampling", "gathering", "compute", "communication")
-    return name in split or name.endswith(("_per_second", "_seconds", "_accuracy"))
-
-
 def _facts(selected: Selected, now: float, width: int) -> list[Text]:
     status, metrics = selected.status, selected.status.metrics
+    scores = [score for split in ("val", "test") if (score := score_of(metrics, split))]
     first = Text.assemble((str(status.stage), stage_style(status.stage)))
     named = (
         ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
         ("loss", number(metrics.get("loss"))),
-        ("val", number(metrics.get("val_accuracy"))),
-        ("test", number(metrics.get("test_accuracy"))),
+        *((metric.label, metric.text(value)) for metric, value in scores),
         ("attempt", str(status.attempt.number) if status.attempt and len(status.attempts) > 1 else ""),
     )
     for name, text in named:
@@ -99,13 +61,12 @@ def _facts(selected: Selected, now: float, width: int) -> list[Text]:
     pace = status.attempt.pace if status.attempt and not status.stage.ended else None
     if (left := seconds_left(metrics, pace, now)) is not None:
         second.append("  left ", "dim").append(duration(left))
-    loss = selected.history.curves.get("loss")
-    if loss is not None and loss.broken and loss.first_broken is not None:
-        second.append(f"  loss is no number since step {loss.first_broken:.0f}", "bold red")
-    return [first, second] if second else [first]
+    lesson = not_learning(status.attempt.course if status.attempt else None)
+    third = Text(lesson.text, "bold red") if lesson else Text()
+    return [line for line in (first, second, third) if line]
 
 
-def _row(curves: list[Titled], first: int, width: int, height: int) -> Text:
+def _row(curves: list[DrawnCurve], first: int, width: int, height: int) -> Text:
     """Charts side by side, over the whole width."""
     each = (width - 2 * (len(curves) - 1)) // len(curves)
     drawn = Text()

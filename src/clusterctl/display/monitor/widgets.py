@@ -12,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from clusterctl.display.monitor.arrange import PAGES, Pane
-from clusterctl.display.monitor.panes import View, draw
+from clusterctl.display.monitor.panes import MonitorView, draw
 
 if TYPE_CHECKING:
     from textual.app import ComposeResult
@@ -28,10 +28,10 @@ class PaneBox(Widget):
         super().__init__(id=str(pane))
         self.pane = pane
         self.border_title = f"{PAGES.index(pane) + 1} {pane}" if pane in PAGES else str(pane)  # the key, the name
-        self._view: View | None = None
+        self._view: MonitorView | None = None
         self._text = Text()
 
-    def show(self, view: View) -> None:
+    def show(self, view: MonitorView) -> None:
         self._view = view
         self._redraw()
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.display.axis import Bounds, whole
 from clusterctl.display.plain import duration
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.display.units import compact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from clusterctl.observe.curve import Point
     from clusterctl.runs.stages import Stage
@@ -24,6 +25,7 @@ def line_chart(
     points: Sequence[Point],
     label: str,
     *,
+    bounds: Bounds | None = None,
     marks: Sequence[float] = (),
     x_text: Callable[[float], str] = lambda x: f"{x:.0f}",
     floor: float | None = None,
@@ -31,20 +33,22 @@ def line_chart(
 ) -> Markup:
     """The mean of `points` as a line, the band from low to high behind it, dashed lines at `marks` on the x axis.
 
-    `label` is told to those who cannot see it; `floor` and `ceiling` belong to the scale whatever the values.
+    `label` is for screen readers. The scale covers `bounds` (None: all values), `floor` and `ceiling`; triangles mark
+    where values lie outside it.
     """
-    lows, highs = [point.low for point in points], [point.high for point in points]
-    low = min([*lows, floor] if floor is not None else lows)
-    high = max([*highs, ceiling] if ceiling is not None else highs)
+    low, high = bounds or whole(points)
+    low = low if floor is None else min(low, floor)
+    high = high if ceiling is None else max(high, ceiling)
     ticks = _ticks(low, high)
-    low, high = min(low, ticks[0]), max(high, ticks[-1])
+    axis = Bounds(min(low, ticks[0]), max(high, ticks[-1]))
+    low, high = axis
     first, last = points[0].x, points[-1].x
 
     def x_of(x: float) -> float:
         return _LEFT + (WIDTH - _LEFT - _RIGHT) * ((x - first) / (last - first) if last > first else 0.5)
 
     def y_of(value: float) -> float:
-        return _TOP + (HEIGHT - _TOP - _BOTTOM) * ((high - value) / (high - low) if high > low else 0.5)
+        return _TOP + (HEIGHT - _TOP - _BOTTOM) * ((high - axis.clip(value)) / (high - low) if high > low else 0.5)
 
     def places(pairs: Sequence[tuple[float, float]]) -> str:
         return " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in pairs)
@@ -60,12 +64,27 @@ def line_chart(
     drawn.append(tag("polyline", points=places([(point.x, point.mean) for point in points]), class_="line"))
     if len(points) == 1:
         drawn.append(tag("circle", cx=x_of(first), cy=y_of(points[0].mean), r=3, class_="dot"))
+    drawn += _outside(points, axis, x_of)
     drawn += [
         tag("line", x1=x_of(mark), x2=x_of(mark), y1=_TOP, y2=HEIGHT - _BOTTOM, class_="mark")
         for mark in marks
         if first <= mark <= last
     ]
     return _svg(WIDTH, HEIGHT, label, drawn)
+
+
+def _outside(points: Sequence[Point], axis: Bounds, x_of: Callable[[float], float]) -> Iterator[Markup]:
+    """A triangle at the end of the axis for each point beyond it, with the value as its tooltip."""
+    for point in points:
+        x = x_of(point.x)
+        for value, beyond, tip in (
+            (point.high, point.high > axis.high, _TOP - 3),
+            (point.low, point.low < axis.low, HEIGHT - _BOTTOM + 3),
+        ):
+            if beyond:
+                base = tip + 8 if tip < _TOP else tip - 8
+                corners = f"{x - 4:.1f},{base} {x + 4:.1f},{base} {x:.1f},{tip}"
+                yield tag("polygon", tag("title", compact(value)), points=corners, class_="outside")
 
 
 class Piece(NamedTuple):
@@ -76,14 +95,14 @@ class Piece(NamedTuple):
     end: float
 
 
-class Row(NamedTuple):
+class PhasesRow(NamedTuple):
     """One line of the waterfall."""
 
     name: str
     pieces: Sequence[Piece]
 
 
-def waterfall(rows: Sequence[Row], label: str) -> Markup:
+def waterfall(rows: Sequence[PhasesRow], label: str) -> Markup:
     """One line an attempt, its phases in their colours along a common axis of time."""
     width, left = 2 * WIDTH, 90
     start = min(piece.start for row in rows for piece in row.pieces)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.running import stragglers
-from clusterctl.display.plain import number
 from clusterctl.display.report.charts import line_chart
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.display.report.sections import section, since
+from clusterctl.runs.vocabulary import number
 
 if TYPE_CHECKING:
     from clusterctl.display.report.post_mortem import PostMortem
 
 
-def nodes(told: PostMortem) -> Markup:
+def machines(told: PostMortem) -> Markup:
     """GPU, CPU and memory of every node over the time, and how its ranks went."""
     figures = []
     for node in list(told.history.nodes.values())[:32]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl import __version__
 from clusterctl.display.report import origins, sections
-from clusterctl.display.report.machines import nodes
+from clusterctl.display.report.machines import machines
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.runs.files import write_text
 
@@ -40,7 +40,7 @@ def page(told: PostMortem) -> str:
             sections.curves(told),
             sections.advice(told),
             sections.phases(told),
-            nodes(told),
+            machines(told),
             origins.environment(told),
             origins.configuration(told),
             origins.logs(told),

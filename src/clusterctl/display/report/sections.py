@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from clusterctl.display.monitor.training import chosen_curves
-from clusterctl.display.plain import duration, number, share
-from clusterctl.display.report.charts import Piece, Row, line_chart, shares, waterfall
+from clusterctl.diagnosis.learning import not_learning
+from clusterctl.display.axis import robust
+from clusterctl.display.curves import drawn_curves
+from clusterctl.display.plain import duration, share
+from clusterctl.display.report.charts import PhasesRow, Piece, line_chart, shares, waterfall
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.display.units import compact
 from clusterctl.observe.use import stage_seconds
 from clusterctl.runs.stages import Stage
+from clusterctl.runs.vocabulary import KNOWN, Role, counted_examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,11 +36,11 @@ def summary(told: PostMortem) -> Markup:
     """How the run stands or ended, and its numbers."""
     status, metrics, use = told.status, told.status.metrics, told.use
     resources = f"{use.nodes} x {use.tasks_per_node}" + (f", {use.gpus_per_node} GPUs a node" * bool(use.gpus_per_node))
-    accuracy = [(f"{name} accuracy", number(metrics.get(f"{name}_accuracy"))) for name in ("test", "val")]
+    results = [metric for metric in KNOWN.values() if metric.role is Role.RESULT]
+    changing = [metric for metric in KNOWN.values() if metric.role is Role.CURVE]
     facts = (
-        *accuracy,
-        ("accuracy", number(metrics.get("accuracy"))),
-        ("loss", number(metrics.get("loss"))),
+        *((metric.label, metric.text(metrics.get(metric.name))) for metric in (*results, *changing)),
+        ("tested on", counted_examples(metrics)),
         ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
         ("step", share(metrics.get("step"), metrics.get("steps"))),
         ("nodes x tasks", resources),
@@ -50,6 +53,7 @@ def summary(told: PostMortem) -> Markup:
     )
     cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text]
     eventful = status.stage is not Stage.FINISHED or len(status.attempts) > 1
+    lesson = not_learning(status.attempt.course if status.attempt else None)
     verdict = status.stage.value if status.sure else f"{status.stage}?"
     style = "good" if status.stage is Stage.FINISHED else "bad" if status.stage.ended else "waits"
     code = f", exit code {status.exit_code}" if status.exit_code else ""
@@ -59,6 +63,7 @@ def summary(told: PostMortem) -> Markup:
         [
             tag("p", tag("span", verdict, class_=f"stage {style}"), code, tag("span", when + until, class_="faint")),
             tag("dl", join(cells), class_="facts"),
+            tag("p", lesson.text[:1].upper() + lesson.text[1:], class_="waits") if lesson else Markup(),
             section("Why", tag("pre", "\n".join(told.findings))) if told.findings and eventful else Markup(),
         ]
     )
@@ -105,9 +110,8 @@ def phases(told: PostMortem) -> Markup:
             continue
         waited = max(0.0, spans[0].start - before)
         queued = [Piece(Stage.QUEUED, before, spans[0].start)] if waited else []
-        rows.append(
-            Row(f"attempt {timeline.number}", [*queued, *(Piece(s.stage, s.start, s.end or s.start) for s in spans)])
-        )
+        pieces = (Piece(span.stage, span.start, span.end or span.start) for span in spans)
+        rows.append(PhasesRow(f"attempt {timeline.number}", [*queued, *pieces]))
         totals[Stage.QUEUED] = totals.get(Stage.QUEUED, 0.0) + waited
         for stage, seconds in stage_seconds(timeline, told.as_of).items():
             totals[stage] = totals.get(stage, 0.0) + seconds
@@ -126,23 +130,25 @@ def phases(told: PostMortem) -> Markup:
 def curves(told: PostMortem) -> Markup:
     """A chart for every number over the steps, with the band of what is summed up in a point."""
     figures = []
-    for titled in chosen_curves(told.history)[:24]:
-        points = titled.curve.points()
+    for drawn in drawn_curves(told.history)[:24]:
+        points = drawn.curve.points()
         if not points:
             continue
-        over_time = titled.curve is told.history.step_seconds
-        marks = [] if over_time else told.history.restarts
-        x_text = since(points[0].x) if over_time else (lambda x: f"step {x:.0f}")
-        last = compact(titled.curve.last) if titled.curve.last is not None else "-"
-        broken = f", no number {titled.curve.broken} times" if titled.curve.broken else ""
+        marks = [] if drawn.over_time else told.history.restarts
+        x_text = since(points[0].x) if drawn.over_time else (lambda x: f"step {x:.0f}")
+        last = compact(drawn.curve.last) if drawn.curve.last is not None else "-"
+        best = f", best {compact(drawn.best)}" if drawn.best is not None else ""
+        broken = f", no number {drawn.curve.broken} times" if drawn.curve.broken else ""
         figures.append(
             tag(
                 "figure",
-                tag("figcaption", titled.title, tag("span", f"  last {last}{broken}")),
-                line_chart(points, titled.title, marks=marks, x_text=x_text),
+                tag("figcaption", drawn.title, tag("span", f"  last {last}{best}{broken}")),
+                line_chart(points, drawn.title, bounds=robust(points), marks=marks, x_text=x_text),
             )
         )
     notes = [tag("p", "Dashed lines: a restart went on from there.", class_="faint")] if told.history.restarts else []
+    if any('class="outside"' in figure for figure in figures):
+        notes.append(tag("p", "Triangles: values beyond the axis; point at one to read it.", class_="faint"))
     if told.history.sampled:
         notes.append(tag("p", "The metrics are long: the curves are drawn from a sample of them.", class_="faint"))
     return section("Curves", *([tag("div", join(figures), class_="charts")] if figures else []), *notes)
@@ -164,7 +170,7 @@ def _happenings(told: PostMortem) -> Markup:
     return join([more, tag("div", tag("table", tag("tbody", join(rows))), class_="scroll")])
 
 
-def _merged(rows: list[Row]) -> list[Row]:
+def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
     """Pieces too short to be seen go into the one before: a page of epochs is not a megabyte."""
     start = min(piece.start for row in rows for piece in row.pieces)
     least = _WORTH_A_PIECE * (max(piece.end for row in rows for piece in row.pieces) - start)
@@ -176,7 +182,7 @@ def _merged(rows: list[Row]) -> list[Row]:
                 pieces[-1] = pieces[-1]._replace(end=piece.end)
             else:
                 pieces.append(piece)
-        merged.append(Row(row.name, pieces))
+        merged.append(PhasesRow(row.name, pieces))
     return merged
 
 

@@ -9,14 +9,14 @@ from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColum
 from rich.text import Text
 
 from clusterctl.display import terminal
-from clusterctl.display.plain import number, share
+from clusterctl.display.plain import share
+from clusterctl.display.runs_table import note
 from clusterctl.display.summary import show_end, show_next
-from clusterctl.display.table import note
 from clusterctl.observe.follow import REAL, World, watch
 from clusterctl.observe.lines import Growing
 from clusterctl.observe.measurements import measurements_in
 from clusterctl.observe.run_record import read_record
-from clusterctl.runs.metrics import score_of
+from clusterctl.runs.vocabulary import number, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from clusterctl.observe.attempt import AttemptEvidence
     from clusterctl.observe.stage import Status
-    from clusterctl.runs.fields import Number
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.stages import Stage
+    from clusterctl.runs.vocabulary import Number
 
 
 def show(run: RunDir, console: Console | None = None, world: World = REAL) -> Stage:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.cells import cell_len
 from rich.text import Text
 
-from clusterctl.display.plain import duration, number, plain, rounded, share
+from clusterctl.diagnosis.learning import not_learning
+from clusterctl.display.plain import duration, plain, share
 from clusterctl.display.units import bar
 from clusterctl.observe.pace import progress, seconds_left
-from clusterctl.runs.metrics import score_of
 from clusterctl.runs.stages import Stage
+from clusterctl.runs.vocabulary import KNOWN, number, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,12 +89,15 @@ def runs_table(statuses: Sequence[Status], now: float, width: int | None, rows: 
 
 
 def note(status: Status) -> str:
-    """What else there is to say: that it is being cancelled, why it waits, how it failed."""
+    """What else there is to say: that it is being cancelled, why it waits, how it failed, why it does not learn."""
     if status.cancelling:
         return "being cancelled"
     if status.reason:
         return plain(status.reason)
-    return f"exit code {status.exit_code}" if status.stage is Stage.FAILED and status.exit_code else ""
+    if status.stage is Stage.FAILED and status.exit_code:
+        return f"exit code {status.exit_code}"
+    lesson = not_learning(status.attempt.course if status.attempt else None)
+    return lesson.note if lesson else ""
 
 
 def _fitting(filled: list[Column], widths: dict[Column, int], width: int | None) -> list[Column]:
@@ -133,8 +137,7 @@ def _throughput(status: Status) -> str:
     """Seed nodes a second, over all ranks."""
     if status.stage not in _AT_WORK:
         return ""
-    rate = status.metrics.get("nodes_per_second")
-    return "" if rate is None else rounded(rate)
+    return KNOWN["nodes_per_second"].text(status.metrics.get("nodes_per_second"))
 
 
 def _gpu(status: Status) -> str:
@@ -143,10 +146,8 @@ def _gpu(status: Status) -> str:
 
 
 def _score(status: Status, split: str) -> str:
-    """On that split; of a program of the user's, what it calls its accuracy is taken for the validation's."""
     score = score_of(status.metrics, split)
-    value = score[1] if score else status.metrics.get("accuracy") if split == "val" else None
-    return number(value)
+    return score[0].text(score[1]) if score else ""
 
 
 def _ran(status: Status, now: float) -> str:

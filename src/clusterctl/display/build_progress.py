@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from clusterctl.display.bars import Shown
 
 
-class Listener:
-    """Listens to a build or an import, as `containers.progress` asks it to."""
+class LazyBar:
+    """Listens to a build or an import, as `containers.listener` asks it to."""
 
     def __init__(self, stack: ExitStack, console: Console | None, verbose: bool) -> None:
         self._stack, self._console, self._verbose = stack, console, verbose
@@ -42,7 +42,7 @@ class Listener:
 
 
 @contextmanager
-def shown(console: Console | None = None, *, verbose: bool = False) -> Iterator[Listener]:
+def shown(console: Console | None = None, *, verbose: bool = False) -> Iterator[LazyBar]:
     """A listener that shows what it hears."""
     with ExitStack() as stack:
-        yield Listener(stack, console, verbose)
+        yield LazyBar(stack, console, verbose)

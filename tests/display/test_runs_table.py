@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from clusterctl.display.table import runs_table, show_runs
+from clusterctl.display.runs_table import runs_table, show_runs
 from clusterctl.observe.stage import Status
 
 GOLDEN = Path(__file__).parent / "golden"

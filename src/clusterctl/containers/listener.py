@@ -1,11 +1,11 @@
-"""Where builds and imports report how far they are; `display.progress` shows it."""
+"""Where builds and imports report how far they are; `display.build_progress` shows it."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 
-class Progress(Protocol):
+class ProgressListener(Protocol):
     """The listener of a build or an import."""
 
     def stage(self, text: str, total: int | None = None) -> None:
@@ -29,5 +29,5 @@ class _Silent:
         pass
 
 
-SILENT: Progress = _Silent()
+SILENT: ProgressListener = _Silent()
 """Listens to nothing."""

@@ -1,0 +1,50 @@
+"""What the monitor and the report draw of a link prediction, and of a program's own metrics."""
+
+from __future__ import annotations
+
+from support.taobao_run import taobao_files
+
+from clusterctl.display.curves import drawn_curves
+from clusterctl.display.monitor.arrange import Pane
+from clusterctl.display.monitor.frame import frame
+from clusterctl.display.monitor.panes import MonitorView
+from clusterctl.display.report.page import page
+from clusterctl.display.report.post_mortem import examine
+from clusterctl.observe.history import History
+from clusterctl.observe.overview import Overview
+
+
+def titles(history: History) -> list[str]:
+    history.update()
+    return [drawn.title for drawn in drawn_curves(history)]
+
+
+def test_the_auc_is_drawn_and_the_number_of_tested_edges_is_not(fabricate) -> None:
+    assert titles(History(fabricate(files=taobao_files()))) == ["loss", "val AUC", "steps per second"]
+
+
+def test_the_monitor_shows_the_auc(fabricate) -> None:
+    run = fabricate(files=taobao_files())
+    shown = frame(MonitorView(Overview(run.path.parent).look()), 100, 30, Pane.TRAINING).plain
+    assert "val AUC 0.9145  test AUC 0.9112" in shown
+    assert "400/400" in shown.replace(" ", "")
+    assert "edges" not in shown
+    assert "▲" in shown  # the loss of the first step
+
+
+def test_the_report_shows_the_auc_and_what_is_possible(fabricate) -> None:
+    run = fabricate(files=taobao_files())
+    text = page(examine(run, run.path))
+    for name, value in (("test AUC", "0.9112"), ("best possible AUC", "0.9344"), ("tested on", "16691 edges")):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in text
+    assert "<figcaption>val AUC<span>  last 0.9145, best 0.9145</span>" in text
+    assert "<figcaption>loss<span>  last 0.3003, best 0.3001</span>" in text
+    assert text.count('class="outside"') >= 1
+    assert "Triangles: values beyond the axis" in text
+
+
+def test_a_programs_own_metrics_follow_the_known_ones(fabricate) -> None:
+    line = {"time": 1.0, "step": 1, "lr": 0.1, "train_accuracy": 0.5, "loss": 1.0, "samples_per_second": 9.0}
+    lines = [line, line | {"step": 2, "time": 2.0, "seconds": 0.5}]
+    run = fabricate(files={"attempts/0/metrics.jsonl": lines})
+    assert titles(History(run)) == ["loss", "samples per second", "lr", "train accuracy"]

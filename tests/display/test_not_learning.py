@@ -1,0 +1,68 @@
+"""A run that trains but does not learn, on every screen: noted, and no failure."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from clusterctl import cli
+from clusterctl.diagnosis.diagnose import diagnose, to_json
+from clusterctl.display.monitor.frame import frame
+from clusterctl.display.monitor.panes import MonitorView
+from clusterctl.display.report.page import page
+from clusterctl.display.report.post_mortem import examine
+from clusterctl.display.runs_table import runs_table
+from clusterctl.errors import Cause
+from clusterctl.observe.overview import Overview
+from clusterctl.observe.status import report
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+
+SENTENCE = "the training does not learn: the loss is NaN since step 50"
+
+
+@pytest.fixture
+def run(fabricate) -> RunDir:
+    """Finished, its loss NaN from step 50 on."""
+    host: dict[str, Any] = {"attempt": 0, "job_id": "1", "nodes": "n1", "start": 1_000_001, "end": 1_000_400}
+    counts = {"steps": 300, "epoch": 1, "epochs": 1, "classes": 10}
+    losses = [2.3 - step / 100 if step < 50 else math.nan for step in range(1, 301)]
+    lines = [{"time": 1_000_010.0 + i, "step": i, **counts, "loss": loss} for i, loss in enumerate(losses, start=1)]
+    finished = {"time": 1_000_400.0, "attempt": 0}
+    host |= {"exit_code": 0}
+    return fabricate(files={"attempts/0/host.json": host, "finished.json": finished, "attempts/0/metrics.jsonl": lines})
+
+
+def test_status_notes_it_and_the_run_stays_finished(run: RunDir) -> None:
+    (status,) = report([run]).statuses
+    assert (status.stage, status.exit_code) == (Stage.FINISHED, 0)
+    assert "finished" in (line := runs_table([status], 1_000_500.0, 200).plain.splitlines()[1])
+    assert line.endswith("not learning: loss is NaN")
+
+
+def test_why_says_since_when_and_what_to_try(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CLUSTERCTL_RUNS", str(run.path.parent))
+    assert cli.run(["why", run.id]) == 0
+    shown = capsys.readouterr().out
+    assert f"{run.id} finished" in shown
+    assert SENTENCE in shown
+    assert "hint: lower train.lr" in shown
+
+
+def test_it_comes_after_what_became_of_the_run(run: RunDir) -> None:
+    first, second = (found := diagnose(run)).findings
+    assert (first.cause_class, second.cause_class) == (Cause.FINISHED, Cause.NOT_LEARNING)
+    assert str(second) == f"{SENTENCE} (likely)"
+    assert [other["class"] for other in to_json(found)["others"]] == ["not-learning"]
+
+
+def test_the_monitor_and_the_report_say_it(run: RunDir) -> None:
+    view = MonitorView(Overview(run.path.parent).look())
+    console = Console(width=200)
+    assert SENTENCE in frame(view, console.width, 60).plain
+    assert f'<p class="waits">T{SENTENCE[1:]}' in page(examine(run, run.path))
