@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from clusterctl.errors import ClusterctlError, UsageError
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.runs import job_name
-from clusterctl.observe.status import report
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
@@ -80,6 +79,8 @@ class Run:
 
         `sure` is False where Slurm would have to say and does not answer. Raises ConfigError for a damaged run.
         """
+        from clusterctl.observe.status import report
+
         found = report([self.directory])
         if not found.statuses:
             raise found.problems[0]
@@ -160,6 +161,8 @@ class Run:
 
     def release(self) -> None:
         """Let the run start, which was submitted with `hold`."""
+        from clusterctl.observe.status import report
+
         found = report([self.directory])
         if found.problems:
             raise found.problems[0]

@@ -119,8 +119,8 @@ def import_(
     began = time.time()
     with shown(verbose=verbose) as progress:
         made = api.import_image(source, name, cluster, fresh=fresh, engine=engine, folder=folder, progress=progress)
-    since = made.path.stat().st_mtime
-    if since < began - 1:  # it was not imported now
+    if made.record and made.record.created < began:
+        since = made.path.stat().st_mtime
         _show_made(made, f"there since {time.strftime('%F %R', time.localtime(since))}")
     else:
         _show_made(made, f"there in {time.time() - began:.1f} s")
