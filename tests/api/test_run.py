@@ -52,7 +52,7 @@ def test_logs_are_lines_of_text_by_rank_stream_and_pattern(fabricate: Fabricate)
     assert [str(line) for line in run.logs(stream="err")] == ["bad"]
     assert [str(line) for line in run.logs(grep="^o")] == ["one"]
     with pytest.raises(clusterctl.NotFoundError):
-        run.logs(7)
+        list(run.logs(7))
     with pytest.raises(clusterctl.UsageError):
         run.logs(stream="both")
 

@@ -178,7 +178,7 @@ def verify(names: tuple[str, ...], folder: Path | None, cluster: str | None) -> 
     found = [api.find(name, cluster, folder=folder) for name in names] or api.images(cluster, folder=folder)
     bad = 0
     for one in found:
-        problems = api.damage(one)
+        problems = api.verify(one)
         bad += bool(problems)
         click.echo(plain(f"{one.name}: {'; '.join(problems) or 'ok'}"))
     if bad:
