@@ -26,6 +26,7 @@ OUTSIDE = {
     "submitit": {"launch"},
     "pydantic": {"config"},
     "platformdirs": {"config"},
+    "pandas": {"api"},  # where it is installed
     "torch": set(TASK),
     "torch_geometric": set(TASK),
     "numpy": set(TASK),

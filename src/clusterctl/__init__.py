@@ -45,25 +45,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "ClusterctlError": "errors",
-    "ConfigError": "errors",
-    "DryRun": "api.submit",
-    "ImageError": "errors",
-    "NotFoundError": "errors",
-    "Run": "api.run",
-    "RunFailed": "api.run",
-    "SlurmError": "errors",
-    "UsageError": "errors",
-    "WaitTimedOut": "errors",
-    "find": "api.find",
-    "images": "api.images",
-    "load": "api.submit",
-    "nodes": "api.nodes",
-    "plan": "api.submit",
-    "submit": "api.submit",
-}
-
 __all__ = [
     "ClusterctlError",
     "ConfigError",
@@ -83,16 +64,18 @@ __all__ = [
     "runs",
     "submit",
 ]
+_HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
+_HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "runs":  # a package that can be called (docs/decisions/0036)
         return import_module("clusterctl.runs")
-    if name in _HOMES:
-        return getattr(import_module(f"clusterctl.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"clusterctl.{_HOMES.get(name, 'errors')}"), name)
 
 
 def __dir__() -> list[str]:

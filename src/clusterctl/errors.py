@@ -67,26 +67,38 @@ class ClusterctlError(Exception):
 
 
 class UsageError(ClusterctlError):
+    """What was asked for makes no sense."""
+
     exit_code = 2
 
 
 class ConfigError(ClusterctlError):
+    """A job or cluster file, or an override, is wrong, or what the run needs is missing."""
+
     exit_code = 3
 
 
 class SlurmError(ClusterctlError):
+    """Slurm cannot be reached, or refused."""
+
     exit_code = 4
 
 
 class NotFoundError(ClusterctlError):
+    """There is no such run, job, cluster or image."""
+
     exit_code = 5
 
 
 class ImageError(ClusterctlError):
+    """An image cannot be built or imported, or is damaged."""
+
     exit_code = 1
 
 
 class TaskError(ClusterctlError):
+    """Something that a task needs is missing or wrong."""
+
     exit_code = 1
 
     def __init__(self, message: str, hint: str = "", cause: Cause = Cause.USER) -> None:
@@ -104,4 +116,6 @@ class ProgramEnded(TaskError):
 
 
 class WaitTimedOut(ClusterctlError, TimeoutError):
+    """The timeout passed before the run ended; it goes on."""
+
     exit_code = 124

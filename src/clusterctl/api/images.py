@@ -10,11 +10,22 @@ from typing import Any
 
 from clusterctl.config import cache_folder, chosen_images_folder, shipped_folder
 from clusterctl.containers import folder as files
-from clusterctl.containers.folder import Image
+from clusterctl.containers.folder import Image, remove, verify
 from clusterctl.containers.listener import SILENT, ProgressListener
 from clusterctl.spec import to_record
 
-__all__ = ["Image", "build", "find", "image_record", "images", "images_folder", "import_image", "prunable", "remove"]
+__all__ = [
+    "Image",
+    "build",
+    "find",
+    "image_record",
+    "images",
+    "images_folder",
+    "import_image",
+    "prunable",
+    "remove",
+    "verify",
+]
 
 
 def images_folder(cluster: str | None = None, folder: Path | None = None) -> Path:
@@ -97,16 +108,6 @@ def import_image(
     return import_reference(source, name, target, progress, engine=engine, fresh=fresh)
 
 
-def damage(image: Image) -> list[str]:
-    """What differs from the image's record, after reading it to the last byte."""
-    return files.verify(image)
-
-
 def prunable(folder: Path, names: tuple[str, ...] = ()) -> list[Path]:
     """The images `names` of `folder`, and what builds and imports that were killed left there."""
     return [files.find_image(folder, name).path for name in names] + files.leftovers(folder, time.time())
-
-
-def remove(path: Path) -> None:
-    """Remove an image with its record, or a leftover."""
-    files.remove(path)

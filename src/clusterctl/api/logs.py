@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reading:
-    """The chosen lines of a run. Each call of `lines` goes on where the last one stopped."""
+    """The chosen lines of a run, merged by time: iterate over it for all that there are, `follow` for those to come."""
 
     record: RunRecord
     selection: Selection
     files: Logs
     takes: Callable[[Line], bool]
 
-    def lines(self, *, ended: bool = True) -> Iterator[Line]:
-        """The lines that were added; with `ended` also a last one without a newline."""
-        return filter(self.takes, self.files.read(ended=ended))
-
-    def check(self) -> Reading:
-        """Raise NotFoundError for a rank, a node or an attempt that the run does not have."""
+    def __iter__(self) -> Iterator[Line]:
+        """Raises NotFoundError for a rank, a node or an attempt that the run does not have."""
         check_selection(self.record.run, self.selection)
-        return self
+        return self.added(ended=True)
+
+    def added(self, *, ended: bool) -> Iterator[Line]:
+        """The lines added since the last call; with `ended` also a last one without a newline."""
+        return filter(self.takes, self.files.read(ended=ended))
 
     def follow(self) -> Iterator[Status]:
         """The status of the run, four times a second until it has ended."""
@@ -53,24 +53,12 @@ class Reading:
 
 def read_logs(
     run: RunDir,
-    *,
-    rank: int | None = None,
-    node: str | None = None,
-    attempt: int | None = None,
-    stream: str | None = None,
-    host: bool = False,
+    selection: Selection,
     tail: int | None = None,
     since: str | float | None = None,
     grep: str | None = None,
 ) -> Reading:
-    """The logs of `run`: of one rank, node, attempt or stream ("out", "err") alone, or of all.
-
-    `host` adds the batch script's own log; `tail` takes the last lines of each file; `since` is an age ("20m"), a time
-    ("2026-01-31 12:00:00") or seconds since the epoch; `grep` a regular expression. Raises UsageError for those.
-    """
-    if stream not in (None, "out", "err"):
-        raise UsageError(f"no such stream: {stream}", 'one of "out", "err"')
-    selection = Selection(attempt, rank, (stream,) if stream else ("out", "err"), host, node)
+    """The logs of `run`: see `Run.logs`."""
     takes = _filter(_moment(since, time.time()), grep)
     return Reading(read_record(run), selection, Logs(run, selection, tail), takes)
 

@@ -10,20 +10,18 @@ from clusterctl.errors import ClusterctlError, UsageError
 from clusterctl.observe.milestones import read_submission
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.runs import job_name
-from clusterctl.observe.status import report
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from clusterctl.api.logs import Reading
     from clusterctl.api.metric_records import MetricRecords
     from clusterctl.api.settings import Overrides
     from clusterctl.api.why import Diagnosis
     from clusterctl.checks.request import Obstacle
-    from clusterctl.observe.logs import Line
     from clusterctl.observe.stage import Status as Status
     from clusterctl.spec import Cluster
 
@@ -79,6 +77,8 @@ class Run:
 
         `sure` is False where Slurm would have to say and does not answer. Raises ConfigError for a damaged run.
         """
+        from clusterctl.observe.status import report
+
         found = report([self.directory])
         if not found.statuses:
             raise found.problems[0]
@@ -107,27 +107,20 @@ class Run:
         tail: int | None = None,
         since: str | float | None = None,
         grep: str | None = None,
-    ) -> Iterator[Line]:
-        """What the ranks have written so far, merged by time; `str(line)` is its text.
+    ) -> Reading:
+        """What the ranks have written so far: iterate over it. Each line has `time`, `ranks`; `str(line)` is its text.
 
         Of one `rank`, `node`, `attempt` or `stream` ("out", "err") alone; `host` adds the batch script's own log.
-        `tail` takes the last lines of each file, `since` those of an age ("20m") or from a time on, `grep` those in
-        which a regular expression is found. Raises NotFoundError for a rank, node or attempt that the run lacks.
+        `tail` takes the last lines of each file, `since` those of an age ("20m"), or from a time on ("2026-01-31
+        12:00:00", or seconds since the epoch), `grep` those in which a regular expression is found.
         """
         from clusterctl.api.logs import read_logs
+        from clusterctl.observe.logs import Selection
 
-        reading = read_logs(
-            self.directory,
-            rank=rank,
-            node=node,
-            attempt=attempt,
-            stream=stream,
-            host=host,
-            tail=tail,
-            since=since,
-            grep=grep,
-        )
-        return reading.check().lines()
+        if stream not in (None, "out", "err"):
+            raise UsageError(f"no such stream: {stream}", 'one of "out", "err"')
+        selection = Selection(attempt, rank, (stream,) if stream else ("out", "err"), host, node)
+        return read_logs(self.directory, selection, tail, since, grep)
 
     def metrics(self) -> MetricRecords:
         """All numbers that rank 0 recorded, one dict each, in order; what a later attempt did again counts once."""
@@ -159,6 +152,8 @@ class Run:
 
     def release(self) -> None:
         """Let the run start, which was submitted with `hold`."""
+        from clusterctl.observe.status import report
+
         found = report([self.directory])
         if found.problems:
             raise found.problems[0]

@@ -119,8 +119,8 @@ def import_(
     began = time.time()
     with shown(verbose=verbose) as progress:
         made = api.import_image(source, name, cluster, fresh=fresh, engine=engine, folder=folder, progress=progress)
-    since = made.path.stat().st_mtime
-    if since < began - 1:  # it was not imported now
+    if made.record and made.record.created < began:
+        since = made.path.stat().st_mtime
         _show_made(made, f"there since {time.strftime('%F %R', time.localtime(since))}")
     else:
         _show_made(made, f"there in {time.time() - began:.1f} s")
@@ -178,7 +178,7 @@ def verify(names: tuple[str, ...], folder: Path | None, cluster: str | None) -> 
     found = [api.find(name, cluster, folder=folder) for name in names] or api.images(cluster, folder=folder)
     bad = 0
     for one in found:
-        problems = api.damage(one)
+        problems = api.verify(one)
         bad += bool(problems)
         click.echo(plain(f"{one.name}: {'; '.join(problems) or 'ok'}"))
     if bad:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from clusterctl.api.find import find
-from clusterctl.api.logs import read_logs
 from clusterctl.cli.options import cluster_option
 from clusterctl.display.logs import follow as show_growing
 from clusterctl.display.logs import show, show_errors
@@ -56,21 +55,12 @@ def logs(
     """
     if errors and (follow or grep or tail is not None):
         raise UsageError("--errors shows errors alone", "leave out --follow, --grep and --tail")
-    run = find(name, cluster)
-    reading = read_logs(
-        run.directory,
-        rank=rank,
-        node=node,
-        attempt=attempt,
-        stream=stream,
-        host=host,
-        tail=tail,
-        since=since,
-        grep=grep,
+    reading = find(name, cluster).logs(
+        rank, node=node, attempt=attempt, stream=stream, host=host, tail=tail, since=since, grep=grep
     )
     if errors:
-        show_errors(reading.check())
+        show_errors(reading)
     elif follow:
         show_growing(reading, times=times, collapse=not no_collapse)
     else:
-        show(reading.check(), times=times, collapse=not no_collapse)
+        show(reading, times=times, collapse=not no_collapse)

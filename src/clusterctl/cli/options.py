@@ -104,9 +104,10 @@ def confirmed(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     try:
-        return click.confirm(question, err=True)
+        if sys.stdin is not None:
+            return click.confirm(question, err=True)
     except click.Abort:
-        if sys.stdin and sys.stdin.isatty():
+        if sys.stdin.isatty():
             raise
-        click.echo(err=True)
-        raise UsageError("nobody answered", "add --yes, or pipe the answer: echo y | clusterctl ...") from None
+        click.echo(err=True)  # the question has no newline
+    raise UsageError("nobody answered", "add --yes, or pipe the answer: echo y | clusterctl ...")

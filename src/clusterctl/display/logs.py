@@ -12,7 +12,7 @@ from clusterctl.observe.times import is_stamped
 from clusterctl.runs.stamp import LENGTH, stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from clusterctl.api.logs import Reading
     from clusterctl.observe.logs import Line
@@ -23,14 +23,15 @@ _AT_ONCE_LINES, _TOGETHER_LINES = 100, 500
 
 def show(reading: Reading, *, times: bool, collapse: bool) -> None:
     """Show what there is."""
-    _show(reading, _Label(reading), times=times, collapse=collapse, ended=True)
+    _print(_shown(reading, iter(reading), collapse), _Label(reading), times=times)
 
 
 def follow(reading: Reading, *, times: bool, collapse: bool) -> None:
     """Show what there is and what is added, until the run ends."""
     label = _Label(reading)
     for status in reading.follow():
-        _show(reading, label, times=times, collapse=collapse, ended=status.stage.ended and status.sure)
+        added = reading.added(ended=status.stage.ended and status.sure)
+        _print(_shown(reading, added, collapse), label, times=times)
     print(f"{reading.record.run.id}: {status.stage}", file=sys.stderr)
 
 
@@ -39,7 +40,7 @@ def show_errors(reading: Reading) -> None:
     from clusterctl.observe.tracebacks import failures
 
     run, label = reading.record.run, _Label(reading)
-    found = failures(run, reading.selection, reading.lines())
+    found = failures(run, reading.selection, iter(reading))
     if not found:
         print(f"no errors in the logs of {run.id}", file=sys.stderr)
     for place, failure in enumerate(found):
@@ -49,9 +50,8 @@ def show_errors(reading: Reading) -> None:
         print(f"then {whose}{at}{text}" if place else f"{whose}{at}".rstrip() + f"\n{text}")
 
 
-def _show(reading: Reading, label: _Label, *, times: bool, collapse: bool, ended: bool) -> None:
-    lines = reading.lines(ended=ended)
-    _print(collapsed(lines) if collapse and reading.ranks > 1 else lines, label, times=times)
+def _shown(reading: Reading, lines: Iterator[Line], collapse: bool) -> Iterable[Line]:
+    return collapsed(lines) if collapse and reading.ranks > 1 else lines
 
 
 def _print(lines: Iterable[Line], label: _Label, *, times: bool) -> None:

@@ -77,14 +77,17 @@ def _answer(argv: list[str], environment: Mapping[str, str], maybe: str) -> str:
     except subprocess.TimeoutExpired as error:
         raise SlurmError(f"sbatch got no answer in time: none within {TIMEOUT_SECONDS} s", maybe) from error
     code = done.returncode
-    text = done.stderr.decode(errors="replace").strip() or f"exit code {code}"
+    try:
+        answer, text = done.stdout.decode().strip(), done.stderr.decode().strip() or f"exit code {code}"
+    except UnicodeDecodeError as error:
+        raise SlurmError(f"sbatch printed no text: {error.reason}", maybe) from error
     if code and "timed out" in text.lower():
         raise SlurmError(f"sbatch got no answer in time: {text}", maybe)
     if code < 0 or 128 < code < 192:  # by a signal, perhaps after Slurm had said yes
         raise SlurmError(f"sbatch did not end by itself: {text}", maybe)
     if code:
         raise refusal(text)
-    return done.stdout.decode(errors="replace").strip()
+    return answer
 
 
 def write_pickle(run: RunDir, seconds: int) -> None:

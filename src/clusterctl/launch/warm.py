@@ -12,6 +12,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import NotFoundError, UsageError
@@ -156,13 +157,15 @@ def start_host_step(plan: Plan, time_limit: str, srun: str, environment: Mapping
         ],
         setsid=True,
     )
-    deadline = time.monotonic() + LONGEST_START_SECONDS
-    while time.monotonic() < deadline and not plan.run.attempts():
+    ended, deadline = 0, time.monotonic() + LONGEST_START_SECONDS
+    while time.monotonic() < deadline and not ended and not plan.run.attempts():
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended and not plan.run.attempts():
             words = _last_line(plan.slurm_log) or f"exit code {os.waitstatus_to_exitcode(status)}"
             raise SlurmRefused("srun did not start the run", words, "is the allocation still there? squeue --me")
         time.sleep(_LOOK_SECONDS)
+    if not ended:  # a process that lives on, such as a notebook's, is to keep no zombie
+        Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
 
 
 def _last_line(log: Path) -> str:
