@@ -22,7 +22,7 @@ from clusterctl.observe.attempt import read_evidence, read_host
 from clusterctl.observe.growing_records import GrowingRecords
 from clusterctl.observe.history import History
 from clusterctl.observe.lines import tail
-from clusterctl.observe.measurements import Measurement, newest_values, parse_measurement, read_measurements
+from clusterctl.observe.measurements import Measurement, measurements_in, newest_values, parse_measurement
 from clusterctl.observe.milestones import read_cancellation, read_finish, read_submission
 from clusterctl.observe.overview import happenings
 from clusterctl.observe.pace import pace_of
@@ -209,8 +209,8 @@ def test_the_reader_of_each_growing_file_returns_values(tmp_path: Path, content:
     assert all(isinstance(event, Event) for event in (*events, *read_events(path)))
     newest_stage(path)
     beginning(path)
-    assert all(isinstance(measured, Measurement) for measured in read_measurements(path))
     lines = tail(path).lines
+    assert all(isinstance(measured, Measurement) for measured in measurements_in(lines))
     assert all(type(value) in (int, float) for value in newest_values(lines).values())
     pace = pace_of(lines)
     assert pace is None or pace.steps_per_second > 0

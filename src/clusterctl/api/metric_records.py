@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import UsageError
-from clusterctl.observe.measurements import read_measurements
+from clusterctl.runs.files import read_lines
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from clusterctl.runs.layout import RunDir
 
 
@@ -27,15 +29,20 @@ def metric_records(run: RunDir) -> MetricRecords:
     """The records of all attempts. Steps that a later attempt did again, from a checkpoint on, count once."""
     found: list[dict[str, Any]] = []
     for attempt in run.attempts():
-        records: list[dict[str, Any]] = [
-            {"attempt": attempt.number, "time": measured.time, **measured.values}
-            for measured in read_measurements(attempt.metrics)
-        ]
+        records = [{"attempt": attempt.number, **record} for record in _records(attempt.metrics)]
         steps = [record["step"] for record in records if type(record.get("step")) is int]
         if steps:
             found = [record for record in found if not _is_from(record, steps[0])]
         found += records
     return MetricRecords(found)
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """As they were logged: names and types are the user's own. None where the file cannot be read."""
+    try:
+        return list(read_lines(path))
+    except OSError:
+        return []
 
 
 def _is_from(record: dict[str, Any], step: int) -> bool:

@@ -6,11 +6,10 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.runs.fields import Fields
-from clusterctl.runs.files import open_regular, parse_record
+from clusterctl.runs.files import parse_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from clusterctl.runs.vocabulary import Number
 
@@ -39,15 +38,6 @@ def parse_measurement(record: Mapping[str, Any]) -> Measurement:
 def measurements_in(lines: Iterable[bytes]) -> Iterator[Measurement]:
     """The measurements in `lines`, each parsed when it is asked for; torn and foreign lines are dropped."""
     return (parse_measurement(record) for line in lines if (record := parse_record(line)) is not None)
-
-
-def read_measurements(path: Path) -> Iterator[Measurement]:
-    """All measurements of the file; none where it cannot be read."""
-    try:
-        with open_regular(path) as file:
-            yield from measurements_in(line for line in file if line.endswith(b"\n"))
-    except OSError:
-        return
 
 
 def newest_values(lines: list[bytes]) -> dict[str, Number]:
