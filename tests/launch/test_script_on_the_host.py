@@ -14,9 +14,12 @@ from shlex import quote
 from typing import Any
 
 import pytest
+from support.traces import attempt
 
 import clusterctl
 from clusterctl.config import Resolved
+from clusterctl.diagnosis.endings import job_ending
+from clusterctl.errors import Cause
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.script import part, render
 from clusterctl.runs.layout import RunDir
@@ -43,7 +46,8 @@ class Host:
             train=CommandTrain(),
         )
         plan = make_plan(Resolved(job, Cluster(name="c"), {}, folder), self.run, folder / "code", "0", "python")
-        self.run.script.write_text(render(plan))
+        self.script = self.run.path / "slurm_script"  # as slurmd calls its copy
+        self.script.write_text(render(plan))
         self.srun = folder / "bin" / "srun"
         self.srun.parent.mkdir()
         self.asked = folder / "asked"  # of scontrol
@@ -62,7 +66,7 @@ class Host:
             "SLURM_JOB_NODELIST": "n[1-2]",
             "SLURM_RESTART_COUNT": str(restarts),
         }
-        return subprocess.Popen(["bash", self.run.script], env=environment, stderr=subprocess.PIPE)
+        return subprocess.Popen(["bash", self.script], env=environment, stderr=subprocess.PIPE)
 
     def call(self, srun: str, restarts: int = 0) -> int:
         process = self.start(srun, restarts)
@@ -220,6 +224,13 @@ def test_a_requeue_that_slurm_refuses_is_recorded_as_none(host: Host) -> None:
     host.refuse_requeue = True
     assert host.call(asks(host, 0)) == 75
     assert (host.host()["refused"], host.host().get("requeued")) == (Refusal.REQUEUE_FAILED, None)
+
+
+def test_an_srun_that_is_killed_on_the_first_node_is_told_from_bashs_word_on_it(host: Host) -> None:
+    assert host.call("kill -KILL $$") == 137
+    ending = job_ending(attempt(lines=host.run.attempt(0).host_log.read_text()), ())
+    assert ending is not None
+    assert ending.cause is Cause.KILLED
 
 
 def test_the_script_refuses_for_the_reasons_that_are_known() -> None:

@@ -20,7 +20,7 @@ RESERVED_OPTIONS = frozenset(
 RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
 SCRIPT_VARIABLES = frozenset(
     {"attempt", "closing", "code", "dropped", "end", "exports", "full", "marks", "number", "ranks", "refused"}
-    | {"restarts", "run", "setup", "signal", "srun_flags", "start", "task", "text", "try"}
+    | {"restarts", "run", "setup", "signal", "srun", "start", "task", "text", "try"}
 )
 
 

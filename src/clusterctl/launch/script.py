@@ -29,7 +29,7 @@ def render(plan: Plan) -> str:
             _array("dropped", [[name] for name in plan.unset]),
             _array("exports", [[f"{name}={value}"] for name, value in plan.exports]),
             f"setup={quote(_lines(plan.setup))} # the cluster's own lines",
-            _array("srun_flags", _flag_by_flag([*plan.flags, f"--chdir={plan.workdir}"])),
+            _array("srun", _flag_by_flag([*_srun(plan), *plan.flags, f"--chdir={plan.workdir}"])),
             _array("task", _flag_by_flag([*plan.runner, *_task(plan)])),
             _array("closing", _flag_by_flag(plan.closing)),
             "",
@@ -56,6 +56,11 @@ def _options(plan: Plan) -> list[tuple[str, str | int | None]]:
         ("output", str(plan.slurm_log)),
         ("open-mode", "append"),
     ]
+
+
+def _srun(plan: Plan) -> list[str]:
+    """How the script calls srun, which may be a function of the cluster's own lines."""
+    return ["in_allocation", "srun"] if plan.warm else ["srun"]
 
 
 def _task(plan: Plan) -> list[str]:

@@ -45,11 +45,8 @@ imported() { # its mark, then what imports it
   done
 }
 
-# The tasks' srun: when the image is there, and to be stopped.
-srun() {
-  local program
-  program=$(type -P srun)
-  [ "${#importing[@]}" -eq 0 ] || imported "$image_mark" "$program" "${importing[@]}" || return
-  stoppable "$program" "$@"
+in_allocation() { # the tasks' srun: run when the image is there, and stoppable
+  [ "${#importing[@]}" -eq 0 ] || imported "$image_mark" srun "${importing[@]}" || return
+  stoppable "$@"
 }
 

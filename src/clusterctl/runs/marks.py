@@ -9,8 +9,8 @@
     no-progress     ... although the attempt came no further than the one before
     finished        the attempt finished the run; made by the script itself
 
-A rank renames its one file: a full disk still takes that. They are looked up by listing the folder, as NFS remembers
-for a while that a name did not exist.
+A rank renames its one file: a full disk still takes that. Tasks look for a mark by listing the folder, as NFS remembers
+for a while that a name did not exist; the script looks when all tasks have left.
 """
 
 from __future__ import annotations

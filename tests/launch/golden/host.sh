@@ -21,7 +21,8 @@ exports=(
   PYTHONPATH=/runs/.code/0123/lib
 )
 setup='' # the cluster's own lines
-srun_flags=(
+srun=(
+  srun
   --kill-on-bad-exit=1
   --cpus-per-task=1
   --mpi=none
@@ -88,7 +89,7 @@ eval "$setup" # the cluster's own lines
 
 # One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
 # for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
-srun "${srun_flags[@]}" \
+"${srun[@]}" \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
   "${task[@]}"

@@ -17,7 +17,8 @@ exports=(
 )
 setup='
 module purge' # the cluster's own lines
-srun_flags=(
+srun=(
+  in_allocation srun
   --overlap
   --job-name=big-20260102-030405-abcd.ranks
   --nodes=2
@@ -111,12 +112,9 @@ imported() { # its mark, then what imports it
   done
 }
 
-# The tasks' srun: when the image is there, and to be stopped.
-srun() {
-  local program
-  program=$(type -P srun)
-  [ "${#importing[@]}" -eq 0 ] || imported "$image_mark" "$program" "${importing[@]}" || return
-  stoppable "$program" "$@"
+in_allocation() { # the tasks' srun: run when the image is there, and stoppable
+  [ "${#importing[@]}" -eq 0 ] || imported "$image_mark" srun "${importing[@]}" || return
+  stoppable "$@"
 }
 
 
@@ -174,7 +172,7 @@ eval "$setup" # the cluster's own lines
 
 # One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
 # for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
-srun "${srun_flags[@]}" \
+"${srun[@]}" \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
   "${task[@]}"
