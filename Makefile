@@ -52,10 +52,13 @@ test-long: setup slurm browser ## Run every test: matrices, accuracies (under an
 	$(BIN)/python -m pytest
 
 .PHONY: lint
-lint: setup ## Check style and types
+lint: setup ## Check style, types and shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/shellcheck .ci/run tests/*.sh
+	$(BIN)/shellcheck --shell=bash --exclude=SC2034,SC2154 src/clusterctl/launch/*.sh # whose values come before them
+	$(BIN)/shellcheck --exclude=SC2016,SC2054,SC2329 tests/launch/golden/*.sh # where they do
 
 .PHONY: format
 format: setup ## Rewrite the code in the project's style

@@ -5,11 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_fixed_parts_of_scripts_lie_beside_the_code_that_the_wheel_takes_whole() -> None:
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert build["packages"] == ["src/clusterctl"]
+    assert "exclude" not in build
+    for name in ("batch.sh", "warm.sh", "hold.sh", "attach.sh"):
+        assert (ROOT / "src" / "clusterctl" / "launch" / name).is_file()
+        assert f'part("{name}")' in "".join(path.read_text() for path in (ROOT / "src").rglob("launch/*.py"))
 
 
 @pytest.mark.long  # builds a wheel, for which pip fetches the build system

@@ -5,10 +5,11 @@ ClusterctlError
 ├── ConfigError         3    a job or cluster file, or --set, is wrong
 ├── SlurmError          4    Slurm cannot be reached, or refused
 ├── NotFoundError       5    no such run, job file or cluster file
-├── RunFailed           1    a waited-for run ended otherwise than finished
+├── RunFailed           1    a run that was waited for did not finish (`api.run`: it carries the diagnosis)
 ├── ImageError          1    an image cannot be built or imported, or is damaged
 ├── TaskError           1    something that a task needs is missing or wrong
-└── WaitTimedOut      124    `--timeout` passed before the run ended
+│   └── ProgramEnded    1    the user's own program failed
+└── WaitTimedOut      124    the timeout passed before the run ended; also a TimeoutError
 
 An error says what is wrong and where (`message`), and what to type next (`hint`). It is rendered once, in `cli`;
 nothing below it prints or exits.
@@ -16,13 +17,43 @@ nothing below it prints or exits.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import ClassVar
 
 
+class Cause(StrEnum):
+    """Why a run ended, or waits: a task records it with its failure, and `clusterctl why` shows it.
+
+    The last five are of runs that did not fail.
+    """
+
+    USER = "user-error"
+    HOST_MEMORY = "out-of-memory"
+    GPU_MEMORY = "gpu-out-of-memory"
+    TIME = "time-limit"
+    PREEMPTED = "preempted"
+    NODE = "node-failure"
+    IMAGE = "image"
+    DATA = "data"
+    NETWORK = "network"
+    HANG = "hang"
+    DISK = "disk-full"
+    CANCELLED = "cancelled"
+    KILLED = "killed"
+    LAUNCH = "launch"
+    UNKNOWN = "unknown"
+    FINISHED = "finished"
+    PENDING = "pending"
+    HEALTHY = "healthy"
+    STRAGGLER = "straggler"
+    NOT_LEARNING = "not-learning"
+
+
 class ClusterctlError(Exception):
-    """The root: `message` (what and where), `hint` (what to type next), and the exit code of the process."""
+    """The root: `message` (what and where), `hint` (what to type next), `cause`, and the exit code of the process."""
 
     exit_code: ClassVar[int] = 1
+    cause: Cause = Cause.USER
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -36,32 +67,55 @@ class ClusterctlError(Exception):
 
 
 class UsageError(ClusterctlError):
+    """What was asked for makes no sense."""
+
     exit_code = 2
 
 
 class ConfigError(ClusterctlError):
+    """A job or cluster file, or an override, is wrong, or what the run needs is missing."""
+
     exit_code = 3
 
 
 class SlurmError(ClusterctlError):
+    """Slurm cannot be reached, or refused."""
+
     exit_code = 4
 
 
 class NotFoundError(ClusterctlError):
+    """There is no such run, job, cluster or image."""
+
     exit_code = 5
 
 
-class RunFailed(ClusterctlError):
-    exit_code = 1
-
-
 class ImageError(ClusterctlError):
+    """An image cannot be built or imported, or is damaged."""
+
     exit_code = 1
 
 
 class TaskError(ClusterctlError):
+    """Something that a task needs is missing or wrong."""
+
     exit_code = 1
 
+    def __init__(self, message: str, hint: str = "", cause: Cause = Cause.USER) -> None:
+        super().__init__(message, hint)
+        self.cause = cause
 
-class WaitTimedOut(ClusterctlError):
+
+class ProgramEnded(TaskError):
+    """The user's own program ended with `code`, by `signal` where it is one; its own last words say more."""
+
+    def __init__(self, message: str, code: int, signal: int | None = None) -> None:
+        super().__init__(message, cause=Cause.USER if signal is None else Cause.KILLED)
+        self.code = code
+        self.signal = signal
+
+
+class WaitTimedOut(ClusterctlError, TimeoutError):
+    """The timeout passed before the run ended; it goes on."""
+
     exit_code = 124

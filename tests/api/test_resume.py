@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,10 +13,9 @@ from typing import Any
 import pytest
 
 from clusterctl.api import resume as module
-from clusterctl.api.resume import resume
-from clusterctl.api.submit import submit
+from clusterctl.api import submit as submitting
 from clusterctl.config import Resolved, resolve
-from clusterctl.errors import SlurmError, UsageError
+from clusterctl.errors import ConfigError, SlurmError, UsageError
 from clusterctl.observe.attempt import read_evidence
 from clusterctl.observe.run_record import read_record
 from clusterctl.runs.files import read_json, write_json
@@ -28,7 +28,8 @@ class Site:
     """A cluster whose sbatch counts its jobs, or refuses them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.environment = folder, dict(os.environ)
+        self.folder = folder
+        self.slurm = Slurm(lambda command: str(folder / command), dict(os.environ))
         self.sbatch = folder / "sbatch"
         self.answer('n=$(ls "$0".jobs 2>/dev/null | wc -l); mkdir -p "$0".jobs/$n; echo "Submitted batch job 1$n"')
         (folder / "job.toml").write_text('workload = "command"\nargv = ["true"]\ncode = "."\n[resources]\nnodes = 2\n')
@@ -53,14 +54,14 @@ class Site:
     def ended(self) -> RunDir:
         """A run of one attempt, which was cancelled."""
         (self.folder / "project").mkdir(exist_ok=True)
-        run, _ = submit(self.resolved(), self.slurm)
+        run = submitting.send(self.resolved(), self.slurm).directory
         run.attempt(0).path.mkdir()
         write_json(run.attempt(0).host_json, {"attempt": 0, "job_id": "10", "exit_code": 1, "start": 1, "end": 2})
         write_json(run.cancel_json, {"time": 3})
         return run
 
     def resume(self, run: RunDir, still_ended: Callable[[], str | None] = lambda: "10") -> None:
-        resume(run, self.resolved("resources.nodes=4"), self.slurm, still_ended)
+        module.send(run, self.resolved("resources.nodes=4"), self.slurm, still_ended)
 
 
 @pytest.fixture
@@ -173,3 +174,24 @@ def test_killed_at_any_point_no_job_is_lost_and_none_is_submitted_twice(
 
 def in_queue(number: str, run: RunDir) -> QueuedJob:
     return replace(QueuedJob("", JobState.RUNNING, "", "", None, None, 0, str(run.path)), job_id=number)
+
+
+def test_a_resume_is_verified_as_a_submission_is(site: Site) -> None:
+    run = site.ended()
+    before = contents(run)
+    (site.folder / "job.toml").write_text('workload = "reddit"\n[data]\nroot = "/tmp/no such data"\n')
+    with pytest.raises(ConfigError, match="no data: /tmp/no such data"):
+        site.resume(run)
+    assert contents(run) == before
+    assert site.jobs == 1
+
+
+def test_a_resume_looks_for_the_program_in_the_runs_own_code(site: Site) -> None:
+    program = 'workload = "command"\nargv = ["python", "train.py"]\ncode = "project"\n'
+    (site.folder / "job.toml").write_text(program)
+    (site.folder / "project").mkdir()
+    (site.folder / "project" / "train.py").write_text("")
+    run = site.ended()
+    shutil.rmtree(site.folder / "project")
+    site.resume(run)
+    assert site.jobs == 2

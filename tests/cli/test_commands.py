@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable
@@ -208,7 +209,10 @@ def test_the_errors_of_a_run_are_shown_first_one_first(typed: Typed, fabricate: 
         (("--errors", "-f"), "error: --errors shows errors alone"),
     ],
 )
-def test_logs_that_make_no_sense_are_said_with_a_hint(typed: Typed, words: tuple[str, ...], says: str) -> None:
+def test_logs_that_make_no_sense_are_said_with_a_hint(
+    typed: Typed, fabricate: Fabricate, words: tuple[str, ...], says: str
+) -> None:
+    fabricate(A, FINISHED)
     code, out, err = typed("logs", "cora", *words)
     assert (code, out) == (2, "")
     assert err.startswith(says)
@@ -233,6 +237,45 @@ def test_cancel_writes_who_asked_and_tells_slurm_once_for_all(typed: Typed, site
     assert (code, out, err) == (0, "", f"cancelled {A}\ncancelled {B}\n")
     assert asked(site) == ["scancel 12 13"]
     assert all("@" in read_json(run.cancel_json)["by"] for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "cancelled"),
+    [("y\n", 0, True), ("yes", 0, True), ("n\n", 0, False), ("\n", 0, False), ("", 2, False), ("what\n", 2, False)],
+)
+def test_several_runs_are_cancelled_when_stdin_says_so(
+    typed: Typed,
+    site: Path,
+    fabricate: Fabricate,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    code: int,
+    cancelled: bool,
+) -> None:
+    for run, number in ((A, "12"), (B, "13")):
+        fabricate(run, {"submission.json": {"job_id": number}})
+    queue(site, ("12", "RUNNING"), ("13", "PENDING"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    found, out, err = typed("cancel", A, B)
+    assert (found, out) == (code, "")
+    assert "Cancel 2 runs?" in err
+    assert (asked(site) == ["scancel 12 13"]) == cancelled
+    if code:
+        assert err.splitlines()[-2].startswith("error: nobody answered")
+        assert "--yes" in err.splitlines()[-1]
+
+
+def test_without_a_stdin_several_runs_need_yes_and_one_does_not(
+    typed: Typed, site: Path, fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for run, number in ((A, "12"), (B, "13")):
+        fabricate(run, {"submission.json": {"job_id": number}})
+    queue(site, ("12", "RUNNING"), ("13", "PENDING"))
+    monkeypatch.setattr("sys.stdin", None)
+    assert typed("cancel", A, B)[0] == 2
+    assert asked(site) == []
+    assert typed("cancel", A)[0] == 0
+    assert asked(site) == ["scancel 12"]
 
 
 def test_a_run_that_has_ended_is_not_cancelled_again(typed: Typed, site: Path, fabricate: Fabricate) -> None:

@@ -8,8 +8,6 @@ import pytest
 from support.busy_run import busy_files
 
 from clusterctl import cli
-from clusterctl.cli.typed import typed
-from clusterctl.errors import RunFailed
 
 RUN = "cora-20260102-030405-00a1"
 
@@ -73,11 +71,18 @@ def test_a_damaged_run_alone_is_an_error(folder: Path, capsys) -> None:
     assert cli.run(["report", RUN]) == 3
 
 
-def test_a_command_types_another_in_a_users_words(folder: Path) -> None:
-    (line,) = [line for line in typed("status", "cora") if RUN in line]
-    assert "failed" in line
-    with pytest.raises(RunFailed, match="no run named: nothing") as caught:
-        typed("status", "nothing")
-    assert caught.value.hint == "see the runs with: clusterctl status"
-    typed("cancel", "cora")  # it has ended: it says so and changes nothing
-    assert not (folder / RUN / "cancel.json").exists()
+def test_a_report_of_a_failed_run_says_why_and_starts_no_other_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    started: list[list[str]] = []
+
+    def start(_: object, command: list[str], **__: object) -> None:
+        started.append(command)
+        raise FileNotFoundError(command[0])
+
+    monkeypatch.setattr("subprocess.Popen.__init__", start)
+    assert cli.run(["report", "cora", "--output", "-"]) == 0
+    shown = capsys.readouterr().out
+    assert "<h2>Why</h2>" in shown
+    assert f"{RUN} failed: " in shown
+    assert {Path(command[0]).name for command in started} <= {"sacct", "squeue"}

@@ -19,9 +19,8 @@ def keys(job: Job, kind: str = "slurm") -> list[str]:
 
 def test_every_variable_of_the_script_is_kept_from_the_jobs_env() -> None:
     used = set(re.findall(r"^\s*(?:trap ')?([a-z_]+)=", GOLDEN.read_text(), re.MULTILINE))
-    used |= set(re.findall(r"printf -v ([a-z_]+)", GOLDEN.read_text()))
-    assert used
-    assert used <= SCRIPT_VARIABLES
+    used |= set(re.findall(r"^\s*(?:printf -v|for) ([a-z_]+)", GOLDEN.read_text(), re.MULTILINE))
+    assert used == SCRIPT_VARIABLES
 
 
 def test_a_good_job_contradicts_nothing() -> None:

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 from support.json_schema import schema, violations
-from support.traces import BEAT, END, START, attempt, failed, raised, rank, trace
+from support.traces import BEAT, END, START, attempt, failed, program_ended, raised, rank, trace
 
-from clusterctl.diagnosis.diagnose import explain, headline, needs_accounting
+from clusterctl.diagnosis.diagnose import accounting_may_help, judge, to_json
 from clusterctl.diagnosis.endings import deaths, ranks_of
 from clusterctl.diagnosis.failure import counted
-from clusterctl.diagnosis.findings import to_json
-from clusterctl.diagnosis.signatures import Cause
-from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, Trace
+from clusterctl.diagnosis.finding import Finding
+from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace
+from clusterctl.errors import Cause
+from clusterctl.observe.milestones import Cancellation
+from clusterctl.runs.requests import Refusal
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm.accounting import Accounted
 
@@ -25,7 +27,11 @@ SLURM = Path(__file__).parent / "slurm_22_05"
 CLOSED = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.42.0.2]:31337"
 
 
-def captured(fault: str, *ranks: RankTrace, stage: Stage = Stage.FAILED, **changes: object) -> Trace:
+def cause_of(told: RunTrace) -> Finding:
+    return judge(told).headline
+
+
+def captured(fault: str, *ranks: RankTrace, stage: Stage = Stage.FAILED, **changes: object) -> RunTrace:
     """A run of which the sandbox's Slurm wrote what is in the fixtures."""
     slurm_log = SLURM / f"{fault}.slurm.log"
     slurm_lines = tuple(slurm_log.read_text().splitlines()) if slurm_log.exists() else ()
@@ -42,53 +48,56 @@ def echoing(number: int, when: float = END - 4) -> RankTrace:
 
 def test_a_rank_killed_by_hand_is_found_by_sruns_line_though_it_said_nothing() -> None:
     dead = rank(2, exit_code=None, ended=None)
-    found = explain(captured("kill9", dead, echoing(0), echoing(3), exit_code=137))
+    found = cause_of(captured("kill9", dead, echoing(0), echoing(3), exit_code=137))
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.KILLED, 2, "node2", "certain")
     assert "SIGKILL" in found.cause
     assert {consequence.rank for consequence in found.secondary} == {0, 1, 3}
 
 
 def test_memory_that_ran_out_is_told_from_a_kill_by_hand() -> None:
-    dead = rank(2, **failed("python train.py was killed by SIGKILL", "TaskError", exit_code=137))
-    found = explain(captured("oom", dead))
+    dead = rank(2, **program_ended(137, 9))
+    diagnosis = judge(captured("oom", dead))
+    found = diagnosis.headline
     assert (found.cause_class, found.rank, found.certainty) == (Cause.HOST_MEMORY, 2, "certain")
-    assert found.commands[0] == "clusterctl resume cora-20260102-030405-00a1 --set resources.memory=400M"
+    assert diagnosis.commands[0] == "clusterctl resume cora-20260102-030405-00a1 --set resources.memory=400M"
 
 
 def test_where_srun_says_killed_the_kernels_own_word_on_the_node_tells_that_it_was_memory() -> None:
     words = "slurmstepd-node2: error: Detected 1 oom-kill event(s) in StepId=12.0. Some of your processes"
     dead = rank(2, exit_code=None)
-    found = explain(captured("kill9", dead, rank(3, last_words=(words,))))
+    found = cause_of(captured("kill9", dead, rank(3, last_words=(words,))))
     assert (found.cause_class, found.rank) == (Cause.HOST_MEMORY, 2)
 
 
 @pytest.mark.parametrize("fault", ["off", "down"])
 def test_a_lost_node_is_named(fault: str) -> None:
     silent = [rank(number, exit_code=None) for number in (2, 3)]
-    found = explain(captured(fault, *silent, exit_code=143, signal="TERM"))
+    diagnosis = judge(captured(fault, *silent, exit_code=143, signal="TERM"))
+    found = diagnosis.headline
     assert (found.cause_class, found.node, found.certainty) == (Cause.NODE, "node2", "certain")
-    assert "--set resources.exclude=node2" in found.commands[0]
+    assert "--set resources.exclude=node2" in diagnosis.commands[0]
 
 
 def test_a_time_limit() -> None:
-    found = explain(captured("limit", stage=Stage.TIMED_OUT, exit_code=143, signal="TERM"))
+    diagnosis = judge(captured("limit", stage=Stage.TIMED_OUT, exit_code=143, signal="TERM"))
+    found = diagnosis.headline
     assert (found.cause_class, found.rank, found.certainty) == (Cause.TIME, None, "certain")
-    assert found.commands[0].endswith("--set resources.time=00:40:00")
+    assert diagnosis.commands[0].endswith("--set resources.time=00:40:00")
 
 
 def test_a_cancel_by_scancel_is_not_clusterctls_and_accounting_may_know_whose() -> None:
     told = captured("cancelled", stage=Stage.CANCELLED, exit_code=143, signal="TERM")
-    found = explain(told)
+    found = cause_of(told)
     assert found.cause_class is Cause.CANCELLED
     assert "not by clusterctl" in found.cause
-    assert needs_accounting(found)
-    known = explain(replace(told, accounted=(Accounted("12", "CANCELLED", "1000", 0, 0, "node1"),)))
+    assert accounting_may_help(found)
+    known = cause_of(replace(told, accounted=(Accounted("12", "CANCELLED", "1000", 0, 0, "node1"),)))
     assert "1000" in known.cause
 
 
 def test_a_cancel_by_clusterctl_names_who_typed_it() -> None:
     told = captured("cancelled", stage=Stage.CANCELLED, exit_code=143, signal="TERM")
-    found = explain(replace(told, cancelled=(END - 1, "ada@login1")))
+    found = cause_of(replace(told, cancelled=Cancellation(END - 1, "ada@login1")))
     assert (found.cause_class, found.cause) == (Cause.CANCELLED, "cancelled by ada@login1")
 
 
@@ -96,9 +105,10 @@ def test_a_requeue_by_hand_stands_in_the_history_of_what_came_after() -> None:
     first = captured("requeued", exit_code=143, signal="TERM").attempts[0]
     second = attempt(rank(1, **failed("no such layer")), number=1)
     slurm = tuple((SLURM / "requeued.slurm.log").read_text().splitlines())
-    found = explain(trace(first, second, slurm_lines=slurm))
+    diagnosis = judge(trace(first, second, slurm_lines=slurm))
+    found = diagnosis.headline
     assert (found.attempt, found.cause_class) == (1, Cause.USER)
-    assert [(past.attempt, past.cause_class) for past in found.history] == [(0, Cause.PREEMPTED)]
+    assert [(past.attempt, past.cause_class) for past in diagnosis.history] == [(0, Cause.PREEMPTED)]
 
 
 def test_slurms_word_on_a_requeue_that_the_batch_script_asked_for_is_no_cause() -> None:
@@ -106,13 +116,13 @@ def test_slurms_word_on_a_requeue_that_the_batch_script_asked_for_is_no_cause() 
     dead = rank(2, exit_code=None, ended=None)
     first = captured("kill9", dead, exit_code=137, requeued=True).attempts[0]
     slurm = tuple((SLURM / "requeued.slurm.log").read_text().splitlines())
-    found = explain(trace(first, attempt(number=1), stage=Stage.FINISHED, slurm_lines=slurm))
-    assert [past.cause_class for past in found.history] == [Cause.KILLED]
+    diagnosis = judge(trace(first, attempt(number=1), stage=Stage.FINISHED, slurm_lines=slurm))
+    assert [past.cause_class for past in diagnosis.history] == [Cause.KILLED]
 
 
 def test_an_srun_that_is_killed_takes_ranks_along_that_cannot_say_so() -> None:
     silent = [rank(number, exit_code=None) for number in (2, 3)]
-    found = explain(captured("srun9", rank(0, exit_code=143), rank(1, exit_code=143), *silent, exit_code=137))
+    found = cause_of(captured("srun9", rank(0, exit_code=143), rank(1, exit_code=143), *silent, exit_code=137))
     assert (found.cause_class, found.rank) == (Cause.KILLED, None)
     assert found.cause.startswith("srun was killed on the job's first node")
 
@@ -120,22 +130,23 @@ def test_an_srun_that_is_killed_takes_ranks_along_that_cannot_say_so() -> None:
 def test_an_interpreter_that_is_not_there_is_a_matter_of_the_launch() -> None:
     words = ("sh: 1: exec: /nowhere/python: not found",)
     ranks = [RankTrace(number, last_words=words) for number in range(4)]
-    found = explain(captured("missing", *ranks, exit_code=127))
+    diagnosis = judge(captured("missing", *ranks, exit_code=127))
+    found = diagnosis.headline
     assert (found.cause_class, found.cause) == (Cause.LAUNCH, words[0])
-    assert "clusterctl doctor --cluster site" in found.commands
+    assert "clusterctl doctor --cluster site" in diagnosis.commands
 
 
 def test_a_program_that_says_nothing_is_known_by_its_exit_code() -> None:
-    told = rank(1, **failed("python -c [...] exited with 3", "TaskError", exit_code=3))
-    found = explain(captured("exit3", told))
-    assert (found.cause_class, found.rank, found.cause) == (Cause.USER, 1, "python -c [...] exited with 3")
+    told = rank(1, **program_ended(3))
+    found = cause_of(captured("exit3", told))
+    assert (found.cause_class, found.rank, found.cause) == (Cause.USER, 1, "python train.py failed")
 
 
 # Causes and echoes
 
 
 def test_an_echo_is_never_the_cause_though_its_clock_says_that_it_came_first() -> None:
-    found = explain(trace(attempt(echoing(0, START), rank(3, **failed("bad value", time=END)), echoing(2, START))))
+    found = cause_of(trace(attempt(echoing(0, START), rank(3, **failed("bad value", time=END)), echoing(2, START))))
     assert (found.rank, found.cause) == (3, "ValueError: bad value")
     assert found.certainty == "certain"
     assert counted(found.secondary) == [f"ranks 0, 2: RuntimeError: {CLOSED}", "rank 1: ended with the others"]
@@ -143,15 +154,15 @@ def test_an_echo_is_never_the_cause_though_its_clock_says_that_it_came_first() -
 
 def test_the_earlier_of_two_causes_counts_and_close_ones_are_told_to_be_unsure() -> None:
     first, second = rank(3, **failed("first", time=END - 20)), rank(0, **failed("second", time=END - 10))
-    far = explain(trace(attempt(first, second)))
+    far = cause_of(trace(attempt(first, second)))
     assert (far.rank, far.certainty, far.facts) == (3, "certain", ())
-    close = explain(trace(attempt(first, replace(second, raised=raised("second", time=END - 19.5)))))
+    close = cause_of(trace(attempt(first, replace(second, raised=raised("second", time=END - 19.5)))))
     assert (close.rank, close.certainty) == (3, "likely")
     assert "rank 0 failed within 2 s too" in close.facts[0]
 
 
 def test_the_same_error_on_every_rank_is_one_error() -> None:
-    found = explain(
+    found = cause_of(
         trace(attempt(*(rank(n, **failed("No module named 'x'", "ModuleNotFoundError")) for n in range(4))))
     )
     assert (found.cause_class, found.certainty) == (Cause.USER, "certain")
@@ -160,54 +171,54 @@ def test_the_same_error_on_every_rank_is_one_error() -> None:
 
 def test_where_all_ranks_of_one_node_fell_silent_and_the_others_lost_them_the_node_is_suspected() -> None:
     silent = [rank(number, exit_code=None) for number in (2, 3)]
-    found = explain(trace(attempt(echoing(0), echoing(1), *silent)))
+    found = cause_of(trace(attempt(echoing(0), echoing(1), *silent)))
     assert (found.cause_class, found.node, found.certainty) == (Cause.NODE, "node2", "likely")
 
 
 def test_where_one_rank_fell_silent_it_is_suspected() -> None:
-    found = explain(trace(attempt(echoing(0), echoing(2), rank(3, exit_code=None))))
+    found = cause_of(trace(attempt(echoing(0), echoing(2), rank(3, exit_code=None))))
     assert (found.cause_class, found.rank, found.certainty) == (Cause.KILLED, 3, "likely")
 
 
 def test_where_there_are_only_echoes_nothing_is_claimed_for_sure() -> None:
-    found = explain(trace(attempt(*(echoing(number) for number in range(4)))))
+    found = cause_of(trace(attempt(*(echoing(number) for number in range(4)))))
     assert (found.cause_class, found.certainty) == (Cause.NETWORK, "likely")
 
 
 def test_where_the_disk_was_full_silence_means_nothing() -> None:
     silent = [rank(number, exit_code=None) for number in range(4)]
-    found = explain(trace(attempt(*silent, disk_full=True, signal="LOST")))
+    found = cause_of(trace(attempt(*silent, disk_full=True, signal="LOST")))
     assert (found.cause_class, found.rank, found.certainty) == (Cause.DISK, None, "likely")
-    code = rank(1, **failed("python train.py exited with 1", "TaskError"))
-    assert explain(trace(attempt(code, disk_full=True))).cause_class is Cause.DISK
-    told = explain(trace(attempt(rank(1, **failed("no such layer")), disk_full=True)))
+    code = rank(1, **program_ended(1))
+    assert cause_of(trace(attempt(code, disk_full=True))).cause_class is Cause.DISK
+    told = cause_of(trace(attempt(rank(1, **failed("no such layer")), disk_full=True)))
     assert (told.cause_class, told.rank) == (Cause.USER, 1)
 
 
 def test_what_ranks_do_when_the_job_is_ended_is_no_cause_of_it() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 3)} DUE TO TIME LIMIT ***"
     told = rank(1, **failed("interrupted by SIGTERM", time=END - 2.5))
-    found = explain(trace(attempt(told, signal="TERM"), stage=Stage.TIMED_OUT, slurm_lines=(lines,)))
+    found = cause_of(trace(attempt(told, signal="TERM"), stage=Stage.TIMED_OUT, slurm_lines=(lines,)))
     assert found.cause_class is Cause.TIME
 
 
 def test_a_failure_long_before_the_job_was_ended_is_the_cause() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 1)} DUE TO TIME LIMIT ***"
     told = rank(1, **failed("no such layer", time=END - 40))
-    found = explain(trace(attempt(told, signal="TERM"), stage=Stage.TIMED_OUT, slurm_lines=(lines,)))
+    found = cause_of(trace(attempt(told, signal="TERM"), stage=Stage.TIMED_OUT, slurm_lines=(lines,)))
     assert (found.cause_class, found.rank) == (Cause.USER, 1)
 
 
 def test_a_line_of_an_earlier_attempt_is_not_taken_for_one_of_the_last() -> None:
     lines = (f"*** JOB 12 ON node1 CANCELLED AT {stamp(START - 600)} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***",)
-    found = explain(trace(attempt(rank(0, **failed("x"))), slurm_lines=lines))
+    found = cause_of(trace(attempt(rank(0, **failed("x"))), slurm_lines=lines))
     assert found.cause_class is Cause.USER
 
 
 def test_a_time_limit_that_ended_a_standstill_says_so() -> None:
     still = replace(BEAT, step_time=START + 20, since=START + 10, time=END + 200)
     told = attempt(*(rank(number, beat=still) for number in range(4)), signal="TERM")
-    found = explain(trace(told, stage=Stage.TIMED_OUT))
+    found = cause_of(trace(told, stage=Stage.TIMED_OUT))
     assert found.cause_class is Cause.TIME
     assert "no rank had done a step for 280 s" in found.facts[0]
 
@@ -216,16 +227,33 @@ def test_a_time_limit_that_ended_a_standstill_says_so() -> None:
     ("type_", "message", "cause"),
     [
         ("ImportError", "cannot import name 'x' from 'y'", Cause.USER),
-        ("TaskError", "no data: /data/raw/reddit_data.npz: No such file", Cause.DATA),
         ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB", Cause.GPU_MEMORY),
         ("MemoryError", "", Cause.HOST_MEMORY),
         ("OSError", "[Errno 28] No space left on device", Cause.DISK),
-        ("TaskError", "node2 cannot reach rank 0 at 10.0.0.1:4711: timed out", Cause.NETWORK),
     ],
 )
 def test_an_exceptions_class(type_: str, message: str, cause: Cause) -> None:
-    found = explain(trace(attempt(rank(2, **failed(message, type_)))))
+    found = cause_of(trace(attempt(rank(2, **failed(message, type_)))))
     assert (found.cause_class, found.rank) == (cause, 2)
+
+
+def test_a_failure_of_ours_carries_its_cause_and_is_shown_without_its_type() -> None:
+    told = raised("no data: /data/raw/reddit_data.npz: No such file", "TaskError", cause=Cause.DATA)
+    found = cause_of(trace(attempt(rank(2, raised=told))))
+    assert (found.cause_class, found.rank, found.cause, found.traceback) == (Cause.DATA, 2, told.message, "")
+
+
+def test_what_others_said_within_a_message_of_ours_counts_first() -> None:
+    told = raised("cannot read /data as a data set: No space left on device", "TaskError", cause=Cause.DATA)
+    assert cause_of(trace(attempt(rank(2, raised=told)))).cause_class is Cause.DISK
+
+
+def test_a_rank_that_reaches_nobody_is_a_cause_only_where_there_is_no_other() -> None:
+    lonely = raised("rank 0 published no address within 60 s", "TaskError", END - 9, cause=Cause.NETWORK)
+    alone = cause_of(trace(attempt(rank(2, raised=lonely))))
+    assert (alone.cause_class, alone.rank) == (Cause.NETWORK, 2)
+    found = cause_of(trace(attempt(rank(2, raised=lonely), rank(0, **failed("no such layer")))))
+    assert (found.cause_class, found.rank) == (Cause.USER, 0)
 
 
 def test_of_a_program_the_last_words_on_stderr_say_more_than_its_exit_code() -> None:
@@ -236,33 +264,41 @@ def test_of_a_program_the_last_words_on_stderr_say_more_than_its_exit_code() -> 
         "    main()",
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB.",
     )
-    told = rank(1, **failed("python train.py exited with 1", "TaskError"), last_words=words)
-    found = explain(trace(attempt(told)))
+    told = rank(1, **program_ended(1), last_words=words)
+    diagnosis = judge(trace(attempt(told)))
+    found = diagnosis.headline
     assert (found.cause_class, found.cause) == (Cause.GPU_MEMORY, words[-1])
     assert found.traceback == "\n".join(words[1:])
-    assert "train.batch_size=" in found.commands[0]
+    assert "train.batch_size=" in diagnosis.commands[0]
 
 
 def test_a_segmentation_fault_is_named() -> None:
     lines = "srun: error: node1: task 1: Segmentation fault (core dumped)"
-    found = explain(trace(attempt(rank(1, exit_code=None), lines=lines)))
+    found = cause_of(trace(attempt(rank(1, exit_code=None), lines=lines)))
     assert (found.cause_class, found.rank) == (Cause.KILLED, 1)
     assert "Segmentation fault" in found.cause
 
 
 def test_an_image_that_cannot_be_imported_is_told_from_the_batch_scripts_log() -> None:
     lines = "slurmstepd: error: pyxis: failed to import docker image\nslurmstepd: error: pyxis: printing log"
-    found = explain(trace(attempt(lines=lines, ranks=())))
+    diagnosis = judge(trace(attempt(lines=lines, ranks=())))
+    found = diagnosis.headline
     assert (found.cause_class, found.rank) == (Cause.IMAGE, None)
-    assert "--host" in found.commands[0]
+    assert "--host" in diagnosis.commands[0]
 
 
 def test_an_attempt_that_was_warned_saved_and_left_says_so_and_why_it_is_not_started_again() -> None:
     left = [rank(number, exit_code=75) for number in range(4)]
-    lines = "clusterctl: not started again: its 10 restarts are used up"
-    found = explain(trace(attempt(*left, lines=lines, exit_code=75), stage=Stage.PREEMPTED))
+    found = cause_of(trace(attempt(*left, refused=Refusal.RESTART_LIMIT, exit_code=75), stage=Stage.PREEMPTED))
     assert (found.cause_class, found.rank, found.secondary[0].cause) == (Cause.PREEMPTED, None, "ended with the others")
-    assert found.facts == ("not started again: its 10 restarts are used up",)
+    assert found.facts == ("not started again: restart limit (20) reached",)
+
+
+@pytest.mark.parametrize("refusal", Refusal)
+def test_every_refusal_to_restart_has_its_words(refusal: Refusal) -> None:
+    (said,) = cause_of(trace(attempt(refused=refusal, exit_code=75), stage=Stage.PREEMPTED)).facts
+    assert said.startswith("not started again: ")
+    assert "{" not in said
 
 
 # Hangs
@@ -290,7 +326,7 @@ def alarmed(alarm: Alarm, *ranks: RankTrace) -> AttemptTrace:
 
 def test_a_stopped_rank_is_the_one_that_wrote_no_more() -> None:
     alarm = Alarm(END, 2, "training", 33.0, (2,), "silent")
-    found = explain(trace(alarmed(alarm, rank(2, exit_code=143))))
+    found = cause_of(trace(alarmed(alarm, rank(2, exit_code=143))))
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.HANG, 2, "node2", "certain")
     assert (found.stage, found.step) == ("training", 40)
     assert "33 s" in found.facts[0]
@@ -304,31 +340,31 @@ def test_where_slurm_lost_the_node_of_all_silent_ranks_the_node_is_the_cause_tho
     lost = replace(
         alarmed(replace(SILENT, suspects=(2,)), rank(2, **GONE)), lines=("srun: error: Node failure on node2",)
     )
-    found = explain(trace(lost))
+    found = cause_of(trace(lost))
     assert (found.cause_class, found.node, found.certainty) == (Cause.NODE, "node2", "certain")
-    elsewhere = explain(trace(replace(lost, lines=("srun: error: Node failure on node1",))))
+    elsewhere = cause_of(trace(replace(lost, lines=("srun: error: Node failure on node1",))))
     assert (elsewhere.cause_class, elsewhere.rank) == (Cause.HANG, 2)
 
 
 def test_a_node_that_fell_silent_with_all_its_ranks_is_named_before_slurm_has_noticed() -> None:
-    found = explain(trace(alarmed(SILENT, rank(2, **GONE), rank(3, **GONE))))
+    found = cause_of(trace(alarmed(SILENT, rank(2, **GONE), rank(3, **GONE))))
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.NODE, None, "node2", "likely")
     assert found.cause == "node2 fell silent with all ranks there: lost, cut off, or frozen"
     assert "33 s" in found.facts[0]
     woken = rank(3, answered=END + 6.3)  # told to end, at which a frozen process goes on for a moment
-    assert explain(trace(alarmed(SILENT, rank(2, **GONE), woken))).cause_class is Cause.NODE
+    assert cause_of(trace(alarmed(SILENT, rank(2, **GONE), woken))).cause_class is Cause.NODE
 
 
 def test_ranks_that_what_started_them_answers_for_are_on_a_node_that_lives() -> None:
     """Programs of the user's, all in native code: each rank has a second process."""
-    found = explain(trace(alarmed(SILENT, rank(2, **GONE), rank(3, answered=END + 3.0))))
+    found = cause_of(trace(alarmed(SILENT, rank(2, **GONE), rank(3, answered=END + 3.0))))
     assert (found.cause_class, found.rank, found.certainty) == (Cause.HANG, 2, "likely")
 
 
 def test_a_lone_rank_that_fell_silent_was_stopped_or_lost_with_its_node_and_nobody_knows() -> None:
     told = attempt(alarm=Alarm(END, 1, "training", 33.0, (1,), "silent"), exit_code=70)
     ranks = tuple(rank(number, node=f"node{number}", answered=END + 1 if number != 1 else None) for number in range(4))
-    found = explain(trace(replace(told, ranks=ranks)))
+    found = cause_of(trace(replace(told, ranks=ranks)))
     assert (found.cause_class, found.rank, found.certainty) == (Cause.HANG, 1, "likely")
     assert "stopped" in found.cause
     assert "or its node was lost" in found.cause
@@ -337,17 +373,17 @@ def test_a_lone_rank_that_fell_silent_was_stopped_or_lost_with_its_node_and_nobo
 def test_where_all_stood_in_a_collective_a_node_that_slurm_lost_is_what_they_waited_for() -> None:
     """Its network was cut, and the disk with the heartbeats was not. Its batch script has not ended yet."""
     met = replace(alarmed(Alarm(END, 3, "training", 33.0, (), "unknown")), exit_code=None, end=None)
-    found = explain(trace(met, attempt(number=1), stage=Stage.FINISHED))
-    assert [past.cause_class for past in found.history] == [Cause.NODE]
+    diagnosis = judge(trace(met, attempt(number=1), stage=Stage.FINISHED))
+    assert [past.cause_class for past in diagnosis.history] == [Cause.NODE]
     apart = replace(met, ranks=(*met.ranks[:3], rank(3, exit_code=70, stacks=COMPUTES)))
-    found = explain(trace(apart, attempt(number=1), stage=Stage.FINISHED))
-    assert [past.cause_class for past in found.history] == [Cause.HANG]
+    diagnosis = judge(trace(apart, attempt(number=1), stage=Stage.FINISHED))
+    assert [past.cause_class for past in diagnosis.history] == [Cause.HANG]
 
 
 def test_an_attempt_that_met_its_successor_was_on_a_node_that_slurm_lost_sight_of() -> None:
     met = attempt(*(rank(number, superseded=number < 2) for number in range(4)))
-    found = explain(trace(met, attempt(number=1), stage=Stage.FINISHED))
-    assert found.history[0].cause_class is Cause.NODE
+    diagnosis = judge(trace(met, attempt(number=1), stage=Stage.FINISHED))
+    assert diagnosis.history[0].cause_class is Cause.NODE
 
 
 FROZEN = """Current thread 0x00007fe31ffff6c0 (most recent call first):
@@ -361,81 +397,86 @@ Thread 0x00007fe359bc3b80 (most recent call first):
 
 def test_of_a_stopped_rank_it_tells_where_it_stood_before_it_was_woken() -> None:
     woken = rank(2, stacks=COMPUTES, frozen=FROZEN)
-    found = explain(trace(alarmed(Alarm(END, 2, "training", 33.0, (2,), "silent"), woken)))
+    found = cause_of(trace(alarmed(Alarm(END, 2, "training", 33.0, (2,), "silent"), woken)))
     assert "stood still at /code/project/train.py:31 in load" in found.cause
     assert found.traceback.splitlines()[-1].endswith("line 31 in load")
     assert "_bootstrap" not in found.traceback
-    unfrozen = explain(trace(alarmed(Alarm(END, 2, "training", 33.0, (2,), "silent"), replace(woken, frozen=""))))
+    unfrozen = cause_of(trace(alarmed(Alarm(END, 2, "training", 33.0, (2,), "silent"), replace(woken, frozen=""))))
     assert unfrozen.traceback == ""
 
 
 def test_the_rank_outside_the_collective_is_named_with_the_place_where_it_stands() -> None:
     alarm = Alarm(END, 0, "training", 33.0, (), "unknown")
-    found = explain(trace(alarmed(alarm, rank(3, exit_code=70, stacks=COMPUTES))))
+    found = cause_of(trace(alarmed(alarm, rank(3, exit_code=70, stacks=COMPUTES))))
     assert (found.rank, found.certainty) == (3, "likely")
     assert "/code/lib/clusterctl/graph/sampling.py:9 in sample" in found.cause
     assert "signals.py" not in found.traceback
 
 
 def test_where_nothing_tells_the_ranks_apart_it_says_so() -> None:
-    found = explain(trace(alarmed(Alarm(END, 1, "training", 33.0))))
+    found = cause_of(trace(alarmed(Alarm(END, 1, "training", 33.0))))
     assert (found.rank, found.certainty) == (1, "unknown")
 
 
 def test_an_exception_before_the_alarm_is_its_cause() -> None:
     told = alarmed(Alarm(END, 0, "training", 33.0, (0,), "silent"), rank(1, **failed("no such layer", time=END - 30)))
-    assert explain(trace(told)).cause_class is Cause.USER
+    assert cause_of(trace(told)).cause_class is Cause.USER
 
 
 # Ends without a failure, and without evidence
 
 
 def test_a_finished_run_failed_in_nothing() -> None:
-    assert explain(trace(attempt(exit_code=0), stage=Stage.FINISHED)).cause_class is Cause.FINISHED
+    assert cause_of(trace(attempt(exit_code=0), stage=Stage.FINISHED)).cause_class is Cause.FINISHED
 
 
 def test_a_waiting_run_gives_slurms_reason_and_why_it_is_there_again() -> None:
     told = trace(attempt(rank(2, **failed("x"))), stage=Stage.QUEUED)
-    found = explain(replace(told, status=replace(told.status, reason="Resources")))
+    diagnosis = judge(replace(told, status=replace(told.status, reason="Resources")))
+    found = diagnosis.headline
     assert (found.cause_class, found.cause) == (Cause.PENDING, "waits in the queue: Resources")
-    assert [past.cause_class for past in found.history] == [Cause.USER]
+    assert [past.cause_class for past in diagnosis.history] == [Cause.USER]
 
 
 def test_a_run_without_an_attempt_is_explained_by_what_the_script_said() -> None:
     lines = ("clusterctl: cannot write to /runs/x/attempts",)
-    assert explain(trace(slurm_lines=lines)).cause_class is Cause.LAUNCH
-    assert explain(trace(stage=Stage.LOST)).certainty == "unknown"
-    assert explain(trace(stage=Stage.CANCELLED, cancelled=(1.0, "ada@login1"))).cause_class is Cause.CANCELLED
+    assert cause_of(trace(slurm_lines=lines)).cause_class is Cause.LAUNCH
+    assert cause_of(trace(stage=Stage.LOST)).certainty == "unknown"
+    cancelled = trace(stage=Stage.CANCELLED, cancelled=Cancellation(1.0, "ada@login1"))
+    assert cause_of(cancelled).cause_class is Cause.CANCELLED
 
 
 def test_what_could_not_be_read_is_told_and_nothing_guessed() -> None:
     told = trace(attempt(ranks=(), exit_code=None), unknown=("attempts/0/host.log: Permission denied",), sure=False)
-    found = explain(told)
+    diagnosis = judge(told)
+    found = diagnosis.headline
     assert (found.cause_class, found.certainty) == (Cause.UNKNOWN, "unknown")
-    assert found.unknown[0] == "attempts/0/host.log: Permission denied"
-    assert any("Slurm" in what for what in found.unknown)
+    assert diagnosis.unknown[0] == "attempts/0/host.log: Permission denied"
+    assert any("Slurm" in what for what in diagnosis.unknown)
 
 
 def test_the_json_has_its_fields_whatever_was_found() -> None:
     told = trace(attempt(rank(2, **failed("no such layer")), echoing(0)))
-    found = explain(told)
-    record = json.loads(json.dumps(to_json(told.status, found)))
+    found = cause_of(told)
+    record = json.loads(json.dumps(to_json(judge(told))))
     assert violations(record, schema("why")) == []
     assert record["class"] == "user-error"
     assert record["secondary"][0] == {"rank": 0, "node": "node1", "cause": f"RuntimeError: {CLOSED}"}
     empty = trace(stage=Stage.LOST)
-    assert violations(json.loads(json.dumps(to_json(empty.status, explain(empty)))), schema("why")) == []
-    assert headline(found) == "rank 2 on node2: ValueError: no such layer"
+    assert violations(json.loads(json.dumps(to_json(judge(empty)))), schema("why")) == []
+    assert str(found) == "rank 2 on node2: ValueError: no such layer"
 
 
 def test_a_secret_on_the_typed_line_is_not_typed_again() -> None:
-    told = trace(attempt(rank(0, **failed("x"))), typed=("submit", "cora", "--set", "env.TOKEN=***"))
-    assert explain(told).commands[-1] == "clusterctl submit cora --cluster site"
+    told = trace(attempt(rank(0, **failed("x"))))
+    record = replace(told.status.record, argv=("submit", "cora", "--set", "env.TOKEN=***"))
+    told = replace(told, status=replace(told.status, record=record))
+    assert judge(told).commands[-1] == "clusterctl submit cora --cluster site"
 
 
 @pytest.mark.parametrize("cause", ["no data: /x", "CUDA out of memory", "No space left on device", "x"])
 def test_every_command_is_one_line_of_shell(cause: str) -> None:
-    for command in explain(trace(attempt(rank(2, **failed(cause))))).commands:
+    for command in judge(trace(attempt(rank(2, **failed(cause))))).commands:
         assert "\n" not in command
         assert shlex.split(command)
 

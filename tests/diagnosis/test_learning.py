@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.diagnosis.learning import NotLearning, not_learning
-from clusterctl.observe.attempt import newest_numbers
 from clusterctl.observe.course import Course, read_course
+from clusterctl.observe.measurements import newest_values
 from clusterctl.runs.vocabulary import KNOWN
 
 COURSES = Path(__file__).parent / "courses"  # of shipped jobs, on four ranks
@@ -35,7 +35,7 @@ def at_every_moment(name: str, tmp_path: Path) -> list[NotLearning | None]:
         file = tmp_path / "metrics.jsonl"
         file.write_bytes(b"".join(line + b"\n" for line in lines[:end]))
         newest = lines[:end][-200:]
-        found.append(not_learning(read_course([file], newest, newest_numbers(newest))))
+        found.append(not_learning(read_course([file], newest, newest_values(newest))))
     return found
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from clusterctl.diagnosis.queue import Evidence, gather_pending, try_changes
+from clusterctl.diagnosis.queue import QueueEvidence, gather_pending, try_changes
 from clusterctl.diagnosis.waiting import changes, explain, smallest_change
 from clusterctl.errors import SlurmError
 from clusterctl.launch.plan import Plan
@@ -64,13 +63,13 @@ def answers(*starts: float | None) -> Callable[[Plan], Estimate | None]:
         assert render(plan).startswith("#!/bin/bash\n#SBATCH")
         start = left.pop(0)
         if start is None:
-            raise SlurmRefused("no")
+            raise SlurmRefused("sbatch refused the job", "no", "")
         return Estimate(int(start), "node1", "main")
 
     return ask
 
 
-def gathered(status: Status, slurm: Slurm, ask: Callable[[Plan], Estimate | None]) -> Evidence:
+def gathered(status: Status, slurm: Slurm, ask: Callable[[Plan], Estimate | None]) -> QueueEvidence:
     """As `why` does it."""
     found = gather_pending(status, slurm, lambda: NOW)
     return try_changes(found, status.record, changes(found), lambda it: smallest_change(it)[0] is not None, ask)
@@ -99,11 +98,9 @@ def test_silence_is_named_and_is_no_error(status: Status) -> None:
 
 
 def test_what_to_type_is_what_was_typed(status: Status) -> None:
-    run = status.record.run
-    content: dict[str, Any] = json.loads(run.run_json.read_text())
     assert gather_pending(status, Site().slurm).typed == ("submit", "a", "--cluster", "site")
-    run.run_json.write_text(json.dumps(content | {"argv": ["submit", "./x.toml", "--follow", "--nodes", "4"]}))
-    assert gather_pending(status, Site().slurm).typed == ("submit", "./x.toml", "--nodes", "4")
+    record = replace(status.record, argv=("submit", "./x.toml", "--follow", "--nodes", "4"))
+    assert gather_pending(replace(status, record=record), Site().slurm).typed == ("submit", "./x.toml", "--nodes", "4")
 
 
 def test_a_run_without_a_job_yet_has_nothing_to_ask_for(fabricate: Fabricate) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.diagnosis.signatures import Cause, Level, python_error, signature
+from clusterctl.diagnosis.signatures import Level, python_error, signature
+from clusterctl.errors import Cause
+from clusterctl.launch.script import part
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,14 @@ def test_a_line_that_others_ends_may_have_caused(line: str, cause: Cause, level:
     found = signature(line)
     assert found is not None
     assert (found.cause, found.level) == (cause, level)
+
+
+def test_the_batch_scripts_words_carry_their_cause() -> None:
+    found = signature("clusterctl[launch]: cannot write to /runs/x/attempts")
+    assert found == (Cause.LAUNCH, Level.PRIMARY, "cannot write to /runs/x/attempts")
+    causes = re.findall(r"clusterctl\[(.*?)\]", part("batch.sh"))
+    assert causes
+    assert set(causes) <= set(Cause)
 
 
 @pytest.mark.parametrize("line", ["", "ValueError: no such layer", "epoch 3/10 loss 0.5", "KeyError: 'memory'"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.diagnosis.stragglers import stragglers
+from clusterctl.diagnosis.running import stragglers
 
 
 def test_small_differences_and_lone_ranks_are_no_stragglers() -> None:

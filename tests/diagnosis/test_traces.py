@@ -6,11 +6,16 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 
-from clusterctl.diagnosis.diagnose import explain
-from clusterctl.diagnosis.trace_of import status_of
+from clusterctl.diagnosis.diagnose import judge
 from clusterctl.diagnosis.traces import gather
+from clusterctl.errors import Cause
+from clusterctl.observe.attempt import read_evidence
+from clusterctl.observe.run_record import read_record
+from clusterctl.observe.stage import Status
+from clusterctl.observe.stage import judge as judge_stage
 from clusterctl.runs.heartbeats import Beat
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.requests import Refusal
 
 Fabricate = Callable[..., RunDir]
 BEGAN = {"time": 1, "event": "began", "host": "host-7", "node": "node7", "pid": 3}
@@ -33,6 +38,11 @@ FILES = {
 }  # fmt: skip
 
 
+def status_of(run: RunDir) -> Status:
+    """By its files alone."""
+    return judge_stage(read_evidence(read_record(run)), 99.0)
+
+
 def test_everything_that_ranks_and_slurm_left_is_gathered(fabricate: Fabricate) -> None:
     trace = gather(status_of(fabricate(files=FILES)), clock=lambda: 99.0)
     (attempt,) = trace.attempts
@@ -50,11 +60,28 @@ def test_everything_that_ranks_and_slurm_left_is_gathered(fabricate: Fabricate) 
     assert trace.unknown == ()
 
 
+def test_causes_codes_and_refusals_are_values_and_what_is_unknown_is_none(fabricate: Fabricate) -> None:
+    ours = {**RAISED, "type": "ProgramEnded", "cause": "killed", "code": 137, "signal": 9}
+    files = {
+        "attempts/0/host.json": {"exit_code": 137, "refused": "no-progress"},
+        "attempts/0/events/rank_00000.jsonl": [BEGAN, ours],
+        "attempts/0/events/rank_00001.jsonl": [BEGAN, {**ours, "cause": ["killed"], "code": "1", "signal": None}],
+        "attempts/1/host.json": {"exit_code": 1, "refused": "whatever"},
+    }
+    first, second = gather(status_of(fabricate(files=files))).attempts
+    assert (first.refused, second.refused) == (Refusal.NO_PROGRESS, None)
+    known, damaged = (rank.raised for rank in first.ranks)
+    assert known is not None
+    assert damaged is not None
+    assert (known.cause, known.code, known.signal) == (Cause.KILLED, 137, 9)
+    assert (damaged.cause, damaged.code, damaged.signal) == (None, None, None)
+
+
 def test_a_log_that_is_not_there_is_named_as_unknown(fabricate: Fabricate) -> None:
     files = {name: content for name, content in FILES.items() if "host.log" not in name}
     trace = gather(status_of(fabricate(files=files)))
     assert trace.unknown == ("0/host.log: there is no such file",)
-    assert explain(trace).unknown[0] == trace.unknown[0]
+    assert judge(trace).unknown[0] == trace.unknown[0]
 
 
 def test_of_a_long_log_both_ends_are_read_as_srun_names_the_first_to_die_before_a_thousand_others(

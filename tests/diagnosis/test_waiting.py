@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.diagnosis.queue import Change, Evidence, Trial
+from clusterctl.diagnosis.queue import Change, QueueEvidence, Trial
 from clusterctl.diagnosis.reasons import Kind
 from clusterctl.diagnosis.waiting import MOST_CHANGES, changes, described, explain, may_be_changed, smallest_change
 from clusterctl.slurm import Inventory, Node, Partition
@@ -30,16 +30,16 @@ def cluster(*nodes: Node, also: bool = False) -> Inventory:
 
 
 def changes_of(resources: Resources, inventory: Inventory | None, job: WaitingJob = JOB) -> tuple[Change, ...]:
-    return changes(Evidence("r-1", job, resources, ("submit", "x"), NOW, inventory))
+    return changes(QueueEvidence("r-1", job, resources, ("submit", "x"), NOW, inventory))
 
 
 def words_of(resources: Resources, inventory: Inventory | None, job: WaitingJob = JOB) -> list[str]:
     return [change.words for change in changes_of(resources, inventory, job)]
 
 
-def evidence(*trials: Trial, job: WaitingJob = JOB, control: float | None = NOW + 600) -> Evidence:
+def evidence(*trials: Trial, job: WaitingJob = JOB, control: float | None = NOW + 600) -> QueueEvidence:
     typed = ("submit", "./it's.toml", "--nodes", "4")
-    return Evidence("r-1", job, RESOURCES, typed, NOW, cluster(IDLE), control=control, trials=trials)
+    return QueueEvidence("r-1", job, RESOURCES, typed, NOW, cluster(IDLE), control=control, trials=trials)
 
 
 def trial(words: str, start: float | None, *settings: tuple[str, str], **resources: object) -> Trial:

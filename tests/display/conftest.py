@@ -11,7 +11,7 @@ from rich.console import Console
 
 from clusterctl.observe.attempt import AttemptEvidence
 from clusterctl.observe.pace import Pace
-from clusterctl.observe.run_record import Record
+from clusterctl.observe.run_record import RunRecord
 from clusterctl.observe.stage import Status
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
@@ -26,12 +26,11 @@ def status(
     job = Job(name="cora", workload="reddit", resources=Resources(nodes=2, tasks_per_node=4), train=RedditTrain())
     last = AttemptEvidence(number=0, start=NOW - age + 5, **attempt) if attempt else None  # type: ignore[arg-type]
     return Status(
-        record=Record(RunDir(Path("/runs") / run), NOW - age, job, Cluster(name="site")),
+        record=RunRecord(RunDir(Path("/runs") / run), NOW - age, job, Cluster(name="site")),
         stage=stage,
         sure=sure,
         job_id="1234",
-        attempt=last,
-        attempts=1 if last else 0,
+        attempts=(last,) if last else (),
         cancelling=False,
         reason=reason,
         started=last.start if last else None,

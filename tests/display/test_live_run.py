@@ -16,10 +16,8 @@ from clusterctl.runs.files import Lines, write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
-from clusterctl.spec import Cluster
 
 Consoles = Callable[..., tuple[Console, StringIO]]
-SITE = Cluster(name="site")
 
 
 @pytest.fixture
@@ -60,7 +58,7 @@ def test_in_a_file_every_stage_and_every_epoch_has_its_line(run: RunDir, console
         lambda: finish(run),
     )
     out, file = console()
-    assert show(run, SITE, out, sources) is Stage.FINISHED
+    assert show(run, out, sources) is Stage.FINISHED
     lines = file.getvalue().splitlines()
     assert lines[:6] == [
         "starting",
@@ -87,14 +85,14 @@ def test_the_stages_of_a_second_attempt_are_told_again_but_no_stage_twice(
         lambda: write_json(run.finished_json, {"attempt": 1, "time": 130}),
     )
     out, file = console()
-    show(run, SITE, out, sources)
+    show(run, out, sources)
     assert file.getvalue().splitlines()[:4] == ["starting", "training", "starting", "training"]
 
 
 def test_on_a_terminal_a_bar_shows_stage_epoch_loss_and_accuracy(run: RunDir, console: Consoles) -> None:
     sources = playing(lambda: training(run, from_epoch=1, to_epoch=2), lambda: finish(run))
     out, file = console(width=100, force_terminal=True, no_color=True)
-    assert show(run, SITE, out, sources) is Stage.FINISHED
+    assert show(run, out, sources) is Stage.FINISHED
     shown = file.getvalue()
     assert "starting" in shown
     assert "epoch 2/3  loss 0.5000  val 0.5000" in shown
@@ -107,7 +105,7 @@ def test_an_interrupt_detaches_and_leaves_the_run_alone(run: RunDir, console: Co
 
     out, file = console()
     with pytest.raises(KeyboardInterrupt):
-        show(run, SITE, out, playing(interrupt))
+        show(run, out, playing(interrupt))
     assert file.getvalue().splitlines()[-3:] == [
         "detached; the run goes on",
         f"next: clusterctl logs -f {run.id}",

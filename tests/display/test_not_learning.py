@@ -9,11 +9,13 @@ import pytest
 from rich.console import Console
 
 from clusterctl import cli
+from clusterctl.diagnosis.diagnose import diagnose, to_json
 from clusterctl.display.monitor.frame import frame
 from clusterctl.display.monitor.panes import MonitorView
 from clusterctl.display.report.page import page
 from clusterctl.display.report.post_mortem import examine
 from clusterctl.display.runs_table import runs_table
+from clusterctl.errors import Cause
 from clusterctl.observe.overview import Overview
 from clusterctl.observe.status import report
 from clusterctl.runs.layout import RunDir
@@ -50,6 +52,13 @@ def test_why_says_since_when_and_what_to_try(
     assert f"{run.id} finished" in shown
     assert SENTENCE in shown
     assert "hint: lower train.lr" in shown
+
+
+def test_it_comes_after_what_became_of_the_run(run: RunDir) -> None:
+    first, second = (found := diagnose(run)).findings
+    assert (first.cause_class, second.cause_class) == (Cause.FINISHED, Cause.NOT_LEARNING)
+    assert str(second) == f"{SENTENCE} (likely)"
+    assert [other["class"] for other in to_json(found)["others"]] == ["not-learning"]
 
 
 def test_the_monitor_and_the_report_say_it(run: RunDir) -> None:

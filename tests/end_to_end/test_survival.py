@@ -230,7 +230,7 @@ def test_a_warning_before_any_program_runs_is_honoured_at_its_first_step(stage: 
 @pytest.mark.parametrize("back_end", [pytest.param("emulator", marks=pytest.mark.long), "sandbox"], indirect=True)
 def test_the_shell_lines_of_the_guide_ask_for_a_restart_too(stage: Stage) -> None:
     guide = (GUIDES / "surviving.md").read_text()
-    (lines,) = re.findall(r"^    (printf .*)$", guide, re.MULTILINE)
+    (lines,) = re.findall(r"^    (touch .*)$", guide, re.MULTILINE)
     script = f'[ "$CLUSTERCTL_ATTEMPT" = 1 ] && exit 0\ntouch "$CLUSTERCTL_CHECKPOINTS/state"\n{lines}\nexit 9'
     job = f'workload = "command"\nargv = ["bash", "-c", {json.dumps(script)}]\n'
     run = stage.submit(stage.write_job("shell", job), "--wait")

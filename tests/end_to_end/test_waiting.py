@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.scenario import CLUSTERCTL, Stage, wait_until
 
+from clusterctl.diagnosis.diagnose import explain_waiting
 from clusterctl.diagnosis.queue import gather_pending
-from clusterctl.diagnosis.with_queue import explain_waiting
 from clusterctl.observe.stage import Status
 from clusterctl.observe.status import report
 from clusterctl.slurm import Slurm
@@ -44,7 +44,8 @@ def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
         job = gather_pending(status, Slurm.of(status.record.cluster)).job
         return status if job.reason == "Resources" and job.start else None
 
-    told = explain_waiting(wait_until(waiting, 30, "Slurm's reason"))
+    queued = wait_until(waiting, 30, "Slurm's reason")
+    told = explain_waiting(queued, Slurm.of(queued.record.cluster))
     assert told.cause.startswith("it is next in line")
     assert told.start is not None
     assert 900 < told.start - time.time() <= 1200

@@ -14,7 +14,7 @@ from pathlib import Path
 from faults.scene import Scene
 from support.scenario import wait_until
 
-from clusterctl.diagnosis.signatures import Cause
+from clusterctl.errors import Cause
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.heartbeats import read_beat
 from clusterctl.sandbox import marked_processes

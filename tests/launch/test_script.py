@@ -90,8 +90,9 @@ def test_bash_accepts_the_script(job: Job) -> None:
 
 def test_values_reach_the_task_as_they_were_written() -> None:
     script = render(plan(CONTAINER_JOB, CONTAINER_CLUSTER))
-    exports = script[script.index("export OMP_NUM_THREADS") : script.index("\n# The cluster's own lines")]
-    shown = subprocess.run(["bash", "-c", f'{exports}\nprintf %s "$TRICKY"'], capture_output=True, check=True)
+    exports = script[script.index("exports=(") : script.index("\nsetup=")]
+    export = f'{exports}\nexport "${{exports[@]}}"\nsh -c \'printf %s "$TRICKY"\''
+    shown = subprocess.run(["bash", "-c", export], capture_output=True, check=True)
     assert shown.stdout.decode() == CONTAINER_JOB.env["TRICKY"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,24 +14,26 @@ from shlex import quote
 from typing import Any
 
 import pytest
+from support.traces import attempt
 
 import clusterctl
 from clusterctl.config import Resolved
+from clusterctl.diagnosis.endings import job_ending
+from clusterctl.errors import Cause
 from clusterctl.launch.plan import make_plan
-from clusterctl.launch.script import render
+from clusterctl.launch.script import part, render
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.requests import EXIT_RESTART, Refusal
 from clusterctl.spec import Cluster, CommandTrain, Job, Resources
 
 SOURCE = Path(clusterctl.__file__).parents[1]
-SAY_SO = (
-    'for r in 0 1; do echo \'{"time": 1, "event": "exit", "code": 0}\' >"$attempt/events/rank_0000$r.jsonl"; done\n'
-)
+SAY_SO = 'for r in 0 1; do touch "$attempt/marks/0000$r.done"; done\n'
 
 
 class Host:
     """A node: a run directory, and an srun that does what a test says."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nodes: int = 1, tasks_per_node: int = 2) -> None:
         self.run = RunDir(folder / "it's a run-20260102-030405-abcd")
         for path in (self.run.attempts_folder, self.run.pickles):
             path.mkdir(parents=True)
@@ -39,11 +42,12 @@ class Host:
             name="x",
             workload="command",
             argv=("true",),
-            resources=Resources(tasks_per_node=2, gpus_per_node=0, warning=0),
+            resources=Resources(nodes=nodes, tasks_per_node=tasks_per_node, gpus_per_node=0, warning=0),
             train=CommandTrain(),
         )
         plan = make_plan(Resolved(job, Cluster(name="c"), {}, folder), self.run, folder / "code", "0", "python")
-        self.run.script.write_text(render(plan))
+        self.script = self.run.path / "slurm_script"  # as slurmd calls its copy
+        self.script.write_text(render(plan))
         self.srun = folder / "bin" / "srun"
         self.srun.parent.mkdir()
         self.asked = folder / "asked"  # of scontrol
@@ -62,7 +66,7 @@ class Host:
             "SLURM_JOB_NODELIST": "n[1-2]",
             "SLURM_RESTART_COUNT": str(restarts),
         }
-        return subprocess.Popen(["bash", self.run.script], env=environment, stderr=subprocess.PIPE)
+        return subprocess.Popen(["bash", self.script], env=environment, stderr=subprocess.PIPE)
 
     def call(self, srun: str, restarts: int = 0) -> int:
         process = self.start(srun, restarts)
@@ -95,6 +99,17 @@ def test_a_lost_node_is_no_success_though_srun_says_so(host: Host) -> None:
     assert host.call(one_rank) == 1
     assert not host.run.finished_json.exists()
     assert (host.host()["exit_code"], host.host()["signal"]) == (1, "LOST")
+
+
+def test_ranks_are_counted_however_many_there_are(tmp_path: Path) -> None:
+    """Their names are longer than a command line may be: with ARG_MAX of 2 MiB from some 10,000 ranks on."""
+    host = Host(tmp_path, nodes=2500, tasks_per_node=8)
+    mark = 'for r in {00000..19999}; do : >"$attempt/marks/$r.done"; done\n'
+    assert host.call(mark + 'rm "$attempt/marks/19999.done"') == 1
+    assert host.call(mark + 'rm "$attempt/marks/19999.done"; : >"$attempt/marks/19999.running"; exit 137') == 137
+    assert host.host(1)["refused"] == Refusal.NO_PROGRESS
+    assert host.call(mark) == 0
+    assert host.run.finished_json.exists()
 
 
 def test_a_failure_passes_through_and_the_next_attempt_has_its_own_folder(host: Host) -> None:
@@ -150,9 +165,7 @@ def test_a_run_folder_that_the_node_cannot_write_is_said_so(host: Host) -> None:
     assert b"cannot write to" in errors
 
 
-BEGAN = 'echo \'{"time": 1, "event": "began"}\' >"$attempt/events/rank_0000$r.jsonl"'
-LEFT = 'echo \'{"time": 1, "event": "exit", "code": 143}\' >>"$attempt/events/rank_00000.jsonl"'
-ONE_KILLED = f"for r in 0 1; do {BEGAN}; done\n{LEFT}\n"
+ONE_KILLED = 'touch "$attempt/marks/00000.ended" "$attempt/marks/00001.running"\n'
 CHECKPOINT = 'mkdir -p "$CLUSTERCTL_RUN_DIR/checkpoints/$CLUSTERCTL_ATTEMPT-7"\n'
 
 
@@ -165,7 +178,7 @@ def asks(host: Host, attempt: int, **details: Any) -> str:
 
 
 def test_a_run_that_asks_for_it_goes_back_to_the_queue(host: Host) -> None:
-    assert host.call(asks(host, 0, step=3) + "exit 143") == 75  # srun gives the highest code of all ranks
+    assert host.call(asks(host, 0, step=3) + "exit 143") == EXIT_RESTART  # srun gives the highest code of all ranks
     assert host.requeues == ["requeue 12"]
     assert (host.host()["requeued"], host.host()["exit_code"]) == (True, 75)
 
@@ -186,32 +199,45 @@ def test_a_request_of_an_earlier_attempt_is_none(host: Host) -> None:
 @pytest.mark.parametrize(
     ("before", "restarts", "why"),
     [
-        ("", 20, "its 20 restarts are used up"),
-        ('echo "{}" >"$CLUSTERCTL_RUN_DIR/cancel.json"\n', 0, "the run was cancelled"),
-        ('mkdir "$CLUSTERCTL_RUN_DIR/attempts/1"\n', 0, "a newer attempt has begun"),
+        ("", 20, Refusal.RESTART_LIMIT),
+        ('echo "{}" >"$CLUSTERCTL_RUN_DIR/cancel.json"\n', 0, Refusal.CANCELLED),
+        ('mkdir "$CLUSTERCTL_RUN_DIR/attempts/1"\n', 0, Refusal.SUPERSEDED),
     ],
 )
 def test_it_does_not_when_restarts_are_used_up_or_nobody_wants_it_any_more(
-    host: Host, before: str, restarts: int, why: str
+    host: Host, before: str, restarts: int, why: Refusal
 ) -> None:
     assert host.call(before + asks(host, 0), restarts) == 75
     assert host.requeues == []
+    assert (host.host()["refused"], host.host().get("requeued")) == (why, None)
     assert f"not started again: {why}" in host.run.attempt(0).host_log.read_text()
-    assert "requeued" not in host.host()
 
 
 def test_it_does_not_when_the_attempt_came_no_further_than_the_one_before(host: Host) -> None:
     host.call(asks(host, 0, step=3))
     host.call(asks(host, 1, step=3))
     assert host.requeues == ["requeue 12"]
-    assert "made no progress" in host.run.attempt(1).host_log.read_text()
+    assert host.host(1)["refused"] == Refusal.NO_PROGRESS
 
 
 def test_a_requeue_that_slurm_refuses_is_recorded_as_none(host: Host) -> None:
     host.refuse_requeue = True
     assert host.call(asks(host, 0)) == 75
-    assert "requeued" not in host.host()
-    assert "scontrol requeue failed" in host.run.attempt(0).host_log.read_text()
+    assert (host.host()["refused"], host.host().get("requeued")) == (Refusal.REQUEUE_FAILED, None)
+
+
+def test_an_srun_that_is_killed_on_the_first_node_is_told_from_bashs_word_on_it(host: Host) -> None:
+    assert host.call("kill -KILL $$") == 137
+    ending = job_ending(attempt(lines=host.run.attempt(0).host_log.read_text()), ())
+    assert ending is not None
+    assert ending.cause is Cause.KILLED
+
+
+def test_the_script_refuses_for_the_reasons_that_are_known() -> None:
+    script = part("batch.sh")
+    refusal = script[script.index("refusal() {") : script.index("# One task on each node")]
+    named = re.findall(r"then echo ([a-z-]+)", refusal) + re.findall(r"refused=([a-z-]+)", script)
+    assert sorted(named) == sorted(Refusal)
 
 
 def test_a_killed_rank_is_reason_enough_if_there_is_a_new_checkpoint(host: Host) -> None:
@@ -228,7 +254,7 @@ def test_a_killed_rank_whose_job_slurm_does_not_requeue_may_have_gone_with_its_n
 
 
 def test_an_exception_is_not(host: Host) -> None:
-    assert host.call(CHECKPOINT + SAY_SO.replace('"code": 0', '"code": 1') + "exit 1") == 1
+    assert host.call(CHECKPOINT + SAY_SO.replace('done"', 'ended"') + "exit 1") == 1
     assert host.requeues == []
 
 

@@ -38,9 +38,7 @@ JOB = Job(
 )
 CLUSTER = Cluster(name="site", setup=("module purge",))
 PLAIN = replace(JOB, container=Container(), resources=Resources(tasks_per_node=2, gpus_per_node=0, warning=0))
-SAY_SO = (
-    'for r in 0 1; do echo \'{"time": 1, "event": "exit", "code": 0}\' >"$attempt/events/rank_0000$r.jsonl"; done\n'
-)
+SAY_SO = 'for r in 0 1; do touch "$attempt/marks/0000$r.done"; done\n'
 
 
 def script(run: RunDir, job: Job = JOB, cluster: Cluster = CLUSTER, stamp: str = "") -> str:

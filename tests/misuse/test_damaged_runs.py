@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 from support.mistake import CONFIG, NOT_FOUND, OTHER, Desk, check_message, check_plain
 
-from clusterctl.runs.layout import RunDir
+from clusterctl import __version__
+from clusterctl.runs.layout import RUN_FORMAT, RunDir
 
 Fabricate = Callable[..., RunDir]
 GOOD, BAD = "cora-20260101-000000-aaaa", "cora-20260102-000000-bbbb"
@@ -57,6 +59,18 @@ def change(**changes: object) -> Callable[[Path], object]:
     return damage
 
 
+def pipe(name: str) -> Callable[[Path], object]:
+    """Whoever opens it waits for a writer that never comes."""
+
+    def damage(run: Path) -> None:
+        path = run / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+
+    return damage
+
+
 def folder(name: str) -> Callable[[Path], object]:
     def damage(run: Path) -> None:
         path = run / name
@@ -88,7 +102,9 @@ UNREADABLE = {
     "run.json has a number of 5000 digits": write("run.json", "9" * 5000),
     "run.json is a folder": folder("run.json"),
     "run.json is a link to a device": replaced("run.json", "/dev/null"),
-    "run.json has no job": write("run.json", '{"cluster": {}, "created": 1}'),
+    "run.json is a link to an endless device": replaced("run.json", "/dev/zero"),
+    "run.json is a named pipe": pipe("run.json"),
+    "run.json has no job": write("run.json", '{"schema_version": 1, "cluster": {}, "created": 1}'),
     "the job is a number": change(job=5),
     "the job is null": change(job=None),
     "the job's workload is a list": change(job__workload=[]),
@@ -112,7 +128,7 @@ def test_a_run_that_cannot_be_read_is_told(
     run = damaged(damage)
     code, out, err = desk.type([command, run.id])
     assert (code, out) == (CONFIG, "")
-    check_message(err, f"cannot read {run.run_json}", "another version")
+    check_message(err, f"cannot read {run.run_json}", f"ls {run.path}")
 
 
 @pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
@@ -123,6 +139,22 @@ def test_a_run_that_cannot_be_read_hides_no_other(damaged: Callable[..., RunDir]
     assert GOOD in out
     assert err.startswith("warning: cannot read")
     assert desk.type(["status", "-o", "json"])[0] == 0
+
+
+@pytest.mark.parametrize("version", [2, 0, "1", None], ids=repr)
+@pytest.mark.parametrize("command", ["status", "logs", "why", "cancel", "resume", "report"])
+def test_a_run_of_another_version_names_both_versions_and_disturbs_no_other(
+    damaged: Callable[..., RunDir], desk: Desk, version: object, command: str
+) -> None:
+    run = damaged(change(schema_version=version, versions={"clusterctl": "9.8.7"}, job="of another shape"))
+    code, out, err = desk.type([command, run.id])
+    assert (code, out) == (CONFIG, "")
+    check_message(err, "by clusterctl 9.8.7 in format", "use clusterctl 9.8.7 for this run")
+    assert f"clusterctl {__version__} reads format {RUN_FORMAT}" in err
+    code, out, err = desk.type("status")
+    assert code == 0
+    assert GOOD in out
+    assert "9.8.7" in err
 
 
 SURVIVED = {
@@ -170,6 +202,37 @@ SURVIVED = {
     "stderr draws on the terminal": write("attempts/0/logs/rank_00000.err", b"\x1b]0;owned\x07\xff\n"),
     "requeue.json is a list": write("requeue.json", "[]"),
     "cancel.json is by nobody": write("cancel.json", '{"by": ["x"], "time": 1e400}'),
+    **{
+        f"{name} is a named pipe": pipe(name)
+        for name in (
+            "submission.json",
+            "cancel.json",
+            "slurm.log",
+            "attempts/0/host.json",
+            "attempts/0/host.log",
+            "attempts/0/hang.json",
+            "attempts/0/metrics.jsonl",
+            "attempts/0/events/rank_00000.jsonl",
+            "attempts/0/heartbeats/rank_00000",
+            "attempts/0/stacks/rank_00000.signal",
+            "attempts/0/telemetry/node1.jsonl",
+            "attempts/0/logs/rank_00000.err",
+        )
+    },
+    "telemetry is odd": write(
+        "attempts/0/telemetry/node1.jsonl",
+        '{"time": 1, "cpu": '
+        + "9" * 400
+        + ', "gpus": [{"utilisation": 1e999}], "ranks": {"'
+        + "9" * 5000
+        + '": {}}}\n',
+    ),
+    "the times are of the end of days": write(
+        "attempts/0/host.json", '{"job_id": "7", "start": 1e300, "end": NaN, "exit_code": ' + "9" * 300 + "}"
+    ),
+    "the metrics' times and steps are huge": write(
+        "attempts/0/metrics.jsonl", '{"time": ' + "9" * 400 + ', "step": ' + "9" * 400 + ', "loss": 1}\n' * 2
+    ),
     "finished.json is nonsense": write("finished.json", '{"time": "never"}'),
 }
 
@@ -189,6 +252,7 @@ def test_a_file_that_says_nothing_is_passed_over(
         ["logs", run.id, "--host"],
         ["why", run.id],
         ["why", run.id, "-o", "json"],
+        *([] if ended else [["report", run.id, "--output", "-"], ["monitor", "--once", run.id]]),
     ):
         code, out, err = desk.type(typed)
         assert code in (0, OTHER), err

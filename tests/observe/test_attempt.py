@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from clusterctl.errors import ConfigError
-from clusterctl.observe.attempt import AttemptEvidence, Evidence, read_evidence
+from clusterctl.observe.attempt import AttemptEvidence, RunEvidence, read_evidence
 from clusterctl.observe.run_record import read_record
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
@@ -15,7 +15,7 @@ from clusterctl.runs.stages import Stage
 Fabricate = Callable[..., RunDir]
 
 
-def read(run: RunDir) -> Evidence:
+def read(run: RunDir) -> RunEvidence:
     return read_evidence(read_record(run))
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterctl.observe.attempt import newest_numbers
 from clusterctl.observe.course import LEAST_STEPS, Course, read_course
 from clusterctl.observe.lines import last_lines
+from clusterctl.observe.measurements import newest_values
 
 
 def course_of(folder: Path, *attempts: list[dict[str, Any]], tail: int = 65536) -> Course | None:
@@ -22,7 +22,7 @@ def course_of(folder: Path, *attempts: list[dict[str, Any]], tail: int = 65536) 
     for file, records in zip(files, attempts, strict=True):
         file.write_text("".join(json.dumps(record) + "\n" for record in records))
     lines = last_lines(files[-1], tail)
-    return read_course(files, lines, newest_numbers(lines))
+    return read_course(files, lines, newest_values(lines))
 
 
 def records(losses: list[float], first: int = 1, **more: Any) -> list[dict[str, Any]]:
@@ -110,7 +110,7 @@ def test_whatever_is_in_the_file_nothing_is_raised(tmp_path_factory, lines: list
     file = tmp_path_factory.mktemp("any") / "metrics.jsonl"
     file.write_bytes("".join(json.dumps(line) + "\n" for line in lines).encode() + torn + b"\n")
     read = last_lines(file)
-    course = read_course([file, file.with_name("missing")], read, newest_numbers(read))
+    course = read_course([file, file.with_name("missing")], read, newest_values(read))
     assert course is None or course.steps >= 0 or course.broken_since is not None or course.newest == ()
 
 

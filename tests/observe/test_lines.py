@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.observe.lines import Growing, last_lines_offset, last_records
+from clusterctl.observe.lines import Growing, last_lines, last_lines_offset, tail
 
 
 def test_a_growing_file_gives_each_whole_line_once(tmp_path: Path) -> None:
@@ -66,16 +66,17 @@ def test_the_last_lines_are_found_from_the_end(
     assert found == expected
 
 
-def test_the_last_records_drop_torn_and_foreign_lines(tmp_path: Path) -> None:
+def test_the_last_lines_are_whole_ones(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1}\nnonsense\n[1]\n{"step": 2}\n{"step": 3')
-    assert last_records(path) == [{"step": 1}, {"step": 2}]
-    assert last_records(tmp_path / "none") == []
+    path.write_text('{"step": 1}\nnonsense\n{"step": 3')
+    assert last_lines(path) == [b'{"step": 1}', b"nonsense"]
+    assert tail(tmp_path / "none") == ([], "")
+    assert tail(tmp_path) == ([], "not a regular file")
 
 
 def test_of_a_large_file_only_the_end_is_read(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(f'{{"step": {step}}}\n' for step in range(20_000)))
-    records = last_records(path)
-    assert records[-1] == {"step": 19_999}
+    records = last_lines(path)
+    assert records[-1] == b'{"step": 19999}'
     assert 0 < len(records) < 10_000

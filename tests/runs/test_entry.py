@@ -20,7 +20,7 @@ from clusterctl.spec import CommandTrain, Job, to_record
 # A stand-in workload: what is tested is the entry around it.
 WORKLOAD = """
 import sys
-from clusterctl.errors import TaskError
+from clusterctl.errors import Cause, TaskError
 def main(context):
     {body}
 """
@@ -65,18 +65,19 @@ def test_an_exception_is_recorded_with_its_traceback_before_anything_else(run: R
     done, events = started(run, "raise ValueError('boom')")
     assert done.returncode == 1
     told = next(event for event in events if event["event"] == "exception")
-    assert (told["type"], told["message"]) == ("ValueError", "boom")
+    assert (told["type"], told["message"], told.get("cause")) == ("ValueError", "boom", None)
     assert "workload.py" in told["traceback"]
     assert "ValueError: boom" in done.stderr
 
 
 def test_what_the_user_can_mend_is_told_without_a_traceback(run: RunDir) -> None:
-    done, events = started(run, "raise TaskError('no data at /x', 'set data.root')")
+    done, events = started(run, "raise TaskError('no data at /x', 'set data.root', Cause.DATA)")
     assert done.returncode == 1
     lines = done.stderr.encode().splitlines()
     assert all(map(is_stamped, lines))
     assert [without_stamp(line) for line in lines] == [b"error: no data at /x", b"hint: set data.root"]
     assert [event["event"] for event in events][-2:] == ["exception", "exit"]
+    assert events[-2]["cause"] == "data"
 
 
 def test_a_module_that_the_tasks_interpreter_lacks_is_named_without_a_traceback(run: RunDir) -> None:

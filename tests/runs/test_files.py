@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.observe.lines import last_records
 from clusterctl.runs.files import Lines, make_private, read_json, read_lines, write_json
 
 
@@ -20,12 +19,10 @@ def test_a_torn_last_line_and_a_foreign_line_are_dropped(tmp_path: Path) -> None
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"a": 1}\nnonsense\n[1]\n{"a": 2}\n{"a": 3')
     assert list(read_lines(path)) == [{"a": 1}, {"a": 2}]
-    assert last_records(path) == [{"a": 1}, {"a": 2}]
 
 
 def test_what_is_not_there_yet_reads_as_nothing(tmp_path: Path) -> None:
     assert list(read_lines(tmp_path / "none")) == []
-    assert last_records(tmp_path / "none") == []
     assert read_json(tmp_path / "none") is None
 
 
@@ -35,7 +32,6 @@ def test_any_bytes_are_read_without_a_fault(content: bytes) -> None:
     path.write_bytes(content)
     try:
         assert all(isinstance(record, dict) for record in read_lines(path))
-        last_records(path)
     finally:
         path.unlink()
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterctl.diagnosis.traces import AttemptTrace, Raised, RankTrace, Trace
+from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
+from clusterctl.errors import Cause
 from clusterctl.observe.attempt import AttemptEvidence
-from clusterctl.observe.run_record import Record
+from clusterctl.observe.rank_events import Raised
+from clusterctl.observe.run_record import RunRecord
 from clusterctl.observe.stage import Status
 from clusterctl.runs.heartbeats import Beat
 from clusterctl.runs.layout import RunDir
@@ -16,7 +18,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.spec import Cluster, Data, Job, RedditTrain, Resources
 
 START, END = 5000.0, 5100.0
-RECORD = Record(
+RECORD = RunRecord(
     RunDir(Path("/runs/cora-20260102-030405-00a1")),
     START - 60,
     Job(
@@ -27,6 +29,7 @@ RECORD = Record(
         train=RedditTrain(),
     ),
     Cluster(name="site"),
+    argv=("submit", "cora", "--cluster", "site", "--follow"),
 )
 BEAT = Beat(END - 1, "training", START + 10, 40, END - 2, 0.1, 0.2, 0.1, None, 100)
 
@@ -40,8 +43,8 @@ def rank(number: int, **changes: Any) -> RankTrace:
     return replace(ended, **changes)
 
 
-def raised(message: str, type_: str = "ValueError", time: float = END - 5, hint: str = "") -> Raised:
-    return Raised(time, type_, message, f"Traceback (most recent call last):\n{type_}: {message}\n", hint)
+def raised(message: str, type_: str = "ValueError", time: float = END - 5, **changes: Any) -> Raised:
+    return Raised(time, type_, message, f"Traceback (most recent call last):\n{type_}: {message}\n", **changes)
 
 
 def failed(message: str, type_: str = "ValueError", time: float = END - 5, **changes: Any) -> dict[str, Any]:
@@ -49,15 +52,31 @@ def failed(message: str, type_: str = "ValueError", time: float = END - 5, **cha
     return {"raised": raised(message, type_, time), "exit_code": 1, "ended": time, **changes}
 
 
+def program_ended(code: int, signal: int | None = None) -> dict[str, Any]:
+    """What makes a rank one whose program failed."""
+    cause = Cause.KILLED if signal else Cause.USER
+    told = raised("python train.py failed", "ProgramEnded", cause=cause, code=code, signal=signal)
+    return {"raised": told, "exit_code": code, "ended": told.time}
+
+
 def attempt(*ranks: RankTrace, lines: str = "", number: int = 0, **changes: Any) -> AttemptTrace:
     told = {given.rank: given for given in ranks}
     every = tuple(told.get(r, rank(r)) for r in range(4))
-    made = AttemptTrace(number, 4, START, END, 1, nodes="node[1-2]", lines=tuple(lines.splitlines()), ranks=every)
+    made = AttemptTrace(
+        number,
+        start=START,
+        end=END,
+        exit_code=1,
+        nodes="node[1-2]",
+        tasks=4,
+        lines=tuple(lines.splitlines()),
+        ranks=every,
+    )
     return replace(made, **changes)
 
 
-def trace(*attempts: AttemptTrace, stage: Stage = Stage.FAILED, sure: bool = True, **changes: Any) -> Trace:
+def trace(*attempts: AttemptTrace, stage: Stage = Stage.FAILED, sure: bool = True, **changes: Any) -> RunTrace:
     last = AttemptEvidence(number=attempts[-1].number, exit_code=attempts[-1].exit_code) if attempts else None
-    status = Status(RECORD, stage, sure, "12", last, len(attempts), False, "", START, END)
-    made = Trace(status, END + 10, attempts, typed=("submit", "cora", "--cluster", "site", "--follow"))
+    status = Status(RECORD, stage, sure, "12", (last,) if last else (), False, "", START, END)
+    made = RunTrace(status, END + 10, attempts)
     return replace(made, **changes)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.ranks import run_program
 
-from clusterctl.diagnosis.stragglers import stragglers
+from clusterctl.diagnosis.running import stragglers
 from clusterctl.runs.heartbeats import Beat
 from clusterctl.runs.layout import RunDir
 

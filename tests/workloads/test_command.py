@@ -14,7 +14,7 @@ from support.ranks import environments, run_job
 from support.scenario import wait_until
 
 from clusterctl.errors import TaskError
-from clusterctl.launch.script import HOLD_WARNING
+from clusterctl.launch.script import part
 from clusterctl.runs.context import Context
 from clusterctl.runs.files import read_lines, write_json
 from clusterctl.runs.heartbeats import read_beat
@@ -69,13 +69,17 @@ def test_a_failing_program_passes_on_its_code_and_its_name_is_in_the_events(tmp_
     events = list(read_lines(run.attempt(0).events(0)))
     assert events[-2]["message"].startswith("python -c")
     assert events[-2]["message"].endswith("exited with 1")
-    assert events[-1]["code"] == 1
+    assert (events[-2]["cause"], events[-2]["code"], events[-2]["signal"]) == ("user-error", 1, None)
+    assert (events[-1]["code"], events[-1].get("signal")) == (1, None)
 
 
-def test_a_program_killed_by_a_signal_counts_as_128_and_the_signal() -> None:
-    with pytest.raises(SystemExit) as leaving:
-        run_alone("sh", "-c", "kill -KILL $$")
-    assert leaving.value.code == 128 + 9
+def test_a_program_killed_by_a_signal_counts_as_128_and_the_signal(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    ((code, _, _),) = run_job(command("sh", "-c", "kill -KILL $$"), run, [1])
+    assert code == 128 + 9
+    told, left = list(read_lines(run.attempt(0).events(0)))[-2:]
+    assert (told["cause"], told["code"], told["signal"]) == ("killed", 137, 9)
+    assert (left["code"], left["signal"]) == (137, 9)
 
 
 @pytest.mark.parametrize(("argv", "message"), [((), "needs a program"), (("no-such-program",), "cannot run no-such")])
@@ -123,6 +127,8 @@ def test_the_warning_and_term_reach_the_program_and_torch_is_never_imported(tmp_
         assert task.stdout.readline() == "SIGTERM\n"
         assert task.stdout.readline() == "False\n"
         assert task.wait() == 7
+    left = [event for event in read_lines(run.attempt(0).events(0)) if event["event"] == "exit"]
+    assert [(event["code"], event.get("signal")) for event in left] == [(143, 15), (7, None)]
 
 
 LATE = """
@@ -137,19 +143,24 @@ signal.pause()
 """
 
 
+def held_back() -> list[str]:
+    """The words with which the batch script starts a task, so that its first warning is not lost."""
+    (line,) = (line for line in part("batch.sh").splitlines() if "--block-signal" in line)
+    return shlex.split(line.removesuffix("\\"))
+
+
 @pytest.mark.parametrize("moment", ["before the task has begun", "before the program takes it"])
 def test_a_warning_is_kept_until_the_program_takes_it(tmp_path: Path, moment: str) -> None:
     run = RunDir(tmp_path / "run")
     (environment,) = environments(run.attempt(0), [1])
     write_json(run.run_json, {"job": to_record(command("python", "-c", LATE))})
     entry = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
-    argv = [*shlex.split(HOLD_WARNING), sys.executable, "-c", entry, str(run.path)]
+    argv = [*held_back(), sys.executable, "-c", entry, str(run.path)]
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as task:
         assert task.stdout is not None
         if moment == "before the task has begun":
-            comm = Path(
-                f"/proc/{task.pid}/comm"
-            )  # the shell before it blocks all signals for moments, and ignores this one
+            # The shell before it blocks all signals for moments, and ignores this one.
+            comm = Path(f"/proc/{task.pid}/comm")
             wait_until(lambda: comm.read_text() != "sh\n" and takes(task.pid, signal.SIGUSR2), what="the held signal")
             task.send_signal(signal.SIGUSR2)
             assert task.stdout.readline() == "begun\n"

@@ -7,42 +7,80 @@ As with `submit`, a crash at any point loses no job and submits none twice: what
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import clusterctl
-from clusterctl.checks.verify import explained, refuse, verify
-from clusterctl.errors import ConfigError, UsageError
+from clusterctl.api.settings import settings
+from clusterctl.api.verify import verify
+from clusterctl.checks.verify import explained
+from clusterctl.config import load_cluster, resolve_again
+from clusterctl.containers.listener import SILENT
+from clusterctl.errors import ConfigError, SlurmError, UsageError
 from clusterctl.launch.adopt import adopt
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.sbatch import SlurmRefused, call_sbatch
 from clusterctl.launch.script import render
+from clusterctl.observe.run_record import read_record
+from clusterctl.observe.status import report
 from clusterctl.runs.files import make_private, read_json, write_json, write_text
+from clusterctl.runs.stages import Stage
+from clusterctl.slurm import Slurm
 from clusterctl.spec import to_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from clusterctl.api.run import Run
+    from clusterctl.api.settings import Overrides
     from clusterctl.checks.check import Check
     from clusterctl.config import Resolved
+    from clusterctl.containers.listener import ProgressListener
     from clusterctl.runs.layout import RunDir
-    from clusterctl.slurm import Slurm
 
 _LEASE_SECONDS = 300  # sbatch may take a minute to answer; who holds a lease for longer has died
 
 
 def resume(
+    run: Run,
+    cluster: str | None = None,
+    *,
+    overrides: Overrides = (),
+    hold: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Run:
+    """Start `run` again, which has ended unfinished, from its last checkpoint: see `Run.resume`."""
+    directory = run.directory
+    _ended_job(directory)
+    where = load_cluster(cluster) if cluster else read_record(directory).cluster
+    content = read_json(directory.run_json)
+    origins = content.get("origins")
+    changes = settings(overrides)
+    resolved = resolve_again(
+        content["job"], origins if isinstance(origins, dict) else {}, where, changes, run_json=directory.run_json
+    )
+    words = ["resume", run.id, *(["--cluster", cluster] if cluster else [])]
+    words += [word for change in changes for word in ("--set", change)]
+    again = partial(_ended_job, directory)
+    warnings = send(directory, resolved, Slurm.of(where), again, words, hold=hold, progress=progress)
+    return replace(run, warnings=warnings)
+
+
+def send(
     run: RunDir,
     resolved: Resolved,
     slurm: Slurm,
     still_ended: Callable[[], str | None],
+    words: Sequence[str] = (),
     *,
     hold: bool = False,
+    progress: ProgressListener = SILENT,
 ) -> tuple[Check, ...]:
-    """Submit `run` as `resolved` says, with the code that it began with; what was verified before.
+    """Submit `run` as `resolved` says, with the code that it began with; what may go wrong all the same.
 
     `still_ended` is asked once nobody else can resume the run any more; it returns the number of the job that has
     ended, and raises what speaks against going on. Raises ConfigError with everything that a check refuses, SlurmError
@@ -53,14 +91,13 @@ def resume(
     if not code.is_dir():
         raise ConfigError(f"the code of the run is gone: {code}", "submit the job anew")
     plan = make_plan(resolved, run, code, clusterctl.__version__)
-    checks = verify(resolved, plan, slurm)
-    refuse(checks, resolved)
+    warnings = verify(plan, _with_its_code(resolved, code), slurm, progress)
     with _lease(run):
         past_job = still_ended()
         past = _archive(run)
         try:
             write_text(run.script, render(plan), mode=0o700)
-            write_json(run.run_json, _record(run, resolved, past_job))
+            write_json(run.run_json, _record(run, resolved, past_job, words))
             for path in (run.cancel_json, run.submission_json):
                 path.unlink(missing_ok=True)
             job_id = call_sbatch(plan, [sbatch, "--hold"] if hold else [sbatch], slurm.environment)
@@ -71,10 +108,34 @@ def resume(
             _restore(run, past)
             raise
         adopt(run, job_id)
-    return checks
+    return warnings
 
 
-def _record(run: RunDir, resolved: Resolved, past_job: str | None) -> dict[str, Any]:
+def _ended_job(run: RunDir) -> str | None:
+    """The number of the run's job, which has ended; raises what speaks against another one."""
+    found = report([run])
+    for problem in found.problems:
+        if isinstance(problem, ConfigError):
+            raise problem
+    (status,) = found.statuses
+    if status.stage is Stage.FINISHED:
+        raise UsageError(f"{run.id} has finished: there is nothing to resume", "submit the job anew")
+    if not status.sure:
+        reason = found.problems[0].message if found.problems else "Slurm does not say"
+        raise SlurmError(f"cannot tell whether {run.id} has ended: {reason}", "try again when Slurm answers")
+    if not status.stage.ended:
+        raise UsageError(f"{run.id} has not ended: {status.stage}", f"clusterctl cancel {run.id}")
+    return status.job_id
+
+
+def _with_its_code(resolved: Resolved, code: Path) -> Resolved:
+    """`resolved` with its program where the run will find it: the folder that was submitted may have changed since."""
+    if not resolved.job.code:
+        return resolved
+    return replace(resolved, job=replace(resolved.job, code=str(code / "project")))
+
+
+def _record(run: RunDir, resolved: Resolved, past_job: str | None, words: Sequence[str]) -> dict[str, Any]:
     """run.json with the job as it is now, and what was before."""
     record = read_json(run.run_json)
     attempts = run.attempts()
@@ -82,7 +143,7 @@ def _record(run: RunDir, resolved: Resolved, past_job: str | None) -> dict[str, 
         "time": time.time(),
         "attempts": attempts[-1].number + 1 if attempts else 0,
         "job_id": past_job,
-        "argv": resolved.secrets.hide_typed(sys.argv[1:]),
+        "argv": resolved.secrets.hide_typed(words),
     }
     return {
         **record,

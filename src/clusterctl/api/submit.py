@@ -1,4 +1,4 @@
-"""Submit a plan: write the run directory, hand the script to sbatch through submitit, note the job's number.
+"""Load a job, plan its run, submit it: to Slurm's queue, or into an allocation that is held already.
 
 A crash at any point loses no job and submits none twice: everything that the job needs is written before sbatch is
 called, and the job is found again by its working directory, the run directory (see `adopt`).
@@ -10,128 +10,195 @@ import os
 import platform
 import secrets
 import shutil
-import sys
 import time
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clusterctl
-from clusterctl.checks.verify import explained, refuse, verify
-from clusterctl.config import runs_folder
-from clusterctl.errors import ConfigError
+from clusterctl.api.settings import settings
+from clusterctl.api.verify import verify
+from clusterctl.checks.verify import explained
+from clusterctl.config import load_cluster, resolve, runs_folder
+from clusterctl.containers.listener import SILENT
+from clusterctl.errors import ConfigError, UsageError
 from clusterctl.launch.adopt import adopt
-from clusterctl.launch.git import git_state
-from clusterctl.launch.plan import Plan, brings_code, make_plan
-from clusterctl.launch.sbatch import SlurmRefused, call_sbatch, write_pickle
+from clusterctl.launch.plan import brings_code, make_plan
+from clusterctl.launch.sbatch import SlurmRefused, call_sbatch, test_only, write_pickle
 from clusterctl.launch.script import render
-from clusterctl.launch.snapshot import take_snapshot
-from clusterctl.launch.step import start_host_step
-from clusterctl.launch.warm import check_fits, image_stamp, warmed
+from clusterctl.launch.snapshot import find_code, git_state, take_snapshot
+from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
 from clusterctl.runs.files import make_private, write_json, write_text
-from clusterctl.runs.layout import RunDir
-from clusterctl.spec import to_record
+from clusterctl.runs.layout import RUN_FORMAT, RunDir
+from clusterctl.slurm import Slurm
+from clusterctl.spec import PROFILED_STEPS, LoopTrain, to_record
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.api.run import Run
+    from clusterctl.api.settings import Overrides
     from clusterctl.checks.check import Check
     from clusterctl.config import Resolved
-    from clusterctl.slurm import Slurm
+    from clusterctl.containers.listener import ProgressListener
+    from clusterctl.launch.plan import Plan
+    from clusterctl.launch.snapshot import Code
     from clusterctl.slurm.allocation import Allocation
 
-RUN_SCHEMA_VERSION = 1
 
+def load(
+    job: str | os.PathLike[str], cluster: str | None = None, *, overrides: Overrides = (), profile: bool = False
+) -> Resolved:
+    """`job`, a name or the path of a TOML file, resolved for `cluster`: every value checked, each with its origin.
 
-def planned(resolved: Resolved, allocation: Allocation | None = None) -> Plan:
-    """The plan of a submission typed now; nothing is written, so `--dry-run` needs neither submitit nor Slurm."""
-    runs = runs_folder(resolved.cluster)
-    run = RunDir(runs / _new_id(resolved.job.name))
-    plan = make_plan(resolved, run, runs / ".code" / "snapshot", clusterctl.__version__)
-    return _warmed(plan, resolved, allocation) if allocation else plan
-
-
-def submit(resolved: Resolved, slurm: Slurm, *, hold: bool = False) -> tuple[RunDir, tuple[Check, ...]]:
-    """Submit `resolved` through `slurm`; its run, and what was verified before.
-
-    Raises ConfigError with everything that a check refuses; SlurmError when sbatch refuses - nothing is left behind
-    then - or does not answer: the run directory stays, because the job may be in the queue all the same.
+    Without `cluster` it is CLUSTERCTL_CLUSTER's, else that of your configuration, else `local`, this machine.
+    `overrides` are values by key, or `KEY=VALUE` as after --set. `profile` traces some steps on every rank.
+    Raises NotFoundError, and ConfigError with everything that is wrong at once.
     """
-    sbatch = slurm.path_of("sbatch")
-    plan, code, checks = _prepared(resolved, slurm)
-    run = plan.run
-    _write_run(run, resolved, plan, code)
-    command = [sbatch, "--hold"] if hold else [sbatch]
+    resolved = resolve(os.fspath(job), load_cluster(cluster), settings(overrides))
+    return _profiled(resolved) if profile else resolved
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What `submit` would send. Nothing was written, and neither Slurm nor submitit was needed."""
+
+    resolved: Resolved
+    plan: Plan
+
+    @property
+    def script(self) -> str:
+        """The batch script, all of it."""
+        return render(self.plan)
+
+    def verify(self) -> tuple[Check, ...]:
+        """What may go wrong. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""
+        return verify(self.plan, self.resolved, Slurm.of(self.resolved.cluster), SILENT)
+
+    def ask_slurm(self) -> str:
+        """Whether and when Slurm would start it, in its own words (sbatch --test-only). Raises SlurmError."""
+        slurm = Slurm.of(self.resolved.cluster)
+        return test_only(self.plan, slurm.path_of("sbatch"), slurm.environment)
+
+
+def plan(
+    job: str | os.PathLike[str],
+    cluster: str | None = None,
+    *,
+    overrides: Overrides = (),
+    profile: bool = False,
+    in_allocation: str | None = None,
+) -> DryRun:
+    """What `submit` would send with these very arguments. Raises what `load` raises."""
+    resolved = load(job, cluster, overrides=overrides, profile=profile)
+    allocation = find_allocation(Slurm.of(resolved.cluster), in_allocation) if in_allocation else None
+    runs = runs_folder(resolved.cluster)
+    return DryRun(resolved, _planned(resolved, runs, runs / ".code" / "snapshot", allocation))
+
+
+def submit(
+    job: str | os.PathLike[str],
+    cluster: str | None = None,
+    *,
+    overrides: Overrides = (),
+    profile: bool = False,
+    in_allocation: str | None = None,
+    hold: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Run:
+    """Submit `job` and return its run.
+
+    `in_allocation` starts it at once on the nodes that a job of yours holds (`clusterctl alloc`); `hold` queues it
+    until `Run.release`. `progress` hears of an image that is imported first.
+
+    Raises what `load` raises, ConfigError with everything that would make the run fail, and SlurmError where Slurm
+    refuses, and leaves nothing behind. Where Slurm does not answer, the run directory stays: it may have taken the job.
+    """
+    if hold and in_allocation:
+        raise UsageError("--hold: a run in an allocation has no queue to wait in", "leave one of them out")
+    changes = settings(overrides)
+    resolved = load(job, cluster, overrides=changes, profile=profile)
+    slurm = Slurm.of(resolved.cluster)
+    allocation = find_allocation(slurm, in_allocation) if in_allocation else None
+    words = ["submit", os.fspath(job), *(["--cluster", cluster] if cluster else [])]
+    words += [word for change in changes for word in ("--set", change)]
+    words += [*(["--profile"] if profile else []), *(["--in-allocation", in_allocation] if in_allocation else [])]
+    return send(resolved, slurm, words, allocation=allocation, hold=hold, progress=progress)
+
+
+def send(
+    resolved: Resolved,
+    slurm: Slurm,
+    words: Sequence[str] = (),
+    *,
+    allocation: Allocation | None = None,
+    hold: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Run:
+    """`submit`, from the resolved job on. `words` are the command line that does the same, for the record."""
+    from clusterctl.api.run import Run  # a dry run needs none of what it reads
+
+    command = slurm.path_of("srun" if allocation else "sbatch")
+    if allocation:
+        check_fits(resolved.job.resources, allocation)
+    code = _code(resolved)
+    plan = _planned(resolved, runs_folder(resolved.cluster), code.folder, allocation)
+    warnings = verify(plan, resolved, slurm, progress)
     try:
-        job_id = call_sbatch(plan, command, slurm.environment)
+        take_snapshot(code)
+    except OSError as error:
+        raise _uncopied(plan.run.path.parent, error) from error
+    _write_run(plan, resolved, code.folder, words)
+    try:
+        if allocation:
+            adopt(plan.run, allocation.job_id)
+            start_host_step(plan, slurm_time(resolved.job.resources.time), command, slurm.environment)
+        else:
+            adopt(plan.run, call_sbatch(plan, [command, *(["--hold"] if hold else [])], slurm.environment))
     except SlurmRefused as refused:
-        shutil.rmtree(run.path)
-        raise explained(refused, resolved, slurm) from refused
-    adopt(run, job_id)
-    return run, checks
-
-
-def submit_warm(resolved: Resolved, allocation: Allocation, slurm: Slurm) -> tuple[RunDir, tuple[Check, ...]]:
-    """Start `resolved` in an allocation that is held already; its run, and what was verified before.
-
-    The run needs nobody on the login side. Raises UsageError where the allocation is too small, ConfigError with
-    everything that a check refuses, SlurmError where srun refuses; nothing is left behind then.
-    """
-    srun = slurm.path_of("srun")
-    check_fits(resolved.job.resources, allocation)
-    plan, code, checks = _prepared(resolved, slurm)
-    plan = _warmed(plan, resolved, allocation)
-    _write_run(plan.run, resolved, plan, code)
-    adopt(plan.run, allocation.job_id)
-    try:
-        start_host_step(plan, slurm_time(resolved.job.resources.time), srun, slurm.environment)
-    except SlurmRefused:
         shutil.rmtree(plan.run.path)
-        raise
-    return plan.run, checks
+        raise explained(refused, resolved, slurm) from refused
+    return Run(plan.run.path, warnings)
 
 
-def _warmed(plan: Plan, resolved: Resolved, allocation: Allocation) -> Plan:
-    return warmed(plan, resolved, allocation, image_stamp(resolved.job.container.image))
+def _profiled(resolved: Resolved) -> Resolved:
+    """The same with steps to trace: those of the job, if it names any."""
+    train = resolved.job.train
+    if not isinstance(train, LoopTrain):
+        hint = "let the program record its own trace: torch.profiler.profile(), export_chrome_trace()"
+        raise UsageError(f'--profile: workload "{resolved.job.workload}" has no training loop of clusterctl\'s', hint)
+    if train.profile:
+        return resolved
+    job = replace(resolved.job, train=replace(train, profile=PROFILED_STEPS))
+    return replace(resolved, job=job, origins=resolved.origins | {"train.profile": "--profile"})
 
 
-def _prepared(resolved: Resolved, slurm: Slurm) -> tuple[Plan, Path, tuple[Check, ...]]:
-    """The plan of a new run, the snapshot of its code, taken, and what was verified."""
+def _planned(resolved: Resolved, runs: Path, code: Path, allocation: Allocation | None) -> Plan:
+    name = f"{resolved.job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    plan = make_plan(resolved, RunDir(runs / name), code, clusterctl.__version__)
+    return warmed(plan, resolved, allocation, image_stamp(resolved.job.container.image)) if allocation else plan
+
+
+def _code(resolved: Resolved) -> Code:
+    """The code of the run as it is now, and where its snapshot will be."""
     runs = runs_folder(resolved.cluster)
-    plan = planned(resolved)  # what no flag or path can carry is said before anything is looked for
-    _make_folders(runs)
-    checks = verify(resolved, plan, slurm)
-    refuse(checks, resolved)
-    code = _snapshot(runs, Path(resolved.job.code) if resolved.job.code and not brings_code(resolved.job) else None)
-    run = RunDir(runs / _new_id(resolved.job.name))
-    return make_plan(resolved, run, code, clusterctl.__version__), code, checks
-
-
-def _new_id(name: str) -> str:
-    return f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-
-
-def _make_folders(runs: Path) -> None:
-    """Make `runs` and the folder of snapshots in it, private; what tasks run must not come from someone else."""
-    hint = "set CLUSTERCTL_RUNS, or `runs` in the cluster file"
+    job = resolved.job
     try:
-        code = make_private(make_private(runs) / ".code")
+        return find_code(runs, Path(job.code) if job.code and not brings_code(job) else None)
     except OSError as error:
-        raise ConfigError(f"cannot make the folder of runs: {error.filename}: {error.strerror}", hint) from error
-    if not os.access(runs, os.W_OK | os.X_OK):
-        raise ConfigError(f"cannot write to the folder of runs: {runs}", hint)
-    if code.stat().st_uid != os.geteuid():
-        raise ConfigError(f"belongs to someone else: {code}", hint)
+        raise _uncopied(runs, error) from error
 
 
-def _snapshot(runs: Path, project: Path | None) -> Path:
-    try:
-        return take_snapshot(runs, project)
-    except OSError as error:
-        message = f"cannot copy the code of the run to {runs}: {_reason(error)}"
-        raise ConfigError(message, "is the disk full? a file that cannot be read belongs into .gitignore") from error
+def _uncopied(runs: Path, error: OSError) -> ConfigError:
+    reason = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+    message = f"cannot copy the code of the run to {runs}: {reason}"
+    return ConfigError(message, "is the disk full? a file that cannot be read belongs into .gitignore")
 
 
-def _write_run(run: RunDir, resolved: Resolved, plan: Plan, code: Path) -> None:
+def _write_run(plan: Plan, resolved: Resolved, code: Path, words: Sequence[str]) -> None:
+    run = plan.run
     try:
         make_private(run.path)
         run.attempts_folder.mkdir()
@@ -142,7 +209,7 @@ def _write_run(run: RunDir, resolved: Resolved, plan: Plan, code: Path) -> None:
         state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))
         if state and state[1]:
             write_text(run.path / "git.patch", resolved.secrets.hide(state[1]))
-        record = _record(run, resolved, state[0] if state else None)
+        record = _record(run, resolved, state[0] if state else None, words)
         write_json(run.run_json, record | ({"allocation": plan.warm.job_id} if plan.warm else {}))
     except OSError as error:
         shutil.rmtree(run.path, ignore_errors=True)
@@ -151,13 +218,9 @@ def _write_run(run: RunDir, resolved: Resolved, plan: Plan, code: Path) -> None:
         ) from error
 
 
-def _reason(error: OSError) -> str:
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
-
-
-def _record(run: RunDir, resolved: Resolved, git: Any) -> dict[str, Any]:
+def _record(run: RunDir, resolved: Resolved, git: Any, words: Sequence[str]) -> dict[str, Any]:
     return {
-        "schema_version": RUN_SCHEMA_VERSION,
+        "schema_version": RUN_FORMAT,
         "id": run.id,
         "created": time.time(),
         "job": to_record(resolved.secrets.hide_in(resolved.job)),
@@ -169,5 +232,5 @@ def _record(run: RunDir, resolved: Resolved, git: Any) -> dict[str, Any]:
             "submitit": version("submitit"),
         },
         "git": git,
-        "argv": resolved.secrets.hide_typed(sys.argv[1:]),
+        "argv": resolved.secrets.hide_typed(words),
     }

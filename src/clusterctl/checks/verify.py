@@ -83,7 +83,7 @@ def explained(refused: SlurmRefused, resolved: Resolved, slurm: Slurm) -> SlurmR
     check = misfit(resolved, nodes, where) if nodes else None
     if check is None:
         return refused
-    return SlurmRefused(f"sbatch refused the job: {check.message}", _hint([check], resolved))
+    return SlurmRefused("sbatch refused the job", check.message, _hint([check], resolved))
 
 
 def _hint(fatal: Sequence[Check], resolved: Resolved) -> str:

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
 import click
 
-from clusterctl.cli.options import cluster_option, runs_named
-from clusterctl.errors import NotFoundError, SlurmError, UsageError
-from clusterctl.launch.attach import attach_command
-from clusterctl.observe.status import report
-from clusterctl.runs.files import read_lines
-from clusterctl.slurm import Slurm
-
-if TYPE_CHECKING:
-    from clusterctl.observe.stage import Status
-    from clusterctl.runs.layout import Attempt
+from clusterctl.api.attach import beside
+from clusterctl.api.find import find
+from clusterctl.cli.options import cluster_option
+from clusterctl.errors import SlurmError, UsageError
 
 
 @click.command(short_help="Open a shell beside a rank of a run")
@@ -38,37 +32,9 @@ def attach(name: str, command: tuple[str, ...], rank: int, cluster: str | None) 
     at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if not command and not at_terminal:
         raise UsageError("a shell needs a terminal", f"clusterctl attach {name} -- COMMAND")
-    found = report(runs_named((name,), cluster))
-    for problem in found.problems:
-        raise problem
-    (status,) = found.statuses
-    attempt = _alive(status)
-    began = _began(attempt, rank, status)
-    slurm = Slurm.of(status.record.cluster)
-    assert status.job_id is not None
-    argv = attach_command(slurm.path_of("srun"), status.job_id, began["node"], began["pid"], command, at_terminal)
+    argv, environment = beside(find(name, cluster), rank, command, terminal=at_terminal)
     sys.stdout.flush()
     try:
-        os.execve(argv[0], argv, slurm.environment)  # srun itself gets the terminal and its signals
+        os.execve(argv[0], argv, environment)  # srun itself gets the terminal and its signals
     except OSError as error:
         raise SlurmError(f"srun cannot be run: {error.strerror}", "try it by hand: srun --version") from error
-
-
-def _alive(status: Status) -> Attempt:
-    run = status.record.run
-    if status.stage.ended or status.attempt is None or status.job_id is None:
-        raise UsageError(f"{run.id} does not run: {status.stage}", f"clusterctl status {run.id}")
-    return run.attempt(status.attempt.number)
-
-
-def _began(attempt: Attempt, rank: int, status: Status) -> dict[str, Any]:
-    """Where the rank said that it is: its node as Slurm calls it, and its process there."""
-    ranks = attempt.event_files()
-    tasks = status.record.job.resources.nodes * status.record.tasks_per_node
-    if rank >= tasks:
-        raise UsageError(f"no rank {rank}: the run has {tasks}", f"one of 0 to {tasks - 1}")
-    for event in read_lines(ranks[rank]) if rank in ranks else ():
-        node = event.get("node") or event.get("host")
-        if event.get("event") == "began" and isinstance(node, str) and type(event.get("pid")) is int:
-            return {"node": node, "pid": event["pid"]}
-    raise NotFoundError(f"rank {rank} has not begun yet", f"clusterctl status {status.record.run.id}")

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 
-from clusterctl.config import chosen_runs_folder, load_cluster, names, resolve, state_folder
+from clusterctl.api import config as api
+from clusterctl.api.submit import load
 from clusterctl.display.plain import plain
-from clusterctl.spec import WORKLOADS, Cluster, Job, to_record
-from clusterctl.spec.cluster import UserConfiguration
-from clusterctl.spec.keys import as_toml, keys_of, leaves_as_written
 from clusterctl.spec.schema import SCHEMAS
 
 
@@ -38,14 +35,12 @@ def show(job: str, cluster: str | None, settings: tuple[str, ...], output: str) 
     Example:
       clusterctl config show cora --set train.lr=3e-3
     """
-    resolved = resolve(job, load_cluster(cluster), settings)
-    record = to_record(resolved.secrets.hide_in(resolved.job))
+    resolved = load(job, cluster, overrides=settings)
     if output == "json":
-        click.echo(json.dumps({"schema_version": 1, "job": record, "origins": resolved.origins}, indent=1))
+        record = {"schema_version": 1, "job": api.job_record(resolved), "origins": resolved.origins}
+        click.echo(json.dumps(record, indent=1))
         return
-    leaves = [(".".join(key), value) for key, value in leaves_as_written(record)]
-    rows = [(key, as_toml(value), resolved.origins.get(key, "default")) for key, value in leaves]
-    rows = [row for row in rows if row[1] or row[2] != "default"]
+    rows = list(api.values(resolved))
     key_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
     for key, value, origin in rows:
         click.echo(plain(f"{key:<{key_width}}  {value:<{min(value_width, 60)}}  {origin}"))
@@ -59,14 +54,11 @@ def keys() -> None:
     Example:
       clusterctl config keys | grep -A1 train
     """
-    tables: list[tuple[str, type, str]] = [("Job files", Job, "")]
-    tables += [(f"Job files, workload {name}", entry.train, "train.") for name, entry in WORKLOADS.items()]
-    tables += [("Cluster files", Cluster, ""), ("config.toml in your configuration folder", UserConfiguration, "")]
     click.echo('A duration is a number of the unit shown, or "90s", "20m", "4h", "2d", "1-00:00:00".')
-    for title, cls, prefix in tables:
+    for title, listed in api.key_tables():
         click.echo(f"\n# {title}")
-        for key in keys_of(cls, prefix):
-            click.echo(f"{key.path:<28} {key.kind:<28} {as_toml(key.default)}".rstrip())
+        for key in listed:
+            click.echo(f"{key.path:<28} {key.kind:<28} {api.as_toml(key.default)}".rstrip())
             click.echo(f"    {key.description}")
 
 
@@ -90,9 +82,5 @@ def list_() -> None:
     Example:
       clusterctl config list
     """
-    cwd = Path.cwd()
-    for kind in ("jobs", "cluster"):
-        for name, path in sorted(names(kind, cwd).items()):
-            click.echo(plain(f"{kind.removesuffix('s'):<8} {name:<16} {path}"))
-    click.echo(f"{'runs':<8} {'':<16} {chosen_runs_folder(None)}")
-    click.echo(f"{'state':<8} {'':<16} {state_folder()}")
+    for kind, name, path in api.places():
+        click.echo(plain(f"{kind:<8} {name:<16} {path}"))

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import click
 
-import clusterctl
-from clusterctl.config import chosen_runs_folder, load_cluster
-from clusterctl.errors import NotFoundError
-from clusterctl.runs.layout import RunDir
+from clusterctl.api import data as api
 
 _NAMES = click.Choice(["reddit", "taobao"])
 _ROOT = click.option("--root", metavar="DIR", required=True, help="The data set's folder, shared by all nodes.")
@@ -52,7 +44,7 @@ def generate(name: str, root: str, scale: float, seed: int, cluster: str | None)
       clusterctl data generate taobao --scale 0.01 --root /tmp/taobao
       clusterctl submit taobao --set data.root=/tmp/taobao
     """
-    return _started(cluster, "clusterctl.workloads.generated", name, str(scale), str(seed), root)
+    return api.generate(name, root, scale=scale, seed=seed, cluster=cluster, quiet=False)
 
 
 @data.command(short_help="Download a data set and convert it")
@@ -69,16 +61,4 @@ def prepare(name: str, root: str, cluster: str | None) -> int:
       clusterctl data prepare reddit --root /shared/reddit
       clusterctl submit reddit --set data.root=/shared/reddit
     """
-    cache = RunDir(chosen_runs_folder(cluster) / "any").data_cache
-    return _started(cluster, "clusterctl.workloads.prepare", name, root, str(cache))
-
-
-def _started(cluster: str | None, module: str, *words: str) -> int:
-    """Run the module with the Python of the tasks; its exit code."""
-    python = (load_cluster(cluster).python if cluster else None) or sys.executable
-    library = str(Path(clusterctl.__file__).parents[1])
-    path = os.pathsep.join(filter(None, [library, os.environ.get("PYTHONPATH")]))
-    try:
-        return subprocess.call([python, "-m", module, *words], env={**os.environ, "PYTHONPATH": path})
-    except OSError as error:
-        raise NotFoundError(f"cannot start {python}: {error.strerror}", "see `python` in the cluster file") from None
+    return api.prepare(name, root, cluster=cluster, quiet=False)

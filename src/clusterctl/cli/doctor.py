@@ -6,8 +6,7 @@ import json
 
 import click
 
-from clusterctl.checks.verify import check_cluster
-from clusterctl.config import load_cluster
+from clusterctl.api.doctor import doctor as examine
 from clusterctl.display.plain import plain
 
 _KEYS = ("name", "verdict", "message", "hint", "fatal")
@@ -24,13 +23,12 @@ def doctor(cluster: str | None, output: str) -> int:
       clusterctl doctor
       clusterctl doctor --cluster sandbox
     """
-    target = load_cluster(cluster)
-    checks = check_cluster(target)
+    name, checks = examine(cluster)
     failed = any(check.fatal for check in checks)
     if output == "json":
         record = {
             "schema_version": 1,
-            "cluster": target.name,
+            "cluster": name,
             "ok": not failed,
             "checks": [{key: getattr(check, key) for key in _KEYS} for check in checks],
         }

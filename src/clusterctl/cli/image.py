@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from clusterctl.api import images as api
 from clusterctl.cli.image_run import run
-from clusterctl.config import cache_folder, chosen_images_folder, shipped_folder
+from clusterctl.cli.options import confirmed
+from clusterctl.display.build_progress import shown
 from clusterctl.display.plain import plain
-
-if TYPE_CHECKING:
-    from clusterctl.containers.folder import Image
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 images_option = click.option("--images", "folder", metavar="FOLDER", type=_FOLDER, help="The image folder.")
@@ -77,24 +74,18 @@ def build(
       clusterctl image build
       clusterctl image build mine --base bootstrap --output .
     """
-    from clusterctl.containers.build import BuildRequest
-    from clusterctl.containers.build import build as build_image
-    from clusterctl.containers.engine import find_engine
-    from clusterctl.display.build_progress import shown
-    from clusterctl.launch.git import git_state
-
     began = time.monotonic()
-    kind = "gpu" if gpu else "cpu"
-    state = git_state(shipped_folder())
-    commit = state[0]["commit"] + ("-dirty" if state[0]["dirty"] else "") if state else ""
-    request = BuildRequest(
-        name=name or f"clusterctl-{kind}", kind=kind, base=base, replacing=replacing, commit=commit, fresh=fresh
-    )
-    found = find_engine(engine)
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
     with shown(verbose=verbose) as progress:
-        folder = (folder or chosen_images_folder(cluster)).absolute()
-        built = build_image(request, found, folder, cache_folder(), python, progress)
+        built = api.build(
+            *(name, cluster),
+            gpu=gpu,
+            base=base,
+            replacing=replacing,
+            fresh=fresh,
+            engine=engine,
+            folder=folder,
+            progress=progress,
+        )
     _show_made(built, f"built in {time.monotonic() - began:.1f} s")
 
 
@@ -125,23 +116,14 @@ def import_(
       clusterctl image import ./mine.tar
       clusterctl image import python:3.11-slim
     """
-    from clusterctl.containers.folder import imported
-
-    began = time.monotonic()
-    folder = (folder or chosen_images_folder(cluster)).absolute()
-    is_file = source.startswith(("/", "./", "../", "~")) or Path(source).is_file()
-    if not is_file and not fresh and (there := imported(folder, source, name)):
-        _show_made(there, f"there since {time.strftime('%F %R', time.localtime(there.path.stat().st_mtime))}")
-        return
-    from clusterctl.containers.importing import import_file, import_reference  # with what it needs to import: 0.1 s
-    from clusterctl.display.build_progress import shown
-
+    began = time.time()
     with shown(verbose=verbose) as progress:
-        if is_file:
-            made = import_file(Path(source).expanduser(), name, folder, progress)
-        else:
-            made = import_reference(source, name, folder, progress, engine=engine, fresh=fresh)
-    _show_made(made, f"there in {time.monotonic() - began:.1f} s")
+        made = api.import_image(source, name, cluster, fresh=fresh, engine=engine, folder=folder, progress=progress)
+    if made.record and made.record.created < began:
+        since = made.path.stat().st_mtime
+        _show_made(made, f"there since {time.strftime('%F %R', time.localtime(since))}")
+    else:
+        _show_made(made, f"there in {time.time() - began:.1f} s")
 
 
 @image.command(name="list", short_help="List the images of the image folder")
@@ -155,19 +137,16 @@ def list_(folder: Path | None, cluster: str | None, output: str) -> None:
     Example:
       clusterctl image list
     """
-    from clusterctl.containers.folder import images_in
-
-    folder = folder or chosen_images_folder(cluster)
-    found = images_in(folder)
+    found = api.images(cluster, folder=folder)
     if output == "json":
-        click.echo(json.dumps({"schema_version": 1, "images": [_as_json(one) for one in found]}, indent=1))
+        click.echo(json.dumps({"schema_version": 1, "images": [api.image_record(one) for one in found]}, indent=1))
     elif found:
         from clusterctl.display import terminal
         from clusterctl.display.images import show_images
 
         show_images(terminal.data(), found, time.time())
     else:
-        click.echo(plain(f"no images in {folder}"), err=True)
+        click.echo(plain(f"no images in {api.images_folder(cluster, folder)}"), err=True)
 
 
 @image.command(short_help="Show all that is known of an image")
@@ -181,10 +160,8 @@ def inspect(name: str, folder: Path | None, cluster: str | None) -> None:
     Example:
       clusterctl image inspect clusterctl-cpu
     """
-    from clusterctl.containers.folder import find_image
-
-    found = find_image(folder or chosen_images_folder(cluster), name)
-    click.echo(json.dumps({"schema_version": 1, **_as_json(found)}, indent=1))
+    found = api.find(name, cluster, folder=folder)
+    click.echo(json.dumps({"schema_version": 1, **api.image_record(found)}, indent=1))
 
 
 @image.command(short_help="Check that images are what their records say")
@@ -198,13 +175,10 @@ def verify(names: tuple[str, ...], folder: Path | None, cluster: str | None) -> 
     Example:
       clusterctl image verify
     """
-    from clusterctl.containers import folder as images
-
-    folder = folder or chosen_images_folder(cluster)
-    found = [images.find_image(folder, name) for name in names] or images.images_in(folder)
+    found = [api.find(name, cluster, folder=folder) for name in names] or api.images(cluster, folder=folder)
     bad = 0
     for one in found:
-        problems = images.verify(one)
+        problems = api.verify(one)
         bad += bool(problems)
         click.echo(plain(f"{one.name}: {'; '.join(problems) or 'ok'}"))
     if bad:
@@ -224,12 +198,7 @@ def prune(names: tuple[str, ...], folder: Path | None, cluster: str | None, yes:
     Example:
       clusterctl image prune clusterctl-cpu
     """
-    from clusterctl.cli.options import confirmed
-    from clusterctl.containers.folder import find_image, leftovers, remove
-
-    folder = folder or chosen_images_folder(cluster)
-    found = [find_image(folder, name) for name in names]
-    paths = [one.path for one in found] + leftovers(folder, time.time())
+    paths = api.prunable(api.images_folder(cluster, folder), names)
     if not paths:
         click.echo("nothing to remove", err=True)
         return
@@ -237,17 +206,10 @@ def prune(names: tuple[str, ...], folder: Path | None, cluster: str | None, yes:
         click.echo(plain(os.fspath(path)))
     if confirmed(f"remove {len(paths)}?", yes=yes):
         for path in paths:
-            remove(path)
+            api.remove(path)
 
 
-def _show_made(made: Image, how: str) -> None:
+def _show_made(made: api.Image, how: str) -> None:
     assert made.record is not None
     click.echo(f"{how}, {made.record.size / 2**20:.0f} MiB", err=True)
     click.echo(plain(os.fspath(made.path)))
-
-
-def _as_json(found: Image) -> dict[str, object]:
-    from clusterctl.spec import to_record
-
-    known = to_record(found.record) if found.record else {"problem": found.problem or "no record"}
-    return {"name": found.name, "path": os.fspath(found.path), **known}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 import click
 
@@ -46,42 +45,29 @@ def run(
       clusterctl image run clusterctl-cpu -- python -V
       clusterctl image run --mount . ./mine.sqsh -- python train.py
     """
-    from clusterctl.config import chosen_images_folder
-    from clusterctl.containers.folder import find_image
-    from clusterctl.containers.mounts import Mount
-    from clusterctl.containers.unpacked import is_here
-    from clusterctl.containers.view import View
+    from clusterctl.api.image_run import in_image
 
-    path = find_image(chosen_images_folder(cluster), image).path.absolute()
-    view = View(
-        image=str(path),
-        mounts=tuple(Mount.parse(_absolute(mount)) for mount in mounts),
+    inside = in_image(
+        image,
+        command[1:] if command[:1] == ("--",) else command,
+        cluster,
+        mounts=mounts,
+        environment=dict(map(_variable, settings)),
         workdir=workdir,
         writable=writable,
-        mount_home=home,
-        remap_root=root,
+        home=home,
+        root=root,
         entrypoint=entrypoint,
-        environment=tuple(_set(setting) for setting in settings),
     )
-    if sys.stderr.isatty() and not is_here(path):
-        click.echo(f"unpacking {path.name}, once", err=True)
-    runner = str(Path(__file__).parents[1] / "containers")
+    if sys.stderr.isatty() and inside.unpacks:
+        click.echo(f"unpacking {inside.unpacks}, once", err=True)
     sys.stdout.flush()
-    words = command[1:] if command[:1] == ("--",) else command
-    os.execv(sys.executable, [sys.executable, "-I", "-S", runner, *view.flags(), "--", *words])
+    os.execve(inside.argv[0], inside.argv, inside.environment)
 
 
-def _absolute(mount: str) -> str:
-    """`mount` with a source such as `.` or `~/data` spelt out."""
-    source, colon, rest = mount.partition(":")
-    return f"{Path(source).expanduser().absolute()}{colon}{rest}" if source else mount
-
-
-def _set(setting: str) -> str:
-    """Set NAME=VALUE in this process's environment, which the command inherits; the name."""
+def _variable(setting: str) -> tuple[str, str]:
+    """NAME=VALUE, or NAME of a variable that is set here."""
     name, equals, value = setting.partition("=")
     if not name or (not equals and name not in os.environ):
         raise UsageError(f"--env: no variable: {setting}", "write NAME=VALUE, or NAME of one that is set here")
-    if equals:
-        os.environ[name] = value
-    return name
+    return name, value if equals else os.environ[name]

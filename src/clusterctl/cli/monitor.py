@@ -8,17 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli.options import cluster_option, runs_named
-from clusterctl.cli.typed import offered, typed
-from clusterctl.config import chosen_runs_folder
+from clusterctl.api.find import overview as overview_of
+from clusterctl.cli.options import cluster_option
 from clusterctl.errors import UsageError
-from clusterctl.observe.overview import Overview
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.display.monitor.actions import Actions
-    from clusterctl.observe.stage import Status
+    from clusterctl.api.find import Overview
 
 
 @click.command(short_help="Watch runs: curves, GPUs, logs, the queue")
@@ -39,30 +34,16 @@ def monitor(names: tuple[str, ...], once: bool, every: float, count: int, cluste
       clusterctl monitor
       clusterctl monitor @last --once
     """
-    overview = Overview(chosen_runs_folder(cluster), count, tuple(runs_named(names, cluster)))
+    overview = overview_of(names, cluster, count)
     if once:
         _print_frame(overview)
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         raise UsageError("monitor needs a terminal", "for one frame: clusterctl monitor --once")
+    from clusterctl.display.monitor.actions import Actions
     from clusterctl.display.monitor.app import Monitor  # textual: for this alone
 
-    Monitor(overview, _actions(cluster), every).run()
-
-
-def _actions(cluster: str | None) -> Actions:
-    """What the keys do: the commands of those names, as far as there are any."""
-    from clusterctl.display.monitor.actions import Actions
-
-    def act(command: str) -> Callable[[Status], object] | None:
-        return (lambda status: typed(command, status.record.run.id, cluster=cluster)) if offered(command) else None
-
-    return Actions(
-        cancel=act("cancel"),
-        resume=act("resume"),
-        explain=(lambda status: typed("why", status.record.run.id, cluster=cluster)) if offered("why") else None,
-        nodes=(lambda its: typed("nodes", cluster=its.name)) if offered("nodes") else None,
-    )
+    Monitor(overview, Actions(), every).run()
 
 
 def _print_frame(overview: Overview) -> None:

@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from clusterctl.config import chosen_runs_folder
-from clusterctl.errors import RunFailed, UsageError
+from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from clusterctl.checks.check import Check
-    from clusterctl.config import Resolved
-    from clusterctl.runs.layout import RunDir
-    from clusterctl.spec import Cluster
+    from clusterctl.api.run import Run
 
 # Flags for what is changed most often; each is short for --set KEY=VALUE.
 SHORTCUTS = {
@@ -84,37 +80,14 @@ def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None) -
         raise UsageError("--timeout needs --wait, and a number of seconds", "for example --wait --timeout 600")
 
 
-def await_end(run: RunDir, cluster: Cluster, follow: bool, wait: bool, timeout: float | None) -> None:
+def await_end(run: Run, follow: bool, wait: bool, timeout: float | None) -> None:
     """Show or wait for the end of `run` as the flags say; raises RunFailed if it did not finish."""
     if follow:
         from clusterctl.display.live_run import show
 
-        stage = show(run, cluster)
-    elif wait:
-        from clusterctl.observe.follow import wait as wait_for
-
-        stage = wait_for(run, cluster, timeout)
-    else:
-        return
-    if stage != "finished":
-        next_step = "resume" if stage in ("timed-out", "preempted") else "why"
-        raise RunFailed(f"run {run.id} ended: {stage}{_cause(run)}", f"clusterctl {next_step} {run.id}")
-
-
-def _cause(run: RunDir) -> str:
-    """The first cause in a few words, if the files tell it."""
-    from clusterctl.diagnosis.trace_of import status_of
-    from clusterctl.display.why import first_cause
-
-    return f": {first_cause(status_of(run))}"
-
-
-def runs_named(names: tuple[str, ...], cluster: str | None) -> list[RunDir]:
-    """The runs that were named, each once. Raises NotFoundError and UsageError."""
-    from clusterctl.observe.runs import find_run
-
-    folder = chosen_runs_folder(cluster)
-    return list(dict.fromkeys(find_run(folder, name) for name in names))
+        show(run.directory)
+    if follow or wait:
+        run.wait(timeout)
 
 
 def warn(message: str, hint: str = "") -> None:
@@ -126,28 +99,15 @@ def warn(message: str, hint: str = "") -> None:
         click.echo(f"hint: {plain(hint)}", err=True)
 
 
-def warn_of(checks: Iterable[Check]) -> None:
-    """Show the checks that found something doubtful."""
-    for check in checks:
-        if check.verdict == "WARN":
-            warn(check.message, check.hint)
-
-
-def bring_image(resolved: Resolved) -> None:
-    """Import the job's image if it is a reference that Slurm will not fetch."""
-    if not resolved.job.container.image:
-        return
-    from clusterctl.api.submit import planned
-    from clusterctl.launch.fetch import fetch_image, needs_image
-
-    plan = planned(resolved)
-    if needs_image(plan, resolved):
-        from clusterctl.display.build_progress import shown
-
-        with shown(verbose=False) as progress:
-            fetch_image(plan, resolved, progress)
-
-
 def confirmed(question: str, *, yes: bool) -> bool:
-    """Ask at a terminal; elsewhere nobody could answer, and the command was typed as it was meant."""
-    return yes or not sys.stdin.isatty() or click.confirm(question, err=True)
+    """Ask, at a terminal or whoever writes to stdin. Raises UsageError where nobody answers."""
+    if yes:
+        return True
+    try:
+        if sys.stdin is not None:
+            return click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        click.echo(err=True)  # the question has no newline
+    raise UsageError("nobody answered", "add --yes, or pipe the answer: echo y | clusterctl ...")

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli.options import cluster_option, runs_named, warn
-from clusterctl.cli.typed import offered, typed
-from clusterctl.errors import ClusterctlError, UsageError
-from clusterctl.runs.files import write_text
-
-if TYPE_CHECKING:
-    from clusterctl.runs.layout import RunDir
+from clusterctl.api.find import find
+from clusterctl.cli.options import cluster_option, warn
+from clusterctl.errors import UsageError
 
 
 @click.command(short_help="Write one HTML file about a run")
@@ -31,30 +25,21 @@ def report(name: str, output: str | None, cluster: str | None) -> None:
       clusterctl report cora
       clusterctl report @last --output cora.html
     """
-    from clusterctl.display.report.page import page
+    from clusterctl.display.report.page import page, write
     from clusterctl.display.report.post_mortem import examine
 
-    (run,) = runs_named((name,), cluster)
-    path = run.report if output is None else Path(output)
+    run = find(name, cluster)
+    path = run.directory.report if output is None else Path(output)
     if output != "-" and not path.parent.is_dir():
         raise UsageError(f"no such folder: {path.parent}", f"mkdir -p '{path.parent}'")
     if output != "-" and path.is_dir():
         raise UsageError(f"is a folder: {path}", f"--output '{path / 'report.html'}'")
-    told = examine(run, path.parent.resolve())
+    told = examine(run.directory, path.parent.resolve())
     for problem in told.problems:
         warn(problem.message, problem.hint)
-    text = page(replace(told, findings=_findings(run, cluster)))
+    text = page(told)
     if output == "-":
         click.echo(text, nl=False)
         return
-    write_text(path, text)
+    write(path, text)
     click.echo(path)
-
-
-def _findings(run: RunDir, cluster: str | None) -> tuple[str, ...]:
-    """What `why` says, where this version has it; a report without it is one all the same."""
-    try:
-        return tuple(typed("why", run.id, cluster=cluster)) if offered("why") else ()
-    except ClusterctlError as error:
-        warn(error.message, error.hint)
-        return ()

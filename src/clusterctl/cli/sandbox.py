@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.errors import SlurmError
-from clusterctl.sandbox import lifecycle
-from clusterctl.sandbox import node as power
-from clusterctl.sandbox.description import SandboxRequest, current, sandbox_folder
+from clusterctl.api import sandbox as api
 
-if TYPE_CHECKING:
-    from clusterctl.sandbox.description import Sandbox
-    from clusterctl.sandbox.lifecycle import SandboxStatus
-
-NODE_COMMANDS = {"on": power.switch_on, "off": power.switch_off, "cut": power.cut, "join": power.join}
 MOST_NODES = 200  # addresses end in the node's number
 
 
@@ -54,10 +45,9 @@ def up(nodes: int, gpus_per_node: int, accounting: bool, cgroups: bool, kill_wai
       clusterctl sandbox up --nodes 2 --gpus-per-node 4 --accounting
     """
     began = time.monotonic()
-    request = SandboxRequest(
+    found, started = api.up(
         nodes=nodes, gpus_per_node=gpus_per_node, accounting=accounting, cgroups=cgroups, kill_wait=kill_wait
     )
-    found, started = lifecycle.up(sandbox_folder(), request)
     if started:
         click.echo(f"{_described(found)}, up in {time.monotonic() - began:.1f} s", err=True)
     else:
@@ -75,7 +65,7 @@ def down() -> None:
     Example:
       clusterctl sandbox down
     """
-    click.echo("down" if lifecycle.down(sandbox_folder()) else "no sandbox was up", err=True)
+    click.echo("down" if api.down() else "no sandbox was up", err=True)
 
 
 @sandbox.command(short_help="Show what of it runs")
@@ -87,9 +77,9 @@ def status(output: str) -> None:
     Example:
       clusterctl sandbox status
     """
-    found = lifecycle.status(sandbox_folder())
+    found = api.status()
     if output == "json":
-        click.echo(json.dumps(_record(found), indent=1))
+        click.echo(json.dumps(api.record(found), indent=1))
     elif found.sandbox is None:
         click.echo("no sandbox is up; try: clusterctl sandbox up", err=True)
     else:
@@ -101,7 +91,7 @@ def status(output: str) -> None:
 
 
 @sandbox.command(short_help="Switch a node on or off, cut it off the network, join it again")
-@click.argument("action", type=click.Choice(list(NODE_COMMANDS)))
+@click.argument("action", type=click.Choice(list(api.NODE_COMMANDS)))
 @click.argument("name")
 def node(action: str, name: str) -> None:
     """Switch node NAME on or off, cut it off the network, or join it again.
@@ -114,31 +104,12 @@ def node(action: str, name: str) -> None:
       clusterctl sandbox node off node2
       clusterctl sandbox node on node2
     """
-    found = current(sandbox_folder())
-    if found is None:
-        raise SlurmError("no sandbox is up", "clusterctl sandbox up")
-    NODE_COMMANDS[action](found, name)
-    if action == "on":
-        power.wait_for(found, [name])
+    api.switch(action, name)
 
 
-def _described(sandbox: Sandbox) -> str:
+def _described(sandbox: api.Sandbox) -> str:
     request = sandbox.request
     parts = [f"{request.nodes} nodes", f"{request.gpus_per_node} GPUs a node" if request.gpus_per_node else ""]
     parts += ["accounting" if request.accounting else "", "cgroups" if request.cgroups else ""]
     parts += ["" if sandbox.namespaces else "all on this host's own network"]
     return f"sandbox: {', '.join(filter(None, parts))}"
-
-
-def _record(found: SandboxStatus) -> dict[str, object]:
-    record: dict[str, object] = {"schema_version": 1, "up": found.sandbox is not None and not found.missing}
-    if found.sandbox:
-        record |= {
-            "slurm_conf": str(found.sandbox.slurm_conf),
-            "namespaces": found.sandbox.namespaces,
-            "accounting": found.sandbox.request.accounting,
-            "gpus_per_node": found.sandbox.request.gpus_per_node,
-            "missing": list(found.missing),
-            "nodes": [{"name": name, "state": found.nodes.get(name)} for name in found.sandbox.names],
-        }
-    return record

@@ -9,28 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli.options import cluster_option, runs_named, warn
-from clusterctl.config import chosen_runs_folder
+from clusterctl.api.find import Stage, query, run_columns, run_record, to_json
+from clusterctl.cli.options import cluster_option, warn
 from clusterctl.errors import UsageError
-from clusterctl.observe.status import Filter, newest, report, run_columns, run_record, to_json
-from clusterctl.runs.stages import ENDED, Stage
-from clusterctl.spec.records import nearest
-from clusterctl.spec.values import parse_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from clusterctl.observe.stage import Status
-    from clusterctl.observe.status import Ended, Report
+    from clusterctl.api.find import Query, Report
+    from clusterctl.api.run import Status
 
 LOOK_SECONDS = 2.0
 _DEFAULT_COUNT = 10
-# Words for several stages at once.
-_GROUPS = {
-    "ended": ENDED,
-    "alive": frozenset(Stage) - ENDED,
-    "running": frozenset(Stage) - ENDED - {Stage.QUEUED},
-}
 
 
 @click.command(short_help="Show runs: stage, progress, accuracy")
@@ -69,22 +59,16 @@ def status(
       clusterctl status --state running --since 2d
       clusterctl status @last -o json
     """
-    wanted = Filter(patterns, _stages(states), _seconds(since))
     if names and (patterns or states or since or everything or count):
         raise UsageError("RUN names the runs already", "leave out -n, -a, --name, --state and --since")
     if watch and output in ("json", "csv"):
         raise UsageError(f"--watch does not end, and {output} has one", "use -o jsonl: a line whenever a run changes")
     most = None if everything else count or _DEFAULT_COUNT
-    runs, folder = runs_named(names, cluster), None if names else chosen_runs_folder(cluster)
-    ended: Ended = {}
-
-    def look() -> Report:
-        return report(runs, ended=ended) if folder is None else newest(folder, wanted, most, ended)
-
+    wanted = query(names, stage=states, name=patterns, since=since, cluster=cluster, count=most)
     if watch:
-        _watch(look, output)
+        _watch(wanted, output)
         return
-    found = look()
+    found = wanted.look()
     if names and not found.statuses:
         raise found.problems[0]
     if found.statuses or output in ("json", "csv"):
@@ -122,10 +106,10 @@ def _write_csv(found: Report) -> None:
     writer.writerows(run_record(one, found.as_of) for one in found.statuses)
 
 
-def _watch(look: Callable[[], Report], output: str) -> None:
+def _watch(wanted: Query, output: str) -> None:
     def reports() -> Iterator[Report]:
         while True:
-            yield look()
+            yield wanted.look()
             time.sleep(LOOK_SECONDS)
 
     if output != "jsonl":
@@ -142,30 +126,9 @@ def _watch(look: Callable[[], Report], output: str) -> None:
                 click.echo(json.dumps(run))
 
 
-def _stages(words: tuple[str, ...]) -> frozenset[Stage]:
-    """The stages that `--state` names, also several after commas."""
-    stages: frozenset[Stage] = frozenset()
-    known = {stage.value: frozenset({stage}) for stage in Stage} | _GROUPS
-    for word in ",".join(words).split(",") if words else ():
-        if word not in known:
-            close = nearest(word, known)
-            raise UsageError(
-                f"no such state: {word}", f"did you mean {close}?" if close else f"one of {', '.join(known)}"
-            )
-        stages |= known[word]
-    return stages
-
-
-def _seconds(age: str | None) -> float | None:
-    try:
-        return None if age is None else float(parse_seconds(age))
-    except ValueError as error:
-        raise UsageError(f"--since {age}: {error}", "for example --since 2d") from None
-
-
 def _point_to_why(newest: Status) -> None:
     """Of the first run shown, the cause of its failure, as that is what one wants to know next."""
     if newest.stage in (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST):
-        from clusterctl.display.why import first_cause
+        from clusterctl.display.explanation import first_cause
 
         click.echo(f"{newest.stage}: {first_cause(newest)}\nnext: clusterctl why {newest.record.run.id}", err=True)

@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli.options import (
-    await_end,
-    bring_image,
-    check_waiting,
-    resource_options,
-    typed_settings,
-    waiting_options,
-    warn_of,
-)
-from clusterctl.config import load_cluster, resolve
+from clusterctl.cli.options import await_end, check_waiting, resource_options, typed_settings, waiting_options, warn
 from clusterctl.errors import UsageError
-from clusterctl.spec import PROFILED_STEPS, LoopTrain
 
 if TYPE_CHECKING:
-    from clusterctl.config import Resolved
-    from clusterctl.runs.layout import RunDir
-    from clusterctl.slurm import Slurm
-    from clusterctl.slurm.allocation import Allocation
+    from clusterctl.api.run import Run
+    from clusterctl.api.submit import DryRun
 
 
 @click.command(short_help="Send a job to a cluster")
@@ -73,83 +60,44 @@ def submit(
     if dry_run and (hold or follow or wait):
         raise UsageError("--dry-run submits nothing to hold, follow or wait for", "leave the other flag out")
     check_waiting(hold, follow, wait, timeout)
-    if in_allocation and hold:
-        raise UsageError("--hold: a run in an allocation has no queue to wait in", "leave one of them out")
-    resolved = resolve(job, load_cluster(cluster), typed_settings(settings, shortcuts))
-    resolved = _profiled(resolved) if profile else resolved
+    from clusterctl.api import submit as api
+    from clusterctl.display.build_progress import shown
+
+    changes = typed_settings(settings, shortcuts)
     if dry_run:
-        _show_plan(resolved, dry_run == "slurm", in_allocation)
+        plan = api.plan(job, cluster, overrides=changes, profile=profile, in_allocation=in_allocation)
+        _show_plan(plan, ask_slurm=dry_run == "slurm" and not in_allocation)
         return
-    run = _submitted(resolved, hold, in_allocation, output, told_next=follow or wait)
-    await_end(run, resolved.cluster, follow, wait, timeout)
+    with shown() as progress:
+        run = api.submit(
+            *(job, cluster),
+            overrides=changes,
+            profile=profile,
+            in_allocation=in_allocation,
+            hold=hold,
+            progress=progress,
+        )
+    _show_run(run, hold, output, told_next=follow or wait)
+    await_end(run, follow, wait, timeout)
 
 
-def _profiled(resolved: Resolved) -> Resolved:
-    """The same with steps to trace: those of the job, if it names any."""
-    train = resolved.job.train
-    if not isinstance(train, LoopTrain):
-        hint = "let the program record its own trace: torch.profiler.profile(), export_chrome_trace()"
-        raise UsageError(f'--profile: workload "{resolved.job.workload}" has no training loop of clusterctl\'s', hint)
-    if train.profile:
-        return resolved
-    job = replace(resolved.job, train=replace(train, profile=PROFILED_STEPS))
-    return replace(resolved, job=job, origins=resolved.origins | {"train.profile": "--profile"})
-
-
-def _show_plan(resolved: Resolved, ask_slurm: bool, in_allocation: str | None) -> None:
-    from clusterctl.api.submit import planned
+def _show_plan(plan: DryRun, *, ask_slurm: bool) -> None:
     from clusterctl.display.plain import plain_lines
-    from clusterctl.launch.script import render
 
-    allocation = _held(resolved, in_allocation) if in_allocation else None
-    plan = planned(resolved, allocation)
-    script = render(plan)
-    script = plain_lines(script) if sys.stdout.isatty() else script
+    script = plain_lines(plan.script) if sys.stdout.isatty() else plan.script
     click.echo(script, nl=False, color=True)  # a file gets the very script: click would drop escape codes from values
-    if ask_slurm and allocation is None:
-        from clusterctl.checks.verify import explained, refuse, verify
-        from clusterctl.launch.sbatch import SlurmRefused, test_only
-
-        slurm = _slurm(resolved)
-        bring_image(resolved)
-        checks = verify(resolved, plan, slurm)
-        warn_of(checks)
-        refuse(checks, resolved)
-        try:
-            click.echo(test_only(plan, slurm.path_of("sbatch"), slurm.environment), err=True)
-        except SlurmRefused as refused:
-            raise explained(refused, resolved, slurm) from refused
+    if ask_slurm:
+        for warning in plan.verify():
+            warn(warning.message, warning.hint)
+        click.echo(plan.ask_slurm(), err=True)
 
 
-def _held(resolved: Resolved, job_id: str) -> Allocation:
-    """The allocation with this number, which holds its nodes."""
-    from clusterctl.launch.warm import find_allocation
-
-    return find_allocation(_slurm(resolved), job_id)
-
-
-def _submitted(resolved: Resolved, hold: bool, in_allocation: str | None, output: str, told_next: bool) -> RunDir:
-    from clusterctl.api.submit import submit as send
-    from clusterctl.api.submit import submit_warm
-    from clusterctl.runs.files import read_json
-
-    slurm = _slurm(resolved)
-    bring_image(resolved)
-    if in_allocation:
-        run, checks = submit_warm(resolved, _held(resolved, in_allocation), slurm)
-    else:
-        run, checks = send(resolved, slurm, hold=hold)
-    warn_of(checks)
-    job_id = read_json(run.submission_json)["job_id"]
-    record = {"schema_version": 1, "id": run.id, "job_id": job_id, "directory": str(run.path)}
+def _show_run(run: Run, hold: bool, output: str, *, told_next: bool) -> None:
+    for warning in run.warnings:
+        warn(warning.message, warning.hint)
+    record = {"schema_version": 1, "id": run.id, "job_id": run.job_id, "directory": str(run.path)}
     click.echo(json.dumps(record) if output == "json" else run.id)
     if sys.stderr.isatty() and not told_next:  # a person is told what to type next; a program reads stdout
         first = f"clusterctl release {run.id}" if hold else f"clusterctl logs -f {run.id}"
-        click.echo(f"job {job_id} on {resolved.cluster.name}\nnext: {first}\n      clusterctl status", err=True)
-    return run
-
-
-def _slurm(resolved: Resolved) -> Slurm:
-    from clusterctl.slurm import Slurm
-
-    return Slurm.of(resolved.cluster)
+        where = f"job {run.job_id} on {run.cluster.name}"
+        click.echo(f"{where}\nnext: {first}\n      clusterctl status", err=True)

@@ -6,13 +6,9 @@ import json
 
 import click
 
-from clusterctl.cli.options import cluster_option, runs_named
-from clusterctl.diagnosis.diagnose import explain, needs_accounting
-from clusterctl.diagnosis.findings import to_json
-from clusterctl.diagnosis.trace_of import trace_of
-from clusterctl.diagnosis.traces import with_accounting
-from clusterctl.diagnosis.with_queue import with_the_queue
-from clusterctl.slurm import Slurm
+from clusterctl.api.find import find
+from clusterctl.api.why import to_json
+from clusterctl.cli.options import cluster_option
 
 
 @click.command(short_help="Say why a run waits or failed")
@@ -31,17 +27,11 @@ def why(name: str, output: str, cluster: str | None) -> None:
       clusterctl why @last
       clusterctl why cora -o json
     """
-    (run,) = runs_named((name,), cluster)
-    trace = trace_of(run)
-    findings = explain(trace)
-    if needs_accounting(findings):
-        trace = with_accounting(trace, Slurm.of)
-        findings = explain(trace)
-    findings = with_the_queue(trace, findings)
+    found = find(name, cluster).why()
     if output == "json":
-        click.echo(json.dumps(to_json(trace.status, findings), indent=1))
+        click.echo(json.dumps(to_json(found), indent=1))
         return
-    from clusterctl.display.why import why_lines
+    from clusterctl.display.explanation import explanation
 
-    for line in why_lines(trace.status, findings):
+    for line in explanation(found):
         click.echo(line)

@@ -19,7 +19,8 @@ RESERVED_OPTIONS = frozenset(
 # Nor what Slurm and the batch script tell the tasks, and the script's own variables.
 RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
 SCRIPT_VARIABLES = frozenset(
-    {"attempt", "code", "end", "full", "number", "run", "signal", "start", "text", "try", "why"}
+    {"attempt", "closing", "code", "dropped", "end", "exports", "full", "marks", "number", "ranks", "refused"}
+    | {"restarts", "run", "setup", "signal", "srun", "start", "task", "text", "try"}
 )
 
 

@@ -1,4 +1,4 @@
-"""Where builds and imports say how far they are; `display.build_progress` shows it."""
+"""Where builds and imports report how far they are; `display.build_progress` shows it."""
 
 from __future__ import annotations
 
@@ -16,3 +16,18 @@ class ProgressListener(Protocol):
 
     def advance(self, size: int) -> None:
         """`size` bytes more are done."""
+
+
+class _Silent:
+    def stage(self, text: str, total: int | None = None) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        pass
+
+    def advance(self, size: int) -> None:
+        pass
+
+
+SILENT: ProgressListener = _Silent()
+"""Listens to nothing."""

@@ -1,106 +1,239 @@
-"""Why a run is where it is: failed, running well or badly, waiting - from its trace to findings, by pure rules."""
+"""Why a run is where it is: its files and, where they leave something open, Slurm's answers, judged by pure rules."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.diagnosis.failure import explain_attempt
-from clusterctl.diagnosis.findings import CERTAIN, LIKELY, UNSURE, Findings, Past
+from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
 from clusterctl.diagnosis.learning import not_learning
 from clusterctl.diagnosis.next_steps import commands
-from clusterctl.diagnosis.running import explain_running
-from clusterctl.diagnosis.signatures import Cause, Level, signature
+from clusterctl.diagnosis.running import explain_running, unheard
+from clusterctl.diagnosis.signatures import Level, signature
+from clusterctl.diagnosis.traces import gather, with_accounting
+from clusterctl.errors import Cause, SlurmError
+from clusterctl.observe.status import report
 from clusterctl.runs.stages import Stage
+from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
-    from clusterctl.diagnosis.traces import Trace
+    from collections.abc import Callable
+
+    from clusterctl.diagnosis.queue import QueueEvidence
+    from clusterctl.diagnosis.traces import RunTrace
+    from clusterctl.diagnosis.waiting import Waiting
+    from clusterctl.observe.stage import Status
+    from clusterctl.runs.layout import RunDir
+    from clusterctl.spec import Cluster
+
+    SlurmOf = Callable[[Cluster], Slurm]
+
+SCHEMA_VERSION = 1
 
 
-def explain(trace: Trace) -> Findings:
-    """The findings on a run, with what to type next and what could not be read."""
+@dataclass(frozen=True)
+class PastAttempt:
+    """An earlier attempt, and why it ended."""
+
+    attempt: int
+    cause_class: Cause
+    cause: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found out about a run, the most important first and at least one; and what to type next.
+
+    `unknown` says what could not be read, `history` why the earlier attempts ended.
+    """
+
+    status: Status
+    findings: tuple[Finding, ...]
+    commands: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    history: tuple[PastAttempt, ...] = ()
+
+    @property
+    def headline(self) -> Finding:
+        return self.findings[0]
+
+
+def diagnose(run: RunDir, slurm_of: SlurmOf = Slurm.of) -> Diagnosis:
+    """Why `run` waits or failed, or how it is doing.
+
+    Raises ConfigError where its record cannot be read. A Slurm that does not answer is no error: it is in `unknown`.
+    """
+    found = report([run], slurm_of)
+    if not found.statuses:
+        raise found.problems[0]
+    diagnosis = diagnose_status(found.statuses[0], slurm_of)
+    silent = (f"Slurm's queue: {problem.message}" for problem in found.problems)
+    return replace(diagnosis, unknown=_each_once(*diagnosis.unknown, *silent))
+
+
+def diagnose_status(status: Status, slurm_of: SlurmOf = Slurm.of, clock: Callable[[], float] = time.time) -> Diagnosis:
+    """As `diagnose`, for a run whose status is known already: of a run that goes on, Slurm is asked nothing."""
+    trace = gather(status, clock)
+    found = judge(trace)
+    if accounting_may_help(found.headline):
+        trace = with_accounting(trace, slurm_of)
+        found = judge(trace)
+    if found.headline.cause_class is Cause.PENDING and status.job_id is not None:
+        return _with_the_queue(found, slurm_of)
+    return found
+
+
+def judge(trace: RunTrace) -> Diagnosis:
+    """The diagnosis of a run by what was gathered: a pure rule."""
     status = trace.status
-    history = tuple(_past(trace, index) for index in range(len(trace.attempts) - 1))
+    past, unknown = len(trace.attempts), [*trace.unknown]
     if status.stage is Stage.FINISHED:
-        found = Findings(Cause.FINISHED, "the run finished", attempt=_last_number(trace))
+        found: tuple[Finding, ...] = (Finding(Cause.FINISHED, "the run finished", attempt=_last_number(trace)),)
+        past -= 1
     elif status.stage is Stage.QUEUED:
-        found = _waiting(trace)
-        history += (_past(trace, len(trace.attempts) - 1),) if trace.attempts else ()
-    elif trace.attempts and (later := _cancelled_between(trace)):
-        found = later
-        history += (_past(trace, len(trace.attempts) - 1),)
+        found = (_waiting(trace),)
+    elif cancelled := _cancelled_between(trace):
+        found = (cancelled,)
     elif status.stage.ended or _has_ended(trace):
-        found = explain_attempt(trace.attempts[-1], trace) if trace.attempts else _never_began(trace)
+        found = (explain_attempt(trace.attempts[-1], trace) if trace.attempts else _never_began(trace),)
+        past -= 1
     else:
         found = explain_running(trace)
+        unknown += unheard(trace)
+        past -= 1
     if lesson := not_learning(status.attempt.course if status.attempt else None):
-        found = replace(found, facts=(*found.facts, lesson.text), hint=found.hint or lesson.hint)
-    unknown = [*trace.unknown, *found.unknown]
+        found = (*found, Finding(Cause.NOT_LEARNING, lesson.text, LIKELY, _last_number(trace), hint=lesson.hint))
     if not status.sure:
         unknown.append("what Slurm says of the job: it was not asked, or did not answer")
-    return replace(found, history=history, unknown=each_once(unknown), commands=commands(trace, found))
+    return Diagnosis(
+        status,
+        found,
+        commands(trace, found[0]),
+        _each_once(*unknown),
+        tuple(_past(trace, index) for index in range(past)),
+    )
 
 
-def headline(findings: Findings) -> str:
-    """The first cause in one line."""
-    place = f"{findings.place}: " if findings.place else ""
-    doubt = {LIKELY: " (likely)", UNSURE: " (uncertain)"}.get(findings.certainty, "")
-    return f"{place}{findings.cause}{doubt}"
+def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """What `why -o json` prints; `schemas/why.json` describes it."""
+    found, *others = diagnosis.findings
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "id": diagnosis.status.record.run.id,
+        "run_stage": diagnosis.status.stage.value,
+        "class": found.cause_class.value,
+        "certainty": found.certainty,
+        "attempt": found.attempt,
+        "rank": found.rank,
+        "node": found.node or None,
+        "stage": found.stage or None,
+        "step": found.step,
+        "cause": found.cause,
+        "traceback": found.traceback or None,
+        "hint": found.hint or None,
+        "facts": list(found.facts),
+        "secondary": [asdict(consequence) for consequence in found.secondary],
+        "others": [
+            {
+                "class": other.cause_class.value,
+                "certainty": other.certainty,
+                "rank": other.rank,
+                "node": other.node or None,
+                "cause": other.cause,
+                "hint": other.hint or None,
+            }
+            for other in others
+        ],
+        "commands": list(diagnosis.commands),
+        "unknown": list(diagnosis.unknown),
+        "history": [
+            {"attempt": past.attempt, "class": past.cause_class.value, "cause": past.cause}
+            for past in diagnosis.history
+        ],
+    }
 
 
-def each_once(items: list[str]) -> tuple[str, ...]:
-    """Each once, in order."""
+def explain_waiting(status: Status, slurm: Slurm) -> Waiting:
+    """Why the queued run of `status` waits, when it may start, and what would start it now: nine questions at most."""
+    from clusterctl.diagnosis import queue, waiting  # to plan other submissions takes a while to import
+
+    def found_one(evidence: QueueEvidence) -> bool:
+        return waiting.smallest_change(evidence)[0] is not None
+
+    evidence = queue.gather_pending(status, slurm)
+    tried = queue.try_changes(evidence, status.record, waiting.changes(evidence), found_one, queue.asking(slurm))
+    return waiting.explain(tried)
+
+
+def _with_the_queue(found: Diagnosis, slurm_of: SlurmOf) -> Diagnosis:
+    """`found` on a run that waits, with what Slurm knows of its job."""
+    status = found.status
+    try:
+        waiting = explain_waiting(status, slurm_of(status.record.cluster))
+    except SlurmError as error:
+        return replace(found, unknown=(*found.unknown, f"why it waits: {error.message}"))
+    finding = replace(found.headline, cause=waiting.cause, facts=waiting.facts, hint=waiting.hint)
+    return replace(
+        found,
+        findings=(finding, *found.findings[1:]),
+        commands=waiting.commands,
+        unknown=_each_once(*found.unknown, *waiting.unknown),
+    )
+
+
+def accounting_may_help(found: Finding) -> bool:
+    """Whether Slurm's accounting may know more: who cancelled it, or what nothing else tells."""
+    return found.certainty != CERTAIN or found.cause_class is Cause.CANCELLED
+
+
+def _each_once(*items: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(items))
 
 
-def needs_accounting(findings: Findings) -> bool:
-    """Whether Slurm's accounting may know more: who cancelled it, or what nothing else tells."""
-    return findings.certainty != CERTAIN or findings.cause_class is Cause.CANCELLED
-
-
-def _cancelled_between(trace: Trace) -> Findings | None:
+def _cancelled_between(trace: RunTrace) -> Finding | None:
     """Cancelled after its last attempt had ended, while it waited for the next."""
-    last = trace.attempts[-1]
-    if trace.status.stage is not Stage.CANCELLED or not trace.cancelled or last.end is None:
+    if trace.status.stage is not Stage.CANCELLED or not trace.cancelled or not trace.attempts:
         return None
-    when, by = trace.cancelled
-    if when <= last.end + 1:  # the batch script notes whole seconds
+    last, (when, by) = trace.attempts[-1], trace.cancelled
+    if last.end is None or when <= last.end + 1:  # the batch script notes whole seconds
         return None
-    return Findings(Cause.CANCELLED, f"cancelled by {by} while it waited to start again", attempt=last.number)
+    return Finding(Cause.CANCELLED, f"cancelled by {by} while it waited to start again", attempt=last.number)
 
 
-def _past(trace: Trace, index: int) -> Past:
+def _past(trace: RunTrace, index: int) -> PastAttempt:
     found = explain_attempt(trace.attempts[index], trace)
-    return Past(trace.attempts[index].number, found.cause_class, headline(found))
+    return PastAttempt(trace.attempts[index].number, found.cause_class, str(found))
 
 
-def _last_number(trace: Trace) -> int | None:
+def _last_number(trace: RunTrace) -> int | None:
     return trace.attempts[-1].number if trace.attempts else None
 
 
-def _has_ended(trace: Trace) -> bool:
+def _has_ended(trace: RunTrace) -> bool:
     """By the files alone: its batch script has recorded the end, and nothing says that it starts again."""
     return bool(trace.attempts) and trace.attempts[-1].exit_code is not None
 
 
-def _waiting(trace: Trace) -> Findings:
+def _waiting(trace: RunTrace) -> Finding:
     reason = trace.status.reason
     cause = f"waits in the queue: {reason}" if reason else "waits in the queue"
-    return Findings(Cause.PENDING, cause, hint="squeue --me --start shows when Slurm expects to start it")
+    return Finding(Cause.PENDING, cause, hint="squeue --me --start shows when Slurm expects to start it")
 
 
-def _never_began(trace: Trace) -> Findings:
+def _never_began(trace: RunTrace) -> Finding:
     """Ended without an attempt: its batch script never got so far."""
     if trace.cancelled:
-        by = trace.cancelled[1]
-        return Findings(Cause.CANCELLED, f"cancelled by {by} before it began" if by else "cancelled before it began")
+        by = trace.cancelled.by
+        return Finding(Cause.CANCELLED, f"cancelled by {by} before it began" if by else "cancelled before it began")
     if trace.status.stage is Stage.CANCELLED:
-        return Findings(Cause.CANCELLED, "cancelled by scancel before it began, not by clusterctl")
+        return Finding(Cause.CANCELLED, "cancelled by scancel before it began, not by clusterctl")
     for line in trace.slurm_lines:
         if (known := signature(line)) and known.level is Level.PRIMARY:
-            return Findings(known.cause, line.strip())
+            return Finding(known.cause, known.words or line.strip())
     if trace.status.attempt is not None:
-        return Findings(Cause.UNKNOWN, "what its attempts left can no longer be read", UNSURE)
+        return Finding(Cause.UNKNOWN, "what its attempts left can no longer be read", UNSURE)
     if trace.status.stage is Stage.LOST:
-        return Findings(Cause.UNKNOWN, "Slurm does not know its job, and nothing tells how it ended", UNSURE)
-    return Findings(Cause.LAUNCH, "its batch script never began", LIKELY)
+        return Finding(Cause.UNKNOWN, "Slurm does not know its job, and nothing tells how it ended", UNSURE)
+    return Finding(Cause.LAUNCH, "its batch script never began", LIKELY)

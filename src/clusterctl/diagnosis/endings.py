@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.signatures import Cause
+from clusterctl.errors import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ _ABORTED = re.compile(
 )
 _NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>\S+)")
 _JOB_ENDED = re.compile(r"\*\*\* JOB \d+ ON (?P<node>\S+) CANCELLED AT (?P<at>[\dT:-]+)(?: DUE TO (?P<why>[A-Z ]+))?")
-_SRUN_KILLED = re.compile(r"slurm_script: line \d+: +\d+ Killed +srun ")  # bash's word on its child
+_SRUN_KILLED = re.compile(r'slurm_script: line \d+: +\d+ Killed +"\$\{srun\[@\]\}" ')  # bash's word on its child
 _SLACK_SECONDS = 120  # slurmstepd writes its line a while before or after the script ends
 _MOST_RANKS = 100_000
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from signal import SIGKILL
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.endings import Death, Ending, deaths, job_ending, lost_nodes
-from clusterctl.diagnosis.findings import CERTAIN, LIKELY, UNSURE, Consequence, Findings
-from clusterctl.diagnosis.signatures import Cause, Level, Signature, python_error, signature
+from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Finding
+from clusterctl.diagnosis.signatures import Level, Signature, python_error, signature, signature_of
 from clusterctl.diagnosis.standstill import hang, outside_collectives
-from clusterctl.runs.requests import EXIT_RESTART
+from clusterctl.errors import Cause
+from clusterctl.runs.requests import EXIT_RESTART, Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.watchdog import EXIT_HUNG
@@ -23,12 +25,18 @@ from clusterctl.runs.watchdog import EXIT_HUNG
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, Trace
+    from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
 
 CLOCK_SECONDS = 2.0  # by which clocks of nodes may differ without anybody having noticed
 _SOONER_SECONDS = 5.0  # a rank that failed so long before Slurm ended the job failed by itself
-_NOT_AGAIN = "clusterctl: not started again"  # the batch script's word on a run that it does not send back
 _ENDED_WITH_THE_OTHERS = "ended with the others"
+_REFUSALS = {
+    Refusal.SUPERSEDED: "a newer attempt has begun",
+    Refusal.CANCELLED: "the run was cancelled",
+    Refusal.NO_PROGRESS: "this attempt made no progress",
+    Refusal.RESTART_LIMIT: "restart limit ({limit}) reached",
+    Refusal.REQUEUE_FAILED: "scontrol requeue failed",
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,7 @@ class Candidate:
         return self.signature.cause is not Cause.USER or self.traceback != ""
 
 
-def explain_attempt(attempt: AttemptTrace, trace: Trace) -> Findings:
+def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     """The first cause of the end of `attempt`, and what followed from it."""
     told, silent = candidates(attempt), _silent(attempt)
     ending = _ending(attempt, trace)
@@ -65,7 +73,7 @@ def explain_attempt(attempt: AttemptTrace, trace: Trace) -> Findings:
         found = _ended_from_outside(attempt, ending)
     elif attempt.disk_full and not (first and first.primary and first.says_why):
         words = "the disk of the run directory was full when it ended, and what its ranks had to say may be lost"
-        found = Findings(Cause.DISK, words, LIKELY)
+        found = Finding(Cause.DISK, words, LIKELY)
     elif first and (first.primary or not silent):
         found = _told_by(first, told)
     elif silent:
@@ -77,8 +85,9 @@ def explain_attempt(attempt: AttemptTrace, trace: Trace) -> Findings:
         found = replace(found, stage=rank.stage)
     if rank and rank.beat and rank.beat.step:
         found = replace(found, step=rank.beat.step)
-    said = [line.removeprefix("clusterctl: ") for line in attempt.lines if line.startswith(_NOT_AGAIN)]
-    found = replace(found, facts=(*found.facts, *said))
+    if attempt.refused:
+        why = _REFUSALS[attempt.refused].format(limit=trace.status.record.job.restart.limit)
+        found = replace(found, facts=(*found.facts, f"not started again: {why}"))
     return replace(found, attempt=attempt.number, secondary=_consequences(attempt, told, found))
 
 
@@ -102,10 +111,10 @@ def _candidate(rank: RankTrace, death: Death | None, node_out_of_memory: bool) -
         words="",
         time=rank.raised.time if rank.raised else rank.beat.time if rank.beat else rank.ended,
         order=death.order if death else None,
-        traceback=rank.raised.traceback if rank.raised and rank.raised.type != "TaskError" else "",
+        traceback=rank.raised.traceback if rank.raised and rank.raised.cause is None else "",
         hint=rank.raised.hint if rank.raised else "",
     )
-    killed = how.startswith("Killed") or (rank.raised is not None and "was killed by SIGKILL" in rank.raised.message)
+    killed = how.startswith("Killed") or (rank.raised is not None and rank.raised.signal == SIGKILL)
     if "out of memory" in how.lower() or (killed and node_out_of_memory):
         words = "used more memory than the job asked for on its node, and was killed by the kernel"
         return replace(base, signature=Signature(Cause.HOST_MEMORY), words=words, traceback="")
@@ -134,21 +143,17 @@ def _from_exception(base: Candidate, rank: RankTrace) -> Candidate | None:
     """The exception that a rank wrote down. Of a program that it started, the program's own last words say more."""
     assert rank.raised is not None
     raised = rank.raised
-    program_ended = raised.type == "TaskError" and any(
-        words in raised.message for words in (" exited with ", " was killed by ")
-    )
-    if program_ended:
-        if said := _from_last_words(base, rank):
-            return said
-        if raised.message.endswith("was killed by SIGKILL"):
-            words = "its program was killed by SIGKILL: by hand, by the kernel, or by an administrator"
-            return replace(base, signature=Signature(Cause.KILLED), words=words)
-        cause = Cause.KILLED if " was killed by " in raised.message else Cause.USER
-        return replace(base, signature=Signature(cause), words=raised.message)
-    known = signature(f"{raised.type}: {raised.message}") or signature(_last_line(raised.traceback))
-    name = "" if raised.type == "TaskError" else f"{raised.type}: "
+    known = None
+    if raised.code is None:
+        known = signature(f"{raised.type}: {raised.message}") or signature(_last_line(raised.traceback))
+    elif said := _from_last_words(base, rank):
+        return said
+    elif raised.signal == SIGKILL:
+        words = "its program was killed by SIGKILL: by hand, by the kernel, or by an administrator"
+        return replace(base, signature=Signature(Cause.KILLED), words=words)
+    name = f"{raised.type}: " if raised.cause is None else ""
     words = f"{name}{_first_line(raised.message)}" if raised.message else raised.type
-    return replace(base, signature=known or Signature(Cause.USER), words=words)
+    return replace(base, signature=known or signature_of(raised.cause or Cause.USER), words=words)
 
 
 def _from_last_words(base: Candidate, rank: RankTrace) -> Candidate | None:
@@ -175,7 +180,7 @@ def _came_before(first: Candidate | None, moment: float | None) -> bool:
     return first is not None and first.primary and moment is not None and first.time is not None and first.time < moment
 
 
-def _told_by(first: Candidate, told: Iterable[Candidate]) -> Findings:
+def _told_by(first: Candidate, told: Iterable[Candidate]) -> Finding:
     rivals = [
         other
         for other in told
@@ -195,7 +200,7 @@ def _told_by(first: Candidate, told: Iterable[Candidate]) -> Findings:
     certain = first.primary and not close
     if not first.primary:
         facts.append("every rank names another one's end, and none its own: the cause lies between them")
-    return Findings(
+    return Finding(
         first.signature.cause,
         first.words,
         CERTAIN if certain else LIKELY,
@@ -207,7 +212,7 @@ def _told_by(first: Candidate, told: Iterable[Candidate]) -> Findings:
     )
 
 
-def _ending(attempt: AttemptTrace, trace: Trace) -> Ending | None:
+def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     """What ended the job from outside: by Slurm's lines, by cancel.json, by what Slurm says of the job."""
     last = bool(trace.attempts) and attempt.number == trace.attempts[-1].number
     said = job_ending(attempt, trace.slurm_lines)
@@ -254,20 +259,20 @@ def _slurm_lost_them(attempt: AttemptTrace, ending: Ending | None) -> bool:
     return all(attempt.rank(suspect).node in lost for suspect in suspects)
 
 
-def _terminated(attempt: AttemptTrace, trace: Trace) -> bool:
+def _terminated(attempt: AttemptTrace, trace: RunTrace) -> bool:
     return attempt.signal == "TERM" or trace.status.stage is Stage.CANCELLED
 
 
-def _cancelled_by(trace: Trace) -> str:
+def _cancelled_by(trace: RunTrace) -> str:
     uid = next((accounted.by for accounted in trace.accounted if accounted.by), "")
     return f"cancelled by scancel, by the user with number {uid}" if uid else "cancelled by scancel, not by clusterctl"
 
 
-def _ended_from_outside(attempt: AttemptTrace, ending: Ending) -> Findings:
+def _ended_from_outside(attempt: AttemptTrace, ending: Ending) -> Finding:
     facts = []
     if ending.cause is Cause.TIME and attempt.start and attempt.end:
         facts += _standing_before_the_end(attempt)
-    return Findings(
+    return Finding(
         ending.cause,
         ending.words,
         CERTAIN if ending.certain else LIKELY,
@@ -292,32 +297,32 @@ def _silent(attempt: AttemptTrace) -> list[RankTrace]:
     return [rank for rank in attempt.ranks if rank.began and rank.exit_code is None and rank.raised is None]
 
 
-def _died_silently(attempt: AttemptTrace, silent: list[RankTrace]) -> Findings:
+def _died_silently(attempt: AttemptTrace, silent: list[RankTrace]) -> Finding:
     """A process that is killed by the kernel or with its node writes nothing."""
     nodes = {rank.node for rank in attempt.ranks if rank.node}
     gone = [node for node in sorted(nodes) if all(rank in silent for rank in attempt.ranks if rank.node == node)]
     if len(nodes) > 1 and gone and len(gone) < len(nodes):
         words = f"nothing tells of the end of any rank on {', '.join(gone)}: the node was lost"
-        return Findings(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=gone[0])
+        return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=gone[0])
     if attempt.signal == "LOST":
         words = f"srun ended without a word on {_ranks([rank.rank for rank in silent])}: a node was lost"
-        return Findings(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
+        return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
     words = "ended without a word: killed from outside, or by the kernel"
-    return Findings(Cause.KILLED, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
+    return Finding(Cause.KILLED, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
 
 
-def _unexplained(attempt: AttemptTrace) -> Findings:
+def _unexplained(attempt: AttemptTrace) -> Finding:
     for line in attempt.lines:
         if (known := signature(line)) and known.level is Level.PRIMARY:
-            return Findings(known.cause, known.words or line.strip(), CERTAIN)
+            return Finding(known.cause, known.words or line.strip(), CERTAIN)
     if attempt.exit_code is None:
-        return Findings(Cause.UNKNOWN, "its batch script ended without a word", UNSURE)
+        return Finding(Cause.UNKNOWN, "its batch script ended without a word", UNSURE)
     if not any(rank.began for rank in attempt.ranks):
-        return Findings(Cause.LAUNCH, f"no rank ever began: srun ended with {attempt.exit_code}", LIKELY)
-    return Findings(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank says why", UNSURE)
+        return Finding(Cause.LAUNCH, f"no rank ever began: srun ended with {attempt.exit_code}", LIKELY)
+    return Finding(Cause.UNKNOWN, f"it ended with exit code {attempt.exit_code}, and no rank says why", UNSURE)
 
 
-def _consequences(attempt: AttemptTrace, told: list[Candidate], found: Findings) -> tuple[Consequence, ...]:
+def _consequences(attempt: AttemptTrace, told: list[Candidate], found: Finding) -> tuple[Consequence, ...]:
     """What the other ranks told, or that they were ended."""
     by_rank = {candidate.rank: candidate for candidate in told}
     listed = []

@@ -6,20 +6,20 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.signatures import Cause
+from clusterctl.errors import Cause
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.diagnosis.findings import Findings
-    from clusterctl.diagnosis.traces import Trace
+    from clusterctl.diagnosis.finding import Finding
+    from clusterctl.diagnosis.traces import RunTrace
 
 _SHOWN = {"--follow", "--wait", "--hold"}  # how a submission was watched is no part of what to submit
 _SIZE = re.compile(r"([0-9]+)([KMGT]?B?)")
 
 
-def commands(trace: Trace, found: Findings) -> tuple[str, ...]:
+def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
     """The commands that make sense now, the most useful first, each ready to be typed."""
     run = trace.status.record.run.id
     rank = f" --rank {found.rank}" if found.rank is not None else ""
@@ -59,7 +59,7 @@ def commands(trace: Trace, found: Findings) -> tuple[str, ...]:
             return (host, doctor, again)
 
 
-def _onwards(trace: Trace, *changes: str) -> str:
+def _onwards(trace: RunTrace, *changes: str) -> str:
     """Go on from the newest checkpoint, with `changes`; what never began is submitted again."""
     if not trace.attempts:
         return _again(trace, *changes)
@@ -70,9 +70,10 @@ def _settings(changes: Iterable[str]) -> list[str]:
     return [word for change in changes for word in ("--set", change)]
 
 
-def _again(trace: Trace, *changes: str) -> str:
+def _again(trace: RunTrace, *changes: str) -> str:
     """The submission as it was typed, with `changes`; by the job's name where it was typed with a secret."""
-    words = list(trace.typed) if trace.typed[:1] == ("submit",) else []
+    typed = trace.status.record.argv
+    words = list(typed) if typed[:1] == ("submit",) else []
     if not words or any("***" in word for word in words):
         words = ["submit", trace.status.record.job.name, "--cluster", trace.status.record.cluster.name]
     kept = [word for word in words if word not in _SHOWN]
@@ -82,7 +83,7 @@ def _again(trace: Trace, *changes: str) -> str:
     return shlex.join(["clusterctl", *kept, *_settings(changes)])
 
 
-def _less_memory(trace: Trace, found: Findings) -> list[str]:
+def _less_memory(trace: RunTrace, found: Finding) -> list[str]:
     """Twice the memory of the host where its amount is known, half the batch on a GPU."""
     job = trace.status.record.job
     size = _SIZE.fullmatch(job.resources.memory or "")

@@ -12,7 +12,6 @@ from clusterctl.config import Resolved
 from clusterctl.errors import ClusterctlError, SlurmError
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.sbatch import SlurmRefused, estimate_start
-from clusterctl.runs.files import read_json
 from clusterctl.slurm.pending_job import WaitingJob
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from clusterctl.launch.plan import Plan
     from clusterctl.launch.sbatch import Estimate
-    from clusterctl.observe.run_record import Record
+    from clusterctl.observe.run_record import RunRecord
     from clusterctl.observe.stage import Status
     from clusterctl.slurm import Inventory, Slurm
     from clusterctl.spec import Resources
@@ -46,7 +45,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class QueueEvidence:
     """All that is known of a run that waits. Times are seconds since the epoch.
 
     `control` is Slurm's estimate for the very same job sent once more: what it says beyond the run's own estimate is
@@ -64,7 +63,7 @@ class Evidence:
     unknown: tuple[str, ...] = ()  # what could not be read
 
 
-def gather_pending(status: Status, slurm: Slurm, clock: Callable[[], float] = time.time) -> Evidence:
+def gather_pending(status: Status, slurm: Slurm, clock: Callable[[], float] = time.time) -> QueueEvidence:
     """Ask why the queued run of `status` waits, and what is free. What is not answered is named, and is no error."""
     record, unknown = status.record, []
     job = WaitingJob(status.job_id or "", status.reason, record.job.resources.partition or "", None, "")
@@ -78,12 +77,16 @@ def gather_pending(status: Status, slurm: Slurm, clock: Callable[[], float] = ti
     except SlurmError as error:
         unknown.append(f"what is free: {error.message}")
     resources = record.job.resources
-    return Evidence(record.run.id, job, resources, _typed(record), clock(), inventory, unknown=tuple(unknown))
+    return QueueEvidence(record.run.id, job, resources, _typed(record), clock(), inventory, unknown=tuple(unknown))
 
 
 def try_changes(
-    evidence: Evidence, record: Record, changes: Sequence[Change], enough: Callable[[Evidence], bool], ask: Ask
-) -> Evidence:
+    evidence: QueueEvidence,
+    record: RunRecord,
+    changes: Sequence[Change],
+    enough: Callable[[QueueEvidence], bool],
+    ask: Ask,
+) -> QueueEvidence:
     """`evidence` with Slurm's word on one change after the other, until it is enough, or Slurm falls silent.
 
     `ask` is `sbatch --test-only`; it is asked once more than there are changes at most.
@@ -106,7 +109,7 @@ def asking(slurm: Slurm) -> Ask:
     return lambda plan: estimate_start(plan, slurm.path_of("sbatch"), slurm.environment)
 
 
-def _start(record: Record, resources: Resources, ask: Ask) -> float | None:
+def _start(record: RunRecord, resources: Resources, ask: Ask) -> float | None:
     """When Slurm would start the run's job with these resources; None where it refuses them."""
     resolved = Resolved(replace(record.job, resources=resources), record.cluster, {}, Path("job.toml"))
     plan = make_plan(resolved, record.run, record.run.code, clusterctl.__version__)
@@ -117,10 +120,8 @@ def _start(record: Record, resources: Resources, ask: Ask) -> float | None:
     return float(estimate.start) if estimate else None
 
 
-def _typed(record: Record) -> tuple[str, ...]:
+def _typed(record: RunRecord) -> tuple[str, ...]:
     """What was typed to submit the run, without what only watched it."""
-    content = read_json(record.run.run_json)
-    words = content.get("argv") if isinstance(content, dict) else None
-    if not (isinstance(words, list) and words[:1] == ["submit"] and all(isinstance(word, str) for word in words)):
+    if record.argv[:1] != ("submit",):
         return ("submit", record.job.name, "--cluster", record.cluster.name)
-    return tuple(word for word in words if word not in ("--follow", "--wait", "--hold"))
+    return tuple(word for word in record.argv if word not in ("--follow", "--wait", "--hold"))

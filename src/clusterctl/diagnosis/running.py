@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
+from statistics import median_low
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.findings import CERTAIN, LIKELY, Findings
-from clusterctl.diagnosis.signatures import Cause
+from clusterctl.diagnosis.finding import CERTAIN, LIKELY, Finding
 from clusterctl.diagnosis.standstill import node_fell_silent, several_each, silent_nodes
-from clusterctl.diagnosis.stragglers import stragglers
+from clusterctl.errors import Cause
 from clusterctl.runs.heartbeats import ENDED, Beat
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.watchdog import patience
@@ -16,29 +16,39 @@ from clusterctl.runs.watchdog import patience
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.diagnosis.traces import AttemptTrace, Trace
+    from clusterctl.diagnosis.traces import AttemptTrace, RunTrace
 
 SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may hold that up for a while
+LEAST_SLOWDOWN = 1.5
+LEAST_SECONDS = 0.002  # a step; less is noise of the machine
 
 
-def explain_running(trace: Trace) -> Findings:
-    """The state of the last attempt, from its heartbeats and nothing else: Slurm need not be asked."""
+def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
+    """What is wrong with the last attempt, the worst first, by its heartbeats; else one finding, that it goes well."""
     if not trace.attempts:
-        return Findings(Cause.HEALTHY, "has its nodes, and its batch script has not begun yet", LIKELY)
+        return (Finding(Cause.HEALTHY, "has its nodes, and its batch script has not begun yet", LIKELY),)
     attempt = trace.attempts[-1]
-    beats = {rank.rank: rank.beat for rank in attempt.ranks if rank.beat}
-    missing = [rank for rank in range(attempt.tasks) if rank not in beats]
-    unknown = (
-        (f"the heartbeats of {len(missing)} of {attempt.tasks} ranks: they have written none yet",) if missing else ()
-    )
+    beats = _beats(attempt)
     if not beats:
-        stage = trace.status.stage
-        return Findings(Cause.HEALTHY, f"{stage}; no rank has told more yet", LIKELY, attempt.number, unknown=unknown)
-    found = _standing_still(trace, attempt, beats) or _slowed(attempt, beats) or _well(attempt, beats)
-    return replace(found, unknown=unknown)
+        return (Finding(Cause.HEALTHY, f"{trace.status.stage}; no rank has told more yet", LIKELY, attempt.number),)
+    wrong = (_standing_still(trace, attempt, beats), _slowed(attempt, beats))
+    return tuple(finding for finding in wrong if finding) or (_well(attempt, beats),)
 
 
-def _standing_still(trace: Trace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Findings | None:
+def unheard(trace: RunTrace) -> list[str]:
+    """Which ranks of a run that goes on have no heartbeat, in words."""
+    if not trace.attempts:
+        return []
+    attempt = trace.attempts[-1]
+    missing = [rank for rank in range(attempt.tasks) if rank not in _beats(attempt)]
+    return [f"the heartbeats of {len(missing)} of {attempt.tasks} ranks: they have written none yet"] if missing else []
+
+
+def _beats(attempt: AttemptTrace) -> dict[int, Beat]:
+    return {rank.rank: rank.beat for rank in attempt.ranks if rank.beat}
+
+
+def _standing_still(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
     """A rank that writes no more while others do, or one that does no step for longer than the watchdog would wait."""
     newest = max(beat.time for beat in beats.values())
     settings = trace.status.record.job.watchdog
@@ -67,13 +77,13 @@ def _standing_still(trace: Trace, attempt: AttemptTrace, beats: Mapping[int, Bea
     return _hang(attempt, rank, late[rank], f"stands still while {late[rank].phase} for {seconds:.0f} s{action}")
 
 
-def _hang(attempt: AttemptTrace, rank: int, beat: Beat, words: str) -> Findings:
-    return Findings(
+def _hang(attempt: AttemptTrace, rank: int, beat: Beat, words: str) -> Finding:
+    return Finding(
         Cause.HANG, words, LIKELY, attempt.number, rank=rank, node=beat.host, stage=beat.phase, step=beat.step
     )
 
 
-def _slowed(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Findings | None:
+def _slowed(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
     slow = stragglers({rank: beat.busy_seconds for rank, beat in beats.items() if beat.phase == Stage.TRAINING})
     if not slow:
         return None
@@ -84,7 +94,7 @@ def _slowed(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Findings | None
         f"{worst.slowdown:.1f} times the others' {worst.usual_seconds * 1000:.0f} ms"
     )
     beat = beats[worst.rank]
-    return Findings(
+    return Finding(
         Cause.STRAGGLER,
         words,
         CERTAIN,
@@ -97,11 +107,41 @@ def _slowed(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Findings | None
     )
 
 
-def _well(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Findings:
+def _well(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding:
     first = beats[min(beats)]
     pace = (
         f", {first.step_seconds * 1000:.0f} ms a step" if first.step_seconds and first.phase == Stage.TRAINING else ""
     )
     done = f", step {first.step}" if first.step else ""
     words = f"{len(beats)} of {attempt.tasks} ranks get on: {first.phase}{done}{pace}"
-    return Findings(Cause.HEALTHY, words, CERTAIN, attempt.number, stage=first.phase, step=first.step or None)
+    return Finding(Cause.HEALTHY, words, CERTAIN, attempt.number, stage=first.phase, step=first.step or None)
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that takes `slowdown` times as long for its part of a step as the median of all."""
+
+    rank: int
+    slowdown: float
+    seconds: float
+    usual_seconds: float
+
+
+def stragglers(busy: Mapping[int, float | None]) -> list[Straggler]:
+    """The ranks that are clearly slower than the others, the slowest first. Two ranks are compared with each other.
+
+    In synchronous training the steps of all ranks take as long as the slowest rank's, and all ranks are at the same
+    step: what tells them apart is the part of the step in which a rank does not wait for the others.
+
+    `busy`: rank -> the seconds of a training step in which it does not wait; None where it has not said.
+    """
+    known = {rank: seconds for rank, seconds in busy.items() if seconds is not None}
+    if not known:
+        return []
+    usual = median_low(known.values())
+    found = [
+        Straggler(rank, seconds / usual if usual > 0 else float("inf"), seconds, usual)
+        for rank, seconds in known.items()
+        if seconds >= LEAST_SLOWDOWN * usual and seconds - usual >= LEAST_SECONDS
+    ]
+    return sorted(found, key=lambda straggler: -straggler.slowdown)

@@ -8,32 +8,10 @@ documentation and public reports (tests/diagnosis/README.md).
 from __future__ import annotations
 
 import re
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from typing import NamedTuple
 
-
-class Cause(StrEnum):
-    """The classes of `clusterctl why -o json`; the last four are of runs that did not fail."""
-
-    USER = "user-error"
-    HOST_MEMORY = "out-of-memory"
-    GPU_MEMORY = "gpu-out-of-memory"
-    TIME = "time-limit"
-    PREEMPTED = "preempted"
-    NODE = "node-failure"
-    IMAGE = "image"
-    DATA = "data"
-    NETWORK = "network"
-    HANG = "hang"
-    DISK = "disk-full"
-    CANCELLED = "cancelled"
-    KILLED = "killed"
-    LAUNCH = "launch"
-    UNKNOWN = "unknown"
-    FINISHED = "finished"
-    PENDING = "pending"
-    HEALTHY = "healthy"
-    STRAGGLER = "straggler"
+from clusterctl.errors import Cause
 
 
 class Level(IntEnum):
@@ -89,13 +67,9 @@ _TABLE = (
     _row(r"uncorrectable ECC|\bXid\b|fallen off the bus|NVRM|hardware error", Cause.NODE),
     _row(r"stale file handle|input/output error|transport endpoint is not connected", Cause.NODE),
     # The network, when nobody died.
-    _row(r"cannot reach rank 0|published no address|has no IPv4 address", Cause.NETWORK, "", Level.NETWORK),
     _row(r"connection refused|no route to host|network is unreachable", Cause.NETWORK, "", Level.NETWORK),
     _row(r"name or service not known|temporary failure in name resolution", Cause.NETWORK, "", Level.NETWORK),
     _row(r"NCCL error|ncclSystemError|ncclUnhandledCudaError", Cause.NETWORK, "", Level.NETWORK),
-    # Data.
-    _row(r"no data: |not one data set in|cannot read .* as a .* data set|PyG reads \d+ of \d+ graphs", Cause.DATA),
-    _row(r"(training|validation) split is empty|gives its nodes no features|data\.root", Cause.DATA),
     # Launching.
     _row(r"exec: .*(not found|permission denied)|command not found", Cause.LAUNCH),
     _row(r"no module named '?(submitit|cloudpickle|clusterctl)\b", Cause.LAUNCH),
@@ -104,10 +78,9 @@ _TABLE = (
     _row(r"slurm.*(unable to contact|invalid job credential|communication)", Cause.LAUNCH),
     _row(r"srun: error: .*(credential|protocol)", Cause.LAUNCH),
     _row(r"too many open files", Cause.LAUNCH, "too many open files (ulimit -n)"),
-    _row(
-        r"no run\.json in|the runs folder must be shared|cannot write to .*attempts|not this user's own", Cause.LAUNCH
-    ),
 )
+# A line of the batch script's, from before there is an attempt to record anything in.
+_SCRIPT = re.compile(rf"clusterctl\[(?P<cause>{'|'.join(Cause)})\]: (?P<words>.*)")
 _NAME = re.compile(
     r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Failed))\b(?:: (?P<message>.*))?$"
 )
@@ -115,7 +88,14 @@ _NAME = re.compile(
 
 def signature(text: str) -> Signature | None:
     """What `text` means, or None for one that is not known."""
+    if ours := _SCRIPT.match(text):
+        return Signature(Cause(ours["cause"]), words=ours["words"])
     return next((meaning for pattern, meaning in _TABLE if pattern.search(text)), None)
+
+
+def signature_of(cause: Cause) -> Signature:
+    """What a failure of ours means, which carries its cause."""
+    return Signature(cause, Level.NETWORK if cause is Cause.NETWORK else Level.PRIMARY)
 
 
 def python_error(lines: tuple[str, ...]) -> tuple[str, str] | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.diagnosis.findings import CERTAIN, LIKELY, UNSURE, Findings
-from clusterctl.diagnosis.signatures import Cause
+from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
+from clusterctl.errors import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -37,7 +37,7 @@ class Frame(NamedTuple):
         return f"{self.file}:{self.line} in {self.function}"
 
 
-def hang(attempt: AttemptTrace) -> Findings:
+def hang(attempt: AttemptTrace) -> Finding:
     """The rank that stood still, where it stood, and how sure that is."""
     alarm = attempt.alarm
     assert alarm is not None
@@ -65,7 +65,7 @@ def hang(attempt: AttemptTrace) -> Findings:
             f"NCCL's flight recorder left {attempt.collectives} files in attempts/{attempt.number}/collectives"
         )
     at = f" at {place}" if place else ""
-    return Findings(
+    return Finding(
         Cause.HANG,
         f"stood still{at} while {alarm.phase}: {words}",
         certainty,
@@ -92,11 +92,11 @@ def several_each(nodes: Mapping[str, Collection[int]]) -> bool:
     return bool(nodes) and all(len(ranks) > 1 for ranks in nodes.values())
 
 
-def node_fell_silent(attempt: AttemptTrace, nodes: Iterable[str], stage: str, *facts: str) -> Findings:
+def node_fell_silent(attempt: AttemptTrace, nodes: Iterable[str], stage: str, *facts: str) -> Finding:
     """What is said where no rank of some nodes is heard of any more, while those of others are."""
     names = list(nodes)
     words = f"{', '.join(names)} fell silent with all ranks there: lost, cut off, or frozen"
-    return Findings(Cause.NODE, words, LIKELY, attempt.number, node=names[0], stage=stage, facts=facts)
+    return Finding(Cause.NODE, words, LIKELY, attempt.number, node=names[0], stage=stage, facts=facts)
 
 
 def outside_collectives(attempt: AttemptTrace) -> list[int]:

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
 from clusterctl.observe.accounting import accounted
-from clusterctl.observe.attempt import numbers_of
-from clusterctl.observe.lines import NO_FILE, last_records
-from clusterctl.runs.files import read_json
+from clusterctl.observe.attempt import HostRecord
+from clusterctl.observe.milestones import read_cancellation
+from clusterctl.observe.rank_events import Began, Entered, Exited, Hung, Raised, TakenOver, last_events
+from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import open_regular
 from clusterctl.runs.heartbeats import Beat, read_beat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from clusterctl.observe.milestones import Cancellation
     from clusterctl.observe.stage import Status
+    from clusterctl.runs.fields import Fields
     from clusterctl.runs.layout import Attempt
     from clusterctl.slurm import Slurm
     from clusterctl.slurm.accounting import Accounted
@@ -31,17 +35,6 @@ _TAIL_BYTES = 16_384
 _HOST_BYTES = 262_144
 # What comes before what was printed: a time, and what torch.distributed puts before each line of a traceback.
 _BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? )?(\[rank\d+\]:( |$))?")
-
-
-@dataclass(frozen=True)
-class Raised:
-    """An exception as a rank told it, in seconds since the epoch by its node's clock."""
-
-    time: float
-    type: str
-    message: str
-    traceback: str
-    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,20 +77,10 @@ class Alarm:
 
 
 @dataclass(frozen=True)
-class AttemptTrace:
-    """One attempt. `signal` is what its batch script got, `lines` what srun, slurmstepd and pyxis said into its log;
-    `requeued` whether that script itself sent the job back to the queue, `disk_full` whether it found no room to write.
-    """
+class AttemptTrace(HostRecord):
+    """One attempt: what its batch script wrote, `lines` of srun, slurmstepd and pyxis in its log, and its ranks."""
 
-    number: int
-    tasks: int
-    start: float | None = None
-    end: float | None = None
-    exit_code: int | None = None
-    signal: str = ""
-    requeued: bool = False
-    disk_full: bool = False
-    nodes: str = ""
+    tasks: int = 1
     lines: tuple[str, ...] = ()
     ranks: tuple[RankTrace, ...] = ()
     alarm: Alarm | None = None
@@ -108,43 +91,37 @@ class AttemptTrace:
 
 
 @dataclass(frozen=True)
-class Trace:
-    """A run: its status, its attempts, what Slurm wrote and says, who cancelled it; `unknown` is what is missing."""
+class RunTrace:
+    """A run: its status, its attempts, what Slurm wrote and knows, who cancelled it; `unknown` is what is missing."""
 
     status: Status
     now: float
     attempts: tuple[AttemptTrace, ...] = ()
     slurm_lines: tuple[str, ...] = ()
-    cancelled: tuple[float, str] | None = None  # when, and by whom
-    asked_again: dict[str, Any] = field(default_factory=dict)  # requeue.json
+    cancelled: Cancellation | None = None
     accounted: tuple[Accounted, ...] = ()
-    typed: tuple[str, ...] = ()  # the command line of its submission
     unknown: tuple[str, ...] = ()
 
 
-def gather(status: Status, clock: Callable[[], float] = time.time) -> Trace:
+def gather(status: Status, clock: Callable[[], float] = time.time) -> RunTrace:
     """Look at every file that the run of `status` left."""
-    record = status.record
-    run = record.run
-    unknown: list[str] = []
-    tasks = record.job.resources.nodes * record.tasks_per_node
-    attempts = tuple(_attempt(attempt, tasks, unknown) for attempt in run.attempts())
-    cancel, typed = _table(run.cancel_json), _table(run.run_json).get("argv")
-    return Trace(
+    run, unknown = status.record.run, list[str]()
+    tasks = status.record.job.resources.nodes * status.record.tasks_per_node
+    return RunTrace(
         status=status,
         now=clock(),
-        attempts=attempts,
+        attempts=tuple(
+            _attempt(folder, host, tasks, unknown)
+            for host in status.attempts
+            if (folder := run.attempt(host.number)).path.is_dir()
+        ),
         slurm_lines=_lines(run.path / "slurm.log", _HOST_BYTES, unknown, missing_ok=True),
-        cancelled=(float(numbers_of(cancel | {"at": cancel.get("time")}).get("at", 0)), str(cancel.get("by", "")))
-        if run.cancel_json.exists()
-        else None,
-        asked_again=_table(run.requeue_json),
-        typed=tuple(typed) if isinstance(typed, list) and all(isinstance(word, str) for word in typed) else (),
+        cancelled=read_cancellation(run),
         unknown=tuple(unknown),
     )
 
 
-def with_accounting(trace: Trace, slurm_of: Callable[[Cluster], Slurm]) -> Trace:
+def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> RunTrace:
     """`trace` with what Slurm's accounting says of an ended job, where there is one; nothing depends on it."""
     run, cluster, job_id = trace.status.record.run, trace.status.record.cluster, trace.status.job_id
     if job_id is None or not cluster.is_slurm or not trace.status.stage.ended:
@@ -156,94 +133,69 @@ def with_accounting(trace: Trace, slurm_of: Callable[[Cluster], Slurm]) -> Trace
         return replace(trace, unknown=(*trace.unknown, f"Slurm's accounting: {error.message}"))
 
 
-def _attempt(attempt: Attempt, tasks: int, unknown: list[str]) -> AttemptTrace:
-    host = _table(attempt.host_json)
-    numbers = numbers_of(host)
-    events, errors = attempt.event_files(), attempt.log_files("err")
-    ranks = sorted({*events, *errors})
+def _attempt(attempt: Attempt, host: HostRecord, tasks: int, unknown: list[str]) -> AttemptTrace:
+    if host.problem:
+        unknown.append(f"{attempt.number}/host.json: {host.problem}")
+    ranks = sorted({*attempt.event_files(), *attempt.log_files("err")})
     return AttemptTrace(
-        number=attempt.number,
+        **{field.name: getattr(host, field.name) for field in fields(HostRecord)},
         tasks=tasks,
-        start=numbers.get("start"),
-        end=numbers.get("end"),
-        exit_code=_whole(host, "exit_code"),
-        signal=_text(host, "signal"),
-        requeued=host.get("requeued") is True,
-        disk_full=host.get("disk_full") is True,
-        nodes=_text(host, "nodes"),
         lines=_lines(attempt.host_log, _HOST_BYTES, unknown, head=True),
         ranks=tuple(_rank(attempt, rank, unknown) for rank in ranks),
-        alarm=_alarm(_table(attempt.hang_json)),
+        alarm=_alarm(read_fields(attempt.hang_json)),
         collectives=sum(1 for _ in attempt.collectives.glob("rank_*")) if attempt.collectives.is_dir() else 0,
     )
 
 
 def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
-    node, stage, stacks = "", "", ""
-    raised: Raised | None = None
-    superseded = False
-    code: int | None = None
-    ended: float | None = None
-    answered: float | None = None
-    try:
-        events = last_records(attempt.events(number))
-    except OSError as error:
-        unknown.append(f"the events of rank {number}, attempt {attempt.number}: {error.strerror}")
-        events = []
-    for event in events:
-        at = float(numbers_of({"at": event.get("time")}).get("at", 0.0))
-        match event.get("event"):
-            case "began":
-                node = _text(event, "node") or _text(event, "host")
-            case "stage":
-                stage = _text(event, "stage") or stage
-            case "exception" if raised is None:
-                texts = (_text(event, name) for name in ("type", "message", "traceback", "hint"))
-                raised = Raised(at, *texts)
-            case "hang":
-                stacks, answered = _text(event, "stacks"), at
-            case "superseded":
-                superseded = True
-            case "exit" if code is None:
-                code, ended = _whole(event, "code"), at
     beat = read_beat(attempt.heartbeat(number))
     words = _lines(attempt.log(number, "err"), _TAIL_BYTES, unknown, missing_ok=True)
-    return RankTrace(
-        rank=number,
-        node=node or (beat.host if beat else ""),
-        stage=stage,
-        raised=raised,
-        exit_code=code,
-        ended=ended,
-        superseded=superseded,
-        answered=answered,
-        stacks=stacks,
+    told = RankTrace(
+        number,
+        node=beat.host if beat else "",
         frozen=_frozen_stacks(attempt, number),
         beat=beat,
         last_words=tuple(_BEFORE.sub("", line) for line in words),
     )
+    events, problem = last_events(attempt.events(number))
+    if problem:
+        unknown.append(f"the events of rank {number}, attempt {attempt.number}: {problem}")
+    for event in events:
+        match event:
+            case Began(node=node):
+                told = replace(told, node=node or told.node)
+            case Entered(stage=stage):
+                told = replace(told, stage=stage.value)
+            case Raised() if told.raised is None:
+                told = replace(told, raised=event)
+            case Hung(time=at, stacks=stacks):
+                told = replace(told, stacks=stacks, answered=at)
+            case TakenOver():
+                told = replace(told, superseded=True)
+            case Exited(time=at, code=code) if told.exit_code is None:
+                told = replace(told, exit_code=code, ended=at)
+    return told
 
 
 def _frozen_stacks(attempt: Attempt, rank: int) -> str:
     try:
-        return attempt.stacks(rank).with_suffix(".signal").read_text(errors="replace")[:_TAIL_BYTES]
+        with open_regular(attempt.stacks(rank).with_suffix(".signal")) as file:
+            return file.read(_TAIL_BYTES).decode(errors="replace")
     except OSError:
         return ""
 
 
-def _alarm(table: dict[str, Any]) -> Alarm | None:
-    numbers = numbers_of(table)
-    seen = _whole(table, "seen")
+def _alarm(fields: Fields) -> Alarm | None:
+    seen, suspects = fields.whole("seen"), fields.content.get("suspects")
     if seen is None:
         return None
-    suspects = table.get("suspects")
     return Alarm(
-        time=float(numbers_of({"at": table.get("time")}).get("at", 0.0)),
+        time=fields.moment("time") or 0.0,
         seen=seen,
-        phase=_text(table, "phase"),
-        still_seconds=float(numbers.get("still_seconds", 0.0)),
+        phase=fields.text("phase"),
+        still_seconds=fields.number("still_seconds") or 0.0,
         suspects=tuple(rank for rank in suspects if type(rank) is int) if isinstance(suspects, list) else (),
-        how=_text(table, "how") or "unknown",
+        how=fields.text("how") or "unknown",
     )
 
 
@@ -252,13 +204,13 @@ def _lines(
 ) -> tuple[str, ...]:
     """The last lines of a log, as text; with `head`, of a longer one the first ones too, and not what lies between."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             file.seek(0)
             begin = file.read(most_bytes).rpartition(b"\n")[0] + b"\n" if head and size > most_bytes else b""
             start = file.seek(max(len(begin), size - most_bytes))
             end = file.read(most_bytes)
-    except NO_FILE:
+    except (FileNotFoundError, NotADirectoryError):
         if not missing_ok:
             unknown.append(f"{path.parent.name}/{path.name}: there is no such file")
         return ()
@@ -269,21 +221,3 @@ def _lines(
         end = end.partition(b"\n")[2]
     text = (begin + end).decode(errors="replace").replace("\r", "\n")
     return tuple(line for line in text.split("\n") if line.strip())
-
-
-def _table(path: Path) -> dict[str, Any]:
-    try:
-        content = read_json(path)
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _whole(table: dict[str, Any], key: str) -> int | None:
-    value = table.get(key)
-    return value if type(value) is int else None
-
-
-def _text(table: dict[str, Any], key: str) -> str:
-    value = table.get(key)
-    return value if isinstance(value, str) else ""

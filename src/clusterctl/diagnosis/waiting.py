@@ -14,7 +14,7 @@ from clusterctl.spec.values import slurm_time
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clusterctl.diagnosis.queue import Evidence
+    from clusterctl.diagnosis.queue import QueueEvidence
     from clusterctl.slurm import Inventory, Node, Partition
     from clusterctl.slurm.fits import Asked
     from clusterctl.slurm.pending_job import WaitingJob
@@ -46,7 +46,7 @@ def may_be_changed(job: WaitingJob) -> bool:
     return in_words(job.reason).kind in _PLACES_HELP
 
 
-def changes(evidence: Evidence) -> tuple[Change, ...]:
+def changes(evidence: QueueEvidence) -> tuple[Change, ...]:
     """The changes worth trying, the smallest first, at most six: what alters the result of a run least comes first.
 
     None where no change can help.
@@ -58,7 +58,7 @@ def changes(evidence: Evidence) -> tuple[Change, ...]:
     return tuple(found)
 
 
-def explain(evidence: Evidence) -> Waiting:
+def explain(evidence: QueueEvidence) -> Waiting:
     """Why the run of `evidence` waits, and what to do about it."""
     reason = in_words(evidence.job.reason)
     found, doubt = smallest_change(evidence)
@@ -79,7 +79,7 @@ def explain(evidence: Evidence) -> Waiting:
     )
 
 
-def smallest_change(evidence: Evidence) -> tuple[Change | None, str]:
+def smallest_change(evidence: QueueEvidence) -> tuple[Change | None, str]:
     """The first change that Slurm would start now; and, where that cannot be told, why.
 
     `sbatch --test-only` (seen with 22.05) adds the time limits of all jobs that wait ahead in the same partition, and
@@ -101,7 +101,7 @@ def smallest_change(evidence: Evidence) -> tuple[Change | None, str]:
     return None, ""
 
 
-def _own_weight(evidence: Evidence) -> float | None:
+def _own_weight(evidence: QueueEvidence) -> float | None:
     """The seconds by which the run itself delays a job like it in Slurm's estimates; None where that is not known."""
     if evidence.job.start is None or evidence.control is None:
         return None
@@ -109,7 +109,7 @@ def _own_weight(evidence: Evidence) -> float | None:
     return limit if evidence.control - evidence.job.start >= limit - NOW_SECONDS else 0
 
 
-def _facts(evidence: Evidence, found: Change | None) -> Iterator[str]:
+def _facts(evidence: QueueEvidence, found: Change | None) -> Iterator[str]:
     job, asked = evidence.job, asked_of(evidence.resources)
     yield f"it asks for {described(asked)}"
     if partition := _partition(evidence.inventory, job.partition):
@@ -138,7 +138,7 @@ def described(asked: Asked) -> str:
     return f"{nodes}{such}, with {' and '.join(parts)}{' each' * (asked.nodes != 1)}, for {slurm_time(asked.seconds)}"
 
 
-def _all_changes(evidence: Evidence) -> Iterator[Change]:
+def _all_changes(evidence: QueueEvidence) -> Iterator[Change]:
     resources, job, inventory = evidence.resources, evidence.job, evidence.inventory
     asked = asked_of(resources)
     if inventory:
@@ -208,7 +208,7 @@ def _partition(inventory: Inventory | None, name: str) -> Partition | None:
     return inventory.partition_for(name or None) if inventory else None
 
 
-def _resubmission(evidence: Evidence, change: Change) -> tuple[str, ...]:
+def _resubmission(evidence: QueueEvidence, change: Change) -> tuple[str, ...]:
     """To cancel the run and to submit it again: what was typed, and the change behind it, where the last one wins."""
     words = ["clusterctl", *evidence.typed]
     for name, value in change.settings:
@@ -217,6 +217,6 @@ def _resubmission(evidence: Evidence, change: Change) -> tuple[str, ...]:
     return f"clusterctl cancel {shlex.quote(evidence.run)}", shlex.join(words)
 
 
-def _commands(evidence: Evidence) -> tuple[str, ...]:
+def _commands(evidence: QueueEvidence) -> tuple[str, ...]:
     held = evidence.job.reason in ("JobHeldUser", "job_requeued_in_held_state")
     return (f"clusterctl release {shlex.quote(evidence.run)}",) if held else ()

@@ -1,4 +1,7 @@
-"""How far a build or an import is: one line with a bar on a terminal, a line a stage elsewhere."""
+"""How far a build or an import is: one line with a bar on a terminal, a line a stage elsewhere.
+
+rich is imported with the first thing to show: most submissions import no image.
+"""
 
 from __future__ import annotations
 
@@ -6,57 +9,40 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.text import Text
-
-from clusterctl.display import terminal
 from clusterctl.display.plain import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 _REFRESH_SECONDS = 0.2
-
-
-class _Bytes(ProgressColumn):
-    """Nothing while no bytes are counted."""
-
-    def render(self, task: Task) -> Text:
-        return DownloadColumn().render(task) if task.completed else Text("")
 
 
 class Shown:
     """Listens to a build (see `containers.listener`). The last line of an engine is shown, with `verbose` all."""
 
-    def __init__(self, console: Console, bar: Progress | None, verbose: bool) -> None:
-        self._console, self._bar, self._verbose = console, bar, verbose
+    def __init__(self, console: Console | None, verbose: bool) -> None:
+        self._console, self._verbose = console, verbose
+        self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._done, self._drawn = 0, 0.0
 
     def stage(self, text: str, total: int | None = None) -> None:
         """Begin a new stage; the one before it is finished."""
-        self.finish()
+        self._finish()
         self._done = 0
+        console = self._opened()
         if self._bar is None:
-            self._console.print(Text(plain(text)), soft_wrap=True)
+            self._print(console, plain(text))
         else:
             self._task = self._bar.add_task(plain(text), total=total, said="")
 
     def say(self, line: str) -> None:
         """Show a line that a program said."""
         if self._verbose:
-            self._console.print(Text(f"  {plain(line)}"), soft_wrap=True)
+            self._print(self._opened(), f"  {plain(line)}")
         elif self._bar is not None and self._task is not None and line.strip():
             self._bar.update(self._task, said=plain(line).strip()[:60])
 
@@ -68,22 +54,55 @@ class Shown:
             self._drawn = now
             self._bar.update(self._task, completed=self._done)
 
-    def finish(self) -> None:
-        """Close the running stage: its bar is full."""
+    def close(self, *, finished: bool) -> None:
+        """Leave the terminal; the last stage's bar is full if it has `finished`."""
+        if finished:
+            self._finish()
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _finish(self) -> None:
         if self._bar is not None and self._task is not None:
             total = self._done or 1
             self._bar.update(self._task, completed=total, total=total, said="")
+
+    def _print(self, console: Console, text: str) -> None:
+        from rich.text import Text
+
+        console.print(Text(text), soft_wrap=True)
+
+    def _opened(self) -> Console:
+        """The console, with a bar where it is a terminal."""
+        from clusterctl.display import terminal
+
+        self._console = self._console or terminal.messages()
+        if self._bar is None and self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._bar = _bar(self._console)
+            self._bar.start()
+        return self._console
+
+
+def _bar(console: Console) -> Progress:
+    from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    class Bytes(ProgressColumn):
+        """Nothing while no bytes are counted."""
+
+        def render(self, task: Task) -> Text:
+            return DownloadColumn().render(task) if task.completed else Text("")
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), Bytes(), TimeElapsedColumn())
+    return Progress(*columns, TextColumn("{task.fields[said]}", markup=False, style="dim"), console=console)
 
 
 @contextmanager
 def shown(console: Console | None = None, *, verbose: bool = False) -> Iterator[Shown]:
     """A listener that shows what it hears on stderr."""
-    console = console or terminal.messages()
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield Shown(console, None, verbose)
-        return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), _Bytes(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.fields[said]}", markup=False, style="dim"), console=console) as bar:
-        listener = Shown(console, bar, verbose)
+    listener = Shown(console, verbose)
+    finished = False
+    try:
         yield listener
-        listener.finish()
+        finished = True
+    finally:
+        listener.close(finished=finished)

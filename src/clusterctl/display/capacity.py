@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from io import StringIO
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clusterctl.display.plain import plain
+from clusterctl.display.plain import plain, when
+from clusterctl.errors import SlurmError
 from clusterctl.slurm.fits import gpus_by_type, largest_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from rich.console import Console
-
+    from clusterctl.launch.sbatch import Estimate, SlurmRefused
     from clusterctl.slurm import Inventory, Node, Partition
     from clusterctl.slurm.fits import Largest, Room
 
 Row = tuple[str, ...]
+_PANE_WIDTH = 100  # longer lines are cut by the pane
 _LONGEST_NAME = 256  # of a host; Python reads no number of thousands of digits
 
 
@@ -36,6 +40,16 @@ def show_nodes(console: Console, nodes: Iterable[Node]) -> None:
         alike.setdefault(_node_row(node), []).append(node.name)
     rows = [(node_set(names), *row) for row, names in alike.items()]
     _print(console, ("NODES", "STATE", "GPUS FREE", "CPUS FREE", "MEMORY FREE", "REASON"), rows)
+
+
+def node_lines(inventory: Inventory) -> list[str]:
+    """Both tables as plain lines, for a pane."""
+    console = Console(file=StringIO(), width=_PANE_WIDTH, color_system=None, highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        show_partitions(console, inventory)
+        console.print()
+        show_nodes(console, inventory.nodes.values())
+    return captured.get().splitlines()
 
 
 def show_room(console: Console, rooms: Sequence[Room]) -> None:
@@ -112,3 +126,12 @@ def _print(console: Console, titles: Row, rows: Sequence[Row]) -> None:
     for row in rows:
         table.add_row(*(Text(plain(row[column])) for column in shown))
     console.print(table)
+
+
+def verdict(answer: Estimate | SlurmRefused | None) -> str:
+    """Slurm's own answer in words."""
+    if answer is None:
+        return "Slurm gave no time (sbatch --test-only)"
+    if isinstance(answer, SlurmError):
+        return f"Slurm would not take it: {answer.words}\nhint: {answer.hint}"
+    return f"Slurm would start it {when(answer.start, time.time())}, in partition {answer.partition}"

@@ -12,10 +12,10 @@ from clusterctl.display import terminal
 from clusterctl.display.plain import share
 from clusterctl.display.runs_table import note
 from clusterctl.display.summary import show_end, show_next
-from clusterctl.observe.attempt import numbers_of
 from clusterctl.observe.follow import REAL_SOURCES, Sources, watch
 from clusterctl.observe.lines import Growing
-from clusterctl.runs.files import parse_record
+from clusterctl.observe.measurements import measurements_in
+from clusterctl.observe.run_record import read_record
 from clusterctl.runs.vocabulary import number, score_of
 
 if TYPE_CHECKING:
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from clusterctl.observe.attempt import AttemptEvidence, Number
+    from clusterctl.observe.attempt import AttemptEvidence
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.stages import Stage
-    from clusterctl.spec import Cluster
+    from clusterctl.runs.vocabulary import Number
 
 
-def show(run: RunDir, cluster: Cluster, console: Console | None = None, sources: Sources = REAL_SOURCES) -> Stage:
-    """Show `run` on `cluster` until it ends, then how it ended and what to type next.
+def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SOURCES) -> Stage:
+    """Show `run` until it ends, then how it ended and what to type next.
 
     On KeyboardInterrupt it says that the run goes on, and lets the interrupt pass: the run is never touched.
     """
@@ -39,14 +39,14 @@ def show(run: RunDir, cluster: Cluster, console: Console | None = None, sources:
     status = None
     try:
         with _view(console) as view:
-            for status in watch(run, cluster, sources):
+            for status in watch(run, read_record(run).cluster, sources):
                 view.update(status)
     except KeyboardInterrupt:
         console.print("detached; the run goes on")
         show_next(console, f"clusterctl logs -f {run.id}", f"clusterctl status {run.id}")
         raise
     assert status is not None  # watch yields at least once
-    show_end(console, status)
+    show_end(console, status, sources.slurm_of)
     return status.stage
 
 
@@ -129,8 +129,7 @@ class _PlainLines:
             if self._metrics:  # a new attempt goes through its stages again
                 self._told.clear()
             self._metrics = Growing(path)
-        records = map(parse_record, self._metrics.read())
-        return [numbers_of(record) for record in records if record]
+        return [measured.values for measured in measurements_in(self._metrics.read())]
 
 
 def _facts(metrics: Mapping[str, Number]) -> list[str]:

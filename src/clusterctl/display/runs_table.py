@@ -49,7 +49,7 @@ _COLUMNS = (
     Column("TASKS", lambda status, _: f"{status.record.job.resources.nodes}x{status.record.tasks_per_node}", 9, True),
     Column("AGE", lambda status, now: duration(now - status.record.created), 4, True),
     Column("RAN", lambda status, now: _ran(status, now), 11, True),
-    Column("TRY", lambda status, _: str(status.attempts or ""), 12, True),
+    Column("TRY", lambda status, _: str(len(status.attempts) or ""), 12, True),
     Column("JOB", lambda status, _: status.job_id or "", 13, True),
     Column("NOTE", lambda status, _: note(status), 6),
 )

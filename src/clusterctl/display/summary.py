@@ -6,19 +6,23 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from clusterctl.diagnosis.diagnose import diagnose_status
 from clusterctl.display.plain import duration, plain
 from clusterctl.display.runs_table import note
-from clusterctl.display.why import first_cause
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import counted_examples, number, score_of
+from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
     from clusterctl.observe.stage import Status
+    from clusterctl.spec import Cluster
 
 
-def show_end(console: Console, status: Status) -> None:
+def show_end(console: Console, status: Status, slurm_of: Callable[[Cluster], Slurm] = Slurm.of) -> None:
     """One line - the stage, the exact accuracy with the nodes it counts, the loss, the time - and two commands.
 
     Where it did not finish, the first cause in a second line.
@@ -33,7 +37,7 @@ def show_end(console: Console, status: Status) -> None:
     if finished:
         show_next(console, f"clusterctl status {run}", f"clusterctl logs {run}")
     else:
-        console.print(Text(first_cause(status)), soft_wrap=True)
+        console.print(Text(plain(str(diagnose_status(status, slurm_of).headline))), soft_wrap=True)
         show_next(console, f"clusterctl why {run}", f"clusterctl logs {run} --tail 40")
 
 

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from threading import get_native_id
 from typing import TYPE_CHECKING
 
 import clusterctl
@@ -42,7 +43,7 @@ def ensure_stand_ins(state: Path, emulator: Emulator) -> Path:
 
 def _write(folder: Path, package_parent: str, settings: str) -> None:
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    aside = folder.with_name(f".{folder.name}.{get_native_id()}")
     aside.mkdir(mode=0o700)
     (aside / "settings.json").write_text(settings + "\n")
     (aside / "start.py").write_text(_START.format(path=ascii(package_parent)))
@@ -54,7 +55,7 @@ def _write(folder: Path, package_parent: str, settings: str) -> None:
         script.chmod(0o700)
     try:
         aside.rename(folder)
-    except OSError:  # another process was first
+    except OSError:  # another process or thread was first
         shutil.rmtree(aside)
 
 

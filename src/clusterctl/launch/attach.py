@@ -6,22 +6,7 @@ the same for pyxis's containers, for ours and for none.
 
 from __future__ import annotations
 
-# Arguments: the rank's process, as its node numbers it, then the command.
-BESIDE = r"""
-pid=$1
-shift
-[ -d "/proc/$pid" ] || { echo "the rank's process is gone: $pid" >&2; exit 1; }
-while IFS= read -r -d '' variable; do
-  case $variable in SLURM_*|TERM=*|HOME=*) ;; *=*) export "$variable" ;; esac
-done <"/proc/$pid/environ"
-[ "$#" -ne 0 ] || set -- sh -c 'command -v bash >/dev/null && exec bash || exec sh'
-if [ "$(readlink "/proc/$pid/ns/mnt")" = "$(readlink /proc/self/ns/mnt)" ]; then
-  cd "/proc/$pid/cwd" && cd "$(pwd -P)" && exec "$@"
-fi
-user=
-[ "$(readlink "/proc/$pid/ns/user")" = "$(readlink /proc/self/ns/user)" ] || user="--user --preserve-credentials"
-exec nsenter --target "$pid" $user --mount --root --wd -- "$@"
-"""
+from clusterctl.launch.script import part
 
 
 def attach_flags(job_id: str, node: str, *, terminal: bool) -> list[str]:
@@ -32,4 +17,13 @@ def attach_flags(job_id: str, node: str, *, terminal: bool) -> list[str]:
 
 def attach_command(srun: str, job_id: str, node: str, pid: int, command: tuple[str, ...], terminal: bool) -> list[str]:
     """The whole command line: `command` beside process `pid`, or a shell where there is none."""
-    return [srun, *attach_flags(job_id, node, terminal=terminal), "bash", "-c", BESIDE, "attach", str(pid), *command]
+    return [
+        srun,
+        *attach_flags(job_id, node, terminal=terminal),
+        "bash",
+        "-c",
+        part("attach.sh"),
+        "attach",
+        str(pid),
+        *command,
+    ]

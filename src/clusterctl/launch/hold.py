@@ -14,6 +14,7 @@ from clusterctl.config import runs_folder
 from clusterctl.errors import SlurmError
 from clusterctl.launch.plan import check_path, make_plan
 from clusterctl.launch.sbatch import TIMEOUT_SECONDS, refusal
+from clusterctl.launch.script import part, sbatch_lines
 from clusterctl.launch.warm import warm_folder
 from clusterctl.runs.files import make_private
 from clusterctl.runs.layout import RunDir
@@ -37,37 +38,8 @@ def render_holder(resolved: Resolved, folder: Path) -> str:
     options += [option for option in plan.options if option[0] not in _REPLACED]
     options += [("signal", f"B:{CLOSE_SIGNAL}@{CLOSING_SECONDS}"), ("no-requeue", None)]
     options += [("chdir", str(folder)), ("output", f"{folder}/%j.log"), ("open-mode", "append")]
-    lines = [f"#SBATCH --{name}" + ("" if value is None else f"={quote(str(value))}") for name, value in options]
-    return "\n".join(["#!/bin/bash", *lines, f"marks={quote(str(folder))}/$SLURM_JOB_ID", _HOLD])
-
-
-# enroot gives the container of pyxis's --container-name=X the name pyxis_X, or pyxis_<job>_X.
-_HOLD = r"""
-umask 077
-mkdir -p "$marks"
-touch "$marks/held"
-close() {
-  trap '' USR1 TERM
-  # Of the environment only the job's number: the rest would shape the step.
-  job=$SLURM_JOB_ID nodes=$SLURM_JOB_NUM_NODES conf=$SLURM_CONF
-  unset "${!SLURM_@}"
-  export SLURM_JOB_ID=$job
-  [ -z "$conf" ] || export SLURM_CONF=$conf
-  if compgen -G "$marks/clusterctl_*" >/dev/null; then
-    srun --overlap --job-name=close --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --mem=0 --mpi=none \
-      --input=none sh -c '
-        command -v enroot >/dev/null || exit 0
-        enroot list | grep "clusterctl_$0_" | while read -r name; do enroot remove --force "$name"; done' "$job"
-  fi
-  rm -rf "$marks" "$marks.log"
-  exit 0
-}
-trap close USR1 TERM
-while :; do
-  sleep infinity &
-  wait $!
-done
-"""
+    marks = f"marks={quote(str(folder))}/$SLURM_JOB_ID"
+    return "\n".join(["#!/bin/bash", *sbatch_lines(options), marks, part("hold.sh")])
 
 
 def hold(resolved: Resolved, sbatch: str, environment: Mapping[str, str]) -> str:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from clusterctl.config import Resolved
     from clusterctl.containers.view import View
-    from clusterctl.launch.warm import Warm
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Job, Resources
 
@@ -34,6 +33,16 @@ _FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the
 _OF_ANOTHER_PYTHON = ("PYTHONPATH", "VIRTUAL_ENV")
 _EXPORTED = re.compile(r"\bexport\s+([A-Za-z_]\w*)=")
 _LONGEST_PATH = 3000  # bytes; what lies in a run directory must stay below the kernel's 4096
+
+
+@dataclass(frozen=True)
+class Warm:
+    """What makes a plan a warm one: its allocation, and with pyxis how the image comes onto the nodes."""
+
+    job_id: str
+    node_list: str
+    importing: tuple[str, ...] = ()  # srun's words
+    image_mark: str = ""  # the folder that says whether it is there
 
 
 @dataclass(frozen=True)

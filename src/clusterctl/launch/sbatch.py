@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import os
 import re
-import shutil
 import subprocess
-from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,13 +12,13 @@ from clusterctl.launch.script import render
 from clusterctl.runs.entry import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
+    from pathlib import Path
 
     from clusterctl.launch.plan import Plan
     from clusterctl.runs.layout import RunDir
 
 TIMEOUT_SECONDS = 60
-_TIMED_OUT = 124  # timeout(1)
 
 _TO_START = re.compile(
     r"to start at (?P<start>\d{1,12}) (?:using \d+ processors )?on (?:nodes )?(?P<nodes>.+?)"
@@ -51,10 +47,14 @@ _FOR_SIZE = ("node count", "node configuration is not available", "more processo
 
 
 class SlurmRefused(SlurmError):
-    """sbatch answered, and the answer was no: there is no job. `for_size`: a smaller one might be accepted."""
+    """Slurm answered, and the answer was no: there is no job.
 
-    def __init__(self, message: str, hint: str = "", *, for_size: bool = False) -> None:
-        super().__init__(message, hint)
+    `words` are Slurm's own; `for_size`: it might accept a smaller job.
+    """
+
+    def __init__(self, what: str, words: str, hint: str, *, for_size: bool = False) -> None:
+        super().__init__(f"{what}: {words}", hint)
+        self.words = words
         self.for_size = for_size
 
 
@@ -63,29 +63,39 @@ def call_sbatch(plan: Plan, command: list[str], environment: Mapping[str, str]) 
 
     Raises SlurmRefused where there is certainly no job, SlurmError where there may be one.
     """
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
+    from submitit.core.utils import FailedSubmissionError
 
     from clusterctl.launch.executor import Executor
 
     maybe = f"if Slurm took the job, `clusterctl status {plan.run.id}` finds it"
-    executor = Executor(plan.run.pickles, render(plan), [*_bounded(environment), *command], plan.tasks)
-    # submitit gives sbatch the environment of this process, and prints its complaint besides raising it.
-    with _as_environment({**environment, **plan.secrets}), redirect_stderr(io.StringIO()):
-        try:
-            return str(executor.submit(Entry(str(plan.run.path))).job_id)
-        except FailedSubmissionError as error:
-            raise SlurmError(f"sbatch gave no job number: {error}", maybe) from error
-        except FailedJobError as error:
-            cause = error.__cause__
-            returned = cause.returncode if isinstance(cause, subprocess.CalledProcessError) else None
-            text = str(error).strip() or f"exit code {returned}"
-            if returned == _TIMED_OUT or "timed out" in text.lower():
-                raise SlurmError(f"sbatch got no answer in time: {text}", maybe) from error
-            if (
-                returned is None or returned < 0 or 128 < returned < 192
-            ):  # by a signal, perhaps after Slurm had said yes
-                raise SlurmError(f"sbatch did not end by itself: {text}", maybe) from error
-            raise refusal(text) from error
+
+    def send(script: Path) -> str:
+        return _answer([*command, str(script)], {**environment, **plan.secrets}, maybe)
+
+    try:
+        return str(Executor(plan.run.pickles, render(plan), send, plan.tasks).submit(Entry(str(plan.run.path))).job_id)
+    except FailedSubmissionError as error:
+        raise SlurmError(f"sbatch gave no job number: {error}", maybe) from error
+
+
+def _answer(argv: list[str], environment: Mapping[str, str], maybe: str) -> str:
+    """What sbatch prints. `maybe` is the hint where nobody knows whether Slurm took the job."""
+    try:
+        done = subprocess.run(argv, env=environment, capture_output=True, timeout=TIMEOUT_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(f"sbatch got no answer in time: none within {TIMEOUT_SECONDS} s", maybe) from error
+    code = done.returncode
+    try:
+        answer, text = done.stdout.decode().strip(), done.stderr.decode().strip() or f"exit code {code}"
+    except UnicodeDecodeError as error:
+        raise SlurmError(f"sbatch printed no text: {error.reason}", maybe) from error
+    if code and "timed out" in text.lower():
+        raise SlurmError(f"sbatch got no answer in time: {text}", maybe)
+    if code < 0 or 128 < code < 192:  # by a signal, perhaps after Slurm had said yes
+        raise SlurmError(f"sbatch did not end by itself: {text}", maybe)
+    if code:
+        raise refusal(text)
+    return answer
 
 
 def write_pickle(run: RunDir, seconds: int) -> None:
@@ -145,23 +155,5 @@ def refusal(text: str) -> SlurmRefused:
     lines = [line for line in lines if not line.startswith("Try ")]  # "Try sbatch --help" ends a usage error
     part = next((part for part in _HINTS if part in text.lower()), "")
     hint = _HINTS.get(part, "`clusterctl submit --dry-run`")
-    message = f"sbatch refused the job: {lines[-1] if lines else 'no reason given'}"
-    return SlurmRefused(message, hint, for_size=part in _FOR_SIZE)
-
-
-def _bounded(environment: Mapping[str, str]) -> list[str]:
-    """submitit waits for sbatch as long as it takes: timeout(1) ends it, where there is one."""
-    timeout = shutil.which("timeout", path=environment.get("PATH", os.defpath))
-    return [timeout, "--kill-after=5", str(TIMEOUT_SECONDS)] if timeout else []
-
-
-@contextmanager
-def _as_environment(environment: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.clear()
-    os.environ.update(environment)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+    words = lines[-1] if lines else "no reason given"
+    return SlurmRefused("sbatch refused the job", words, hint, for_size=part in _FOR_SIZE)

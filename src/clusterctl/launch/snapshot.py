@@ -11,7 +11,8 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import get_native_id
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 import clusterctl
 from clusterctl.errors import ConfigError
@@ -25,8 +26,15 @@ MOST_FILES = 20_000
 _LEFT_OUT = {"__pycache__", "node_modules", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
 
-def take_snapshot(runs: Path, project: Path | None) -> Path:
-    """The snapshot of this package and of `project`, made if its content is new. Safe against concurrent calls.
+class Code(NamedTuple):
+    """The files of a run's code by their names in its snapshot, and the folder where that is or will be."""
+
+    folder: Path
+    files: dict[Path, Path]
+
+
+def find_code(runs: Path, project: Path | None) -> Code:
+    """This package and `project`, as they are now. Nothing is written.
 
     Raises ConfigError if the project is no folder, or holds more than 500 MiB or 20,000 files.
     """
@@ -34,14 +42,18 @@ def take_snapshot(runs: Path, project: Path | None) -> Path:
     files = {Path("lib/clusterctl", name): package / name for name in _walk(package) if name.parts[0] != "shipped"}
     if project is not None:
         files |= {Path("project", name): project / name for name in _project_files(project, runs)}
-    final = runs / ".code" / _digest(files)
-    if not final.is_dir():
-        _copy(files, final)
-    return final
+    return Code(runs / ".code" / _digest(files), files)
+
+
+def take_snapshot(code: Code) -> Path:
+    """The snapshot of `code`, made if its content is new. Safe against concurrent calls."""
+    if not code.folder.is_dir():
+        _copy(code.files, code.folder)
+    return code.folder
 
 
 def _copy(files: dict[Path, Path], final: Path) -> None:
-    aside = make_private(final.with_name(f".{final.name}.{os.getpid()}"))
+    aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))
     try:
         (aside / "project").mkdir()
         for name, source in files.items():
@@ -115,3 +127,27 @@ def _digest(files: dict[Path, Path]) -> str:
         mode = b"x" if os.access(source, os.X_OK) else b"-"
         total.update(os.fsencode(name) + b"\0" + mode + hashlib.sha256(content).digest())
     return total.hexdigest()[:20]
+
+
+class GitState(TypedDict):
+    commit: str
+    dirty: bool
+
+
+def git_state(folder: Path) -> tuple[GitState, str] | None:
+    """The commit of `folder` and the patch of uncommitted changes to tracked files; None outside git."""
+    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
+        return None
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    patch = _git(folder, "diff", "--binary", "HEAD", "--", ".") or ""
+    return GitState(commit=commit.strip(), dirty=bool(patch)), patch
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", folder, *words], capture_output=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="surrogateescape") if done.returncode == 0 else None

@@ -2,23 +2,26 @@
 
 Two steps a run: `<run>.host` is the script, on the allocation's first node, and `<run>.ranks` are the tasks (and the
 import of the image before them). The first is started from the login side and needs nobody there afterwards. What the
-script of a warm run has besides is here; `script` puts it in its place.
-
-An srun inside a step takes that step's shape from SLURM_*, one task on one node: all of them but SLURM_JOB_ID go.
+script of a warm run has besides is `warm.sh`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+import os
+import time
+from dataclasses import replace
 from pathlib import Path
-from shlex import quote
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import NotFoundError, UsageError
+from clusterctl.launch.plan import Warm
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from clusterctl.config import Resolved
     from clusterctl.launch.plan import Plan
     from clusterctl.slurm import Slurm
@@ -26,18 +29,9 @@ if TYPE_CHECKING:
     from clusterctl.spec import Resources
 
 HOST, RANKS = "host", "ranks"
+LONGEST_START_SECONDS = 30.0
+_LOOK_SECONDS = 0.05
 _IMAGE_FLAG = "--container-image="
-
-
-@dataclass(frozen=True)
-class Warm:
-    """What makes a plan a warm one. `container` is the name under which the image is imported; empty without pyxis."""
-
-    job_id: str
-    nodes: int  # of the whole allocation: the image is imported on all of them
-    node_list: str
-    container: str
-    import_flags: tuple[str, ...]
 
 
 def step_name(run_id: str, part: str) -> str:
@@ -72,18 +66,23 @@ def check_fits(resources: Resources, allocation: Allocation) -> None:
 
 def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -> Plan:
     """`plan` as a warm run in `allocation`. `stamp` tells the image's content from others under the same name."""
-    image = next((flag for flag in plan.flags if flag.startswith(_IMAGE_FLAG)), "")
-    name = ""
-    if image:
+    step, flags = step_name(plan.run.id, RANKS), plan.flags
+    warm = Warm(allocation.job_id, allocation.node_list)
+    if image := next((flag for flag in flags if flag.startswith(_IMAGE_FLAG)), ""):
         digest = hashlib.sha256(f"{image}\0{stamp}".encode()).hexdigest()[:8]
         name = f"clusterctl_{allocation.job_id}_{digest}"
-    shape = _shape(resolved, step_name(plan.run.id, RANKS))
-    flags = [f"--container-name={name}" if flag.startswith(_IMAGE_FLAG) else flag for flag in plan.flags]
-    importing = [image, f"--container-name={name}", "--no-container-mount-home", "--no-container-entrypoint"]
-    warm = Warm(allocation.job_id, allocation.nodes, allocation.node_list, name, tuple(importing) if image else ())
-    return replace(
-        plan, options=(), flags=(*shape, *flags), warm=warm, restarts=0
-    )  # a requeue would end the allocation
+        flags = tuple(f"--container-name={name}" if flag == image else flag for flag in flags)
+        mark = warm_folder(plan.run.path.parent) / allocation.job_id / name
+        warm = replace(warm, image_mark=str(mark), importing=_importing(step, allocation.nodes, image, name))
+    # No restarts: a requeue would end the allocation.
+    return replace(plan, options=(), flags=(*_shape(resolved, step), *flags), warm=warm, restarts=0)
+
+
+def _importing(step: str, nodes: int, image: str, name: str) -> tuple[str, ...]:
+    """srun's words for the import of an image, once per node, under a name that has the allocation's number in it."""
+    shape = ["--overlap", f"--job-name={step}", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
+    container = [image, f"--container-name={name}", "--no-container-mount-home", "--no-container-entrypoint"]
+    return (*shape, "--mem=0", "--mpi=none", "--input=none", *container, "true")
 
 
 def image_stamp(image: str | None) -> str:
@@ -119,79 +118,67 @@ def _shape(resolved: Resolved, name: str) -> list[str]:
     return shape
 
 
+def start_host_step(plan: Plan, time_limit: str, srun: str, environment: Mapping[str, str]) -> None:
+    """Start the script of `plan` in its allocation, and wait until it has begun (or half a minute).
+
+    srun gets a session of its own, so that it needs no terminal and no shell. Should it be killed on the login node,
+    the step goes on (seen with 22.05): what it writes goes to files. Raises SlurmRefused with srun's own words where it
+    ends before.
+    """
+    from clusterctl.launch.sbatch import SlurmRefused
+
+    assert plan.warm is not None
+    argv = [
+        srun,
+        f"--jobid={plan.warm.job_id}",
+        "--overlap",
+        f"--job-name={step_name(plan.run.id, HOST)}",
+        "--nodes=1",
+        "--ntasks=1",
+        "--relative=0",  # the allocation's first node, where all scripts of it run
+        "--mem=0",
+        f"--time={time_limit}",
+        "--mpi=none",
+        "--input=none",
+        f"--output={plan.slurm_log}",
+        "--open-mode=append",
+        f"--chdir={plan.run.path}",
+        "/bin/bash",
+        str(plan.run.script),
+    ]
+    pid = os.posix_spawn(
+        srun,
+        argv,
+        {**environment, **plan.secrets},
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, plan.slurm_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+    ended, deadline = 0, time.monotonic() + LONGEST_START_SECONDS
+    while time.monotonic() < deadline and not ended and not plan.run.attempts():
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended and not plan.run.attempts():
+            words = _last_line(plan.slurm_log) or f"exit code {os.waitstatus_to_exitcode(status)}"
+            raise SlurmRefused("srun did not start the run", words, "is the allocation still there? squeue --me")
+        time.sleep(_LOOK_SECONDS)
+    if not ended:  # a process that lives on, such as a notebook's, is to keep no zombie
+        Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() or [""]
+    return lines[-1].removeprefix("srun: ").removeprefix("error: ")
+
+
 def end_steps(slurm: Slurm, run_id: str, job_id: str) -> None:
     """End the steps of a warm run, and nothing else in its allocation: TERM to the ranks, URG to the script."""
     ids = {step.name: step.id for step in slurm.steps(job_id)}
     for part, signal in ((HOST, "URG"), (RANKS, "TERM")):  # the script first: it is to know why the ranks end
         if step := ids.get(step_name(run_id, part)):
             slurm.signal(signal, [step])
-
-
-def head(warm: Warm) -> list[str]:
-    """The lines that a warm script begins with, where others have their #SBATCH lines."""
-    return [
-        f"# A step of allocation {warm.job_id}: what it tells of its own shape is not that of the tasks.",
-        "job=$SLURM_JOB_ID conf=$SLURM_CONF",
-        'unset "${!SLURM_@}" "${!SRUN_@}" "${!SBATCH_@}"',
-        f"SLURM_JOB_NODELIST={quote(warm.node_list)} # not exported: srun would take it for a request",
-        'export SLURM_JOB_ID=$job; [ -z "$conf" ] || export SLURM_CONF=$conf',
-        "",
-    ]
-
-
-# After the script's own traps. URG is what `cancel` sends to the host step: no srun and no program minds it.
-STOPPABLE = r"""
-# To cancel this run and not its allocation: the ranks get TERM from outside, this script URG. What stays is ended.
-trap 'signal=TERM' URG
-stoppable() {
-  [ -z "$signal" ] || return 143
-  "$@" &
-  local child=$! code waited=0
-  wait "$child"
-  code=$?
-  while kill -0 "$child" 2>/dev/null; do # a signal came: it did not end
-    sleep 1
-    [ $((waited += 1)) -ne 30 ] || kill -TERM "$child"
-    kill -0 "$child" 2>/dev/null || { wait "$child"; code=$?; }
-  done
-  return "$code"
-}"""
-
-_IMPORT = r"""
-# The image is unpacked once per node and allocation, by whichever run comes first; the others wait for it. All scripts
-# of an allocation run on its first node: the number of the owner's process says whether it lives.
-imported() { # its mark, then what imports it
-  local mark=$1 owner code
-  shift
-  until [ -e "$mark/ready" ]; do
-    mkdir -p "$mark.$$" && echo "$$" >"$mark.$$/owner" || return 73
-    if mv -T "$mark.$$" "$mark" 2>/dev/null; then # whole, or not at all: a folder with content is not replaced
-      stoppable "$@"
-      code=$?
-      [ "$code" -ne 0 ] || { touch "$mark/ready" && return 0; }
-      rm -r "$mark"
-      return "$code"
-    fi
-    rm -r "$mark.$$"
-    owner=$(cat "$mark/owner" 2>/dev/null)
-    [ -z "$owner" ] || kill -0 "$owner" 2>/dev/null || rm -r "$mark"
-    [ -z "$signal" ] || return 143
-    sleep 0.5
-  done
-}
-"""
-
-
-def import_lines(plan: Plan) -> list[str]:
-    """The import of the image, once per node, under a name that has the allocation's number in it."""
-    warm = plan.warm
-    if warm is None or not warm.container:
-        return []
-    name = step_name(plan.run.id, RANKS)
-    words = ["srun", "--overlap", f"--job-name={name}", f"--nodes={warm.nodes}", f"--ntasks={warm.nodes}"]
-    words += ["--ntasks-per-node=1", "--mem=0", "--mpi=none", "--input=none", *warm.import_flags, "true"]
-    mark = warm_folder(plan.run.path.parent) / warm.job_id / warm.container
-    return [_IMPORT, f"imported {quote(str(mark))} \\", "  " + " ".join(map(quote, words)) + " &&"]
 
 
 def warm_folder(runs: Path) -> Path:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from clusterctl.observe.lines import NO_FILE, newest_first
-from clusterctl.runs.files import parse_record
+from clusterctl.observe.measurements import measurements_in
+from clusterctl.runs.files import open_regular
 from clusterctl.runs.vocabulary import score_of
 
 if TYPE_CHECKING:
@@ -86,10 +86,10 @@ def _classes(numbers: Mapping[str, Number]) -> int | None:
 def _newest_losses(lines: list[bytes], numbers: Mapping[str, Number]) -> list[float]:
     """The last losses of the present fold, the newest first."""
     fold, found = numbers.get("fold"), list[float]()
-    for record in newest_first(lines):
-        if record.get("fold", fold) != fold or len(found) == _NEWEST:
+    for measured in measurements_in(reversed(lines)):
+        if measured.values.get("fold", fold) != fold or len(found) == _NEWEST:
             break
-        found += _loss(record)
+        found += _loss(measured.values)
     return found
 
 
@@ -124,28 +124,23 @@ def _broken_since(files: Sequence[Path]) -> int | None:
     return since if type(since) is int else None
 
 
-def _loss(record: Mapping[str, Any]) -> list[float]:
-    loss = record.get("loss")
-    return [float(loss)] if type(loss) is float or (type(loss) is int and loss.bit_length() < 1024) else []
+def _loss(values: Mapping[str, Number]) -> list[float]:
+    return [float(values["loss"])] if "loss" in values else []
 
 
-def _records(path: Path, offset: int, size: int) -> list[dict[str, Any]]:
-    lines = _block(path, offset, size)[offset > 0 :]
-    return [record for line in lines if (record := parse_record(line)) is not None]
-
-
-def _block(path: Path, offset: int, size: int) -> list[bytes]:
-    """The whole lines of a block; the first may be cut where it does not begin at 0."""
+def _records(path: Path, offset: int, size: int) -> list[dict[str, Number]]:
+    """The values in the whole lines of a block; the first may be cut where it does not begin at 0."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(offset)
-            return file.read(size).split(b"\n")[:-1]
-    except NO_FILE:
+            lines = file.read(size).split(b"\n")[:-1]
+    except OSError:
         return []
+    return [measured.values for measured in measurements_in(lines[offset > 0 :])]
 
 
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except NO_FILE:
+    except OSError:
         return 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError, WaitTimedOut
-from clusterctl.observe.attempt import Evidence, read_evidence
+from clusterctl.observe.attempt import RunEvidence, read_evidence
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import judge, settled
 from clusterctl.observe.status import answered
@@ -73,12 +73,12 @@ class _Asking:
 
     cluster: Cluster
     sources: Sources
-    _last: Evidence | None = field(default=None, init=False)
+    _last: RunEvidence | None = field(default=None, init=False)
     _snapshot: Snapshot | None = field(default=None, init=False)
     _next_question: float = field(default=0.0, init=False)
     _pause: float = field(default=0.0, init=False)
 
-    def completed(self, evidence: Evidence) -> Evidence:
+    def completed(self, evidence: RunEvidence) -> RunEvidence:
         """`evidence`, with Slurm's answer if there is a fresh one."""
         now = self.sources.clock()
         if self._last is not None and evidence != self._last:

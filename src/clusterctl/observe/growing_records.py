@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from typing import IO, TYPE_CHECKING, Any
 
-from clusterctl.observe.lines import NO_FILE
-from clusterctl.runs.files import parse_record
+from clusterctl.runs.files import open_regular, parse_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +30,8 @@ class GrowingRecords:
     def read(self) -> Iterator[dict[str, Any]]:
         """The records added since the last call; nothing where there is no file. Torn and foreign lines are dropped."""
         try:
-            file = self.path.open("rb")
-        except NO_FILE:
+            file = open_regular(self.path)
+        except OSError:
             return
         with file:
             end, number = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino

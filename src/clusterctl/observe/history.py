@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.observe.attempt import numbers_of
 from clusterctl.observe.curve import Curve
 from clusterctl.observe.growing_records import MOST_BYTES, GrowingRecords
+from clusterctl.observe.measurements import parse_measurement
 from clusterctl.observe.telemetry import parse_sample, telemetry_files
 from clusterctl.observe.timeline import AttemptTimeline
 from clusterctl.runs.stages import Stage
@@ -24,7 +24,7 @@ from clusterctl.runs.vocabulary import STEP_PARTS, Role, metric_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from clusterctl.observe.attempt import AttemptEvidence, Number
+    from clusterctl.observe.attempt import AttemptEvidence
     from clusterctl.observe.telemetry import RankSample, Sample
     from clusterctl.runs.layout import RunDir
 
@@ -80,7 +80,7 @@ class History:
         self.step_seconds = Curve(200)  # of a step over the time, the band over the ranks
         self.sampled = False  # whether a file was too large to be read whole
         self._most_bytes = most_bytes
-        self._recent: deque[dict[str, Number]] = deque(maxlen=_RECENT_STEPS)
+        self._recent: deque[dict[str, float]] = deque(maxlen=_RECENT_STEPS)
         self._files: dict[str, GrowingRecords] = {}
         self._metrics_of = -1  # the attempt whose metrics were read last
         self._telemetry_of = -1
@@ -128,9 +128,10 @@ class History:
         self.sampled |= file.sampled
 
     def _take_metrics(self, attempt: int, record: dict[str, Any]) -> None:
-        values = numbers_of(record)
-        step = float(values.get("step", self._step + 1 if "loss" in values else self._step))
-        time = numbers_of({"time_": record.get("time")}).get("time_")
+        measured = parse_measurement(record)
+        time, values, step = measured.time, measured.values, measured.step
+        if step is None:
+            step = self._step + 1 if "loss" in values else self._step
         if attempt != self._metrics_of:
             self._begin(attempt, step)
         if time is not None and self._step_time is not None and step > self._step and time > self._step_time:
@@ -141,7 +142,7 @@ class History:
             if metric_of(name).role is not Role.COUNT:
                 self._curve(name).add(step, value)
         if "seconds" in values:
-            self._recent.append({name: values[name] for name in ("seconds", *STEP_PARTS) if name in values})
+            self._recent.append({name: float(values[name]) for name in ("seconds", *STEP_PARTS) if name in values})
 
     def _begin(self, attempt: int, step: float) -> None:
         """Another attempt goes on from its checkpoint: what the one before did after that is undone."""

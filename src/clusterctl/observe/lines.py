@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.runs.files import parse_record
+from clusterctl.runs.files import NotAFile, open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# Of a file that is not there (yet), or a folder in its place.
-NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+# Of a file that is not there (yet), or a folder or a named pipe in its place.
+NO_FILE = (FileNotFoundError, NotADirectoryError, NotAFile)
 _BLOCK_BYTES = 65536
 _FIRST_BLOCK_BYTES = 4096
 _MOST_EXTENTS = 10_000
@@ -58,7 +58,7 @@ class Growing:
 
     def _next_block(self, block_bytes: int) -> bytes:
         try:
-            with self.path.open("rb", buffering=0) as file:
+            with open_regular(self.path, buffering=0) as file:
                 self._offset = _next_data(file.fileno(), self._offset)
                 file.seek(self._offset)
                 block = file.read(block_bytes)
@@ -71,7 +71,7 @@ class Growing:
 def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -> int:
     """Where the last `count` lines of `path` begin, found from its end; 0 where it has fewer, or does not exist."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             wanted = count + 1  # the newline that ends the line before
             if size and file.seek(size - 1) is not None and file.read(1) != b"\n":
@@ -121,23 +121,25 @@ def _next_data(descriptor: int, offset: int) -> int:
         return max(offset, os.fstat(descriptor).st_size)
 
 
-def last_lines(path: Path, most_bytes: int = _BLOCK_BYTES) -> list[bytes]:
+class Tail(NamedTuple):
+    """The last lines of a file, and what kept it from being read; nothing of either where there is no file."""
+
+    lines: list[bytes]
+    problem: str = ""
+
+
+def tail(path: Path, most_bytes: int = _BLOCK_BYTES) -> Tail:
     """The last whole lines, as many as `most_bytes` hold; the first may be cut, and what has no newline is left out."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
-            return file.read().split(b"\n")[:-1]
-    except NO_FILE:
-        return []
+            return Tail(file.read().split(b"\n")[:-1])
+    except (FileNotFoundError, NotADirectoryError):
+        return Tail([])
+    except OSError as error:
+        return Tail([], error.strerror or str(error))
 
 
-def last_records(path: Path, most_bytes: int = _BLOCK_BYTES) -> list[dict[str, Any]]:
-    """The last records of a file of JSON lines, as many as `most_bytes` hold; torn and foreign lines are dropped."""
-    return [record for line in last_lines(path, most_bytes) if (record := parse_record(line)) is not None]
-
-
-def newest_first(lines: list[bytes]) -> Iterator[dict[str, Any]]:
-    """The records of JSON lines from the last one back, each parsed when it is asked for."""
-    for line in reversed(lines):
-        if (record := parse_record(line)) is not None:
-            yield record
+def last_lines(path: Path, most_bytes: int = _BLOCK_BYTES) -> list[bytes]:
+    """The lines of `tail`, for those who take a file that cannot be read for one that says nothing."""
+    return tail(path, most_bytes).lines

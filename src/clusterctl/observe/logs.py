@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import NotFoundError
-from clusterctl.observe.lines import NO_FILE, Growing, last_lines_offset
+from clusterctl.observe.attempt import read_host
+from clusterctl.observe.lines import Growing, last_lines_offset
+from clusterctl.observe.rank_events import beginning
 from clusterctl.observe.times import time_of, without_stamp
-from clusterctl.runs.files import parse_record, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +59,9 @@ class Line(NamedTuple):
     def text(self) -> bytes:
         """The content, without the time that the task gave it."""
         return without_stamp(self.content)
+
+    def __str__(self) -> str:
+        return self.text.decode(errors="replace")
 
 
 def sources(run: RunDir, selection: Selection) -> list[Source]:
@@ -171,22 +175,13 @@ def _node_names(run: RunDir) -> list[str]:
 
 
 def _node_of(attempt: Attempt, rank: int) -> str:
-    try:
-        with attempt.events(rank).open("rb") as file:
-            began = parse_record(file.readline()) or {}
-    except NO_FILE:
-        return ""
-    node = began.get("node") or began.get("host")
-    return node if isinstance(node, str) else ""
+    began = beginning(attempt.events(rank))
+    return began.node if began else ""
 
 
 def _start_of(attempt: Attempt) -> float:
     """When the attempt began: the time of lines before the first that has one."""
-    try:
-        start = (read_json(attempt.host_json) or {}).get("start")
-    except (OSError, ValueError, AttributeError):
-        return 0.0
-    return float(start) if isinstance(start, int | float) else 0.0
+    return read_host(attempt).start or 0.0
 
 
 def _numbers(numbers: list[int]) -> str:

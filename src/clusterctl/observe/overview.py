@@ -12,7 +12,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.observe.attempt import read_evidence
 from clusterctl.observe.collapse import collapsed
 from clusterctl.observe.history import History
 from clusterctl.observe.logs import Logs, Selection
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from clusterctl.errors import ConfigError, SlurmError
     from clusterctl.observe.logs import Line
-    from clusterctl.observe.run_record import Record
+    from clusterctl.observe.run_record import RunRecord
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.slurm import Snapshot
@@ -131,7 +130,7 @@ class _Noted:
 class _Closely:
     """One run, looked at closely: its history and its logs, read as they grow."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: RunRecord) -> None:
         self.run = record.run
         self._history = History(self.run)
         many = record.job.resources.nodes * record.tasks_per_node > _MOST_LOGS
@@ -139,7 +138,7 @@ class _Closely:
         self._lines: deque[Line] = deque(maxlen=_LINES)
 
     def look(self, status: Status) -> Selected:
-        self._history.update(read_evidence(status.record).attempts)
+        self._history.update(status.attempts)
         self._lines.extend(collapsed(self._logs.read(ended=status.stage.ended and status.sure)))
         return Selected(status, self._history, tuple(self._lines), tuple(happenings(status, self._history)))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.observe.lines import newest_first
+from clusterctl.observe.measurements import measurements_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Pace:
 
 def pace_of(lines: list[bytes]) -> Pace | None:
     """The pace by lines of metrics.jsonl; None before the second step."""
-    last = _first_step(newest_first(lines))
-    first = _first_step(newest_first(lines[::-1]))
+    last = _first_step(reversed(lines))
+    first = _first_step(lines)
     if last is None or first is None or last[0] <= first[0] or last[1] <= first[1]:
         return None
     return Pace((last[0] - first[0]) / (last[1] - first[1]), last[1])
@@ -44,10 +44,7 @@ def seconds_left(metrics: Mapping[str, float], pace: Pace | None, now: float) ->
     return max(0.0, (metrics["steps"] - metrics["step"]) / pace.steps_per_second - since)
 
 
-def _first_step(records: object) -> tuple[float, float] | None:
-    """Step and time of the first of `records` that is one of a step."""
-    for record in records:  # type: ignore[attr-defined]
-        step, time = record.get("step"), record.get("time")
-        if type(step) in (int, float) and type(time) in (int, float):
-            return float(step), float(time)
-    return None
+def _first_step(lines: Iterable[bytes]) -> tuple[float, float] | None:
+    """Step and time of the first of `lines` that is one of a step."""
+    found = ((measured.step, measured.time) for measured in measurements_in(lines))
+    return next(((step, time) for step, time in found if step is not None and time is not None), None)

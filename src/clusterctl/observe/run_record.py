@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import functools
 import json
-import math
+import re
+import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from clusterctl import __version__
 from clusterctl.errors import ConfigError
-from clusterctl.runs.files import read_json
+from clusterctl.runs.fields import read_fields
+from clusterctl.runs.layout import RUN_FORMAT
 from clusterctl.spec import Cluster, Job, from_record
 
 if TYPE_CHECKING:
+    from clusterctl.runs.fields import Fields
     from clusterctl.runs.layout import RunDir
 
-T = TypeVar("T", Job, Cluster)
+T = TypeVar("T", float, str)
+Spec = TypeVar("Spec", Job, Cluster)
+_VERSION = re.compile(r"[0-9A-Za-z.+]{1,40}")
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """A run as it was submitted."""
 
     run: RunDir
     created: float
     job: Job
     cluster: Cluster
+    argv: tuple[str, ...] = ()  # the command line of its submission
     allocation: str | None = None  # the Slurm job that a warm run is a step of
     resumed: float | None = None  # when it was last submitted anew
     past_attempts: int = 0  # those before that
@@ -46,44 +53,56 @@ class Record:
         return self.job.resources.tasks_per_node or 1
 
 
-def read_record(run: RunDir) -> Record:
-    """The record of `run`; raises ConfigError where run.json is missing, torn, or of another version."""
+def read_record(run: RunDir) -> RunRecord:
+    """The record of `run`; raises ConfigError where run.json is missing, damaged, or in another version's format."""
+    fields = read_fields(run.run_json)
+    if fields.absent or fields.problem:
+        raise _unreadable(run, fields.problem or "missing")
+    if (version := fields.whole("schema_version")) != RUN_FORMAT:
+        raise _of_another_version(run, fields, version)
     try:
-        content = read_json(run.run_json)
-        if content is None:
-            raise ConfigError("missing")
-        return _parse(run, content)
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, ConfigError) as error:
-        what = error.message if isinstance(error, ConfigError) else _shown(error)
-        raise ConfigError(f"cannot read {run.run_json}: {what}", "was it written by another version?") from error
+        return _parse(run, fields)
+    except (ValueError, RecursionError, ConfigError) as error:
+        raise _unreadable(run, error.message if isinstance(error, ConfigError) else str(error)) from error
 
 
-def _parse(run: RunDir, content: dict[str, Any]) -> Record:
-    job, cluster = _read(Job, json.dumps(content["job"])), _read(Cluster, json.dumps(content["cluster"]))
-    created = float(content["created"])
-    if not math.isfinite(created):
-        raise ValueError(f"created: {created}")
-    allocation = content.get("allocation")
-    if allocation is not None and not (isinstance(allocation, str) and allocation.isascii() and allocation.isdigit()):
-        raise ValueError(f"allocation: {allocation}")
-    resumes = content.get("resumes") or []
-    if not resumes:
-        return Record(run, created, job, cluster, allocation)
-    return Record(
-        *(run, created, job, cluster, allocation),
-        resumed=float(resumes[-1]["time"]),
-        past_attempts=int(resumes[-1]["attempts"]),
-        past_jobs=frozenset(str(one["job_id"]) for one in resumes if one["job_id"]),
+def _parse(run: RunDir, fields: Fields) -> RunRecord:
+    job, cluster = (_read(cls, json.dumps(fields.content.get(cls.__name__.lower()))) for cls in (Job, Cluster))
+    resumes = fields.tables("resumes")
+    return RunRecord(
+        run,
+        _given("created", fields.moment("created")),
+        job,
+        cluster,
+        allocation=_given("allocation", fields.digits("allocation")) if fields.content.get("allocation") else None,
+        argv=fields.texts("argv"),
+        resumed=_given("resumes: time", resumes[-1].moment("time")) if resumes else None,
+        past_attempts=resumes[-1].whole("attempts") or 0 if resumes else 0,
+        past_jobs=frozenset(job_id for one in resumes if (job_id := one.digits("job_id"))),
     )
 
 
+def _given(name: str, value: T | None) -> T:
+    """`value`, which must be there; raises ValueError."""
+    if value is None or value == "":
+        raise ValueError(f"{name}: missing, or of the wrong type")
+    return value
+
+
+def _unreadable(run: RunDir, what: str) -> ConfigError:
+    return ConfigError(f"cannot read {run.run_json}: {what}", f"see what the run left: ls {shlex.quote(str(run.path))}")
+
+
+def _of_another_version(run: RunDir, fields: Fields, found: int | None) -> ConfigError:
+    writer = fields.table("versions").text("clusterctl")
+    by = f" by clusterctl {writer}" if _VERSION.fullmatch(writer) else ""
+    written = f"written{by} in format {'without a version' if found is None else found}"
+    reads = f"clusterctl {__version__} reads format {RUN_FORMAT}"
+    hint = f"use clusterctl {writer} for this run" if by else "use the clusterctl that submitted this run"
+    return ConfigError(f"cannot read {run.run_json}: {written}; {reads}", hint)
+
+
 @functools.lru_cache(maxsize=1000)
-def _read(cls: type[T], text: str) -> T:
+def _read(cls: type[Spec], text: str) -> Spec:
     """Many runs are of the same job on the same cluster: each is checked once."""
     return from_record(cls, json.loads(text))
-
-
-def _shown(error: Exception) -> str:
-    if isinstance(error, KeyError):
-        return f"no {error}"
-    return "not JSON" if isinstance(error, json.JSONDecodeError) else str(error)

@@ -15,8 +15,9 @@ from clusterctl.runs.stages import Stage
 from clusterctl.slurm.queue import JobState
 
 if TYPE_CHECKING:
-    from clusterctl.observe.attempt import AttemptEvidence, Evidence, Number
-    from clusterctl.observe.run_record import Record
+    from clusterctl.observe.attempt import AttemptEvidence, RunEvidence
+    from clusterctl.observe.run_record import RunRecord
+    from clusterctl.runs.vocabulary import Number
     from clusterctl.slurm import QueuedJob
 
 SUBMIT_SECONDS = 120  # for so long a run without a job may still be on its way to Slurm
@@ -45,16 +46,20 @@ _STAGE_OF_ENDED_ALLOCATION = {
 class Status:
     """A run as it is known now. Times are seconds since the epoch."""
 
-    record: Record
+    record: RunRecord
     stage: Stage
     sure: bool  # False: Slurm would have to say, and has not
     job_id: str | None
-    attempt: AttemptEvidence | None  # the last one
-    attempts: int
+    attempts: tuple[AttemptEvidence, ...]
     cancelling: bool  # asked to be cancelled, and not yet gone
     reason: str  # why Slurm lets it wait
     started: float | None  # the first attempt
     ended: float | None
+
+    @property
+    def attempt(self) -> AttemptEvidence | None:
+        """The last one."""
+        return self.attempts[-1] if self.attempts else None
 
     @property
     def metrics(self) -> dict[str, Number]:
@@ -65,12 +70,12 @@ class Status:
         return self.attempt.exit_code if self.attempt and self.stage.ended else None
 
 
-def settled(evidence: Evidence) -> bool:
+def settled(evidence: RunEvidence) -> bool:
     """Whether the files alone say how the run ended, so that Slurm need not be asked."""
     return _settled_stage(evidence) is not None
 
 
-def judge(evidence: Evidence, now: float) -> Status:
+def judge(evidence: RunEvidence, now: float) -> Status:
     """The status of a run at `now`."""
     by_files = _settled_stage(evidence)
     job = evidence.answer.job if evidence.answer else None
@@ -82,8 +87,7 @@ def judge(evidence: Evidence, now: float) -> Status:
         stage=stage,
         sure=by_files is not None or (evidence.answer is not None and not evidence.answer.stale),
         job_id=evidence.job_id or (job.job_id if job else None),
-        attempt=evidence.attempts[-1] if evidence.attempts else None,
-        attempts=len(evidence.attempts),
+        attempts=evidence.attempts,
         cancelling=evidence.cancelled_at is not None and not stage.ended,
         reason=job.reason if job and stage is Stage.QUEUED else "",
         started=evidence.attempts[0].start if evidence.attempts else None,
@@ -91,7 +95,7 @@ def judge(evidence: Evidence, now: float) -> Status:
     )
 
 
-def _settled_stage(evidence: Evidence) -> Stage | None:
+def _settled_stage(evidence: RunEvidence) -> Stage | None:
     if evidence.finished_at is not None:
         return Stage.FINISHED
     last = evidence.last
@@ -108,7 +112,7 @@ def _settled_stage(evidence: Evidence) -> Stage | None:
     return Stage.FAILED if last.exit_code else Stage.FINISHED
 
 
-def _stage_by_slurm(evidence: Evidence, now: float) -> Stage:
+def _stage_by_slurm(evidence: RunEvidence, now: float) -> Stage:
     """The stage of a run whose end is not settled by files, now that Slurm has answered."""
     job = evidence.answer.job if evidence.answer else None
     last = evidence.last
@@ -134,12 +138,12 @@ def _stage_by_slurm(evidence: Evidence, now: float) -> Stage:
     return Stage.STARTING if last is None or _started_again(evidence, last) else _stage_by_files(evidence)
 
 
-def _stage_of_ended(evidence: Evidence, state: JobState) -> Stage:
+def _stage_of_ended(evidence: RunEvidence, state: JobState) -> Stage:
     known = _STAGE_OF_ENDED_ALLOCATION if evidence.record.allocation else _STAGE_OF_ENDED_JOB
     return known.get(state, Stage.FAILED)
 
 
-def _stage_by_files(evidence: Evidence) -> Stage:
+def _stage_by_files(evidence: RunEvidence) -> Stage:
     """The stage of a run that goes on, or may: as far as it said itself."""
     last = evidence.last
     if last is None:
@@ -147,7 +151,7 @@ def _stage_by_files(evidence: Evidence) -> Stage:
     return Stage.QUEUED if last.requeued else last.stage or Stage.STARTING
 
 
-def _started_again(evidence: Evidence, last: AttemptEvidence) -> bool:
+def _started_again(evidence: RunEvidence, last: AttemptEvidence) -> bool:
     """Whether Slurm has restarted the job since the last attempt was claimed."""
     job = evidence.answer.job if evidence.answer else None
     return job is not None and not job.state.ended and job.restart_count > last.restart_count
@@ -158,7 +162,7 @@ def _started_since(job: QueuedJob, last: AttemptEvidence | None) -> bool:
     return last is not None and last.exit_code is None and last.restart_count == job.restart_count
 
 
-def _reached_limit(evidence: Evidence, last: AttemptEvidence) -> bool:
+def _reached_limit(evidence: RunEvidence, last: AttemptEvidence) -> bool:
     job = evidence.answer.job if evidence.answer else None
     if job and job.state is JobState.TIMEOUT:
         return True

@@ -25,10 +25,11 @@ from clusterctl.slurm import Slurm
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from clusterctl.observe.attempt import Evidence, Number
+    from clusterctl.observe.attempt import RunEvidence
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.stages import Stage
+    from clusterctl.runs.vocabulary import Number
     from clusterctl.slurm import JobState, Snapshot
     from clusterctl.spec import Cluster
 
@@ -46,7 +47,7 @@ class Report:
     problems: tuple[ConfigError | SlurmError, ...]
 
 
-Ended = dict["RunDir", "Evidence"]
+Ended = dict["RunDir", "RunEvidence"]
 """What is known of runs that have ended, for who looks again and again: their files are read once."""
 
 
@@ -58,7 +59,7 @@ def report(
 ) -> Report:
     """The status of `runs`, in their order. Neither a damaged run nor a silent Slurm hides the others."""
     problems: list[ConfigError | SlurmError] = []
-    found: list[Evidence] = []
+    found: list[RunEvidence] = []
     for run in runs:
         try:
             evidence = ended.get(run) if ended is not None else None
@@ -92,7 +93,7 @@ def _stale(problem: SlurmError, age: float) -> SlurmError:
     return SlurmError(f"{problem.message}; what Slurm knew is as of {age:.0f} s ago", problem.hint)
 
 
-def answered(evidence: Evidence, snapshot: Snapshot) -> Evidence:
+def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
     """`evidence` with Slurm's answer. A job found by its folder is noted in the run: its submitter died, or is slow."""
     run = evidence.record.run
     job = (
@@ -110,8 +111,8 @@ def answered(evidence: Evidence, snapshot: Snapshot) -> Evidence:
 
 
 def settled_by_accounting(
-    found: list[Evidence], slurm_of: Callable[[Cluster], Slurm], clock: Callable[[], float]
-) -> list[Evidence]:
+    found: list[RunEvidence], slurm_of: Callable[[Cluster], Slurm], clock: Callable[[], float]
+) -> list[RunEvidence]:
     """`found`, with how those jobs ended that squeue has forgotten and whose runs did not write it: lost, preempted."""
     open_ends: dict[tuple[str, str | None], dict[RunDir, str]] = {}
     for evidence in found:
@@ -132,7 +133,7 @@ def settled_by_accounting(
     ]
 
 
-def _forgotten(evidence: Evidence) -> str | None:
+def _forgotten(evidence: RunEvidence) -> str | None:
     """The job of a run whose end nothing tells: not its files, nor squeue, nor who cancelled it."""
     answer = evidence.answer
     if answer is None or answer.job or answer.early or answer.stale or evidence.cancelled_at is not None:
@@ -192,7 +193,7 @@ def run_record(status: Status, now: float) -> dict[str, Any]:
         "sure": status.sure,
         "job_id": status.job_id,
         "attempt": attempt.number if attempt else None,
-        "attempts": status.attempts,
+        "attempts": len(status.attempts),
         "cancelling": status.cancelling,
         "reason": status.reason,
         **{metric.name: metrics.get(metric.name) for metric in listed if metric.role is not Role.RATE},

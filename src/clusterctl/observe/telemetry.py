@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.observe.lines import NO_FILE, last_lines, newest_first
+from clusterctl.observe.lines import last_lines
+from clusterctl.runs.fields import Fields
+from clusterctl.runs.files import parse_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,18 +63,17 @@ class Sample:
 
 def parse_sample(record: Mapping[str, Any]) -> Sample | None:
     """The sample in one line of a telemetry file, as far as it has the right types; None without a time."""
-    numbers = {key: value for key, value in record.items() if key in _NUMBERS and type(value) in (int, float)}
-    if "time" not in numbers:
+    fields = Fields(record)
+    time = fields.moment("time")
+    if time is None:
         return None
-    gpus, ranks = record.get("gpus"), record.get("ranks")
+    ranks = fields.table("ranks")
+    numbers = {name: number for name in _NUMBERS if (number := fields.number(name)) is not None}
     return Sample(
+        time,
         **numbers,
-        gpus=tuple(_typed(Gpu, gpu) for gpu in gpus if isinstance(gpu, dict)) if isinstance(gpus, list) else (),
-        ranks={
-            int(rank): _typed(RankSample, beat)
-            for rank, beat in (ranks.items() if isinstance(ranks, dict) else ())
-            if rank.isascii() and rank.isdigit() and isinstance(beat, dict)
-        },
+        gpus=tuple(_typed(Gpu, gpu) for gpu in fields.tables("gpus")),
+        ranks={int(rank): _typed(RankSample, ranks.table(rank)) for rank in ranks.content if _RANK.fullmatch(rank)},
     )
 
 
@@ -79,7 +81,8 @@ def latest_samples(attempt: Attempt) -> dict[str, Sample]:
     """Node -> its last sample."""
     found = {}
     for node, path in telemetry_files(attempt).items():
-        record = next(newest_first(last_lines(path, _LAST_BYTES)), None)
+        records = map(parse_record, reversed(last_lines(path, _LAST_BYTES)))
+        record = next((record for record in records if record is not None), None)
         if record is not None and (sample := parse_sample(record)) is not None:
             found[node] = sample
     return found
@@ -95,17 +98,19 @@ def telemetry_files(attempt: Attempt) -> dict[str, Path]:
     """Node -> its file, in the order of names."""
     try:
         return {path.stem: path for path in sorted(attempt.telemetry("x").parent.glob("[!.]*.jsonl"))}
-    except NO_FILE:
+    except OSError:
         return {}
 
 
-_NUMBERS = {entry.name for entry in fields(Sample)} - {"gpus", "ranks"}
-_TYPES: dict[type, dict[str, tuple[type, ...]]] = {
-    cls: {entry.name: (str,) if entry.default == "" else (int, float) for entry in fields(cls)}
-    for cls in (Gpu, RankSample)
-}
+_RANK = re.compile("[0-9]{1,9}")
+_NUMBERS = {entry.name for entry in fields(Sample)} - {"time", "gpus", "ranks"}
+_TEXTS = {"name", "phase"}
+_NAMES: dict[type, list[str]] = {cls: [entry.name for entry in fields(cls)] for cls in (Gpu, RankSample)}
 
 
-def _typed(cls: Any, record: dict[str, Any]) -> Any:
-    types = _TYPES[cls]
-    return cls(**{key: value for key, value in record.items() if type(value) in types.get(key, ())})
+def _typed(cls: Any, record: Fields) -> Any:
+    """`cls` with the fields that have the right types; the others keep their defaults."""
+    values: dict[str, Any] = {
+        name: record.text(name) if name in _TEXTS else record.number(name) for name in _NAMES[cls]
+    }
+    return cls(**{name: value for name, value in values.items() if value is not None})

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.observe.attempt import numbers_of
 from clusterctl.observe.growing_records import GrowingRecords
+from clusterctl.observe.rank_events import Began, Entered, Exited, Raised, parse_event
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
     from clusterctl.observe.attempt import AttemptEvidence
+    from clusterctl.observe.rank_events import Event
     from clusterctl.runs.layout import Attempt
 
 _MOST_SPANS = 300
 _MOST_HAPPENINGS = 300
 _RANKS_A_LOOK = 64
-_STAGES = frozenset(Stage)
 _REPEATED = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
 
 
@@ -68,9 +68,11 @@ class AttemptTimeline:
         new = paths.keys() - self._files.keys()
         for rank in sorted({0, *new, *self._in_turn(list(paths))} & paths.keys()):
             file = self._files.setdefault(rank, GrowingRecords(paths[rank]))
-            for event in file.read():
-                with self.lock:
-                    self._take(rank, event)
+            for record in file.read():
+                event = parse_event(record)
+                if event is not None and event.time is not None:
+                    with self.lock:
+                        self._take(rank, event, event.time)
 
     def finish(self) -> None:
         """Read what all ranks have told: for when the attempt is over."""
@@ -105,27 +107,22 @@ class AttemptTimeline:
     def _end(self, now: float) -> float:
         return self.host.end if self.host and self.host.end is not None else now
 
-    def _take(self, rank: int, event: dict[str, Any]) -> None:
-        time = numbers_of({"value": event.get("time")}).get("value")
-        kind = event.get("event")
-        if time is None:
-            return
+    def _take(self, rank: int, event: Event, time: float) -> None:
         self.first_event = time if self.first_event is None else min(time, self.first_event)
         self.last_event = time if self.last_event is None else max(time, self.last_event)
-        if kind == "began" and isinstance(event.get("host"), str):
-            self.nodes[rank] = event["host"]
-        elif kind == "stage" and rank == 0 and event.get("stage") in _STAGES:
-            self._enter(Stage(event["stage"]), time)
-        elif kind == "exception":
-            what = f"{event.get('type', 'error')}: {str(event.get('message', ''))[:300]}"
-            self._tell(time, rank, what, bad=True)
-        elif kind == "exit":
-            code = event.get("code")
-            if (code or rank == 0) and rank not in self._left:  # one that is terminated says so twice
-                self._left.add(rank)
-                self._tell(time, rank, f"exit code {code}", bad=bool(code))
-            if rank == 0:
-                self._close(time)
+        match event:
+            case Began(host=host):
+                self.nodes[rank] = host
+            case Entered(stage=stage) if rank == 0:
+                self._enter(stage, time)
+            case Raised(type=type_, message=message):
+                self._tell(time, rank, f"{type_ or 'error'}: {message[:300]}", bad=True)
+            case Exited(code=code):
+                if (code or rank == 0) and rank not in self._left:  # one that is terminated says so twice
+                    self._left.add(rank)
+                    self._tell(time, rank, f"exit code {code}", bad=bool(code))
+                if rank == 0:
+                    self._close(time)
 
     def _enter(self, stage: Stage, time: float) -> None:
         self._close(time)

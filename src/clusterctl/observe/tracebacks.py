@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.observe.logs import sources
-from clusterctl.runs.files import read_lines
+from clusterctl.observe.rank_events import Raised, read_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -53,11 +53,10 @@ def failures(run: RunDir, selection: Selection, lines: Iterable[Line]) -> list[F
 def _recorded(run: RunDir, selection: Selection) -> Iterator[Failure]:
     chosen = {(source.attempt, source.rank) for source in sources(run, selection)}
     for attempt, rank in sorted((attempt, rank) for attempt, rank in chosen if rank is not None):
-        for event in read_lines(run.attempt(attempt).events(rank)):
-            if event.get("event") == "exception":
-                text, time = event.get("traceback"), event.get("time")
-                moment = float(time) if isinstance(time, int | float) else 0.0
-                yield Failure(str(text or event.get("message", "")).rstrip(), moment, attempt, [rank])
+        for event in read_events(run.attempt(attempt).events(rank)):
+            if isinstance(event, Raised):
+                text = (event.traceback or event.message).rstrip()
+                yield Failure(text, event.time or 0.0, attempt, [rank])
 
 
 def _printed(lines: Iterable[Line]) -> Iterator[Failure]:

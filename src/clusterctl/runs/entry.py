@@ -13,9 +13,10 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGTERM
 from typing import TYPE_CHECKING
 
-from clusterctl.errors import ClusterctlError, TaskError
+from clusterctl.errors import Cause, ClusterctlError, TaskError
 from clusterctl.runs import fence
 from clusterctl.runs.checkpoints import newer_attempt
 from clusterctl.runs.context import Context
@@ -24,7 +25,7 @@ from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
-from clusterctl.runs.signals import EXIT_TERMINATED, StopRequest
+from clusterctl.runs.signals import EXIT_TERMINATED, KilledBy, StopRequest
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.stamp import stamped_output
 from clusterctl.runs.watchdog import watched
@@ -68,7 +69,7 @@ class Entry:
         place = Place.from_environment()
         events = Events(attempt, place.rank)
         stop = StopRequest()
-        stop.install(on_terminate=lambda: events.exit(EXIT_TERMINATED))
+        stop.install(on_terminate=lambda: events.exit(EXIT_TERMINATED, SIGTERM))
         events.began(place.local_rank, place.node_rank)
         if attempt is not None:
             fence.watch(attempt, lambda newer: _step_down(newer, events, stop))
@@ -77,7 +78,8 @@ class Entry:
         try:
             record = read_json(RunDir(Path(self.run_dir)).run_json)
             if record is None:
-                raise TaskError(f"no run.json in {self.run_dir}", "the runs folder must be shared by all nodes")
+                hint = "the runs folder must be shared by all nodes"
+                raise TaskError(f"no run.json in {self.run_dir}", hint, cause=Cause.LAUNCH)
             job = from_record(Job, record["job"])
             if attempt is not None:
                 pulse = watched(attempt, place, events, job.watchdog)
@@ -89,7 +91,7 @@ class Entry:
             print(error.text, file=sys.stderr)
             raise SystemExit(error.exit_code) from None
         except SystemExit as leaving:
-            events.exit(_exit_code(leaving))
+            events.exit(_exit_code(leaving), leaving.number if isinstance(leaving, KilledBy) else None)
             raise
         except BaseException as error:
             events.exception(error)

@@ -8,8 +8,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_LEFT = 1 << 20
+_MOST_BYTES = 1 << 24  # of a file that is read whole; ours have a few kilobytes
+
+
+class NotAFile(OSError):
+    """A folder, a named pipe or a device has the name of a file."""
 
 
 def make_private(folder: Path) -> Path:
@@ -27,8 +33,8 @@ def make_private(folder: Path) -> Path:
 
 
 def write_text(path: Path, text: str, mode: int = 0o600) -> None:
-    """Write aside, then rename: a reader sees the old file or the new one."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write aside, then rename: a reader sees the old file or the new one, whichever threads and processes write."""
+    aside = path.with_name(f".{path.name}.{threading.get_native_id()}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
@@ -39,10 +45,28 @@ def write_json(path: Path, record: Any) -> None:
     write_text(path, json.dumps(record, indent=1) + "\n")
 
 
+def open_regular(path: Path, buffering: int = -1) -> IO[bytes]:
+    """Open a regular file for reading; raises NotAFile for anything else, where a named pipe would block for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise NotAFile(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb", buffering)
+
+
+def read_whole(path: Path) -> bytes:
+    """The content of a small file; raises ValueError for a file that is no small one."""
+    with open_regular(path) as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"larger than {_MOST_BYTES >> 20} MiB")
+    return content
+
+
 def read_json(path: Path) -> Any:
     """The record in `path`, or None where there is none yet."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_whole(path))
     except FileNotFoundError:
         return None
 
@@ -78,7 +102,8 @@ class Lines:
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The records of a file of JSON lines; nothing where there is no file, no torn or foreign line."""
     try:
-        content = path.read_bytes()
+        with open_regular(path) as file:
+            content = file.read()
     except FileNotFoundError:
         return
     for line in content.split(b"\n")[:-1]:  # what follows the last newline is torn, or empty

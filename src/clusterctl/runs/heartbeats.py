@@ -16,9 +16,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.runs.fields import read_fields
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from clusterctl.runs.fields import Fields
 
 BEAT_SECONDS = 1.0
 _BYTES = 512
@@ -166,29 +170,33 @@ def write_beat(path: Path, beat: Beat) -> None:
 
 def read_beat(path: Path) -> Beat | None:
     """The beat in `path`; None where there is none (yet), or it is torn, or none of ours."""
+    record = read_fields(path)
     try:
-        record = json.loads(path.read_bytes())
-        return Beat(**{name: _checked(name, record[name]) for name in _NAMES if name in record})
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return Beat(**{name: _checked(record, name) for name in _NAMES if name in record.content})
+    except (TypeError, ValueError):  # missing, or not what it should be
         return None
 
 
 _NAMES = [field.name for field in fields(Beat)]
 _WHOLE = {"step", "pid"}
-_NULLABLE = {"step_time", "step_seconds", "slow_seconds", "busy_seconds", "waiting"}
+_TEXTS = {"phase", "host"}
+_SECONDS = {"step_seconds", "slow_seconds", "busy_seconds"}
+_NULLABLE = {"step_time", "waiting", *_SECONDS}
+
+
+def _checked(record: Fields, name: str) -> Any:
+    given = record.content[name]
+    value: float | str | None
+    if name in _TEXTS:
+        value = given if isinstance(given, str) else None
+    elif name in _WHOLE:
+        value = record.whole(name)
+    else:
+        value = record.number(name) if name in _SECONDS else record.moment(name)
+    if value is None and not (given is None and name in _NULLABLE):
+        raise ValueError(f"{name}: {given!r}")
+    return value
 
 
 def _short(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
-
-
-def _checked(name: str, value: Any) -> Any:
-    if name in ("phase", "host"):
-        good = isinstance(value, str)
-    elif name in _WHOLE:
-        good = type(value) is int
-    else:
-        good = type(value) in (int, float) or (value is None and name in _NULLABLE)
-    if not good:
-        raise ValueError(f"{name}: {value!r}")
-    return value

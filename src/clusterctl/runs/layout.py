@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+RUN_FORMAT = 1  # of the run directory, as run.json carries it: whoever changes what a reader must know raises it
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -27,6 +29,11 @@ class Attempt:
     @property
     def host_log(self) -> Path:
         return self.path / "host.log"
+
+    @property
+    def marks(self) -> Path:
+        """What the batch script decides from (`runs.marks`)."""
+        return self.path / "marks"
 
     @property
     def rendezvous(self) -> Path:
@@ -128,7 +135,7 @@ class RunDir:
 
     @property
     def requeue_json(self) -> Path:
-        """A task's request that the run be started again: by which attempt, why, and when."""
+        """The last request for a restart: by which attempt, why, and when."""
         return self.path / "requeue.json"
 
     @property

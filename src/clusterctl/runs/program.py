@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 STOP_FILE = "CLUSTERCTL_STOP_FILE"  # exists from the warning on; of each task's own, on its node
+RESTART_FILE = "CLUSTERCTL_RESTART_FILE"  # a program that creates it is started again
 CHECKPOINTS = "CLUSTERCTL_CHECKPOINTS"
 KEEP = "CLUSTERCTL_CHECKPOINTS_KEPT"
 

@@ -21,6 +21,14 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 _HANDLED = (WARNING_SIGNAL, signal.SIGTERM, signal.SIGCONT)
 
 
+class KilledBy(SystemExit):
+    """Leave as a shell does whose child was ended by signal `number`; the exit event names it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.number = number
+
+
 class StopRequest:
     """Whether this process was asked to stop: `warned` by the warning signal, `terminated` by TERM."""
 

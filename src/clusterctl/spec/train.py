@@ -99,7 +99,7 @@ class SyntheticTrain(NodeTrain):
     graph: Annotated[str, OneOf(("homophilous", "fake-dataset"))] = "homophilous"
     """Graph to generate: edges that prefer nodes of the same class, or PyG's FakeDataset, which a GCN cannot learn."""
     homophily: Share = 0.8
-    """With graph "homophilous": share of the edges placed within a class, the others ignoring classes; Cora's is 0.81."""
+    """With graph "homophilous": share of the edges placed within a class, the others ignore classes; Cora's is 0.81."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from clusterctl.errors import TaskError
+from clusterctl.errors import Cause, TaskError
 from clusterctl.runs.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def find(attempt: Attempt, timeout: float = TIMEOUT_SECONDS) -> tuple[str, int]:
             raise TaskError(
                 f"rank 0 published no address within {timeout:.0f} s: {attempt.rendezvous}",
                 f"clusterctl logs {attempt.path.parent.parent.name} --rank 0",
+                Cause.NETWORK,
             )
         time.sleep(pause)
         pause = min(1.0, pause * 1.2)
@@ -99,5 +100,6 @@ def _interface_address(interface: str) -> str:
             raise TaskError(
                 f"{socket.gethostname()} has no IPv4 address on interface {interface}: {error.strerror}",
                 f"set `interface` in the cluster file to one of: {names}",
+                Cause.NETWORK,
             ) from None
     return socket.inet_ntoa(answer[20:24])

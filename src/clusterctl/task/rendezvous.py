@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch.distributed import DistError, HashStore, TCPStore, rendezvous  # type: ignore[attr-defined]
 
-from clusterctl.errors import TaskError
+from clusterctl.errors import Cause, TaskError
 from clusterctl.task import meeting
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def _connect(place: Place, attempt: Attempt) -> Store:
         raise TaskError(
             f"{socket.gethostname()} cannot reach rank 0 at {host}:{port}: {str(error).splitlines()[0]}",
             "name the network that joins the nodes as `interface` in the cluster file",
+            Cause.NETWORK,
         ) from error
 
 

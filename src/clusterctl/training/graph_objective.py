@@ -9,7 +9,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.errors import TaskError
+from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.gin import Gin, PlainGin, first_sum
 from clusterctl.graph.hashing import Purpose, stream
 from clusterctl.training.objective import Accuracy
@@ -117,5 +117,5 @@ def features_of(graphs: Collection, kind: str) -> Tensor:
     if kind == "ones":
         return torch.ones(graphs.num_nodes, 1, device=graphs.indptr.device)
     if graphs.x.size(1) == 0:
-        raise TaskError("the data set gives its nodes no features", 'set train.features = "degree"')
+        raise TaskError("the data set gives its nodes no features", 'set train.features = "degree"', Cause.DATA)
     return graphs.x

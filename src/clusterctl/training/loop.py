@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import distributed as dist
 
-from clusterctl.errors import TaskError
+from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.sharded_table import ShardedTable, whole_weights
 from clusterctl.training.adam import Adam, TableAdam
 from clusterctl.training.checkpoint import Checkpoints
@@ -48,7 +48,7 @@ def fit(
     """
     plan = EpochPlan(objective.seeds, train.batch_size, train.seed, task.place.rank, task.place.world_size)
     if plan.steps == 0:
-        raise TaskError("the training split is empty")
+        raise TaskError("the training split is empty", cause=Cause.DATA)
     learner = Learner(objective, train, task)
     best = Best(learner.flat.values, train.patience, learner.tables)
     parts = learner.parts() | {"best": best}

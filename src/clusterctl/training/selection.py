@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from clusterctl.errors import TaskError
+from clusterctl.errors import Cause, TaskError
 from clusterctl.training.state import PartState, Sharded
 
 if TYPE_CHECKING:
@@ -45,7 +45,9 @@ class Best:
     def offer(self, score: Score) -> bool:
         """Note a score of the present values; whether `patience` scores in a row were no better."""
         if score.total == 0:
-            raise TaskError("the validation split is empty, and train.patience chooses by it", "set train.patience = 0")
+            raise TaskError(
+                "the validation split is empty, and train.patience chooses by it", "set train.patience = 0", Cause.DATA
+            )
         if score.share > self._share:
             self._share, self._waited = score.share, 0
             _copy(self._values, self._kept)

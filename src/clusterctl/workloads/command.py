@@ -20,11 +20,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.errors import TaskError
+from clusterctl.errors import ProgramEnded, TaskError
 from clusterctl.runs.layout import RunDir
-from clusterctl.runs.program import CHECKPOINTS, KEEP, STOP_FILE
+from clusterctl.runs.marks import restart_file
+from clusterctl.runs.program import CHECKPOINTS, KEEP, RESTART_FILE, STOP_FILE
 from clusterctl.runs.requests import EXIT_RESTART
-from clusterctl.runs.signals import WARNING_SIGNAL
+from clusterctl.runs.signals import WARNING_SIGNAL, KilledBy
 from clusterctl.runs.stages import Stage
 from clusterctl.task import meeting
 from clusterctl.task.node_telemetry import start_telemetry
@@ -61,8 +62,8 @@ def main(context: Context) -> None:
         code = _wait(child, stop, stop_file)
     if code != 0:
         if not stop.terminated and code != EXIT_RESTART:
-            events.exception(TaskError(f"{textwrap.shorten(' '.join(job.argv), 60)} {_ending(code)}"))
-        raise SystemExit(code if code > 0 else 128 - code)
+            events.exception(_ended(job.argv, code))
+        raise SystemExit(code) if code > 0 else KilledBy(-code)
 
 
 def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) -> int:
@@ -98,7 +99,12 @@ def _places(attempt: Attempt, job: Job, stop_file: Path) -> dict[str, str]:
     """Where a program that survives (`runs.program`) finds what it needs; a shell script can use them too."""
     run = RunDir(attempt.path.parents[1])
     run.checkpoints.mkdir(mode=0o700, exist_ok=True)
-    return {STOP_FILE: str(stop_file), CHECKPOINTS: str(run.checkpoints), KEEP: str(job.checkpoint.keep)}
+    return {
+        STOP_FILE: str(stop_file),
+        RESTART_FILE: str(restart_file(attempt)),
+        CHECKPOINTS: str(run.checkpoints),
+        KEEP: str(job.checkpoint.keep),
+    }
 
 
 def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -153,5 +159,8 @@ def takes(pid: int, number: signal.Signals) -> bool:
     return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
 
-def _ending(code: int) -> str:
-    return f"exited with {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+def _ended(argv: tuple[str, ...], code: int) -> ProgramEnded:
+    name = textwrap.shorten(" ".join(argv), 60)
+    if code > 0:
+        return ProgramEnded(f"{name} exited with {code}", code)
+    return ProgramEnded(f"{name} was killed by {signal.Signals(-code).name}", 128 - code, -code)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
-from clusterctl.errors import TaskError
+from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.storage import Graph, Recipe, compressed, shared
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ def raw_identity(root: str | None) -> dict[str, Any]:
     """What tells one data set from another: where its raw files lie, their sizes and times. Raises TaskError."""
     hint = f"data.root names a folder with {' and '.join(f'raw/{name}' for name in RAW_FILES)}"
     if root is None:
-        raise TaskError("this workload needs a data set, and data.root is not set", hint)
+        raise TaskError("this workload needs a data set, and data.root is not set", hint, Cause.DATA)
     identity: dict[str, Any] = {"root": str(Path(root).resolve())}
     for name in RAW_FILES:
         path = Path(identity["root"], "raw", name)
         try:
             status = path.stat()
         except OSError as error:
-            raise TaskError(f"no data: {path}: {error.strerror}", hint) from None
+            raise TaskError(f"no data: {path}: {error.strerror}", hint, Cause.DATA) from None
         identity[name] = [status.st_size, status.st_mtime_ns]
     return identity
 
@@ -53,10 +53,14 @@ def read_raw(root: Path, scratch: Path) -> Graph:
     try:
         data = RawReddit(str(root))[0]
     except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
-        raise TaskError(f"cannot read {root} as a Reddit data set: {error}", "are the raw files whole?") from error
+        raise TaskError(
+            f"cannot read {root} as a Reddit data set: {error}", "are the raw files whole?", Cause.DATA
+        ) from error
     if int(data.y[data.train_mask | data.val_mask | data.test_mask].min()) < 0:
         raise TaskError(
-            f"cannot read {root} as a Reddit data set: a node of a split has no label", "leave it out of the splits"
+            f"cannot read {root} as a Reddit data set: a node of a split has no label",
+            "leave it out of the splits",
+            Cause.DATA,
         )
     return Graph(
         *compressed(data.edge_index, data.num_nodes),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from clusterctl.errors import TaskError
+from clusterctl.errors import Cause, TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,12 +40,12 @@ def raw_identity(root: str | None) -> dict[str, Any]:
     """What tells one data set from another: where its raw file lies, its size and time. Raises TaskError."""
     hint = f"data.root names a folder with raw/{RAW_FILE}; make one with: clusterctl data generate taobao --root DIR"
     if root is None:
-        raise TaskError("this workload needs a data set, and data.root is not set", hint)
+        raise TaskError("this workload needs a data set, and data.root is not set", hint, Cause.DATA)
     path = Path(root).resolve() / "raw" / RAW_FILE
     try:
         status = path.stat()
     except OSError as error:
-        raise TaskError(f"no data: {path}: {error.strerror}", hint) from None
+        raise TaskError(f"no data: {path}: {error.strerror}", hint, Cause.DATA) from None
     return {"root": str(path.parent.parent), RAW_FILE: [status.st_size, status.st_mtime_ns]}
 
 
@@ -66,10 +66,12 @@ def read_events(root: Path) -> TaobaoEvents:
     try:
         lines = np.concatenate([*_parsed(path)])
     except (OSError, ValueError) as error:
-        raise TaskError(f"cannot read {path} as Taobao's events: {error}", "is the raw file whole?") from error
+        raise TaskError(
+            f"cannot read {path} as Taobao's events: {error}", "is the raw file whole?", Cause.DATA
+        ) from error
     lines = lines[(lines[:, 4] >= FIRST_SECOND) & (lines[:, 4] <= LAST_SECOND)]
     if len(lines) == 0:
-        raise TaskError(f"{path} has no event of the nine days", "is it the right file?")
+        raise TaskError(f"{path} has no event of the nine days", "is it the right file?", Cause.DATA)
     lines = lines[np.lexsort(lines.T[::-1])]  # by user, item, category, behaviour, time
     lines = lines[np.append(True, (lines[1:] != lines[:-1]).any(axis=1))]
     (users, num_users), (items, num_items) = (_numbered(lines[:, column]) for column in (0, 1))

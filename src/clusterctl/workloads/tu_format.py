@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from clusterctl.errors import TaskError
+from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.collection import Collection, joined_graphs
 from clusterctl.graph.storage import compressed, shared
 
@@ -21,16 +21,16 @@ def raw_identity(root: str | None) -> dict[str, Any]:
     """What tells one data set from another: where its raw files lie, their sizes and times. Raises TaskError."""
     hint = f"data.root names a folder with raw/NAME{_EDGES}, raw/NAME_graph_indicator.txt, raw/NAME_graph_labels.txt"
     if root is None:
-        raise TaskError("this workload needs a data set, and data.root is not set", hint)
+        raise TaskError("this workload needs a data set, and data.root is not set", hint, Cause.DATA)
     folder = Path(root).resolve() / "raw"
     names = [path.name.removesuffix(_EDGES) for path in folder.glob(f"*{_EDGES}")]
     if len(names) != 1:
         found = ", ".join(sorted(names)) or f"no file *{_EDGES}"
-        raise TaskError(f"not one data set in {folder}, but {found}", hint)
+        raise TaskError(f"not one data set in {folder}, but {found}", hint, Cause.DATA)
     files = {path.name: path.stat() for path in sorted(folder.glob(f"{names[0]}_*.txt"))}
     for part in ("graph_indicator", "graph_labels"):
         if f"{names[0]}_{part}.txt" not in files:
-            raise TaskError(f"no data: {folder / names[0]}_{part}.txt", hint)
+            raise TaskError(f"no data: {folder / names[0]}_{part}.txt", hint, Cause.DATA)
     sizes = {name: [status.st_size, status.st_mtime_ns] for name, status in files.items()}
     return {"root": str(folder.parent), "name": names[0], **sizes}
 
@@ -59,11 +59,13 @@ def read_raw(identity: dict[str, Any], scratch: Path) -> Collection:
         y = torch.cat([graph.y for graph in graphs])
     except (OSError, ValueError, IndexError, RuntimeError) as error:
         raise TaskError(
-            f"cannot read {identity['root']} as a TU data set: {error}", "are the raw files whole?"
+            f"cannot read {identity['root']} as a TU data set: {error}", "are the raw files whole?", Cause.DATA
         ) from error
     labels = Path(identity["root"], "raw", f"{identity['name']}_graph_labels.txt").read_text().split()
     if len(graphs) != len(labels):  # PyG 2.8 counts graphs by their edges, so the last ones may be left out
-        raise TaskError(f"PyG reads {len(graphs)} of {len(labels)} graphs", "the last graph of the files needs an edge")
+        raise TaskError(
+            f"PyG reads {len(graphs)} of {len(labels)} graphs", "the last graph of the files needs an edge", Cause.DATA
+        )
     num_nodes = int(bounds[-1])
     x = torch.cat([torch.empty(graph.num_nodes, 0) if graph.x is None else graph.x for graph in graphs])
     return Collection(bounds, *compressed(edges, num_nodes), x=x, y=y, num_classes=int(y.max()) + 1)

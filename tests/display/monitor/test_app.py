@@ -29,8 +29,10 @@ class Session:
 
     def __init__(self, overview: Overview, **actions: Callable[..., Any]) -> None:
         self.asked: list[str] = []
-        given = {"cancel": self._noted("cancel"), "resume": self._noted("resume"), **actions}
-        self.app = Monitor(overview, Actions(**given), NEVER)
+        self.now = 0.0
+        silent = {"explain": lambda status: [], "nodes": lambda cluster: []}
+        given = {"cancel": self._noted("cancel"), "resume": self._noted("resume"), **silent, **actions}
+        self.app = Monitor(overview, Actions(**given), NEVER, clock=lambda: self.now)
 
     def _noted(self, verb: str) -> Callable[[Status], None]:
         return lambda status: self.asked.append(f"{verb} {status.record.run.id}")
@@ -155,6 +157,93 @@ def test_why_is_asked_when_its_pane_is_shown(overview: Overview) -> None:
     async def scene(pilot: Any) -> None:
         await session.press(pilot, "w")
         assert "because of cora" in session.app.query_one("#why", PaneBox)._text.plain
+
+    session.play(scene)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)], ids=lambda size: "x".join(map(str, size)))
+def test_why_is_asked_again_as_the_run_goes_on_and_not_at_every_look(overview: Overview, size: tuple[int, int]) -> None:
+    asked: list[str] = []
+
+    def explain(status: Status) -> list[str]:
+        asked.append(status.record.run.id)
+        return [f"answer {len(asked)}"]
+
+    session = Session(overview, explain=explain)
+
+    async def look(pilot: Any, seconds: float) -> str:
+        session.now += seconds
+        session.app.look()
+        await session.settled(pilot)
+        return str(session.app.query_one("#why", PaneBox)._text.plain)
+
+    async def scene(pilot: Any) -> None:
+        await session.press(pilot, "w")
+        assert "answer 1" in await look(pilot, 1)
+        assert "answer 2" in await look(pilot, 4)
+        assert asked == [BUSY, BUSY]
+        await session.press(pilot, "down")  # a queued run costs Slurm several questions
+        assert "answer 3" in await look(pilot, 4)
+        assert "answer 3" in await look(pilot, 50)
+        assert "answer 4" in await look(pilot, 10)
+        assert asked == [BUSY, BUSY, WAITING, WAITING]
+
+    session.play(scene, size)
+
+
+def test_why_is_asked_once_of_a_run_that_has_ended_and_not_while_its_pane_is_hidden(
+    overview: Overview, fabricate
+) -> None:
+    asked: list[str] = []
+    session = Session(overview, explain=lambda status: asked.append(status.stage.value) or ["answer"])
+
+    async def scene(pilot: Any) -> None:
+        assert asked == []
+        await session.press(pilot, "w")
+        assert len(asked) == 1
+        fabricate(BUSY, {"finished.json": {"attempt": 1, "time": 5}})
+        for _ in range(3):
+            session.now += 1000
+            session.app.look()
+            await session.settled(pilot)
+        assert asked[1:] == ["finished"]
+
+    session.play(scene)
+
+
+def test_a_long_diagnosis_takes_a_tenth_of_the_time_at_most(overview: Overview) -> None:
+    asked: list[float] = []
+
+    def explain(status: Status) -> list[str]:
+        asked.append(session.now)
+        session.now += 2.0
+        return ["answer"]
+
+    session = Session(overview, explain=explain)
+
+    async def scene(pilot: Any) -> None:
+        await session.press(pilot, "w")
+        for _ in range(25):
+            session.now += 1.0
+            session.app.look()
+            await session.settled(pilot)
+        assert len(asked) == 2
+
+    session.play(scene)
+
+
+def test_what_the_run_that_is_resumed_lacks_is_told_with_its_hint(overview: Overview, fabricate) -> None:
+    """With the actions that the command hands in: the operations themselves, in this process."""
+    fabricate(BUSY, {"cancel.json": {}, "attempts/1/host.json": {"end": 5, "exit_code": 1}})
+    real = Actions()
+    session = Session(overview, resume=real.resume, cancel=real.cancel)
+
+    async def scene(pilot: Any) -> None:
+        await session.press(pilot, "r", "y")
+        (notice,) = session.app._notifications
+        assert notice.title == "resume failed"
+        assert notice.message.startswith("error: ")
+        assert "\nhint: " in notice.message
 
     session.play(scene)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ class Silent:
     """A Slurm that does not answer: a report needs none."""
 
     def snapshot(self) -> None:
+        raise SlurmError("no answer")
+
+    def accounted(self, job_ids: Sequence[str]) -> None:
         raise SlurmError("no answer")
 
 

@@ -37,7 +37,7 @@ def test_every_section_is_there(examined) -> None:
     text = page(examined())
     titles = re.findall("<h2>(.*?)</h2>", text)
     assert titles == [
-        *("Curves", "Efficiency", "Phases", "Nodes and ranks"),
+        *("Why", "Curves", "Efficiency", "Phases", "Nodes and ranks"),
         *("Environment", "Configuration", "Logs"),
     ]
     assert "55% of a step waits for its input" in text

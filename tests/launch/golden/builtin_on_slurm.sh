@@ -12,22 +12,67 @@
 # Rendered by clusterctl 0.0.0; the run directory is the record of what happened.
 
 run=/runs/cora-20260102-030405-abcd
+ranks=4
+restarts=20 # how often the job may go back to the queue
+dropped=(
+  PYTHONPATH
+  VIRTUAL_ENV
+)
+exports=(
+  OMP_NUM_THREADS=1
+  SUBMITIT_LOG_LEVEL=WARNING
+  PYTHONPATH=/runs/.code/0123/lib
+  CLUSTERCTL_INTERFACE=ib0
+  NVIDIA_VISIBLE_DEVICES=void
+  NVIDIA_DRIVER_CAPABILITIES=compute,utility
+)
+setup='
+module purge
+export NCCL_SOCKET_IFNAME=ib0' # the cluster's own lines
+srun=(
+  srun
+  --kill-on-bad-exit=1
+  --cpus-per-task=1
+  --mpi=none
+  --unbuffered
+  --input=none
+  --gpu-bind=none
+  --chdir=/runs/cora-20260102-030405-abcd
+)
+task=(
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/containers
+  '--container-image=/images/it'"'"'s.sqsh'
+  --container-mounts=/runs:/runs,/data:/data:ro,/data/cora:/data/cora:ro
+  --container-workdir=/runs/cora-20260102-030405-abcd
+  --container-writable
+  --no-container-mount-home
+  --no-container-remap-root
+  --no-container-entrypoint
+  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_INTERFACE,CLUSTERCTL_RUN_DIR,NCCL_SOCKET_IFNAME,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,SUBMITIT_LOG_LEVEL
+  -- /opt/venv/bin/python -u -m submitit.core._submit /runs/cora-20260102-030405-abcd/submitit
+)
+closing=(
+  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/containers
+  --release '/images/it'"'"'s.sqsh'
+)
+
+# What follows is the same for every run (launch/batch.sh of clusterctl); the values above are this run's.
 
 # Attempts are numbered; the last one alone can have finished the run: one that was given up for lost may still end.
 number=0
 while [ -d "$run/attempts/$number" ]; do number=$((number + 1)); done
-grep -qs "\"attempt\": $((number - 1))," "$run/finished.json" && exit 0
-# The tasks unpickle what lies there: whoever else could write it would run as this user.
-[ -O "$run" ] && [ -O "$run/submitit" ] || { echo "clusterctl: not this user's own: $run" >&2; exit 77; }
+[ ! -e "$run/attempts/$((number - 1))/marks/finished" ] || exit 0
+# The tasks unpickle what is there: whoever else could write it would run as this user.
+{ [ -O "$run" ] && [ -O "$run/submitit" ]; } || { echo "clusterctl[launch]: not this user's own: $run" >&2; exit 77; }
 
 # Claim the next attempt. From here on its host.log takes what this script says.
 umask 077
 until mkdir "$run/attempts/$number" 2>/dev/null; do
-  [ -d "$run/attempts/$number" ] || { echo "clusterctl: cannot write to $run/attempts" >&2; exit 73; }
+  [ -d "$run/attempts/$number" ] || { echo "clusterctl[launch]: cannot write to $run/attempts" >&2; exit 73; }
   number=$((number + 1))
 done
 attempt=$run/attempts/$number
-mkdir "$attempt/events" "$attempt/logs"
+mkdir "$attempt/events" "$attempt/logs" "$attempt/marks"
 exec >>"$attempt/host.log" 2>&1
 
 signal=
@@ -51,6 +96,7 @@ record() { # name, further JSON fields
 }
 record .host.json "" && mv "$attempt/.host.json" "$attempt/host.json"
 put "$attempt/.finished.json" "{}"
+: >"$attempt/marks/.finished"
 
 # submitit names the pickle after the job when sbatch has answered; should it have died before, the job finds it anyway.
 [ -e "$run/submitit/${SLURM_JOB_ID}_submitted.pkl" ] ||
@@ -58,71 +104,58 @@ put "$attempt/.finished.json" "{}"
   cp -n "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl"
 
 export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slurm
-unset PYTHONPATH VIRTUAL_ENV
-export OMP_NUM_THREADS=1
-export SUBMITIT_LOG_LEVEL=WARNING
-export PYTHONPATH=/runs/.code/0123/lib
-export CLUSTERCTL_INTERFACE=ib0
-export NVIDIA_VISIBLE_DEVICES=void
-export NVIDIA_DRIVER_CAPABILITIES=compute,utility
+unset "${dropped[@]}"
+export "${exports[@]}"
+eval "$setup" # the cluster's own lines
 
-# The cluster's own lines.
-module purge
-export NCCL_SOCKET_IFNAME=ib0
-
-# One log a rank; the container, if any, is unnamed and goes with the step.
-srun \
-  --kill-on-bad-exit=1 \
-  --cpus-per-task=1 \
-  --mpi=none \
-  --unbuffered \
-  --input=none \
-  --gpu-bind=none \
-  --chdir=/runs/cora-20260102-030405-abcd \
+# One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
+# for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
+"${srun[@]}" \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
-  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/containers \
-  '--container-image=/images/it'"'"'s.sqsh' \
-  --container-mounts=/runs:/runs,/data:/data:ro,/data/cora:/data/cora:ro \
-  --container-workdir=/runs/cora-20260102-030405-abcd \
-  --container-writable \
-  --no-container-mount-home \
-  --no-container-remap-root \
-  --no-container-entrypoint \
-  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_INTERFACE,CLUSTERCTL_RUN_DIR,NCCL_SOCKET_IFNAME,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,SUBMITIT_LOG_LEVEL \
-  -- \
-  /opt/venv/bin/python -u -m submitit.core._submit "$run/submitit"
+  "${task[@]}"
 code=$?
 printf -v end '%(%s)T' -1
 
 superseded() { [ -d "$run/attempts/$((number + 1))" ]; }
-# A task asks for a restart through a file, as inside a container there is no scontrol.
-asked() { grep -qs "\"attempt\": $number," "$run/requeue.json"; }
+# A task asks for a restart by a mark, as inside a container there is no scontrol.
+asked() { [ -e "$attempt/marks/restart" ]; }
+# Each rank has one mark (runs/marks.py), counted without a program: a list of so many names fits no command line.
+count_ranks() { # state
+  local marks
+  shopt -s nullglob
+  marks=("$attempt"/marks/*."$1")
+  echo "${#marks[@]}"
+}
 # When a node is lost srun ends with 0 all the same: the run is finished when every rank has said so.
-ended_well() {
-  [ "$(cat "$attempt"/events/*.jsonl 2>/dev/null | grep -c '"event": "exit", "code": 0}')" -eq 4 ]
-}
+ended_well() { [ "$(count_ranks 'done')" -eq "$ranks" ]; }
 # A rank that was killed says nothing; one that failed, or was told to leave, says how.
-killed() { [ -n "$(grep -L '"event": "exit"' "$attempt"/events/*.jsonl 2>/dev/null)" ]; }
+killed() { [ "$(count_ranks running)" -gt 0 ]; }
 progressed() {
-  if asked; then grep -qs '"progress": true' "$run/requeue.json"
-  else compgen -G "$run/checkpoints/$number-*" >/dev/null; fi
+  if asked; then [ ! -e "$attempt/marks/no-progress" ]; else compgen -G "$run/checkpoints/$number-*" >/dev/null; fi
 }
-# Why this attempt is not followed by another one, though it would need one; nothing if it is.
+finish() {
+  put "$attempt/.finished.json" "{\"attempt\": $number, \"time\": $end}" &&
+    mv "$attempt/.finished.json" "$run/finished.json" && mv "$attempt/marks/.finished" "$attempt/marks/finished"
+}
+# Why this attempt is not followed by another one, though it would need one; nothing if it is (runs/requests.py).
 refusal() {
-  if superseded; then echo "a newer attempt has begun"
-  elif [ -e "$run/cancel.json" ]; then echo "the run was cancelled"
-  elif ! progressed; then echo "this attempt made no progress"
-  elif [ "${SLURM_RESTART_COUNT:-0}" -ge 20 ]; then echo "its 20 restarts are used up"
+  if superseded; then echo superseded
+  elif [ -e "$run/cancel.json" ]; then echo cancelled
+  elif ! progressed; then echo no-progress
+  elif [ "${SLURM_RESTART_COUNT:-0}" -ge "$restarts" ]; then echo restart-limit
   fi
 }
+# One task on each node tidies up, with a minute for it: a node that is lost would keep srun waiting.
+close() {
+  [ "${#closing[@]}" -eq 0 ] || timeout 60 srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none \
+    --input=none --quiet "${closing[@]}"
+}
+
 if asked; then
   code=75
 elif [ "$code" -eq 0 ] && ended_well; then
-  if ! superseded; then
-    put "$attempt/.finished.json" "{\"attempt\": $number, \"time\": $end}" &&
-      mv "$attempt/.finished.json" "$run/finished.json"
-  fi
+  superseded || finish
 elif [ "$code" -eq 0 ]; then
   code=1 signal=${signal:-LOST}
 fi
@@ -131,19 +164,18 @@ full= # what the ranks had to say may be lost with it
 record_end() { # further JSON fields
   record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$full$1"
 }
+refused=
 if [ "$code" -ne 0 ] && [ "$signal" != LOST ] && { asked || { [ -z "$signal" ] && killed; }; }; then
-  why=$(refusal)
-  if [ -z "$why" ]; then
-    record_end ", \"requeued\": true" # first: Slurm ends this script while it answers
-    timeout 60 srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none --quiet \
-  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/containers --release '/images/it'"'"'s.sqsh'
-scontrol requeue "$SLURM_JOB_ID" && exit "$code"
-    why="scontrol requeue failed"
+  refused=$(refusal)
+  if [ -z "$refused" ]; then
+    record_end ', "requeued": true' # first: Slurm ends this script while it answers
+    close
+    scontrol requeue "$SLURM_JOB_ID" && exit "$code"
+    refused=requeue-failed
     asked || signal=LOST # with its node, perhaps, and Slurm has started the job again already
   fi
-  echo "clusterctl: not started again: $why"
+  echo "clusterctl: not started again: $refused"
 fi
-record_end
-timeout 60 srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none --quiet \
-  /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/containers --release '/images/it'"'"'s.sqsh'
+record_end "${refused:+, \"refused\": \"$refused\"}"
+close
 exit "$code"

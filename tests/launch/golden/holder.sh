@@ -11,10 +11,11 @@
 #SBATCH --output=/runs/.warm/%j.log
 #SBATCH --open-mode=append
 marks=/runs/.warm/$SLURM_JOB_ID
-
+# What holds the nodes of an allocation (launch/hold.sh of clusterctl): `marks` is the folder of what was imported there.
 umask 077
 mkdir -p "$marks"
 touch "$marks/held"
+# enroot gives the container of pyxis's --container-name=X the name pyxis_X, or pyxis_<job>_X.
 close() {
   trap '' USR1 TERM
   # Of the environment only the job's number: the rest would shape the step.
@@ -23,6 +24,7 @@ close() {
   export SLURM_JOB_ID=$job
   [ -z "$conf" ] || export SLURM_CONF=$conf
   if compgen -G "$marks/clusterctl_*" >/dev/null; then
+    # shellcheck disable=SC2016 # expanded on each node
     srun --overlap --job-name=close --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --mem=0 --mpi=none \
       --input=none sh -c '
         command -v enroot >/dev/null || exit 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 # Over a slow ssh every repaint is felt: few of them, and no animation. Both are read when textual is imported.
 os.environ.setdefault("TEXTUAL_FPS", "15")
@@ -17,12 +18,13 @@ from textual.app import App
 from textual.binding import Binding
 from textual.widgets import Static
 
-from clusterctl.display.monitor.arrange import PAGES, Pane, arrange, is_wide
+from clusterctl.display.monitor.arrange import PAGES, Pane, arrange
 from clusterctl.display.monitor.panes import MonitorView, headline
 from clusterctl.display.monitor.run_rows import first_row
 from clusterctl.display.monitor.widgets import Confirm, PaneBox
 from clusterctl.display.plain import plain, plain_lines
 from clusterctl.errors import ClusterctlError
+from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +38,20 @@ if TYPE_CHECKING:
     from clusterctl.observe.stage import Status
     from clusterctl.spec import Cluster
 
+T = TypeVar("T")
 _NODES_SECONDS = 60.0
+_WHY_SECONDS = 3.0  # between two diagnoses of a run that goes on, which read files alone
+_WHY_SHARE = 0.1  # of the time at most: thousands of ranks have thousands of files
+_WHY_QUEUED_SECONDS = 60.0  # of a queued run, about which Slurm is asked several questions
 _KEYS = "↑↓ run  1-7 pane  esc all  l log  w why  c cancel  r resume  q quit"
+
+
+class Explained(NamedTuple):
+    """What `why` said of a run when it was in `state`, and when it is to be asked again, by a steady clock."""
+
+    lines: tuple[str, ...]
+    state: str
+    again: float
 
 
 class Monitor(App[None]):
@@ -61,15 +75,22 @@ class Monitor(App[None]):
         *(Binding(str(number), f"page('{pane}')", str(pane)) for number, pane in enumerate(PAGES, start=1)),
     ]
 
-    def __init__(self, overview: Overview, actions: Actions, seconds: float, selected: str | None = None) -> None:
+    def __init__(
+        self,
+        overview: Overview,
+        actions: Actions,
+        seconds: float,
+        selected: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(ansi_color=True)  # the terminal's own colours, on its own background
         self.animation_level = "none"
         self._overview, self._actions, self._seconds = overview, actions, seconds
-        self._selected = selected
+        self._selected, self._clock = selected, clock
         self._page: Pane | None = None
         self._looking = threading.Lock()
         self._again = False
-        self._found: dict[tuple[str, bool], tuple[str, ...]] = {}  # run's id, whether it has ended -> findings of `why`
+        self._explained: dict[str, Explained] = {}  # by the run's id
         self._nodes_of: dict[str, tuple[float, tuple[str, ...]]] = {}  # cluster's name -> when, and its nodes
         self._headline = Text()
         self.view: MonitorView | None = None
@@ -113,8 +134,6 @@ class Monitor(App[None]):
         self._place(self.size)
         if self.view:
             self._show(replace(self.view, back=0))
-        if self._page is Pane.WHY:
-            self._explain()
 
     def action_scroll_log(self, lines: int) -> None:
         if self.view and self.view.scene.selected:
@@ -170,7 +189,7 @@ class Monitor(App[None]):
             self._again = True
         back = self.view.back if self.view and self.view.selected_id == view.selected_id else 0
         nodes = self._known_nodes(view.scene.selected.status.record.cluster) if view.scene.selected else ()
-        self._show(replace(view, back=back, nodes=nodes, findings=self._found.get(_asked_about(view), ())))
+        self._show(replace(view, back=back, nodes=nodes, findings=self._findings(view)))
         if self._again:
             self.look()
 
@@ -182,57 +201,52 @@ class Monitor(App[None]):
             self.query_one("#headline", Static).update(line)
         for box in self.query(PaneBox):
             box.show(view)
-        if is_wide(*self.size) and _asked_about(view) not in self._found:
-            self._explain()
+        if view.scene.selected and self.query_one(f"#{Pane.WHY}", PaneBox).display:
+            self._explain(view.scene.selected.status)
 
     def _known_nodes(self, cluster: Cluster) -> tuple[str, ...]:
         """The nodes of a cluster as they were told last. They change slowly: they are asked for once a minute."""
-        nodes = self._actions.nodes
         asked_at, lines = self._nodes_of.get(cluster.name, (float("-inf"), ()))
-        if nodes is not None and time.monotonic() - asked_at > _NODES_SECONDS:
-            self._nodes_of[cluster.name] = (time.monotonic(), lines)
-            self.run_worker(lambda: self._ask_nodes(nodes, cluster), thread=True, group="nodes")
+        if self._clock() - asked_at > _NODES_SECONDS:
+            self._nodes_of[cluster.name] = (self._clock(), lines)
+            self.run_worker(lambda: self._ask_nodes(cluster), thread=True, group="nodes")
         return lines
 
-    def _ask_nodes(self, nodes: Callable[[Cluster], list[str]], cluster: Cluster) -> None:
-        try:
-            lines = tuple(nodes(cluster))
-        except ClusterctlError as error:
-            lines = (error.message,)
-        self._nodes_of[cluster.name] = (time.monotonic(), lines)
+    def _ask_nodes(self, cluster: Cluster) -> None:
+        self._nodes_of[cluster.name] = (self._clock(), _lines_of(self._actions.nodes, cluster))
         self.call_from_thread(self.look)
 
-    def _explain(self) -> None:
-        """Ask why the selected run waits or failed, once; again with the key."""
-        explain, selected = self._actions.explain, self.view.scene.selected if self.view else None
-        if explain is None or selected is None:
+    def _findings(self, view: MonitorView) -> tuple[str, ...]:
+        known = self._explained.get(view.selected_id or "")
+        return known.lines if known else ()
+
+    def _explain(self, status: Status) -> None:
+        """Diagnose the run in a thread, unless that was done recently, or nothing can have changed since."""
+        run_id, state = status.record.run.id, _state(status)
+        known = self._explained.get(run_id)
+        if known and known.state == state and self._clock() < known.again:
             return
-        status = selected.status
-        asked = _asked_about(self.view)
-        self._found.setdefault(asked, ())
+        self._explained[run_id] = Explained(known.lines if known else (), state, math.inf)
 
         def ask() -> None:
-            try:
-                findings = tuple(explain(status))
-            except ClusterctlError as error:
-                findings = (error.message,)
-            self.call_from_thread(self._explained, asked, findings)
+            began = self._clock()
+            lines = _lines_of(self._actions.explain, status)
+            pause = _pause(status, self._clock() - began)
+            self.call_from_thread(self._take, run_id, Explained(lines, state, self._clock() + pause))
 
         self.run_worker(ask, thread=True, group="why")
 
-    def _explained(self, asked: tuple[str, bool], findings: tuple[str, ...]) -> None:
-        self._found[asked] = findings
-        if self.view and _asked_about(self.view) == asked:
-            self._show(replace(self.view, findings=findings))
+    def _take(self, run_id: str, explained: Explained) -> None:
+        self._explained[run_id] = explained
+        if self.view and self.view.selected_id == run_id:
+            self._show(replace(self.view, findings=explained.lines))
 
-    def _act(self, verb: str, action: Callable[[Status], object] | None, *, ended: bool) -> None:
+    def _act(self, verb: str, action: Callable[[Status], object], *, ended: bool) -> None:
         selected = self.view.scene.selected if self.view else None
         if selected is None:
             return
         status, run_id = selected.status, plain(selected.status.record.run.id)
-        if action is None:
-            self.notify(f"type: clusterctl {verb} {run_id}", title=f"{verb} is not offered here", markup=False)
-        elif status.stage.ended != ended:
+        if status.stage.ended != ended:
             self.notify(f"{run_id} is {status.stage}", title=f"cannot {verb}", markup=False)
         else:
 
@@ -253,7 +267,25 @@ class Monitor(App[None]):
             self.call_from_thread(self.look)
 
 
-def _asked_about(view: MonitorView | None) -> tuple[str, bool]:
-    """What `why` is asked about: a run, before its end and once more after it."""
-    selected = view.scene.selected if view else None
-    return (selected.status.record.run.id, selected.status.stage.ended) if selected else ("", False)
+def _lines_of(ask: Callable[[T], list[str]], about: T) -> tuple[str, ...]:
+    """The answer, or the error in its place."""
+    try:
+        return tuple(ask(about))
+    except ClusterctlError as error:
+        return tuple(error.text.splitlines())
+    except OSError as error:  # a file server that is away comes back
+        return (str(error),)
+
+
+def _state(status: Status) -> str:
+    """What decides about the kind of a diagnosis: another one is due when it changes."""
+    return "ended" if status.stage.ended else "queued" if status.stage is Stage.QUEUED else "alive"
+
+
+def _pause(status: Status, took: float) -> float:
+    """The seconds until the same question may have another answer worth its cost."""
+    if status.stage.ended:
+        return math.inf
+    if status.stage is Stage.QUEUED:
+        return max(_WHY_QUEUED_SECONDS, float(status.record.cluster.polling_floor))
+    return max(_WHY_SECONDS, took / _WHY_SHARE)

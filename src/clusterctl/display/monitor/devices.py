@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clusterctl.diagnosis.stragglers import stragglers
+from clusterctl.diagnosis.running import stragglers
 from clusterctl.display.braille import chart
 from clusterctl.display.monitor.fitting import fitted
 from clusterctl.display.plain import duration, plain

@@ -49,7 +49,7 @@ def _facts(selected: Selected, now: float, width: int) -> list[Text]:
         ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
         ("loss", number(metrics.get("loss"))),
         *((metric.label, metric.text(value)) for metric, value in scores),
-        ("attempt", str(status.attempt.number) if status.attempt and status.attempts > 1 else ""),
+        ("attempt", str(status.attempt.number) if status.attempt and len(status.attempts) > 1 else ""),
     )
     for name, text in named:
         if text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.stragglers import stragglers
+from clusterctl.diagnosis.running import stragglers
 from clusterctl.display.report.charts import line_chart
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.display.report.sections import section, since

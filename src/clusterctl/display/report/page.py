@@ -9,8 +9,11 @@ from clusterctl import __version__
 from clusterctl.display.report import origins, sections
 from clusterctl.display.report.machines import machines
 from clusterctl.display.report.markup import Markup, join, tag
+from clusterctl.runs.files import write_text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from clusterctl.display.report.post_mortem import PostMortem
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -45,3 +48,8 @@ def page(told: PostMortem) -> str:
         tag("footer", tag("p", f"clusterctl {__version__}", class_="faint")),
     )
     return "<!doctype html>\n" + join([tag("html", head, body, lang="en")]) + "\n"
+
+
+def write(path: Path, text: str) -> None:
+    """Leave the page at `path`, whole at once."""
+    write_text(path, text)

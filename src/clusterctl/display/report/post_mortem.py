@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.diagnosis.diagnose import diagnose_status
 from clusterctl.diagnosis.efficiency import advise
-from clusterctl.observe.attempt import read_evidence
+from clusterctl.display.explanation import explanation
 from clusterctl.observe.history import History
 from clusterctl.observe.overview import happenings
 from clusterctl.observe.status import report
@@ -42,7 +43,7 @@ class PostMortem:
     advice: tuple[Advice, ...]
     record: dict[str, Any]  # run.json as it is: versions, git, origins
     folder: Path
-    findings: tuple[str, ...] = field(default=())  # of `why`, line by line
+    findings: tuple[str, ...] = ()  # of `why`, line by line
     problems: tuple[ConfigError | SlurmError, ...] = ()
 
 
@@ -58,7 +59,7 @@ def examine(
         raise found.problems[0]
     (status,) = found.statuses
     history = History(run, _MOST_BYTES)
-    history.update(read_evidence(status.record).attempts)
+    history.update(status.attempts)
     use = use_of(status, history, found.as_of)
     return PostMortem(
         as_of=found.as_of,
@@ -69,5 +70,6 @@ def examine(
         advice=tuple(advise(use)),
         record=read_json(run.run_json),
         folder=folder,
+        findings=tuple(explanation(diagnose_status(status, slurm_of, clock))),
         problems=found.problems,
     )

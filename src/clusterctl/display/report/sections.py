@@ -46,13 +46,13 @@ def summary(told: PostMortem) -> Markup:
         ("nodes x tasks", resources),
         ("ran", duration(use.held) if use.held else ""),
         ("waited", duration(use.queued) if status.started is not None else ""),
-        ("attempts", str(status.attempts or "")),
+        ("attempts", str(len(status.attempts) or "")),
         ("GPU hours", f"{use.gpu_hours:.1f}" if use.gpus_per_node else ""),
         ("GPU use", f"{use.gpu_percent:.0f} %" if use.gpu_percent is not None else ""),
         ("Slurm job", status.job_id or ""),
     )
     cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text]
-    eventful = status.stage is not Stage.FINISHED or status.attempts > 1
+    eventful = status.stage is not Stage.FINISHED or len(status.attempts) > 1
     lesson = not_learning(status.attempt.course if status.attempt else None)
     verdict = status.stage.value if status.sure else f"{status.stage}?"
     style = "good" if status.stage is Stage.FINISHED else "bad" if status.stage.ended else "waits"

@@ -1,0 +1,69 @@
+"""Hold nodes for warm runs, wait for them, give them back."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clusterctl.api.settings import settings
+from clusterctl.config import load_cluster, resolve, runs_folder, shipped_folder
+from clusterctl.errors import NotFoundError, SlurmError
+from clusterctl.launch.hold import CLOSE_SIGNAL, hold, let_go
+from clusterctl.slurm import Slurm
+
+if TYPE_CHECKING:
+    from clusterctl.api.settings import Overrides
+    from clusterctl.config import Resolved
+    from clusterctl.slurm.allocation import Allocation
+    from clusterctl.spec import Cluster
+
+_FIRST_PAUSE_SECONDS = 0.2
+
+
+def allocate(job: str | None = None, cluster: str | None = None, *, overrides: Overrides = ()) -> str:
+    """Ask for nodes, as many and as large as `job` asks for, or one node as `overrides` say; the job's number.
+
+    Raises what `load` raises, and SlurmError.
+    """
+    resolved = _wanted(job, load_cluster(cluster), settings(overrides))
+    slurm = Slurm.of(resolved.cluster)
+    return hold(resolved, slurm.path_of("sbatch"), slurm.environment)
+
+
+def wait_for_nodes(job_id: str, cluster: str | None = None) -> Allocation:
+    """Wait until the nodes are there, asking ever more rarely, at last at the cluster's polling floor."""
+    target = load_cluster(cluster)
+    slurm, floor, pause = Slurm.of(target), float(target.polling_floor), _FIRST_PAUSE_SECONDS
+    while True:
+        found = slurm.allocation(job_id)
+        if found and found.is_held:
+            return found
+        if found is None or found.state not in ("PENDING", "CONFIGURING"):
+            state = found.state if found else "gone"
+            raise SlurmError(f"allocation {job_id} ended before it began: {state}", "squeue --me")
+        time.sleep(pause)
+        pause = min(2 * pause, max(floor, _FIRST_PAUSE_SECONDS))
+
+
+def give_back(job_id: str, cluster: str | None = None) -> None:
+    """Give the nodes of `job_id` back, and take imported images off them. Raises NotFoundError and SlurmError."""
+    target = load_cluster(cluster)
+    slurm = Slurm.of(target)
+    found = slurm.allocation(job_id) if job_id.isascii() and job_id.isdigit() else None
+    if found is None:
+        raise NotFoundError(f"you have no job with this number: {job_id}", "see your jobs by hand: squeue --me")
+    if found.is_held and let_go(runs_folder(target), job_id):
+        slurm.signal(CLOSE_SIGNAL, [job_id], batch=True)
+    else:
+        slurm.cancel([job_id])
+
+
+def _wanted(job: str | None, cluster: Cluster, settings: list[str]) -> Resolved:
+    """What is to be held: a job's resources, or those of the example among the jobs, on one node unless told more."""
+    if job:
+        return resolve(job, cluster, settings)
+    example = str(shipped_folder() / "jobs" / "command.toml")
+    plain = ["resources.nodes=1", "resources.time=1h", f"resources.tasks_per_node={cluster.gpus_per_node or 1}"]
+    resolved = resolve(example, cluster, [*plain, *settings])
+    return replace(resolved, job=replace(resolved.job, name="alloc"))

@@ -1,0 +1,71 @@
+"""End runs, waiting or running."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import ConfigError, SlurmError
+from clusterctl.launch.warm import end_steps
+from clusterctl.observe.status import report
+from clusterctl.runs.files import write_json
+from clusterctl.slurm import Slurm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from clusterctl.api.run import Run
+    from clusterctl.observe.stage import Status
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """What became of each run; `problems` are what stood in the way of knowing."""
+
+    cancelled: tuple[Status, ...]
+    ended: tuple[Status, ...]  # before
+    problems: tuple[ConfigError | SlurmError, ...]
+
+
+def cancel(runs: Iterable[Run], agreed: Callable[[int], bool] = lambda _: True) -> Cancelled:
+    """Cancel those of `runs` that go on; nothing is done unless `agreed`, which is asked how many they are.
+
+    Raises ConfigError for a damaged run, SlurmError where Slurm refuses or a run has no job yet.
+    """
+    found = report([run.directory for run in runs])
+    for problem in found.problems:
+        if isinstance(problem, ConfigError):
+            raise problem
+    ended = tuple(status for status in found.statuses if status.stage.ended and status.sure)
+    alive = tuple(status for status in found.statuses if status not in ended)
+    if alive and not agreed(len(alive)):
+        return Cancelled((), ended, found.problems)
+    by_controller: dict[tuple[str, str | None], list[Status]] = {}
+    for status in alive:
+        by_controller.setdefault(status.record.controller, []).append(status)
+    for statuses in by_controller.values():
+        _cancel(statuses)
+    return Cancelled(alive, ended, found.problems)
+
+
+def _cancel(statuses: list[Status]) -> None:
+    """Say so in the run directories first: a rank that gets TERM looks there whether to leave for good."""
+    by = f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}"
+    job_ids = []
+    for status in statuses:
+        run = status.record.run
+        if status.job_id is None:
+            raise SlurmError(f"{run.id} has no job yet", "its submit is under way; try again in a moment")
+        if not run.cancel_json.exists():
+            write_json(run.cancel_json, {"time": time.time(), "by": by})
+        if status.record.allocation is None:
+            job_ids.append(status.job_id)
+    slurm = Slurm.of(statuses[0].record.cluster)
+    for status in statuses:
+        if status.record.allocation is not None:
+            end_steps(slurm, status.record.run.id, status.record.allocation)
+    if job_ids:
+        slurm.cancel(job_ids)

@@ -1,0 +1,39 @@
+"""Data sets, generated or downloaded by a program of its own: it needs torch, this one does not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import clusterctl
+from clusterctl.config import chosen_runs_folder, load_cluster
+from clusterctl.errors import NotFoundError
+from clusterctl.runs.layout import RunDir
+
+
+def generate(
+    name: str, root: str, *, scale: float = 0.01, seed: int = 0, cluster: str | None = None, quiet: bool = True
+) -> int:
+    """Generate data set `name` into `root`; the program's exit code. Its messages are shown unless `quiet`."""
+    return _started(cluster, quiet, "clusterctl.workloads.generated", name, str(scale), str(seed), root)
+
+
+def prepare(name: str, root: str, *, cluster: str | None = None, quiet: bool = True) -> int:
+    """Download data set `name` into `root`, unless its raw files are there, and convert it; the program's exit code."""
+    cache = RunDir(chosen_runs_folder(cluster) / "any").data_cache
+    return _started(cluster, quiet, "clusterctl.workloads.prepare", name, root, str(cache))
+
+
+def _started(cluster: str | None, quiet: bool, module: str, *words: str) -> int:
+    """Run the module with the Python of the tasks; its exit code."""
+    python = (load_cluster(cluster).python if cluster else None) or sys.executable
+    library = str(Path(clusterctl.__file__).parents[1])
+    path = os.pathsep.join(filter(None, [library, os.environ.get("PYTHONPATH")]))
+    output = subprocess.DEVNULL if quiet else None
+    environment = {**os.environ, "PYTHONPATH": path}
+    try:
+        return subprocess.call([python, "-m", module, *words], env=environment, stdout=output, stderr=output)
+    except OSError as error:
+        raise NotFoundError(f"cannot start {python}: {error.strerror}", "see `python` in the cluster file") from None

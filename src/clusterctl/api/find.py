@@ -1,0 +1,149 @@
+"""The runs there are: one by name, or those that fit."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from clusterctl.api.run import Run
+from clusterctl.config import chosen_runs_folder
+from clusterctl.errors import UsageError
+from clusterctl.observe.runs import find_run, newest_first
+from clusterctl.observe.status import Filter, Report, newest, report, run_columns, run_record, to_json
+from clusterctl.runs.stages import ENDED, Stage
+from clusterctl.spec.records import nearest
+from clusterctl.spec.values import parse_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from clusterctl.observe.overview import Overview as Overview
+    from clusterctl.observe.status import Ended
+    from clusterctl.runs.layout import RunDir
+
+__all__ = [
+    "Query",
+    "Report",
+    "Stage",
+    "find",
+    "find_all",
+    "overview",
+    "query",
+    "run_columns",
+    "run_record",
+    "runs",
+    "to_json",
+]
+
+# Words for several stages at once.
+_GROUPS = {
+    "ended": ENDED,
+    "alive": frozenset(Stage) - ENDED,
+    "running": frozenset(Stage) - ENDED - {Stage.QUEUED},
+}
+
+
+def find(name: str, cluster: str | None = None) -> Run:
+    """The run that `name` means: `@last`, an id, a job's name (its newest run), or the beginning of one id.
+
+    Raises NotFoundError, with the nearest name, and UsageError where several ids begin with `name`.
+    """
+    return Run(find_run(chosen_runs_folder(cluster), name).path)
+
+
+def find_all(names: Iterable[str], cluster: str | None = None) -> list[Run]:
+    """The runs of these names, each once. Raises what `find` raises."""
+    folder = chosen_runs_folder(cluster)
+    return list(dict.fromkeys(Run(find_run(folder, name).path) for name in names))
+
+
+def runs(
+    *,
+    stage: str | Iterable[str] = (),
+    name: str | Iterable[str] = (),
+    since: str | float | None = None,
+    cluster: str | None = None,
+    count: int | None = None,
+) -> list[Run]:
+    """The runs of `cluster`, the newest first; runs that cannot be read are left out.
+
+    Those in one of the stages `stage` ("failed"; "running", "alive" and "ended" mean several), whose job or id is like
+    `name` ("cora*"), submitted within `since` ("2d", or seconds); `count` takes the newest of them.
+    """
+    wanted = query(stage=stage, name=name, since=since, cluster=cluster, count=count)
+    return [Run(run.path) for run in wanted.list()]
+
+
+@dataclass(frozen=True)
+class Query:
+    """Runs to look at, once or again and again: those that were named, or the newest of a folder that fit."""
+
+    folder: Path
+    named: tuple[RunDir, ...] = ()
+    wanted: Filter = field(default_factory=Filter)
+    count: int | None = None
+    _ended: Ended = field(default_factory=dict, repr=False)  # those are read once
+
+    def look(self) -> Report:
+        """How they stand now. Neither a damaged run nor a silent Slurm hides the others."""
+        if self.named:
+            return report(self.named, ended=self._ended)
+        return newest(self.folder, self.wanted, self.count, self._ended)
+
+    def list(self) -> list[RunDir]:
+        """The runs alone: read only where a stage or an age has to be known."""
+        if self.named or self.wanted.needs_reading:
+            return [status.record.run for status in self.look().statuses]
+        fitting = (run for run in newest_first(self.folder) if self.wanted.takes_name(run))
+        return [*itertools.islice(fitting, self.count)]
+
+
+def query(
+    names: Iterable[str] = (),
+    *,
+    stage: str | Iterable[str] = (),
+    name: str | Iterable[str] = (),
+    since: str | float | None = None,
+    cluster: str | None = None,
+    count: int | None = None,
+) -> Query:
+    """The runs called `names`, else those that fit, as for `runs`. Raises NotFoundError and UsageError."""
+    named = tuple(run.directory for run in find_all(names, cluster))
+    wanted = Filter(_several(name), _stages(_several(stage)), _seconds(since))
+    return Query(chosen_runs_folder(cluster), named, wanted, count)
+
+
+def overview(names: Iterable[str], cluster: str | None = None, count: int = 100) -> Overview:
+    """What a monitor shows of the runs called `names`, else of the newest `count`."""
+    from clusterctl.observe.overview import Overview
+
+    return Overview(chosen_runs_folder(cluster), count, tuple(run.directory for run in find_all(names, cluster)))
+
+
+def _several(words: str | Iterable[str]) -> tuple[str, ...]:
+    return (words,) if isinstance(words, str) else tuple(words)
+
+
+def _stages(words: tuple[str, ...]) -> frozenset[Stage]:
+    """The stages that are named, also several after commas."""
+    stages: frozenset[Stage] = frozenset()
+    known = {stage.value: frozenset({stage}) for stage in Stage} | _GROUPS
+    for word in ",".join(words).split(",") if words else ():
+        if word not in known:
+            close = nearest(word, known)
+            raise UsageError(
+                f"no such state: {word}", f"did you mean {close}?" if close else f"one of {', '.join(known)}"
+            )
+        stages |= known[word]
+    return stages
+
+
+def _seconds(age: str | float | None) -> float | None:
+    if not isinstance(age, str):
+        return age
+    try:
+        return float(parse_seconds(age))
+    except ValueError as error:
+        raise UsageError(f"--since {age}: {error}", "for example --since 2d") from None

@@ -1,0 +1,113 @@
+"""Container images: build, import, list, check, remove. One lies in an image folder as NAME.sqsh and NAME.json."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from clusterctl.config import cache_folder, chosen_images_folder, shipped_folder
+from clusterctl.containers import folder as files
+from clusterctl.containers.folder import Image, remove, verify
+from clusterctl.containers.listener import SILENT, ProgressListener
+from clusterctl.spec import to_record
+
+__all__ = [
+    "Image",
+    "build",
+    "find",
+    "image_record",
+    "images",
+    "images_folder",
+    "import_image",
+    "prunable",
+    "remove",
+    "verify",
+]
+
+
+def images_folder(cluster: str | None = None, folder: Path | None = None) -> Path:
+    """`folder`, else the image folder of `cluster`, else the user's own."""
+    return folder or chosen_images_folder(cluster)
+
+
+def images(cluster: str | None = None, *, folder: Path | None = None) -> list[Image]:
+    """The images of an image folder, by name."""
+    return files.images_in(images_folder(cluster, folder))
+
+
+def find(name: str, cluster: str | None = None, *, folder: Path | None = None) -> Image:
+    """The image `name` of an image folder, or the .sqsh at a path. Raises NotFoundError."""
+    return files.find_image(images_folder(cluster, folder), name)
+
+
+def image_record(image: Image) -> dict[str, Any]:
+    """All that is known of an image, as plain values."""
+    known = to_record(image.record) if image.record else {"problem": image.problem or "no record"}
+    return {"name": image.name, "path": os.fspath(image.path), **known}
+
+
+def build(
+    name: str | None = None,
+    cluster: str | None = None,
+    *,
+    gpu: bool = False,
+    base: str | None = None,
+    replacing: tuple[str, ...] = (),
+    fresh: bool = False,
+    engine: str | None = None,
+    folder: Path | None = None,
+    progress: ProgressListener = SILENT,
+) -> Image:
+    """Build clusterctl's own image, with the packages in the versions that are installed here. Raises ImageError.
+
+    `base` is the base image ("bootstrap" makes one from Debian packages); `replacing` are requirements such as
+    torch==2.13.0; `fresh` fetches base image and wheels again; `engine` is docker, podman or buildah.
+    """
+    from clusterctl.containers.build import BuildRequest
+    from clusterctl.containers.build import build as build_image
+    from clusterctl.containers.engine import find_engine
+    from clusterctl.launch.snapshot import git_state
+
+    kind = "gpu" if gpu else "cpu"
+    state = git_state(shipped_folder())
+    commit = state[0]["commit"] + ("-dirty" if state[0]["dirty"] else "") if state else ""
+    request = BuildRequest(
+        name=name or f"clusterctl-{kind}", kind=kind, base=base, replacing=replacing, commit=commit, fresh=fresh
+    )
+    found = find_engine(engine)
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    target = images_folder(cluster, folder).absolute()
+    return build_image(request, found, target, cache_folder(), python, progress)
+
+
+def import_image(
+    source: str,
+    name: str | None = None,
+    cluster: str | None = None,
+    *,
+    fresh: bool = False,
+    engine: str | None = None,
+    folder: Path | None = None,
+    progress: ProgressListener = SILENT,
+) -> Image:
+    """Bring `source` into the image folder: a file's path, or a reference (REGISTRY#NAME:TAG). Raises ImageError.
+
+    A reference that was imported before is not fetched again, unless `fresh`.
+    """
+    target = images_folder(cluster, folder).absolute()
+    is_file = source.startswith(("/", "./", "../", "~")) or Path(source).is_file()
+    if not is_file and not fresh and (there := files.imported(target, source, name)):
+        return there
+    from clusterctl.containers.importing import import_file, import_reference  # with what it needs to import: 0.1 s
+
+    if is_file:
+        return import_file(Path(source).expanduser(), name, target, progress)
+    return import_reference(source, name, target, progress, engine=engine, fresh=fresh)
+
+
+def prunable(folder: Path, names: tuple[str, ...] = ()) -> list[Path]:
+    """The images `names` of `folder`, and what builds and imports that were killed left there."""
+    return [files.find_image(folder, name).path for name in names] + files.leftovers(folder, time.time())

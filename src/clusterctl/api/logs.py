@@ -1,0 +1,88 @@
+"""The logs of one run: chosen, merged by time, read once or as they grow."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import UsageError
+from clusterctl.observe.follow import watch
+from clusterctl.observe.logs import Logs, Selection, check_selection
+from clusterctl.observe.run_record import read_record
+from clusterctl.observe.times import time_of
+from clusterctl.spec.values import parse_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clusterctl.observe.logs import Line
+    from clusterctl.observe.run_record import RunRecord
+    from clusterctl.observe.stage import Status
+    from clusterctl.runs.layout import RunDir
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The chosen lines of a run, merged by time: iterate over it for all that there are, `follow` for those to come."""
+
+    record: RunRecord
+    selection: Selection
+    files: Logs
+    takes: Callable[[Line], bool]
+
+    def __iter__(self) -> Iterator[Line]:
+        """Raises NotFoundError for a rank, a node or an attempt that the run does not have."""
+        check_selection(self.record.run, self.selection)
+        return self.added(ended=True)
+
+    def added(self, *, ended: bool) -> Iterator[Line]:
+        """The lines added since the last call; with `ended` also a last one without a newline."""
+        return filter(self.takes, self.files.read(ended=ended))
+
+    def follow(self) -> Iterator[Status]:
+        """The status of the run, four times a second until it has ended."""
+        return watch(self.record.run, self.record.cluster)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks may have written these lines."""
+        return self.record.job.resources.nodes * self.record.tasks_per_node if self.selection.rank is None else 1
+
+
+def read_logs(
+    run: RunDir,
+    selection: Selection,
+    tail: int | None = None,
+    since: str | float | None = None,
+    grep: str | None = None,
+) -> Reading:
+    """The logs of `run`: see `Run.logs`."""
+    takes = _filter(_moment(since, time.time()), grep)
+    return Reading(read_record(run), selection, Logs(run, selection, tail), takes)
+
+
+def _moment(since: str | float | None, now: float) -> float | None:
+    """Seconds since the epoch: an age counts back from `now`."""
+    if not isinstance(since, str):
+        return since
+    try:
+        return now - parse_seconds(since)
+    except ValueError:
+        moment = time_of(since.encode())
+    if moment is None:
+        raise UsageError(f"--since {since}: no age and no time", 'for example --since 20m, or "2026-01-31 12:00:00"')
+    return moment
+
+
+def _filter(since: float | None, pattern: str | None) -> Callable[[Line], bool]:
+    try:
+        wanted = re.compile(pattern.encode(errors="surrogateescape")) if pattern is not None else None
+    except re.error as error:
+        raise UsageError(f"--grep {pattern}: {error}", "a regular expression as Python's; \\. is a dot") from None
+
+    def takes(line: Line) -> bool:
+        return (since is None or line.time >= since) and (wanted is None or wanted.search(line.text) is not None)
+
+    return takes

@@ -1,0 +1,163 @@
+"""`Run`: one submission, as a value to ask and to act on."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import ClusterctlError, UsageError
+from clusterctl.observe.milestones import read_submission
+from clusterctl.observe.run_record import read_record
+from clusterctl.observe.runs import job_name
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+from clusterctl.slurm import Slurm
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusterctl.api.logs import Reading
+    from clusterctl.api.metric_records import MetricRecords
+    from clusterctl.api.settings import Overrides
+    from clusterctl.api.why import Diagnosis
+    from clusterctl.checks.check import Check
+    from clusterctl.observe.stage import Status as Status
+    from clusterctl.spec import Cluster
+
+
+class RunFailed(ClusterctlError):
+    """A run that was waited for did not finish: its `run`, and the `diagnosis` with its findings."""
+
+    def __init__(self, run: Run, stage: Stage) -> None:
+        self.run = run
+        next_step = "resume" if stage in (Stage.TIMED_OUT, Stage.PREEMPTED) else "why"
+        first, *_ = self.diagnosis.findings
+        super().__init__(f"run {run.id} ended: {stage}: {first}", f"clusterctl {next_step} {run.id}")
+
+    @functools.cached_property
+    def diagnosis(self) -> Diagnosis:
+        return self.run.why()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, by its directory: what is asked is read there anew, and Slurm is asked where the files leave it open."""
+
+    path: Path
+    warnings: tuple[Check, ...] = field(default=(), compare=False, repr=False)
+    """What the checks before submitting or resuming had to say though they let it pass."""
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return job_name(self.directory)
+
+    @property
+    def directory(self) -> RunDir:
+        """Where everything of the run lies: logs, checkpoints, weights, the script."""
+        return RunDir(self.path)
+
+    @property
+    def job_id(self) -> str | None:
+        """The number of its Slurm job; None while nobody knows it."""
+        return read_submission(self.directory).job_id or None
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster that it was submitted to. Raises ConfigError for a damaged run."""
+        return read_record(self.directory).cluster
+
+    def status(self) -> Status:
+        """Where the run is: its stage, the attempt, newest metrics, times.
+
+        `sure` is False where Slurm would have to say and does not answer. Raises ConfigError for a damaged run.
+        """
+        from clusterctl.observe.status import report
+
+        found = report([self.directory])
+        if not found.statuses:
+            raise found.problems[0]
+        return found.statuses[0]
+
+    def wait(self, timeout: float | None = None) -> Status:
+        """Wait until the run has ended, and return how it did.
+
+        Raises RunFailed unless it finished, and WaitTimedOut after `timeout` seconds: the run goes on then.
+        """
+        from clusterctl.observe.follow import wait
+
+        stage = wait(self.directory, self.cluster, timeout)
+        if stage is not Stage.FINISHED:
+            raise RunFailed(self, stage)
+        return self.status()
+
+    def logs(
+        self,
+        rank: int | None = None,
+        *,
+        node: str | None = None,
+        attempt: int | None = None,
+        stream: str | None = None,
+        host: bool = False,
+        tail: int | None = None,
+        since: str | float | None = None,
+        grep: str | None = None,
+    ) -> Reading:
+        """What the ranks have written so far: iterate over it. Each line has `time`, `ranks`; `str(line)` is its text.
+
+        Of one `rank`, `node`, `attempt` or `stream` ("out", "err") alone; `host` adds the batch script's own log.
+        `tail` takes the last lines of each file, `since` those of an age ("20m"), or from a time on ("2026-01-31
+        12:00:00", or seconds since the epoch), `grep` those in which a regular expression is found.
+        """
+        from clusterctl.api.logs import read_logs
+        from clusterctl.observe.logs import Selection
+
+        if stream not in (None, "out", "err"):
+            raise UsageError(f"no such stream: {stream}", 'one of "out", "err"')
+        selection = Selection(attempt, rank, (stream,) if stream else ("out", "err"), host, node)
+        return read_logs(self.directory, selection, tail, since, grep)
+
+    def metrics(self) -> MetricRecords:
+        """All numbers that rank 0 recorded, one dict each, in order; what a later attempt did again counts once."""
+        from clusterctl.api.metric_records import metric_records
+
+        return metric_records(self.directory)
+
+    def why(self) -> Diagnosis:
+        """Why it failed, waits or is slow: findings, the most important first, and what to type next."""
+        from clusterctl.api.why import diagnose
+
+        return diagnose(self.directory)
+
+    def cancel(self) -> None:
+        """End the run, waiting or running; nothing happens to one that has ended. Raises SlurmError."""
+        from clusterctl.api.cancel import cancel
+
+        cancel([self])
+
+    def resume(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
+        """Start the run again, which has ended unfinished, from its last checkpoint: the same run, a further attempt.
+
+        On `cluster`, else where it ran before, with `overrides` on top of what it was. Raises UsageError for a run that
+        goes on or has finished, ConfigError with everything that would make it fail, and SlurmError.
+        """
+        from clusterctl.api.resume import resume
+
+        return resume(self, cluster, overrides=overrides, hold=hold)
+
+    def release(self) -> None:
+        """Let the run start, which was submitted with `hold`."""
+        from clusterctl.observe.status import report
+
+        found = report([self.directory])
+        if found.problems:
+            raise found.problems[0]
+        (status,) = found.statuses
+        if status.stage is not Stage.QUEUED or status.job_id is None:
+            raise UsageError(f"{self.id} does not wait to start: {status.stage}", f"clusterctl status {self.id}")
+        Slurm.of(status.record.cluster).release([status.job_id])

@@ -1,0 +1,62 @@
+"""The sandbox: a real Slurm on this machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterctl.errors import SlurmError, UsageError
+from clusterctl.sandbox import lifecycle
+from clusterctl.sandbox import node as power
+from clusterctl.sandbox.description import Sandbox, SandboxRequest, current, sandbox_folder
+from clusterctl.sandbox.lifecycle import SandboxStatus
+
+__all__ = ["NODE_COMMANDS", "Sandbox", "SandboxStatus", "down", "record", "status", "switch", "up"]
+
+NODE_COMMANDS = {"on": power.switch_on, "off": power.switch_off, "cut": power.cut, "join": power.join}
+
+
+def up(
+    *, nodes: int = 4, gpus_per_node: int = 0, accounting: bool = False, cgroups: bool = False, kill_wait: int = 30
+) -> tuple[Sandbox, bool]:
+    """Start it; False where one like this was up already. Raises SlurmError."""
+    request = SandboxRequest(
+        nodes=nodes, gpus_per_node=gpus_per_node, accounting=accounting, cgroups=cgroups, kill_wait=kill_wait
+    )
+    return lifecycle.up(sandbox_folder(), request)
+
+
+def down() -> bool:
+    """End it and everything on it; False where none was up."""
+    return lifecycle.down(sandbox_folder())
+
+
+def status() -> SandboxStatus:
+    """What of it runs."""
+    return lifecycle.status(sandbox_folder())
+
+
+def switch(action: str, name: str) -> None:
+    """Switch node `name` "on" or "off", "cut" it off the network, or "join" it again."""
+    found = current(sandbox_folder())
+    if found is None:
+        raise SlurmError("no sandbox is up", "clusterctl sandbox up")
+    if action not in NODE_COMMANDS:
+        raise UsageError(f"no such action: {action}", f"one of {', '.join(NODE_COMMANDS)}")
+    NODE_COMMANDS[action](found, name)
+    if action == "on":
+        power.wait_for(found, [name])
+
+
+def record(found: SandboxStatus) -> dict[str, Any]:
+    """`found` as plain values."""
+    values: dict[str, Any] = {"schema_version": 1, "up": found.sandbox is not None and not found.missing}
+    if found.sandbox:
+        values |= {
+            "slurm_conf": str(found.sandbox.slurm_conf),
+            "namespaces": found.sandbox.namespaces,
+            "accounting": found.sandbox.request.accounting,
+            "gpus_per_node": found.sandbox.request.gpus_per_node,
+            "missing": list(found.missing),
+            "nodes": [{"name": name, "state": found.nodes.get(name)} for name in found.sandbox.names],
+        }
+    return values

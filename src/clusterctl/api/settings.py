@@ -1,0 +1,44 @@
+"""What a program wants changed in a job - Python values by key - as the `KEY=VALUE` of the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from numbers import Integral, Real
+
+from clusterctl.errors import UsageError
+
+Overrides = Mapping[str, object] | Iterable[str]
+"""Values by key (`{"train.epochs": 5}`), or what follows `--set` (`["train.epochs=5"]`)."""
+
+
+def settings(overrides: Overrides) -> list[str]:
+    """`overrides` as `KEY=VALUE`, every value written so that it is read back as it is. Raises UsageError."""
+    if isinstance(overrides, str):
+        raise UsageError(f"overrides: a string: {overrides!r}", 'write {"train.epochs": 5}, or ["train.epochs=5"]')
+    if not isinstance(overrides, Mapping):
+        return list(overrides)
+    return [f"{key}={_as_toml(key, value)}" for key, value in overrides.items()]
+
+
+def _as_toml(key: str, value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Integral):
+        return str(int(value))
+    if isinstance(value, Real):
+        return repr(float(value))
+    if isinstance(value, str | os.PathLike):
+        return _quoted(os.fspath(value))
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_quoted(str(name))} = {_as_toml(key, item)}" for name, item in value.items()) + "}"
+    if isinstance(value, Iterable):
+        return "[" + ", ".join(_as_toml(key, item) for item in value) + "]"
+    hint = "leave the key out" if value is None else "use text, numbers, true or false, lists and tables of them"
+    raise UsageError(f"overrides: {key} cannot be {value!r}", hint)
+
+
+def _quoted(text: str) -> str:
+    """A TOML string: JSON's, but for one control character that JSON leaves as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,45 @@
+"""What `submit` and `resume` do first: bring the image, verify everything that can be seen from here, and refuse."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clusterctl.checks import verify as checks
+from clusterctl.checks.check import Check, Verdict
+from clusterctl.errors import ConfigError
+from clusterctl.launch.fetch import fetch_image, needs_image
+from clusterctl.runs.files import make_private
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusterctl.config import Resolved
+    from clusterctl.containers.listener import ProgressListener
+    from clusterctl.launch.plan import Plan
+    from clusterctl.slurm import Slurm
+
+
+def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener) -> tuple[Check, ...]:
+    """The warnings. Raises one error for everything that would make the run fail; imports the image that it needs."""
+    _make_folders(plan.run.path.parent)
+    if needs_image(plan, resolved):
+        checks.refuse(checks.verify(resolved, replace(plan, view=None), slurm), resolved)  # an import may take minutes
+        fetch_image(plan, resolved, progress)
+    found = checks.verify(resolved, plan, slurm)
+    checks.refuse(found, resolved)
+    return tuple(check for check in found if check.verdict is Verdict.WARN)
+
+
+def _make_folders(runs: Path) -> None:
+    """Make `runs` and the folder of snapshots in it, private; what tasks run must not come from someone else."""
+    hint = "set CLUSTERCTL_RUNS, or `runs` in the cluster file"
+    try:
+        code = make_private(make_private(runs) / ".code")
+    except OSError as error:
+        raise ConfigError(f"cannot make the folder of runs: {error.filename}: {error.strerror}", hint) from error
+    if not os.access(runs, os.W_OK | os.X_OK):
+        raise ConfigError(f"cannot write to the folder of runs: {runs}", hint)
+    if code.stat().st_uid != os.geteuid():
+        raise ConfigError(f"belongs to someone else: {code}", hint)

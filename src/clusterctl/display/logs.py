@@ -1,0 +1,115 @@
+"""Lines of logs, each with whose it is, to stdout: a terminal gets safe text, a file or a pipe the very bytes."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from clusterctl.display.plain import as_shown, plain, plain_lines
+from clusterctl.observe.collapse import collapsed
+from clusterctl.observe.logs import Nodes
+from clusterctl.observe.times import is_stamped
+from clusterctl.runs.stamp import LENGTH, stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from clusterctl.api.logs import Reading
+    from clusterctl.observe.logs import Line
+
+# The first lines are shown as they are found, the others some at a time.
+_AT_ONCE_LINES, _TOGETHER_LINES = 100, 500
+
+
+def show(reading: Reading, *, times: bool, collapse: bool) -> None:
+    """Show what there is."""
+    _print(_shown(reading, iter(reading), collapse), _Label(reading), times=times)
+
+
+def follow(reading: Reading, *, times: bool, collapse: bool) -> None:
+    """Show what there is and what is added, until the run ends."""
+    label = _Label(reading)
+    for status in reading.follow():
+        added = reading.added(ended=status.stage.ended and status.sure)
+        _print(_shown(reading, added, collapse), label, times=times)
+    print(f"{reading.record.run.id}: {status.stage}", file=sys.stderr)
+
+
+def show_errors(reading: Reading) -> None:
+    """Show the first traceback, and which ranks had it; then the other errors."""
+    from clusterctl.observe.tracebacks import failures
+
+    run, label = reading.record.run, _Label(reading)
+    found = failures(run, reading.selection, iter(reading))
+    if not found:
+        print(f"no errors in the logs of {run.id}", file=sys.stderr)
+    for place, failure in enumerate(found):
+        whose = label.of_ranks(failure.attempt, tuple(failure.ranks))
+        text = plain(failure.message) if place else plain_lines(failure.text)
+        at = stamp(failure.time) if failure.time else ""
+        print(f"then {whose}{at}{text}" if place else f"{whose}{at}".rstrip() + f"\n{text}")
+
+
+def _shown(reading: Reading, lines: Iterator[Line], collapse: bool) -> Iterable[Line]:
+    return collapsed(lines) if collapse and reading.ranks > 1 else lines
+
+
+def _print(lines: Iterable[Line], label: _Label, *, times: bool) -> None:
+    at_terminal = sys.stdout.isatty()
+    waiting: list[bytes] = []
+    for count, line in enumerate(lines):
+        text = as_shown(line.text).encode() if at_terminal else line.text
+        before = (line.content[:LENGTH].decode() if is_stamped(line.content) else stamp(line.time)) if times else ""
+        waiting.append(f"{label.of(line)}{before}".encode() + text + b"\n")
+        if count < _AT_ONCE_LINES or len(waiting) >= _TOGETHER_LINES:
+            _write(waiting)
+    _write(waiting)
+
+
+def _write(lines: list[bytes]) -> None:
+    sys.stdout.buffer.write(b"".join(lines))
+    sys.stdout.buffer.flush()
+    lines.clear()
+
+
+class _Label:
+    """Whose line it is: `r03 node2 ` where there are several, `r00-31 x32 ` for many; `a1 ` from the second attempt."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._several_ranks = reading.ranks > 1
+        self._several_nodes = self._several_ranks and reading.record.job.resources.nodes > 1
+        self._nodes = Nodes(reading.record.run)
+        self._known: dict[tuple[int, tuple[int, ...]], str] = {}
+
+    def of(self, line: Line) -> str:
+        source = line.source
+        if source.rank is None:
+            return f"{_attempt(source.attempt)}host "
+        key = (source.attempt, line.ranks or (source.rank,))
+        if key not in self._known:
+            self._known[key] = self.of_ranks(*key)
+        return self._known[key]
+
+    def of_ranks(self, attempt: int, ranks: tuple[int, ...]) -> str:
+        if not self._several_ranks or not ranks:
+            return _attempt(attempt)
+        if len(ranks) > 1:
+            return f"{_attempt(attempt)}{_ranges(ranks)} x{len(ranks)} "
+        node = plain(self._nodes.of(attempt, ranks[0])) if self._several_nodes else ""
+        return f"{_attempt(attempt)}r{ranks[0]:02} {node}{' ' if node else ''}"
+
+
+def _attempt(number: int) -> str:
+    return f"a{number} " if number else ""
+
+
+def _ranges(ranks: tuple[int, ...]) -> str:
+    """`r00-03,07`, and no more than three pieces."""
+    pieces: list[list[int]] = []
+    for rank in ranks:
+        if pieces and rank == pieces[-1][1] + 1:
+            pieces[-1][1] = rank
+        else:
+            pieces.append([rank, rank])
+    words = [f"{first:02}" if first == last else f"{first:02}-{last:02}" for first, last in pieces]
+    return "r" + ",".join([*words[:3], *["..."] * (len(words) > 3)])

@@ -1,0 +1,14 @@
+# Beside a rank (launch/attach.sh of clusterctl). Arguments: the rank's process, as its node numbers it, then a command.
+pid=$1
+shift
+[ -d "/proc/$pid" ] || { echo "the rank's process is gone: $pid" >&2; exit 1; }
+while IFS= read -r -d '' variable; do
+  case $variable in SLURM_*|TERM=*|HOME=*) ;; *=*) export "${variable?}" ;; esac
+done <"/proc/$pid/environ"
+[ "$#" -ne 0 ] || set -- sh -c 'command -v bash >/dev/null && exec bash || exec sh'
+if [ "$(readlink "/proc/$pid/ns/mnt")" = "$(readlink /proc/self/ns/mnt)" ]; then
+  cd "/proc/$pid/cwd" && cd "$(pwd -P)" && exec "$@"
+fi
+user=()
+[ "$(readlink "/proc/$pid/ns/user")" = "$(readlink /proc/self/ns/user)" ] || user=(--user --preserve-credentials)
+exec nsenter --target "$pid" "${user[@]}" --mount --root --wd -- "$@"

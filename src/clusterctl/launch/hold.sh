@@ -1,0 +1,27 @@
+# What holds the nodes of an allocation (launch/hold.sh of clusterctl): `marks` is the folder of what was imported there.
+umask 077
+mkdir -p "$marks"
+touch "$marks/held"
+# enroot gives the container of pyxis's --container-name=X the name pyxis_X, or pyxis_<job>_X.
+close() {
+  trap '' USR1 TERM
+  # Of the environment only the job's number: the rest would shape the step.
+  job=$SLURM_JOB_ID nodes=$SLURM_JOB_NUM_NODES conf=$SLURM_CONF
+  unset "${!SLURM_@}"
+  export SLURM_JOB_ID=$job
+  [ -z "$conf" ] || export SLURM_CONF=$conf
+  if compgen -G "$marks/clusterctl_*" >/dev/null; then
+    # shellcheck disable=SC2016 # expanded on each node
+    srun --overlap --job-name=close --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --mem=0 --mpi=none \
+      --input=none sh -c '
+        command -v enroot >/dev/null || exit 0
+        enroot list | grep "clusterctl_$0_" | while read -r name; do enroot remove --force "$name"; done' "$job"
+  fi
+  rm -rf "$marks" "$marks.log"
+  exit 0
+}
+trap close USR1 TERM
+while :; do
+  sleep infinity &
+  wait $!
+done

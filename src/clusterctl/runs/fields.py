@@ -1,0 +1,108 @@
+"""One JSON object of the run directory, read field by field: a value of the wrong type counts as missing.
+
+Nothing here raises, whatever the file holds: NaN, numbers of hundreds of digits, tables where texts belong, a named
+pipe in place of the file. Each format has one reader, built on this.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+
+from clusterctl.runs.files import parse_record, read_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from clusterctl.runs.vocabulary import Number
+
+Member = TypeVar("Member", bound=StrEnum)
+_LAST_MOMENT = 2.0**37  # the year 6325: later ones break calendars
+_LARGEST_WHOLE = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The object in a file or line; `content` is empty where there is none. `problem` says why a file has no object."""
+
+    content: Mapping[str, Any] = field(default_factory=dict)
+    problem: str = ""
+    absent: bool = False
+
+    def text(self, name: str) -> str:
+        """A text; empty for anything else."""
+        value = self.content.get(name)
+        return value if isinstance(value, str) else ""
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of texts; empty unless every item is one."""
+        value = self.content.get(name)
+        return tuple(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else ()
+
+    def digits(self, name: str) -> str:
+        """A number written as text, such as Slurm's of a job: it becomes an argument of a command."""
+        text = self.text(name)
+        return text if text.isascii() and text.isdigit() else ""
+
+    def member(self, name: str, of: type[Member]) -> Member | None:
+        """A member of the enum `of`, by its value."""
+        return next((member for member in of if member.value == self.text(name)), None)
+
+    def flag(self, name: str) -> bool:
+        return self.content.get(name) is True
+
+    def whole(self, name: str) -> int | None:
+        """A whole number of at most 64 bits."""
+        value = self.content.get(name)
+        return value if type(value) is int and abs(value) <= _LARGEST_WHOLE else None
+
+    def number(self, name: str) -> float | None:
+        """A finite number."""
+        value = self.content.get(name)
+        return value if is_number(value) and math.isfinite(value) else None
+
+    def moment(self, name: str) -> float | None:
+        """A time in seconds since the epoch, within the calendar."""
+        value = self.number(name)
+        return value if value is not None and 0 <= value <= _LAST_MOMENT else None
+
+    def numbers(self) -> dict[str, Number]:
+        """Every number by its name; NaN and the infinities are numbers too."""
+        return {name: value for name, value in self.content.items() if is_number(value)}
+
+    def table(self, name: str) -> Fields:
+        value = self.content.get(name)
+        return Fields(value) if isinstance(value, dict) else Fields(absent=True)
+
+    def tables(self, name: str) -> tuple[Fields, ...]:
+        """The objects in a list; other items are dropped."""
+        value = self.content.get(name)
+        return tuple(Fields(item) for item in value if isinstance(item, dict)) if isinstance(value, list) else ()
+
+
+def read_fields(path: Path) -> Fields:
+    """The JSON object in `path`."""
+    try:
+        content = json.loads(read_whole(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return Fields(absent=True)
+    except OSError as error:
+        return Fields(problem=error.strerror or str(error))
+    except (ValueError, RecursionError):
+        return Fields(problem="not JSON")
+    return Fields(content) if isinstance(content, dict) else Fields(problem="not a JSON object")
+
+
+def parse_fields(line: bytes) -> Fields | None:
+    """The object in one line of a file of JSON lines; None for a torn or foreign line."""
+    record = parse_record(line)
+    return None if record is None else Fields(record)
+
+
+def is_number(value: object) -> TypeGuard[Number]:
+    """Whether `value` is a number that a float can hold."""
+    return type(value) is float or (type(value) is int and value.bit_length() < 1024)

@@ -1,0 +1,60 @@
+"""Marks: files whose names alone decide what the batch script does next; its `count_ranks` and `asked` read them.
+
+`attempts/<n>/marks/` holds
+
+    00003.running   rank 3 has begun; if srun has ended, the rank was killed
+    00003.done      it left with 0
+    00003.ended     it left with another code
+    restart         a task asks for a restart: what any program may create
+    no-progress     ... although the attempt came no further than the one before
+    finished        the attempt finished the run; made by the script itself
+
+A rank renames its one file: a full disk still takes that. Tasks look for a mark by listing the folder, as NFS remembers
+for a while that a name did not exist; the script looks when all tasks have left.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from threading import Lock
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusterctl.runs.layout import Attempt
+
+
+class RankMark:
+    """The mark of one rank. It may leave twice: told to end, it may still come to a good end."""
+
+    def __init__(self, attempt: Attempt, rank: int) -> None:
+        self._path = attempt.marks / f"{rank:05}.running"
+        self._lock = Lock()  # TERM ends it from a thread
+
+    def begin(self) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.touch(mode=0o600)
+
+    def end(self, code: int) -> None:
+        with self._lock, suppress(OSError):  # the rank is leaving all the same
+            self._path = self._path.rename(self._path.with_suffix(".ended" if code else ".done"))
+
+
+def restart_file(attempt: Attempt) -> Path:
+    """The file that asks for a restart."""
+    return attempt.marks / "restart"
+
+
+def ask_for_restart(attempt: Attempt, *, progress: bool) -> None:
+    attempt.marks.mkdir(parents=True, exist_ok=True)
+    if not progress:
+        (attempt.marks / "no-progress").touch(mode=0o600)
+    restart_file(attempt).touch(mode=0o600)
+
+
+def restart_asked(attempt: Attempt) -> bool:
+    try:
+        return restart_file(attempt) in attempt.marks.iterdir()
+    except FileNotFoundError:
+        return False

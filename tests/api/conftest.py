@@ -1,0 +1,13 @@
+"""A cluster whose commands are shell scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.mistake import Desk
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Desk:
+    return Desk(tmp_path, monkeypatch, capfdbinary)

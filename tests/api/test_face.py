@@ -1,0 +1,74 @@
+"""`import clusterctl`: what it loads, what it offers, how it is typed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import clusterctl
+
+HEAVY = {"torch", "submitit", "click", "rich", "textual", "numpy", "dataclasses", "subprocess", "importlib.metadata"}
+
+
+def python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_importing_it_loads_nothing_but_its_face() -> None:
+    before = set(python("import sys; print(*sys.modules)").split())
+    added = set(python("import sys, clusterctl; dir(clusterctl); print(*sys.modules)").split()) - before
+    assert {name for name in added if name.startswith("clusterctl")} == {"clusterctl"}
+    assert not added & HEAVY
+
+
+def test_what_it_offers_is_there_and_documented() -> None:
+    assert sorted([*clusterctl.__all__, "__version__"]) == sorted(dir(clusterctl))
+    for name in clusterctl.__all__:
+        assert getattr(clusterctl, name).__doc__, name
+    with pytest.raises(AttributeError, match="no attribute 'submitt'"):
+        clusterctl.submitt  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "first", ["import clusterctl", "import clusterctl.runs", "from clusterctl.runs.files import read_json"]
+)
+def test_runs_is_a_function_and_a_package_whatever_was_imported_first(first: str) -> None:
+    code = f"""
+{first}
+import clusterctl
+assert clusterctl.runs(cluster="local", name="no such run") == []
+clusterctl.runs.log(step=1, loss=0.5)
+import clusterctl.runs.metrics
+assert clusterctl.runs(cluster="local", name="no such run") == []
+assert clusterctl.runs.log is clusterctl.runs.metrics.log
+"""
+    assert python(code) == ""
+
+
+def test_a_typed_program_that_uses_it_is_checked(tmp_path: Path) -> None:
+    """By mypy, strictly: a wrong keyword and a wrong attribute are found, the rest is in order."""
+    (tmp_path / "program.py").write_text(
+        """import clusterctl
+
+run: clusterctl.Run = clusterctl.submit("cora", overrides={"train.epochs": 5})
+try:
+    seconds: float = run.wait(timeout=600).record.created
+except clusterctl.RunFailed as failure:
+    print([str(finding) for finding in failure.diagnosis.findings])
+names: list[str] = [one.name for one in clusterctl.runs(stage="failed", count=3)]
+clusterctl.runs.log(step=1, loss=0.5)
+script: str = clusterctl.plan("cora").script
+clusterctl.runs(stages="failed")
+run.statuss()
+"""
+    )
+    cache = Path(__file__).resolve().parents[2] / ".mypy_cache" / "programs"
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", cache, "program.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    errors = [line.partition(": error: ")[::2] for line in done.stdout.splitlines() if ": error: " in line]
+    assert [place for place, _ in errors] == ["program.py:11", "program.py:12"], done.stdout
+    assert "stages" in errors[0][1]
+    assert "statuss" in errors[1][1]

@@ -1,0 +1,62 @@
+"""What a Python program does with clusterctl, on the embedded default: the guide, the example, a notebook's cell."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.mistake import Desk
+
+import clusterctl
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def test_every_line_of_the_guide_runs_and_gives_what_it_shows(desk: Desk) -> None:
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    desk.set(CLUSTERCTL_CLUSTER=None)
+    failed, tried = doctest.testfile(str(DOCS / "guides" / "from-python.md"), module_relative=False, optionflags=flags)
+    out, _ = desk.capture.readouterr()
+    assert failed == 0, out.decode()
+    assert tried > 30
+
+
+def test_the_example_submits_three_runs_waits_and_prints_a_table(desk: Desk) -> None:
+    program = [sys.executable, DOCS / "examples" / "three_runs.py"]
+    done = subprocess.run(program, env=dict(os.environ), capture_output=True, text=True, timeout=600, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    head, *rows = done.stdout.splitlines()
+    assert head.split() == ["RUN", "RATE", "STAGE", "LOSS", "TEST"]
+    assert [row.split()[1:3] for row in rows] == [[rate, "finished"] for rate in ("0.001", "0.003", "0.01")]
+    assert all(re.fullmatch(r"\d+\.\d{3}", number) for row in rows for number in row.split()[3:])
+
+
+def test_a_notebooks_cell_shows_nothing_and_leaves_its_process_as_it_was(desk: Desk) -> None:
+    before = [signal.getsignal(number) for number in signal.valid_signals()], dict(os.environ), Path.cwd()
+    run = clusterctl.submit("cora", cluster="local", overrides={"train.epochs": 5, "resources.nodes": 2})
+    run.wait(timeout=600)
+    assert run.status().stage == "finished"
+    assert run.metrics()[-1]["epoch"] == 5
+    assert [str(finding) for finding in run.why().findings] == ["the run finished"]
+    assert [(one.name, one.path) for one in clusterctl.runs(stage="failed")] == []
+    assert desk.capture.readouterr() == (b"", b"")
+    assert ([signal.getsignal(number) for number in signal.valid_signals()], dict(os.environ), Path.cwd()) == before
+
+
+def test_a_wait_that_takes_too_long_is_a_timeout_and_the_run_goes_on(desk: Desk) -> None:
+    program = {"argv": ["sleep", "60"], "resources.nodes": 1}
+    run = clusterctl.submit("command", cluster="local", overrides=program)
+    with pytest.raises(TimeoutError, match="is still") as caught:
+        run.wait(timeout=0.5)
+    assert isinstance(caught.value, clusterctl.WaitTimedOut)
+    assert not run.status().stage.ended
+    run.cancel()
+    with pytest.raises(clusterctl.RunFailed, match="ended: cancelled") as failed:
+        run.wait(timeout=60)
+    assert "cancelled by" in str(failed.value.diagnosis.findings[0])

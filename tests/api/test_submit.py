@@ -1,0 +1,107 @@
+"""Submitting from a program: one plan, the same checks each time, nothing shown, many threads and clusters."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.mistake import Desk
+
+import clusterctl
+from clusterctl.api import submit as module
+from clusterctl.runs.files import read_json
+
+JOB = 'workload = "command"\nargv = ["true"]\n[env]\nMY_TOKEN = "{secret}"\n'
+SBATCH = """\
+mkdir -p "$0.jobs"; env >"$0.jobs/$$"; sleep 0.2; echo "Submitted batch job $$"
+"""
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every plan that is made."""
+    plans: list[Any] = []
+    make: Callable[..., Any] = module.make_plan
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        plans.append(make(*arguments, **named))
+        return plans[-1]
+
+    monkeypatch.setattr("clusterctl.api.submit.make_plan", noted)
+    return plans
+
+
+def test_a_plan_is_made_once_and_is_what_is_sent(desk: Desk, planned: list[Any]) -> None:
+    desk.use_slurm(sbatch="echo Submitted batch job 7")
+    run = clusterctl.submit("synthetic", "site", overrides={"resources.nodes": 3})
+    (plan,) = planned
+    assert (plan.run.path, run.job_id) == (run.path, "7")
+    assert run.directory.script.read_text() == module.render(plan)
+    assert Path(dict(plan.exports)["PYTHONPATH"].split(":")[0]).parent == run.directory.code.resolve()
+
+
+def test_a_dry_run_asks_nobody_and_writes_nothing(desk: Desk) -> None:
+    desk.use_slurm()
+    plan = clusterctl.plan("synthetic", "site", overrides={"resources.nodes": 3})
+    assert "#SBATCH --nodes=3" in plan.script.splitlines()
+    assert desk.run_directories() == []
+    assert desk.asked("sbatch") == 0
+
+
+def test_what_dry_run_verifies_is_what_submit_refuses(desk: Desk) -> None:
+    desk.use_slurm()
+    (desk.project / "data").mkdir()
+    overrides = {"data.root": str(desk.project / "data")}
+    with pytest.raises(clusterctl.ConfigError, match="no data") as planned:
+        clusterctl.plan("reddit", "site", overrides=overrides).verify()
+    with pytest.raises(clusterctl.ConfigError) as submitted:
+        clusterctl.submit("reddit", "site", overrides=overrides)
+    assert planned.value.text == submitted.value.text
+    assert desk.run_directories() == []
+
+
+def test_the_record_tells_the_command_that_does_the_same(desk: Desk) -> None:
+    desk.use_slurm(sbatch="echo Submitted batch job 7")
+    run = clusterctl.submit("synthetic", "site", overrides={"resources.nodes": 3, "name": "a"}, hold=True)
+    typed = ["submit", "synthetic", "--cluster", "site", "--set", "resources.nodes=3", "--set", 'name="a"']
+    assert read_json(run.directory.run_json)["argv"] == typed
+
+
+def test_threads_submit_to_several_clusters_and_nobodys_environment_changes(desk: Desk) -> None:
+    """What one job's sbatch is called with is seen by no other one, and not by this process."""
+    desk.use_slurm(sbatch=SBATCH)
+    for number in range(4):
+        desk.write(f"cluster/c{number}.toml", f'slurm_conf = "/etc/conf-{number}"\npolling_floor = 0\n')
+        desk.write(f"job{number}.toml", JOB.format(secret=f"secret-{number}"))
+    before, seen = dict(os.environ), []
+    stop = threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.001):
+            seen.append(dict(os.environ) == before)
+
+    with ThreadPoolExecutor(5) as pool:
+        watching = pool.submit(watch)
+        runs = list(pool.map(lambda n: clusterctl.submit(f"./job{n}.toml", f"c{n}"), range(4)))
+        stop.set()
+        watching.result()
+    assert all(seen)
+    called = [path.read_text().splitlines() for path in (desk.folder / "fakes" / "sbatch.jobs").iterdir()]
+    pairs = {tuple(sorted(line for line in lines if line.startswith(("MY_TOKEN=", "SLURM_CONF=")))) for lines in called}
+    assert pairs == {(f"MY_TOKEN=secret-{n}", f"SLURM_CONF=/etc/conf-{n}") for n in range(4)}
+    assert len({run.path for run in runs}) == 4
+    assert desk.capture.readouterr() == (b"", b"")
+
+
+def test_a_refusal_is_an_error_and_nothing_else(desk: Desk) -> None:
+    desk.use_slurm(sbatch="echo 'sbatch: error: invalid partition specified: x' >&2; exit 1")
+    with pytest.raises(clusterctl.SlurmError, match="invalid partition") as caught:
+        clusterctl.submit("synthetic", "site")
+    assert (caught.value.exit_code, "partition" in caught.value.hint) == (4, True)
+    assert desk.run_directories() == []
+    assert desk.capture.readouterr() == (b"", b"")

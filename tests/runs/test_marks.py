@@ -1,0 +1,62 @@
+"""The marks that the batch script decides from: their names are its protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterctl.runs.events import Events
+from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.runs.marks import RankMark, ask_for_restart, restart_asked
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    return RunDir(tmp_path).attempt(0)
+
+
+def names(attempt: Attempt) -> list[str]:
+    return sorted(path.name for path in attempt.marks.iterdir())
+
+
+def test_a_rank_has_one_mark_which_says_how_it_stands(attempt: Attempt) -> None:
+    ranks = [RankMark(attempt, rank) for rank in range(3)]
+    for rank in ranks:
+        rank.begin()
+    ranks[0].end(0)
+    ranks[1].end(143)
+    assert names(attempt) == ["00000.done", "00001.ended", "00002.running"]
+
+
+def test_a_rank_that_was_told_to_end_may_come_to_a_good_end(attempt: Attempt) -> None:
+    rank = RankMark(attempt, 12345)
+    rank.begin()
+    rank.end(143)
+    rank.end(0)
+    assert names(attempt) == ["12345.done"]
+
+
+def test_a_mark_that_cannot_be_changed_keeps_no_rank_from_leaving(attempt: Attempt) -> None:
+    RankMark(attempt, 0).end(0)
+
+
+def test_the_events_of_a_rank_move_its_mark(attempt: Attempt) -> None:
+    events = Events(attempt, 7)
+    assert not attempt.marks.exists()
+    events.began(0, 0)
+    assert names(attempt) == ["00007.running"]
+    events.exit(75)
+    assert names(attempt) == ["00007.ended"]
+
+
+def test_a_restart_is_asked_for_by_a_file(attempt: Attempt) -> None:
+    assert not restart_asked(attempt)
+    ask_for_restart(attempt, progress=True)
+    assert restart_asked(attempt)
+    assert names(attempt) == ["restart"]
+
+
+def test_an_attempt_that_came_no_further_says_so(attempt: Attempt) -> None:
+    ask_for_restart(attempt, progress=False)
+    assert names(attempt) == ["no-progress", "restart"]
