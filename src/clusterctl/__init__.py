@@ -9,8 +9,7 @@
 name below is imported when it is first used (docs/guides/from-python.md).
 """
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this; type checkers know the name
 if TYPE_CHECKING:
     from clusterctl.api import find as _find
     from clusterctl.api.find import find
@@ -68,14 +67,16 @@ _HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images"
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")
 
 
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
+if not TYPE_CHECKING:  # type checkers are to find a name that is not there
 
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "runs":  # a package that can be called (docs/decisions/0036)
-        return import_module("clusterctl.runs")
-    return getattr(import_module(f"clusterctl.{_HOMES.get(name, 'errors')}"), name)
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        if name == "runs":  # a package that can be called (docs/decisions/0036)
+            return import_module("clusterctl.runs")
+        return getattr(import_module(f"clusterctl.{_HOMES.get(name, 'errors')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,18 @@ import pytest
 
 import clusterctl
 
-HEAVY = {"torch", "submitit", "click", "rich", "textual", "numpy", "dataclasses", "subprocess", "importlib.metadata"}
+HEAVY = {
+    "torch",
+    "submitit",
+    "click",
+    "rich",
+    "textual",
+    "numpy",
+    "dataclasses",
+    "subprocess",
+    "typing",
+    "importlib.metadata",
+}
 
 
 def python(code: str) -> str:
@@ -63,12 +74,14 @@ clusterctl.runs.log(step=1, loss=0.5)
 script: str = clusterctl.plan("cora").script
 clusterctl.runs(stages="failed")
 run.statuss()
+clusterctl.submitt("cora")
 """
     )
     cache = Path(__file__).resolve().parents[2] / ".mypy_cache" / "programs"
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir", cache, "program.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     errors = [line.partition(": error: ")[::2] for line in done.stdout.splitlines() if ": error: " in line]
-    assert [place for place, _ in errors] == ["program.py:11", "program.py:12"], done.stdout
+    assert [place for place, _ in errors] == ["program.py:11", "program.py:12", "program.py:13"], done.stdout
     assert "stages" in errors[0][1]
     assert "statuss" in errors[1][1]
+    assert "submitt" in errors[2][1]
