@@ -85,6 +85,7 @@ def typed(*words: str) -> int:
         code = cli.run(words)
     assert code in EXIT_CODES
     assert code in (0, 1) or "\nhint: " in err.getvalue()
+    assert "Traceback" not in err.getvalue()
     check_plain(err.getvalue())
     return code
 
@@ -198,8 +199,11 @@ def test_any_complaint_of_sbatch(text: str) -> None:
 )
 def test_any_environment(folder: Path, environment: dict[str, str]) -> None:
     before = dict(os.environ)
-    with contextlib.suppress(ValueError, UnicodeEncodeError):  # what no environment can hold
-        os.environ.update(environment)
+    for name, value in environment.items():
+        with contextlib.suppress(ValueError, UnicodeEncodeError):  # a value that no environment can hold
+            os.environ[name] = value
+    try:
         typed("status")
-    os.environ.clear()
-    os.environ.update(before)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
