@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-# What takes longest begins first: of single tests that wait for each other's runs, then of files.
+# What takes longest begins first.
 _LONGEST = (
     "faults/",
     "end_to_end/test_in_a_built_image",
@@ -22,6 +22,7 @@ _LONGEST = (
 )
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_rank)
     for item in items:

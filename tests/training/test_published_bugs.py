@@ -124,8 +124,8 @@ NO_LABEL_IS_ONE = Mutation("workloads/reddit_format.py", ".min()) < 0", ".min())
 SUMMED_IN_HALF = Mutation(
     _BLOCKS,
     'sums = F.embedding_bag(columns, table, offsets, mode="sum", include_last_offset=True)',
-    "bags = torch.arange(offsets.numel() - 1).repeat_interleave(offsets.diff())\n"
-    "        sums = table.new_zeros(offsets.numel() - 1, table.size(1)).index_add_(0, bags, table[columns])",
+    "bags = table[columns].split(offsets.diff().tolist())\n"
+    "        sums = torch.stack([sum(bag.unbind(), bag.new_zeros(bag.size(1))) for bag in bags])",
 )
 GRADIENT_OF_ONE_RANK = Mutation("graph/table.py", "sums[part] += rows_of_rank", "sums[part] = rows_of_rank")
 ONLY_NEW_NODES = Mutation("graph/sampling.py", "nodes = sources\n", "nodes = sources[nodes.numel() :]\n")
