@@ -6,8 +6,19 @@ from typing import Any
 
 import pytest
 
+# All of whose tests share the sandbox; of the other files only those with "sandbox" for a back end.
+_ON_THE_SANDBOX = (
+    "end_to_end/test_guide.py",
+    "end_to_end/test_on_slurm.py",
+    "end_to_end/test_polite.py",
+    "end_to_end/test_pyxis.py",
+    "end_to_end/test_waiting.py",
+    "sandbox/test_jobs.py",
+)
+_SANDBOX = "the sandbox"
 # What takes longest begins first.
 _LONGEST = (
+    _SANDBOX,
     "faults/",
     "end_to_end/test_in_a_built_image",
     "test_style",
@@ -22,33 +33,27 @@ _LONGEST = (
 )
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_rank)
-    for item in items:
-        if _uses_sandbox(item):
-            item.add_marker(pytest.mark.xdist_group("sandbox"))
+    items.sort(key=lambda item: _rank(_group(item.nodeid)))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    from xdist.scheduler import LoadGroupScheduling
+    from xdist.scheduler import LoadFileScheduling
 
-    class Groups(LoadGroupScheduling):  # type: ignore[misc] # xdist is untyped
+    class Groups(LoadFileScheduling):  # type: ignore[misc] # xdist is untyped
         def _split_scope(self, nodeid: str) -> str:
-            return str(super()._split_scope(nodeid)).partition("::")[0]
+            return _group(nodeid)
 
     config.option.loadscopereorder = False  # the order is that of `_LONGEST`
     return Groups(config, log)
 
 
-def _uses_sandbox(item: pytest.Item) -> bool:
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return "sandbox" in getattr(item, "fixturenames", ()) or parameters.get("back_end") == "sandbox"
+def _group(nodeid: str) -> str:
+    """Tests of one group run on one worker, one after the other."""
+    path = nodeid.partition("::")[0].removeprefix("tests/")
+    return _SANDBOX if path in _ON_THE_SANDBOX or "[sandbox" in nodeid else path
 
 
-def _rank(item: pytest.Item) -> int:
-    if _uses_sandbox(item):
-        return -1
-    path = item.nodeid.removeprefix("tests/")
-    return next((rank for rank, start in enumerate(_LONGEST) if path.startswith(start)), len(_LONGEST))
+def _rank(group: str) -> int:
+    return next((rank for rank, start in enumerate(_LONGEST) if group.startswith(start)), len(_LONGEST))
