@@ -59,7 +59,7 @@ LAST_PAIR_LEFT_OUT = Mutation(_PAIRS, "own.start : own.stop]", "own.start : own.
 UNEQUAL_STEPS = Mutation(_PLAN, "range(first_step, self.steps)", "range(first_step, self.steps - self.rank)")
 NO_PADDING = Mutation(_PLAN, "order[positions % order.numel()]", "order[positions]")
 REST_LEFT_OUT = Mutation(
-    _PLAN, "return -(-self.seeds.numel() // self._global_size)", "return self.seeds.numel() // self._global_size"
+    _PLAN, "range(first_step, self.steps)", "range(first_step, self.seeds.numel() // self._global_size)"
 )
 NO_SHUFFLE = Mutation(
     _PLAN, "torch.randperm(self.seeds.numel(), generator=generator)", "torch.arange(self.seeds.numel())"
@@ -92,7 +92,7 @@ RANK_0_ALONE = Mutation(_INFERENCE, "size = -(-nodes // dist.get_world_size())",
 EVERYBODY_PREPARES = Mutation(
     "runs/once.py", "return folder in folder.parent.iterdir() and whole(folder)", "return False"
 )
-EVERY_HOLDER_WORKS = Mutation("runs/once.py", "            if not done():\n", "            if True:\n")
+NO_LEASE = Mutation("runs/once.py", "lease.mkdir(mode=0o700)", "lease.mkdir(mode=0o700, exist_ok=True)")
 TEST_EVENTS_TOGETHER = Mutation(
     "workloads/taobao_graph.py", "co_occurrence(*of_user,", "co_occurrence(everything.indptr, everything.indices,"
 )
@@ -254,7 +254,7 @@ BUGS: dict[str, dict[Mutation, list[str]]] = {
         LAZY: [f"{HERE}::test_every_parameter_is_there_before_the_first_batch"]
     },
     "several ranks download or convert at once, or only one of all nodes does": {
-        EVERY_HOLDER_WORKS: ["runs/test_once.py::test_several_at_once_prepare_once_and_nothing_is_left_beside_it"],
+        NO_LEASE: ["runs/test_once.py::test_several_at_once_prepare_once_and_nothing_is_left_beside_it"],
         EVERYBODY_PREPARES: ["task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once"],
     },
     "DistributedSampler repeats samples to fill up, and the metrics count them": {
