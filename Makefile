@@ -42,14 +42,15 @@ container: setup ## Build the image into a .sqsh (GPU=1, BASE=, OUTPUT=, CONTAIN
 	@$(BIN)/clusterctl image build $(if $(GPU),--gpu) $(if $(BASE),--base '$(BASE)') $(if $(OUTPUT),--output '$(OUTPUT)') \
 	  $(if $(CONTAINER_ENGINE),--engine '$(CONTAINER_ENGINE)')
 
+WORKERS ?= 3# of the tests; they wait a third of their time
 .PHONY: test
-test: setup slurm builders browser lint ## Run the tests (15 minutes at most on two cores)
-	$(BIN)/python -m pytest -m 'not long'
+test: setup slurm builders browser ## Run the tests, style and types too (about 7 minutes on two idle cores)
+	$(BIN)/python -m pytest -m 'not long' -n $(WORKERS) --dist loadfile
 
 .PHONY: test-long
 test-long: setup slurm browser ## Run every test: matrices, accuracies (under an hour)
 	@tests/install-containers.sh docker
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --hypothesis-profile=thorough
 
 .PHONY: lint
 lint: setup ## Check style, types and shell scripts

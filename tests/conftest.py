@@ -13,10 +13,18 @@ import pytest
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
 
-pytest_plugins = ["support.sandbox_fixture", "support.image_fixture", "support.pyxis_fixture", "support.thin_image"]
+pytest_plugins = [
+    "support.side_by_side",
+    "support.sandbox_fixture",
+    "support.image_fixture",
+    "support.pyxis_fixture",
+    "support.thin_image",
+]
 
-hypothesis.settings.register_profile("unhurried", deadline=None)  # a busy machine is no failure
-hypothesis.settings.load_profile("unhurried")
+# `make test` tries the same few examples each time; `make test-long` others, and many (--hypothesis-profile=thorough).
+hypothesis.settings.register_profile("brief", deadline=None, derandomize=True, max_examples=50)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=200)  # a busy machine is no failure
+hypothesis.settings.load_profile("brief")
 
 RUN_ID = "cora-20260102-030405-00a1"
 CREATED = 1_000_000.0

@@ -26,7 +26,8 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         typed=("submit", "./job.toml", "--in-allocation", "12; rm -rf /"),
         job=JOB,
         code=NOT_FOUND,
-        says="you have no job with this number",
+        says="you have no job with this number: 12; rm -rf /",
+        hint="clusterctl alloc",
         prepare=lambda desk: desk.use_slurm(),
     ),
     Mistake(
@@ -35,6 +36,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         job=JOB,
         code=USAGE,
         says="allocation 12 holds no nodes: PENDING",
+        hint="squeue --me",
         prepare=lambda desk: desk.use_slurm(squeue=PENDING),
     ),
     Mistake(
@@ -52,6 +54,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         job=JOB,
         code=USAGE,
         says="a run in an allocation has no queue to wait in",
+        hint="leave one of them out",
         prepare=lambda desk: desk.use_slurm(),
     ),
     Mistake(
@@ -78,6 +81,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         typed="alloc --nodes 2",
         code=SLURM,
         says="sbatch refused the job: Node count specification invalid",
+        hint="ask for fewer nodes",
         prepare=lambda desk: desk.use_slurm(
             sbatch="echo 'sbatch: error: Node count specification invalid' >&2; exit 1"
         ),

@@ -106,7 +106,7 @@ def test_a_layer_that_is_no_tar_but_has_its_digest_is_refused_too(tmp_path: Path
         contents(path)
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_byte_changed_anywhere_gives_the_same_root_or_an_error(tmp_path: Path, data: st.DataObject) -> None:
     path = write_archive(tmp_path / "made.tar", [[file("x", b"1" * 40)], [file("y", b"2"), file(".wh.x")]])

@@ -148,11 +148,11 @@ def test_bootstrap_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_after_a_change_of_the_project_only_the_last_steps_run(
-    cpu_image: Path, image_engine: Engine, tmp_path: Path
+    bare_image: Path, image_engine: Engine, tmp_path: Path
 ) -> None:
     from clusterctl.config import cache_folder
 
-    want = wanted(PYTHON, building.EXTRAS, own_torch=False)
+    want = wanted(PYTHON, (), own_torch=False)
     wheels = wheelhouse(cache_folder(), want)
     building._fill(tmp_path, "cpu", wheels, want.requirements)
     (wheel,) = (tmp_path / "project").iterdir()

@@ -1,9 +1,11 @@
-"""The CPU image, built for real and looked into: what is in it, and what is not."""
+"""The CPU image, built for real and looked into: what is in it, and what is not; in `make test` without torch."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+
+import pytest
 
 from clusterctl.containers.image_record import read_record
 
@@ -22,21 +24,35 @@ def read(sqsh: Path, path: str) -> str:
     return subprocess.run(["unsquashfs", "-cat", sqsh, path], capture_output=True, text=True, check=True).stdout
 
 
-def test_the_image_has_what_training_needs_and_its_record_says_so(cpu_image: Path) -> None:
-    record = read_record(cpu_image)
+BASE = {"clusterctl", "submitit"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "packages"),
+    [
+        ("bare", BASE),
+        pytest.param("cpu", BASE | {"torch", "torch_geometric", "numpy", "scipy"}, marks=pytest.mark.long),
+    ],
+)
+def test_the_image_has_what_it_is_for_and_its_record_says_so(
+    request: pytest.FixtureRequest, kind: str, packages: set[str]
+) -> None:
+    image = request.getfixturevalue(f"{kind}_image")
+    record = read_record(image)
     assert record is not None
     assert record.python == "3.11"
-    assert {"clusterctl", "submitit", "torch", "torch_geometric", "numpy", "scipy"} <= set(record.versions)
-    assert record.size == cpu_image.stat().st_size
-    paths = listed(cpu_image)
+    assert packages <= set(record.versions)
+    assert record.size == image.stat().st_size
+    paths = listed(image)
     library = "/opt/venv/lib/python3.11/site-packages"
-    assert {"/opt/venv/bin/python", f"{library}/clusterctl/__main__.py", f"{library}/torch/__init__.py"} <= set(paths)
-    assert f"{library}/torch/__pycache__/__init__.cpython-311.pyc" in paths
+    assert {"/opt/venv/bin/python", f"{library}/clusterctl/__main__.py"} <= set(paths)
+    for package in packages:
+        assert f"{library}/{package}/__pycache__/__init__.cpython-311.pyc" in paths
     assert not [path for path, mode in paths.items() if path.startswith("/build") or mode[0] in "bc"]
 
 
-def test_enroot_finds_the_environment_and_the_shell_its_path(cpu_image: Path) -> None:
-    assert "PATH=/opt/venv/bin:" in read(cpu_image, "etc/environment")
-    assert read(cpu_image, "etc/profile.d/zz-venv.sh") == "PATH=/opt/venv/bin:$PATH\n"
-    assert read(cpu_image, "etc/rc").endswith("exec python3\nfi\n")
-    assert "NVIDIA_VISIBLE_DEVICES" not in read(cpu_image, "etc/environment")
+def test_enroot_finds_the_environment_and_the_shell_its_path(bare_image: Path) -> None:
+    assert "PATH=/opt/venv/bin:" in read(bare_image, "etc/environment")
+    assert read(bare_image, "etc/profile.d/zz-venv.sh") == "PATH=/opt/venv/bin:$PATH\n"
+    assert read(bare_image, "etc/rc").endswith("exec python3\nfi\n")
+    assert "NVIDIA_VISIBLE_DEVICES" not in read(bare_image, "etc/environment")

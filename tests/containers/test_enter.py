@@ -30,6 +30,13 @@ NO_ADMIN = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become someone else")
 
 
+def let_others_in(path: Path) -> None:
+    """pytest keeps its folders to their owner."""
+    for folder in (path, *path.parents):
+        if folder.stat().st_mode & 0o055 != 0o055:
+            folder.chmod(0o755)
+
+
 @pytest.fixture(autouse=True)
 def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No tree of another test's, and none left behind."""
@@ -174,8 +181,7 @@ time.sleep(600)
 def test_whoever_starts_it_is_who_runs_inside(
     tmp_path: Path, own_store: Path, prefix: list[str], flags: list[str], who: str
 ) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_others_in(tmp_path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine").chmod(0o777)
     image = ThinImage(make_thin(tmp_path), ())
@@ -259,8 +265,7 @@ def test_an_image_that_was_replaced_is_unpacked_anew_and_the_old_tree_goes_in_ti
 
 @as_root
 def test_device_nodes_and_folders_without_permissions_do_no_harm_to_a_user(tmp_path: Path, own_store: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_others_in(tmp_path)
     nodes = ["dev d 755 0 0", "dev/zero c 666 0 0 1 5", "locked d 555 0 0", "locked/x f 444 0 0 echo hi"]
     image = make_thin(tmp_path, "nodes.sqsh", pseudo=nodes)
     image.chmod(0o644)

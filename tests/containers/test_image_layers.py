@@ -7,7 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.image_archive import Layer, device, file, folder, hardlink, symlink, write_archive
 
@@ -108,7 +108,6 @@ ENTRIES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.lists(st.lists(ENTRIES, max_size=6), max_size=3))
 def test_whatever_the_layers_hold_the_root_is_a_tree_or_the_archive_is_refused(layers: list[Layer]) -> None:
     try:
@@ -125,7 +124,6 @@ def test_whatever_the_layers_hold_the_root_is_a_tree_or_the_archive_is_refused(l
         kinds[path] = content is None or content.is_folder
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=3000))
 def test_any_bytes_are_refused_as_an_archive_without_a_traceback(content: bytes) -> None:
     with pytest.raises((ImageError, tarfile.TarError)):

@@ -38,6 +38,8 @@ def killed_at(stage: Stage, name: str, when: str) -> list[RunDir]:
     return [RunDir(path) for path in stage.runs.glob("crash-*")]
 
 
+# Before sbatch nothing has reached the back end: one of them is proof enough in `make test`.
+@pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize("name", BEFORE_SBATCH)
 def test_killed_before_sbatch_no_job_exists_and_the_next_submit_is_the_only_one(stage: Stage, name: str) -> None:
     killed_at(stage, name, "before")

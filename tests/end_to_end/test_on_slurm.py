@@ -16,8 +16,8 @@ SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
 
 
 @pytest.fixture
-def back_end() -> str:
-    return "sandbox"
+def back_end(sandbox: RunningSandbox) -> str:
+    return sandbox.cluster
 
 
 def command(program: str, shape: str = SHAPE) -> str:

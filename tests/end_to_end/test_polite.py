@@ -18,8 +18,8 @@ _SQUEUE = re.compile(r"^\s*REQUEST_JOB(?:_USER)?_INFO\s.*?count:(\d+)", re.MULTI
 
 
 @pytest.fixture
-def back_end() -> str:
-    return "sandbox"
+def back_end(sandbox: RunningSandbox) -> str:
+    return sandbox.cluster
 
 
 def asked(sandbox: RunningSandbox) -> int:

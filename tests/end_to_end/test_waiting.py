@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.sandbox_fixture import RunningSandbox
 from support.scenario import CLUSTERCTL, Stage, wait_until
 
 from clusterctl.diagnosis.diagnose import explain_waiting
@@ -25,8 +26,8 @@ time = "20m"
 
 
 @pytest.fixture
-def back_end() -> str:
-    return "sandbox"
+def back_end(sandbox: RunningSandbox) -> str:
+    return sandbox.cluster
 
 
 def test_a_smaller_run_that_would_start_now_is_found_and_does_start(

@@ -110,8 +110,10 @@ class Node:
         run.script.write_text(script(run, job, Cluster(name="c")))
         note = f'env | grep ^SLURM >>{quote(str(self.notes))}; echo "$*" >>{quote(str(self.notes))}\n'
         prologue = f"#!/bin/bash\n{note}attempt=$CLUSTERCTL_RUN_DIR/attempts/$CLUSTERCTL_ATTEMPT\n"
-        self.srun.write_text(prologue + srun)
-        self.srun.chmod(0o755)
+        aside = self.srun.with_name("srun.new")  # one that a process executes cannot be written
+        aside.write_text(prologue + srun)
+        aside.chmod(0o755)
+        aside.rename(self.srun)
         step = {"SLURM_JOB_ID": "77", "SLURM_NTASKS": "1", "SLURM_STEP_NODELIST": "node1", "SLURM_CONF": "/etc/s.conf"}
         environment = {"PATH": f"{self.srun.parent}:{os.environ['PATH']}", **step}
         return run, subprocess.Popen(["bash", run.script], env=environment, stderr=subprocess.PIPE)

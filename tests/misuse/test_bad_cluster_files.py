@@ -75,6 +75,7 @@ def test_a_bad_cluster_file(desk: Desk, mistake: Mistake) -> None:
         files={"config/clusterctl/config.toml": "cluster = 5"},
         code=CONFIG,
         says="config.toml:1: cluster: expected a string",
+        hint='cluster = "local"',
     ),
     Mistake(
         what="the configuration has an unknown key",
@@ -82,6 +83,7 @@ def test_a_bad_cluster_file(desk: Desk, mistake: Mistake) -> None:
         files={"config/clusterctl/config.toml": 'clutser = "local"'},
         code=CONFIG,
         says="did you mean cluster?",
+        hint='cluster = "local"',
     ),
     Mistake(
         what="the configured cluster does not exist",
@@ -89,6 +91,7 @@ def test_a_bad_cluster_file(desk: Desk, mistake: Mistake) -> None:
         files={"config/clusterctl/config.toml": 'cluster = "gone"'},
         code=NOT_FOUND,
         says="no cluster named: gone",
+        hint="known: ",
     ),
 )
 def test_a_bad_configuration_of_the_user(desk: Desk, mistake: Mistake) -> None:

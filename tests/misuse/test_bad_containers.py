@@ -252,6 +252,7 @@ def test_an_image_that_a_run_cannot_use(desk: Desk, mistake: Mistake) -> None:
         prepare=with_slurm(image=True, srun="echo no such library >&2; exit 127"),
         code=SLURM,
         says="srun: no such library",
+        hint="srun --help",
     ),
     Mistake(
         what="the file is not on the shared file system",

@@ -132,23 +132,33 @@ def test_a_queue_that_talks_nonsense_is_survived(desk: Desk, answer: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "says"),
+    ("answer", "code", "says", "hint"),
     [
-        (refusing("scancel: error: Kill job error on job id 7: Access/permission denied"), SLURM, "permission denied"),
-        (refusing("scancel: error: Unable to contact slurm controller (connect failure)"), SLURM, "Unable to contact"),
-        ("exit 1", 0, "cancelled"),
-        (HANG, SLURM, "scancel did not answer"),
-        ("kill -9 $$", SLURM, "scancel"),
+        (
+            refusing("scancel: error: Kill job error on job id 7: Access/permission denied"),
+            SLURM,
+            "permission denied",
+            "squeue --me",
+        ),
+        (
+            refusing("scancel: error: Unable to contact slurm controller (connect failure)"),
+            SLURM,
+            "Unable to contact",
+            "scontrol ping",
+        ),
+        ("exit 1", 0, "cancelled", ""),
+        (HANG, SLURM, "scancel did not answer", "scontrol ping"),
+        ("kill -9 $$", SLURM, "scancel", "squeue --me"),
     ],
 )
-def test_a_job_that_cannot_be_cancelled(desk: Desk, answer: str, code: int, says: str) -> None:
+def test_a_job_that_cannot_be_cancelled(desk: Desk, answer: str, code: int, says: str, hint: str) -> None:
     queue = rf"printf '7{SEPARATOR}RUNNING{SEPARATOR * 12}\n'"
     desk.use_slurm(sbatch="echo Submitted batch job 7", squeue=queue, scancel=answer)
     assert desk.type("submit synthetic")[0] == 0
     got, out, err = desk.type("cancel @last")
     assert (got, out) == (code, ""), err
     if code:
-        check_message(err, says)
+        check_message(err, says, hint)
     assert says in err
 
 
@@ -162,12 +172,15 @@ def test_a_job_that_cannot_be_released(desk: Desk) -> None:
     check_message(err, "scontrol: Access/permission denied for job 7", "squeue --me")
 
 
-@pytest.mark.parametrize(("answer", "says"), [(HANG, "did not answer"), (failed("Invalid partition"), "partition")])
-def test_a_verdict_that_cannot_be_had(desk: Desk, answer: str, says: str) -> None:
+@pytest.mark.parametrize(
+    ("answer", "says", "hint"),
+    [(HANG, "did not answer", "scontrol ping"), (failed("Invalid partition"), "partition", "sinfo -s")],
+)
+def test_a_verdict_that_cannot_be_had(desk: Desk, answer: str, says: str, hint: str) -> None:
     desk.use_slurm(sbatch=answer)
     code, _, err = desk.type("submit synthetic --dry-run=slurm")
     assert code == SLURM
-    check_message(err, says)
+    check_message(err, says, hint)
     assert desk.run_directories() == []
 
 
@@ -182,5 +195,5 @@ def test_a_site_whose_container_flags_are_missing_is_no_traceback(desk: Desk) ->
     desk.use_slurm('container = {image = "python", mounts = ["/a:/b:c:d"]}', sbatch="echo Submitted batch job 7")
     code, _, err = desk.type("submit synthetic")
     assert code == CONFIG
-    check_message(err, "more than SRC:DST:FLAGS")
+    check_message(err, "more than SRC:DST:FLAGS", "a ':' in a path cannot be mounted")
     assert desk.asked("sbatch") == 0

@@ -72,7 +72,7 @@ def test_an_options_value_stays_in_its_option(desk: Desk, key: str, value: str) 
     code, script, err = desk.type(["submit", "cora", "--dry-run", "--set", setting])
     if value in REFUSED:
         assert code == CONFIG
-        check_message(err, f"resources.{key}: must be one line")
+        check_message(err, f"resources.{key}: must be one line", "clusterctl config keys")
         return
     assert (code, err) == (0, "")
     checked_by_the_shell(desk, script)
@@ -113,15 +113,24 @@ def test_a_run_that_is_named_in_a_strange_way(desk: Desk, mistake: Mistake) -> N
 
 @pytest.mark.parametrize("command", ["status", "logs", "cancel"])
 @pytest.mark.parametrize(
-    "name",
-    ["../runs/cora-20260102-030405-00a1", "/", "*", "cora-2026*", "cora\n", "CORA", "cora-20260102-030405-00a1/", ""],
+    ("name", "hint"),
+    [
+        ("../runs/cora-20260102-030405-00a1", "did you mean cora-20260102-030405-00a1?"),
+        ("/", "clusterctl status"),
+        ("*", "clusterctl status"),
+        ("cora-2026*", "clusterctl status"),
+        ("cora\n", "did you mean cora?"),
+        ("CORA", "clusterctl status"),
+        ("cora-20260102-030405-00a1/", "did you mean cora-20260102-030405-00a1?"),
+        ("", "clusterctl status"),
+    ],
 )
-def test_a_run_is_found_by_its_name_alone(desk: Desk, command: str, name: str) -> None:
+def test_a_run_is_found_by_its_name_alone(desk: Desk, command: str, name: str, hint: str) -> None:
     (desk.runs / "cora-20260102-030405-00a1").mkdir(parents=True)
     (desk.runs / "cora-20260102-030405-00a1" / "run.json").write_text("{}")
     code, out, err = desk.type([command, name])
     assert (code, out) == (NOT_FOUND, "")
-    check_message(err, "no run named")
+    check_message(err, "no run named", hint)
 
 
 @pytest.mark.parametrize(

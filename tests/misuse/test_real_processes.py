@@ -22,20 +22,20 @@ def typed_for_real(desk: Desk, *words: str, shell: str = 'exec "$@"') -> subproc
 
 
 @pytest.mark.parametrize(
-    ("what", "mode", "words", "code", "says"),
+    ("what", "mode", "words", "code", "says", "hint"),
     [
-        ("../state/clusterctl", 0o500, "submit cora", OTHER, "emulator: Permission denied"),
-        ("..", 0o500, "submit cora", CONFIG, "cannot make the state folder"),
-        ("../runs", 0o500, "submit cora", CONFIG, "cannot make the folder of runs"),
-        ("job.toml", 0o000, "submit ./job.toml", CONFIG, "cannot read job.toml: Permission denied"),
-        ("cluster", 0o000, "submit cora --cluster site", NOT_FOUND, "no cluster named: site"),
-        ("secret.bin", 0o000, "submit command", CONFIG, "secret.bin: Permission denied"),
-        ("../runs", 0o000, "status", OTHER, "runs: Permission denied"),
-        ("../runs", 0o000, "logs @last", OTHER, "runs: Permission denied"),
+        ("../state/clusterctl", 0o500, "submit cora", OTHER, "emulator: Permission denied", "ls -ld"),
+        ("..", 0o500, "submit cora", CONFIG, "cannot make the state folder", "set XDG_STATE_HOME"),
+        ("../runs", 0o500, "submit cora", CONFIG, "cannot make the folder of runs", "set CLUSTERCTL_RUNS"),
+        ("job.toml", 0o000, "submit ./job.toml", CONFIG, "cannot read job.toml: Permission denied", "ls -l job.toml"),
+        ("cluster", 0o000, "submit cora --cluster site", NOT_FOUND, "no cluster named: site", "known: "),
+        ("secret.bin", 0o000, "submit command", CONFIG, "secret.bin: Permission denied", ".gitignore"),
+        ("../runs", 0o000, "status", OTHER, "runs: Permission denied", "ls -ld"),
+        ("../runs", 0o000, "logs @last", OTHER, "runs: Permission denied", "ls -ld"),
     ],
 )
 def test_what_may_not_be_read_or_written_is_said(
-    desk: Desk, what: str, mode: int, words: str, code: int, says: str
+    desk: Desk, what: str, mode: int, words: str, code: int, says: str, hint: str
 ) -> None:
     path = desk.project / what
     path.write_text("") if path.suffix else path.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def test_what_may_not_be_read_or_written_is_said(
     finally:
         path.chmod(0o700)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
-    check_message(done.stderr, says)
+    check_message(done.stderr, says, hint)
     assert desk.run_directories() == desk.submitted() == []
 
 

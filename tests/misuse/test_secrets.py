@@ -87,20 +87,20 @@ def test_a_secret_is_not_shown(desk: Desk, job: object, typed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says"),
+    ("words", "code", "says", "hint"),
     [
-        ("--set env.HF_TOKEN:hunter2", USAGE, "expected KEY=VALUE, not: env.HF_TOKEN"),
-        ("--set 'env.HF_TOKEN hunter2'", USAGE, "expected KEY=VALUE, not: env.HF_TOKEN"),
-        ("--set env=HF_TOKEN=hunter2", CONFIG, "env: expected a table"),
-        ("--set env.HF_TOKEN.x=hunter2", CONFIG, "env.HF_TOKEN: expected a string"),
-        ("--set env.HF_TOKEN='\"hunter2\\u0000\"'", CONFIG, "env.HF_TOKEN: must be text without NUL"),
-        ("--set 'env.HF TOKEN=hunter2'", CONFIG, "env.HF TOKEN: must be a shell variable's name"),
+        ("--set env.HF_TOKEN:hunter2", USAGE, "expected KEY=VALUE, not: env.HF_TOKEN", "train.lr=3e-3"),
+        ("--set 'env.HF_TOKEN hunter2'", USAGE, "expected KEY=VALUE, not: env.HF_TOKEN", "train.lr=3e-3"),
+        ("--set env=HF_TOKEN=hunter2", CONFIG, "env: expected a table", "config keys"),
+        ("--set env.HF_TOKEN.x=hunter2", CONFIG, "env.HF_TOKEN: expected a string", "config keys"),
+        ("--set env.HF_TOKEN='\"hunter2\\u0000\"'", CONFIG, "env.HF_TOKEN: must be text without NUL", "config keys"),
+        ("--set 'env.HF TOKEN=hunter2'", CONFIG, "env.HF TOKEN: must be a shell variable's name", "config keys"),
     ],
 )
-def test_a_message_about_a_secret_does_not_repeat_it(desk: Desk, words: str, code: int, says: str) -> None:
+def test_a_message_about_a_secret_does_not_repeat_it(desk: Desk, words: str, code: int, says: str, hint: str) -> None:
     got, out, err = desk.type(["submit", "cora", *shlex.split(words)])
     assert (got, out) == (code, "")
-    check_message(err, says)
+    check_message(err, says, hint)
     assert "hunter2" not in err
 
 

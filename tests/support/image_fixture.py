@@ -1,6 +1,7 @@
-"""The CPU image for tests, built for real: Debian bootstrapped, wheels, one build, one squashfs.
+"""Images for tests, built for real: Debian bootstrapped, wheels, one build, one squashfs.
 
-It is kept in the user's cache under a name that says what it was made from: a second run of the tests finds it.
+The one without torch takes seconds, the one with it minutes: the first is for `make test`. Each is kept in the user's
+cache under a name that says what it was made from: a second run of the tests finds it.
 """
 
 from __future__ import annotations
@@ -47,18 +48,29 @@ def image_engine() -> Engine:
 
 
 @pytest.fixture(scope="session")
+def bare_image(image_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A .sqsh with Python, submitit and this clusterctl, its record beside it: what a login node needs."""
+    return _built("bare", (), image_engine, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="session")
 def cpu_image(image_engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A .sqsh with Python, torch for CPUs, PyG, submitit and this clusterctl, its record beside it."""
+    """The same with torch for CPUs and PyG, as `make container` builds it."""
+    return _built("cpu", EXTRAS, image_engine, tmp_path_factory.mktemp("wheel"))
+
+
+def _built(kind: str, extras: tuple[str, ...], engine: Engine, place: Path) -> Path:
     folder = cache_folder() / "test-images"
-    name = f"cpu-{_content(tmp_path_factory.mktemp('wheel'))}"
+    name = f"{kind}-{_content(place, extras)}"
     sqsh = folder / f"{name}.sqsh"
 
     def work(_: Path) -> None:
-        build(BuildRequest(name=name, base="bootstrap"), image_engine, folder, cache_folder(), PYTHON, Quiet())
+        request = BuildRequest(name=name, base="bootstrap", extras=extras)
+        build(request, engine, folder, cache_folder(), PYTHON, Quiet())
 
     once(lambda: sqsh.exists(), sqsh, work)
     os.utime(sqsh)
-    for old in folder.glob("cpu-*.sqsh"):
+    for old in folder.glob("*.sqsh"):
         if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
             old.unlink(missing_ok=True)
             old.with_suffix(".json").unlink(missing_ok=True)
@@ -76,10 +88,10 @@ def working_engine(chosen: str | None = None) -> Engine:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no image can be built: {error.message}")
 
 
-def _content(place: Path) -> str:
+def _content(place: Path, extras: tuple[str, ...]) -> str:
     """A name for all that the image is made from."""
     recipe = [path.read_bytes() for path in sorted((shipped_folder() / "containers").iterdir())]
     parts = [*recipe, write_project_wheel(place).read_bytes()]
-    want = wanted(PYTHON, EXTRAS, own_torch=False)
+    want = wanted(PYTHON, extras, own_torch=False)
     facts = [want.key, *(hashlib.sha256(part).hexdigest() for part in parts)]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]

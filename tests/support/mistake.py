@@ -102,7 +102,7 @@ class Mistake:
     typed: str | tuple[str, ...] = "submit ./job.toml"
     code: int
     says: str
-    hint: str = ""
+    hint: str
     job: str | bytes | None = None  # the content of job.toml
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     environment: Mapping[str, str | None] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class Mistake:
         assert desk.submitted() == []
 
 
-def check_message(err: str, says: str, hint: str = "") -> None:
+def check_message(err: str, says: str, hint: str) -> None:
     """One `error:` and one `hint:`, with these words in them and nothing that moves a cursor."""
     match = _MESSAGE.fullmatch(err)
     assert match, f"not one error and one hint:\n{err}"

@@ -17,13 +17,15 @@ from clusterctl.runs.layout import RunDir
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60, what: str = "the condition") -> Any:
+def wait_until(
+    condition: Callable[[], object], seconds: float = 60, what: str = "the condition", every: float = 0.05
+) -> Any:
     """Wait for `condition` to hold, and return what it returned."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if found := condition():
             return found
-        time.sleep(0.05)
+        time.sleep(every)
     raise AssertionError(f"waited {seconds} s for {what}")
 
 
@@ -88,7 +90,8 @@ class Stage:
             wait_until(
                 lambda: status if (status := self.status(run))["stage"] in stages else None,
                 seconds,
-                f"{run.id} to be {' or '.join(stages)}; it is {self.status(run)['stage']}",
+                f"{run.id} to be {' or '.join(stages)}",
+                every=0.4,  # each question is a process
             )
         )
 

@@ -52,7 +52,7 @@ print(json.dumps(result))
 
 def test_losses_and_accuracy_do_not_depend_on_the_number_of_ranks_with_dropout_and_padding(tmp_path: Path) -> None:
     said: dict[int, dict[str, Any]] = {}
-    for tasks_per_node in ([1], [1, 1], [1, 3]):
+    for tasks_per_node in ([1], [1, 3]):
         ranks = sum(tasks_per_node)
         outputs = run_program(PROGRAM, RunDir(tmp_path / f"on-{ranks}").attempt(0), tasks_per_node)
         said[ranks] = json.loads(outputs[-1].splitlines()[-1])
@@ -60,9 +60,8 @@ def test_losses_and_accuracy_do_not_depend_on_the_number_of_ranks_with_dropout_a
         losses, score = said[1][model]
         assert len(losses) == 3 * 4  # 800 graphs: the last step of 240 is padded
         assert score[1] == 100
-        for ranks in (2, 4):
-            assert said[ranks][model][0] == pytest.approx(losses, rel=0, abs=1e-9)
-            assert said[ranks][model][1] == score
+        assert said[4][model][0] == pytest.approx(losses, rel=0, abs=1e-9)
+        assert said[4][model][1] == score
 
 
 @given(st.lists(st.integers(0, 2), min_size=10, max_size=80), st.integers(0, 5))

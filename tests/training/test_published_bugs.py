@@ -1,14 +1,14 @@
 """The bugs of the published examples of this field, and for each the tests that fail where it is.
 
 The examples are PyG's and DGL's for several GPUs and nodes, as they were in 2025 and 2026. Read a line of the table as:
-they do this, we do not, and these tests would say so. Tests that stand for one bug alone are in this file.
+they do this, we do not, and with the bug put back into our code these tests fail (`make test-long` sees them fail).
+Tests that stand for one bug alone are in this file.
 """
 
 from __future__ import annotations
 
 import multiprocessing.process
 import os
-import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.mutation import Mutation
 from support.random_shop import random_shop
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -34,7 +35,6 @@ from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
 from clusterctl.training.objective import Accuracy
 
-TESTS = Path(__file__).resolve().parents[1]
 HERE = "training/test_published_bugs.py"
 PLAN, RANKS, LOOP = "training/test_epoch_plan.py", "training/test_rank_counts.py", "training/test_loop.py"
 SHOP, LINKS, LINK_RANKS = (
@@ -43,136 +43,281 @@ SHOP, LINKS, LINK_RANKS = (
     "training/test_link_rank_counts.py",
 )
 
-# What they do -> the tests, as file::test.
-BUGS = {
-    "the test accuracy is that of the validation split": [f"{HERE}::test_the_test_accuracy_is_that_of_the_test_split"],
-    "an evaluation drops its last batches, and averages the shares of ranks": [
-        f"{RANKS}::test_every_test_node_is_counted_once_and_every_node_inferred_once",
-        "workloads/test_graph_classification.py::test_folds_are_labelled_and_every_graph_of_them_is_tested_once",
-        f"{LINKS}::test_every_pair_of_a_split_is_scored_once_from_whole_neighbourhoods_whatever_is_sampled",
-    ],
-    "ranks make different numbers of steps, and the last ones wait for ever": [
-        f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size"
-    ],
-    "fewer seeds than ranks: an IndexError": [f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size"],
-    "the rest of a division by the ranks, and the last batches, are never trained": [
-        f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size"
-    ],
-    "every rank owns the same seeds in all epochs; seeds are not shuffled": [
-        f"{HERE}::test_a_rank_trains_on_other_seeds_in_every_epoch",
-        f"{PLAN}::test_each_epoch_and_seed_shuffles_anew_and_again_alike",
-    ],
-    "synthetic tests on its training nodes": [
-        "workloads/test_synthetic.py::test_the_splits_are_60_20_20_disjoint_and_cover_all_nodes"
-    ],
-    "synthetic makes another graph and split on every rank": [
-        "workloads/test_synthetic.py::test_the_graph_and_its_splits_depend_on_the_seed_alone",
-        "task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once",
-    ],
-    "in a partial batch sampled neighbours count as seeds, and the mean is over one step less": [
-        f"{HERE}::test_the_loss_of_an_epoch_is_the_mean_over_its_seeds_also_with_a_partial_batch",
-        f"{RANKS}::test_in_float64_without_dropout_losses_and_accuracy_are_the_same",
-    ],
-    "the model is not put into training mode again, or never into evaluation mode": [
-        f"{LOOP}::test_it_trains_in_training_mode_evaluates_in_evaluation_mode_and_tests_once"
-    ],
-    "the clock starts again in every step, so that the time of one is divided by their number": [
-        f"{LOOP}::test_every_step_and_every_score_is_in_the_metrics",
-        "task/test_step_clock.py::test_a_lap_is_parted_among_what_was_entered_and_its_parts_add_up",
-        "task/test_step_clock.py::test_what_comes_after_a_lap_belongs_to_the_next_one_and_a_pause_to_none",
-    ],
-    "synthetic's GCN cannot learn, and nobody notices": [
-        "workloads/test_synthetic.py::test_on_fake_dataset_the_gcn_stays_at_chance_and_counts_every_test_node",
-        "workloads/test_synthetic.py::test_graphsage_learns_the_synthetic_labels_with_every_acceleration_too",
-    ],
-    "a GCN normalises with the degrees of the sample": [
-        "graph/test_convolutions.py::test_a_sampled_gcn_estimates_the_whole_neighbourhood"
-    ],
-    "an epoch shorter than the warm-up fails": [
-        f"{LOOP}::test_evaluations_can_be_rarer_but_the_last_stays",
-        "training/test_trace.py::test_a_training_that_is_shorter_than_the_window_is_traced_as_far_as_it_goes",
-    ],
-    "a share is printed as if it were percent": [f"{LOOP}::test_it_learns_and_rank_0_tells_every_epoch"],
-    "--lr is ignored": [f"{HERE}::test_the_learning_rate_that_was_asked_for_is_used"],
-    "rank 0 evaluates alone, while the others wait until NCCL gives up": [
-        f"{RANKS}::test_every_test_node_is_counted_once_and_every_node_inferred_once",
-        "graph/test_inference.py::test_inference_over_uneven_slices_equals_pyg_on_the_whole_graph",
-        f"{LINK_RANKS}::test_in_float64_losses_scores_and_embeddings_are_the_same",
-    ],
-    "every rank loads, converts and sorts the data set, or gets it pickled": [
-        "graph/test_storage.py::test_what_is_shared_is_built_once_and_again_when_it_is_damaged",
-        "task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once",
-    ],
-    "taobao counts which items go together over test events too": [
-        f"{SHOP}::test_only_training_events_say_which_items_go_together",
-        f"{SHOP}::test_what_is_tested_changes_no_edge_that_carries_messages",
-    ],
-    "the edges to be predicted carry messages": [
-        f"{LINKS}::test_no_edge_of_the_global_batch_and_no_copy_of_one_carries_a_message_on_any_rank"
-    ],
-    "a repeated event is in training and test": [
-        f"{SHOP}::test_every_event_is_in_one_split_and_all_events_of_a_pair_are_in_the_same"
-    ],
-    "negatives may be positives": [
-        "graph/test_links.py::test_negatives_are_never_edges_though_most_pairs_are",
-        f"{SHOP}::test_negatives_of_the_splits_are_events_of_no_split",
-    ],
-    "a sum of batch means is divided by the number of predictions": [
-        f"{LINKS}::test_the_loss_is_the_mean_over_all_examples_and_padding_counts_nothing",
-        f"{HERE}::test_the_loss_of_an_epoch_is_the_mean_over_its_seeds_also_with_a_partial_batch",
-    ],
-    "the forward pass changes its batch": [f"{HERE}::test_the_forward_pass_changes_none_of_its_inputs"],
-    "every process takes the first GPU": ["task/test_device.py::test_a_rank_takes_its_own_device"],
-    "loader processes, hundreds a node; they hang after CUDA has begun, and fill /dev/shm": [
-        f"{HERE}::test_training_starts_no_process",
-        "training/test_prefetch.py::test_items_come_in_order_with_what_was_made_of_them_in_another_thread",
-    ],
-    "a port that every job takes": [
-        "end_to_end/test_scenarios.py::test_two_runs_at_once_do_not_meet",
-        "task/test_meeting.py::test_a_reserved_port_stays_reserved_and_a_program_can_listen_on_it",
-    ],
-    "lazy modules have no parameters when ranks begin to share them": [
-        f"{HERE}::test_every_parameter_is_there_before_the_first_batch"
-    ],
-    "several ranks download or convert at once, or only one of all nodes does": [
-        "runs/test_once.py::test_several_at_once_prepare_once_and_nothing_is_left_beside_it",
-        "task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once",
-    ],
-    "DistributedSampler repeats samples to fill up, and the metrics count them": [
-        f"{RANKS}::test_every_test_node_is_counted_once_and_every_node_inferred_once",
-        "training/test_graph_objective.py::test_losses_and_accuracy_do_not_depend_on_the_number_of_ranks_with_dropout_and_padding",
-    ],
-    "Join costs a collective a step, and gradients weigh ranks, not seeds": [
-        f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size",
-        f"{RANKS}::test_in_float64_without_dropout_losses_and_accuracy_are_the_same",
-    ],
-    "set_epoch is forgotten, and every epoch has the same order": [
-        f"{PLAN}::test_each_epoch_and_seed_shuffles_anew_and_again_alike"
-    ],
-    "every rank evaluates and prints the whole test set": [
-        "workloads/test_reddit.py::test_four_ranks_train_on_real_data_tell_their_stages_and_write_nothing_beside_the_data"
-    ],
-    "NaN labels become classes": ["workloads/test_reddit_format.py::test_a_node_without_a_label_may_not_be_in_a_split"],
-    "a mean over thousands of neighbours in half precision loses them": [
-        f"{HERE}::test_a_mean_over_thousands_of_neighbours_keeps_them_all_in_bfloat16"
-    ],
-    "sparse gradients meet no collective of NCCL's, and an empty one fails": [
-        f"{LINK_RANKS}::test_rows_travel_to_who_wants_them_and_gradients_add_up_where_they_live"
-    ],
-    "who is sampled at the second hop depends on the library, and nobody says which rule holds": [
-        "graph/test_sampling.py::test_every_frontier_node_is_sampled_at_every_hop_and_targets_come_first",
-        "graph/test_pyg_sampler.py::test_a_hop_samples_only_the_nodes_that_are_new_to_it_as_many_as_asked_for",
-    ],
+# The bugs, put back one by one.
+_PLAN, _LOOP, _NODES = "training/epoch_plan.py", "training/loop.py", "training/node_objective.py"
+_PAIRS, _BLOCKS, _INFERENCE = "training/link_objective.py", "graph/blocks.py", "graph/inference.py"
+WRONG_SPLIT = Mutation(_NODES, "getattr(self._graph, split)", 'getattr(self._graph, "val")')
+LAST_NODE_LEFT_OUT = Mutation(_NODES, "(nodes < own.stop)", "(nodes < own.stop - 1)")
+A_NODE_TWICE = Mutation(_NODES, "count[1] = nodes.numel()", "count[1] = nodes.numel() + 1")
+A_GRAPH_TWICE = Mutation(
+    "training/graph_objective.py", "count[1] = own.numel()", "count[1] = own.numel() + dist.get_rank()"
+)
+LAST_GRAPHS_LEFT_OUT = Mutation(
+    "training/graph_objective.py", "count[1] = own.numel()", "count[1] = own.numel() - own.numel() % 3"
+)
+LAST_PAIR_LEFT_OUT = Mutation(_PAIRS, "own.start : own.stop]", "own.start : own.stop - 1]")
+UNEQUAL_STEPS = Mutation(_PLAN, "range(first_step, self.steps)", "range(first_step, self.steps - self.rank)")
+NO_PADDING = Mutation(_PLAN, "order[positions % order.numel()]", "order[positions]")
+REST_LEFT_OUT = Mutation(
+    _PLAN, "range(first_step, self.steps)", "range(first_step, self.seeds.numel() // self._global_size)"
+)
+NO_SHUFFLE = Mutation(
+    _PLAN, "torch.randperm(self.seeds.numel(), generator=generator)", "torch.arange(self.seeds.numel())"
+)
+NO_SET_EPOCH = Mutation(_PLAN, "self.seed, epoch)", "self.seed, 1)")
+TESTED_ON_TRAINING = Mutation(
+    "workloads/synthetic.py", "data.x, data.y, train, val, test,", "data.x, data.y, train, val, train,"
+)
+ANOTHER_GRAPH = Mutation("workloads/synthetic.py", "torch.manual_seed(seed)", "torch.seed()")
+MEAN_OF_STEPS = Mutation(_LOOP, "loss * batch.total / plan.seeds.numel()", "loss / plan.steps")
+PADDING_COUNTS = Mutation(_NODES, "(losses * batch.weights).sum()", "losses.sum()")
+RANKS_WEIGH_ALIKE = Mutation(
+    _NODES, ".sum() / batch.total", ".sum() / (batch.weights.sum().clamp(min=1) * dist.get_world_size())"
+)
+NEVER_TRAIN_AGAIN = Mutation(_LOOP, "objective.model.train()", "objective.model.training")
+NEVER_EVAL = Mutation(_LOOP, "objective.model.eval()", "objective.model.train()")
+CLOCK_STARTS_AGAIN = Mutation("task/step_clock.py", "self._marks = [marks[-1]]", "self._marks = []")
+ONE_PART_FORGOTTEN = Mutation("task/step_clock.py", "whole = sum(seconds.values())", "whole = seconds[part]")
+NO_ROOT = Mutation(
+    "graph/convolutions.py", "self.neighbor(aggregated) + self.root(targets)", "self.neighbor(aggregated)"
+)
+DEGREE_OF_SAMPLE = Mutation(
+    "graph/convolutions.py",
+    "of_target = degree.index_select(0, block.nodes).to(exact)",
+    "of_target = block.sampled.to(exact)",
+)
+NO_LAST_EVALUATION = Mutation(_LOOP, "if last or (", "if (")
+WINDOW_OUT_OF_REACH = Mutation("training/trace.py", "first if first <= left else left // 2 + 1", "first")
+PERCENT = Mutation("training/training_log.py", "{score.share:.4f}", "{score.share:.2%}")
+LR_IGNORED = Mutation(_LOOP, "flat.gradients, train.lr,", "flat.gradients, 1e-3,")
+RANK_0_ALONE = Mutation(_INFERENCE, "size = -(-nodes // dist.get_world_size())", "size = nodes")
+EVERYBODY_PREPARES = Mutation(
+    "runs/once.py", "return folder in folder.parent.iterdir() and whole(folder)", "return False"
+)
+NO_LEASE = Mutation("runs/once.py", "lease.mkdir(mode=0o700)", "lease.mkdir(mode=0o700, exist_ok=True)")
+TEST_EVENTS_TOGETHER = Mutation(
+    "workloads/taobao_graph.py", "co_occurrence(*of_user,", "co_occurrence(everything.indptr, everything.indices,"
+)
+TARGETS_CARRY_MESSAGES = Mutation(_PAIRS, "{} if hidden is None else {OF_USER: hidden}", "{}")
+EVENTS_SPLIT_ONE_BY_ONE = Mutation(
+    "workloads/taobao_graph.py", "users * events.num_items + items)", "torch.arange(users.numel()))"
+)
+ANY_PAIR_IS_NEGATIVE = Mutation(
+    "graph/links.py", "waiting[has_edge(graph, sources[waiting], targets[waiting])]", "waiting[:0]"
+)
+OTHER_SPLITS_ARE_NEGATIVE = Mutation(
+    "workloads/taobao_graph.py", "everything, events.num_items, torch", "Relation(*of_user), events.num_items, torch"
+)
+MEAN_OVER_POSITIVES = Mutation(_PAIRS, "/ (2 * batch.total)", "/ batch.total")
+IN_PLACE = Mutation(
+    "graph/recommender.py", "users[: of_users.nodes.numel()]\n", "users[: of_users.nodes.numel()].mul_(2)\n"
+)
+FIRST_GPU = Mutation("task/device.py", 'torch.device("cuda", local_rank)', 'torch.device("cuda", 0)')
+LOADER_PROCESSES = Mutation(
+    "training/prefetch.py",
+    'ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (1,))',
+    '__import__("concurrent.futures").futures.ProcessPoolExecutor(1)',
+)
+ONE_PORT = Mutation("task/meeting.py", "holder.bind((address, 0))", "holder.bind((address, 29500))")
+PORT_GIVEN_BACK = Mutation("task/meeting.py", "    return holder\n", "    holder.close()\n    return holder\n")
+LAZY = Mutation("graph/gin.py", "Linear(hidden, classes) for _ in widths", "nn.LazyLinear(classes) for _ in widths")
+EVERY_RANK_TELLS = Mutation("training/training_log.py", "if self._task.place.rank == 0:", "if True:")
+NO_LABEL_IS_ONE = Mutation("workloads/reddit_format.py", ".min()) < 0", ".min()) < -(2**63)")
+SUMMED_IN_HALF = Mutation(
+    _BLOCKS,
+    'sums = F.embedding_bag(columns, table, offsets, mode="sum", include_last_offset=True)',
+    "bags = table[columns].split(offsets.diff().tolist())\n"
+    "        sums = torch.stack([sum(bag.unbind(), bag.new_zeros(bag.size(1))) for bag in bags])",
+)
+GRADIENT_OF_ONE_RANK = Mutation("graph/sharded_table.py", "sums[part] += rows_of_rank", "sums[part] = rows_of_rank")
+ONLY_NEW_NODES = Mutation("graph/sampling.py", "nodes = sources\n", "nodes = sources[nodes.numel() :]\n")
+ALL_NODES_AGAIN = Mutation("graph/pyg_sampler.py", "known[before[node_type] :]", "known")
+
+# What they do -> each bug put back, with the tests, as file::test, that fail then.
+BUGS: dict[str, dict[Mutation, list[str]]] = {
+    "the test accuracy is that of the validation split": {
+        WRONG_SPLIT: [f"{HERE}::test_the_test_accuracy_is_that_of_the_test_split"]
+    },
+    "an evaluation drops its last batches, and averages the shares of ranks": {
+        LAST_NODE_LEFT_OUT: [f"{RANKS}::test_every_test_node_is_counted_once_and_every_node_inferred_once"],
+        LAST_GRAPHS_LEFT_OUT: [
+            "workloads/test_graph_classification.py::test_folds_are_labelled_and_every_graph_of_them_is_tested_once"
+        ],
+        LAST_PAIR_LEFT_OUT: [
+            f"{LINKS}::test_every_pair_of_a_split_is_scored_once_from_whole_neighbourhoods_whatever_is_sampled"
+        ],
+    },
+    "ranks make different numbers of steps, and the last ones wait for ever": {
+        UNEQUAL_STEPS: [f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size"]
+    },
+    "fewer seeds than ranks: an IndexError": {
+        NO_PADDING: [f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size"]
+    },
+    "the rest of a division by the ranks, and the last batches, are never trained": {
+        REST_LEFT_OUT: [f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size"]
+    },
+    "every rank owns the same seeds in all epochs; seeds are not shuffled": {
+        NO_SHUFFLE: [
+            f"{HERE}::test_a_rank_trains_on_other_seeds_in_every_epoch",
+            f"{PLAN}::test_each_epoch_and_seed_shuffles_anew_and_again_alike",
+        ]
+    },
+    "synthetic tests on its training nodes": {
+        TESTED_ON_TRAINING: ["workloads/test_synthetic.py::test_the_splits_are_60_20_20_disjoint_and_cover_all_nodes"]
+    },
+    "synthetic makes another graph and split on every rank": {
+        ANOTHER_GRAPH: ["workloads/test_synthetic.py::test_the_graph_and_its_splits_depend_on_the_seed_alone"],
+        EVERYBODY_PREPARES: ["task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once"],
+    },
+    "in a partial batch sampled neighbours count as seeds, and the mean is over one step less": {
+        MEAN_OF_STEPS: [f"{HERE}::test_the_loss_of_an_epoch_is_the_mean_over_its_seeds_also_with_a_partial_batch"],
+        PADDING_COUNTS: [f"{RANKS}::test_in_float64_without_dropout_losses_and_accuracy_are_the_same"],
+    },
+    "the model is not put into training mode again": {
+        NEVER_TRAIN_AGAIN: [f"{LOOP}::test_it_trains_in_training_mode_evaluates_in_evaluation_mode_and_tests_once"]
+    },
+    "the model is never put into evaluation mode": {
+        NEVER_EVAL: [f"{LOOP}::test_it_trains_in_training_mode_evaluates_in_evaluation_mode_and_tests_once"]
+    },
+    "the clock starts again in every step, so that the time of one is divided by their number": {
+        ONE_PART_FORGOTTEN: [
+            f"{LOOP}::test_every_step_and_every_score_is_in_the_metrics",
+            "task/test_step_clock.py::test_a_lap_is_parted_among_what_was_entered_and_its_parts_add_up",
+        ],
+        CLOCK_STARTS_AGAIN: [
+            "task/test_step_clock.py::test_what_comes_after_a_lap_belongs_to_the_next_one_and_a_pause_to_none"
+        ],
+    },
+    "synthetic's GCN cannot learn, and nobody notices": {
+        LAST_NODE_LEFT_OUT: [
+            "workloads/test_synthetic.py::test_on_fake_dataset_the_gcn_stays_at_chance_and_counts_every_test_node"
+        ],
+        NO_ROOT: [
+            "workloads/test_synthetic.py::test_graphsage_learns_the_synthetic_labels_with_every_acceleration_too"
+        ],
+    },
+    "a GCN normalises with the degrees of the sample": {
+        DEGREE_OF_SAMPLE: ["graph/test_convolutions.py::test_a_sampled_gcn_estimates_the_whole_neighbourhood"]
+    },
+    "an epoch shorter than the warm-up fails": {
+        NO_LAST_EVALUATION: [f"{LOOP}::test_evaluations_can_be_rarer_but_the_last_stays"],
+        WINDOW_OUT_OF_REACH: [
+            "training/test_trace.py::test_a_training_that_is_shorter_than_the_window_is_traced_as_far_as_it_goes"
+        ],
+    },
+    "a share is printed as if it were percent": {PERCENT: [f"{LOOP}::test_it_learns_and_rank_0_tells_every_epoch"]},
+    "--lr is ignored": {LR_IGNORED: [f"{HERE}::test_the_learning_rate_that_was_asked_for_is_used"]},
+    "rank 0 evaluates alone, while the others wait until NCCL gives up": {
+        RANK_0_ALONE: [
+            f"{RANKS}::test_every_test_node_is_counted_once_and_every_node_inferred_once",
+            "graph/test_inference.py::test_inference_over_uneven_slices_equals_pyg_on_the_whole_graph",
+            f"{LINK_RANKS}::test_in_float64_losses_scores_and_embeddings_are_the_same",
+        ]
+    },
+    "every rank loads, converts and sorts the data set, or gets it pickled": {
+        EVERYBODY_PREPARES: [
+            "graph/test_storage.py::test_what_is_shared_is_built_once_and_again_when_it_is_damaged",
+            "task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once",
+        ]
+    },
+    "taobao counts which items go together over test events too": {
+        TEST_EVENTS_TOGETHER: [
+            f"{SHOP}::test_only_training_events_say_which_items_go_together",
+            f"{SHOP}::test_what_is_tested_changes_no_edge_that_carries_messages",
+        ]
+    },
+    "the edges to be predicted carry messages": {
+        TARGETS_CARRY_MESSAGES: [
+            f"{LINKS}::test_no_edge_of_the_global_batch_and_no_copy_of_one_carries_a_message_on_any_rank"
+        ]
+    },
+    "a repeated event is in training and test": {
+        EVENTS_SPLIT_ONE_BY_ONE: [f"{SHOP}::test_every_event_is_in_one_split_and_all_events_of_a_pair_are_in_the_same"]
+    },
+    "negatives may be positives": {
+        ANY_PAIR_IS_NEGATIVE: ["graph/test_links.py::test_negatives_are_never_edges_though_most_pairs_are"],
+        OTHER_SPLITS_ARE_NEGATIVE: [f"{SHOP}::test_negatives_of_the_splits_are_events_of_no_split"],
+    },
+    "a sum of batch means is divided by the number of predictions": {
+        MEAN_OVER_POSITIVES: [f"{LINKS}::test_the_loss_is_the_mean_over_all_examples_and_padding_counts_nothing"],
+        MEAN_OF_STEPS: [f"{HERE}::test_the_loss_of_an_epoch_is_the_mean_over_its_seeds_also_with_a_partial_batch"],
+    },
+    "the forward pass changes its batch": {IN_PLACE: [f"{HERE}::test_the_forward_pass_changes_none_of_its_inputs"]},
+    "every process takes the first GPU": {FIRST_GPU: ["task/test_device.py::test_a_rank_takes_its_own_device"]},
+    "loader processes, hundreds a node; they hang after CUDA has begun, and fill /dev/shm": {
+        LOADER_PROCESSES: [
+            f"{HERE}::test_training_starts_no_process",
+            "training/test_prefetch.py::test_items_come_in_order_with_what_was_made_of_them_in_another_thread",
+        ]
+    },
+    "a port that every job takes": {
+        ONE_PORT: ["end_to_end/test_scenarios.py::test_two_runs_at_once_do_not_meet"],
+        PORT_GIVEN_BACK: ["task/test_meeting.py::test_a_reserved_port_stays_reserved_and_a_program_can_listen_on_it"],
+    },
+    "lazy modules have no parameters when ranks begin to share them": {
+        LAZY: [f"{HERE}::test_every_parameter_is_there_before_the_first_batch"]
+    },
+    "several ranks download or convert at once, or only one of all nodes does": {
+        NO_LEASE: ["runs/test_once.py::test_several_at_once_prepare_once_and_nothing_is_left_beside_it"],
+        EVERYBODY_PREPARES: ["task/test_task.py::test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once"],
+    },
+    "DistributedSampler repeats samples to fill up, and the metrics count them": {
+        A_NODE_TWICE: [f"{RANKS}::test_every_test_node_is_counted_once_and_every_node_inferred_once"],
+        A_GRAPH_TWICE: [
+            "training/test_graph_objective.py::test_losses_and_accuracy_do_not_depend_on_the_number_of_ranks_with_dropout_and_padding"
+        ],
+    },
+    "Join costs a collective a step, and gradients weigh ranks, not seeds": {
+        UNEQUAL_STEPS: [f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size"],
+        RANKS_WEIGH_ALIKE: [f"{RANKS}::test_in_float64_without_dropout_losses_and_accuracy_are_the_same"],
+    },
+    "set_epoch is forgotten, and every epoch has the same order": {
+        NO_SET_EPOCH: [f"{PLAN}::test_each_epoch_and_seed_shuffles_anew_and_again_alike"]
+    },
+    "every rank evaluates and prints the whole test set": {
+        EVERY_RANK_TELLS: [
+            "workloads/test_reddit.py::test_four_ranks_train_on_real_data_tell_their_stages_and_write_nothing_beside_the_data"
+        ]
+    },
+    "NaN labels become classes": {
+        NO_LABEL_IS_ONE: ["workloads/test_reddit_format.py::test_a_node_without_a_label_may_not_be_in_a_split"]
+    },
+    "a mean over thousands of neighbours in half precision loses them": {
+        SUMMED_IN_HALF: [f"{HERE}::test_a_mean_over_thousands_of_neighbours_keeps_them_all_in_bfloat16"]
+    },
+    "sparse gradients meet no collective of NCCL's, and an empty one fails": {
+        GRADIENT_OF_ONE_RANK: [f"{LINK_RANKS}::test_rows_travel_to_who_wants_them_and_gradients_add_up_where_they_live"]
+    },
+    "who is sampled at the second hop depends on the library, and nobody says which rule holds": {
+        ONLY_NEW_NODES: [
+            "graph/test_sampling.py::test_every_frontier_node_is_sampled_at_every_hop_and_targets_come_first"
+        ],
+        ALL_NODES_AGAIN: [
+            "graph/test_pyg_sampler.py::test_a_hop_samples_only_the_nodes_that_are_new_to_it_as_many_as_asked_for"
+        ],
+    },
 }
+MUTATIONS = sorted({mutation for bug in BUGS.values() for mutation in bug}, key=str)
+NAMES = {value: name for name, value in globals().items() if isinstance(value, Mutation)}
+IN_MAKE_TEST = {NO_SET_EPOCH, FIRST_GPU}  # of each kind one: a minute for all would be too long for `make test`
 
 MakeGraph = Callable[..., Graph]
 
 
-@pytest.mark.parametrize("bug", BUGS)
-def test_the_tests_against_it_are_there(bug: str) -> None:
-    for test in BUGS[bug]:
-        path, _, name = test.partition("::")
-        assert re.search(rf"^def {name}\(", (TESTS / path).read_text(), re.MULTILINE), test
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=NAMES.__getitem__)
+def test_a_bug_can_be_put_back(mutation: Mutation) -> None:
+    assert mutation.source()
+
+
+@pytest.mark.parametrize(
+    "mutation",
+    [pytest.param(one, marks=() if one in IN_MAKE_TEST else pytest.mark.long) for one in MUTATIONS],
+    ids=NAMES.__getitem__,
+)
+def test_where_the_bug_is_the_tests_against_it_fail(mutation: Mutation, tmp_path: Path) -> None:
+    against = {test for bug in BUGS.values() for test in bug.get(mutation, ())}
+    failed, output = mutation.failing(tmp_path, sorted(against))
+    assert failed == against, output
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The same training on 1, 2 and 4 ranks, on Cora: one start per number of ranks, all claims in it."""
+"""The same training on 1 and 4 ranks, on Cora: one start per number of ranks, all claims in it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str
     """Number of ranks -> what each rank says."""
     runs: Path = tmp_path_factory.mktemp("runs")
     said = {}
-    for tasks_per_node in ([1], [1, 1], [1, 3]):  # nodes may be uneven
+    for tasks_per_node in ([1], [1, 3]):  # nodes may be uneven
         ranks = sum(tasks_per_node)
         outputs = run_program(PROGRAM, RunDir(runs / f"on-{ranks}").attempt(0), tasks_per_node)
         said[ranks] = [json.loads(output.splitlines()[-1]) for output in outputs]
@@ -75,26 +75,23 @@ def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: di
     alone = results[1][0]
     assert len(alone["exact"]) >= 50
     assert alone["exact"][49] < alone["exact"][0] / 2
-    for ranks in (2, 4):
-        for rank in results[ranks]:
-            assert rank["exact"] == pytest.approx(alone["exact"], rel=0, abs=1e-9)
-            assert rank["exact_accuracy"] == alone["exact_accuracy"]
+    for rank in results[4]:
+        assert rank["exact"] == pytest.approx(alone["exact"], rel=0, abs=1e-9)
+        assert rank["exact_accuracy"] == alone["exact_accuracy"]
 
 
 @pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything"])
 def test_so_they_are_with_every_option_and_dropout(results: dict[int, list[dict[str, Any]]], name: str) -> None:
     alone = results[1][0]
-    for ranks in (2, 4):
-        assert results[ranks][0][name] == pytest.approx(alone[name], rel=0, abs=1e-9)
-        assert results[ranks][0][f"{name}_accuracy"] == alone[f"{name}_accuracy"]
+    assert results[4][0][name] == pytest.approx(alone[name], rel=0, abs=1e-9)
+    assert results[4][0][f"{name}_accuracy"] == alone[f"{name}_accuracy"]
 
 
 def test_in_float32_with_the_defaults_and_their_dropout_the_first_losses_agree(
     results: dict[int, list[dict[str, Any]]],
 ) -> None:
     alone = results[1][0]["default"]
-    for ranks in (2, 4):
-        assert results[ranks][0]["default"][:5] == pytest.approx(alone[:5], rel=0, abs=1e-4)
+    assert results[4][0]["default"][:5] == pytest.approx(alone[:5], rel=0, abs=1e-4)
 
 
 def test_all_ranks_hold_the_same_parameters_bit_for_bit(results: dict[int, list[dict[str, Any]]]) -> None:
@@ -117,4 +114,4 @@ def test_ranks_import_neither_pyg_nor_torchs_compiler_but_for_the_one_that_prepa
     results: dict[int, list[dict[str, Any]]],
 ) -> None:
     slow = {ranks: [rank["slow_imports"] for rank in said] for ranks, said in results.items()}
-    assert [rank for said in slow.values() for rank in said].count([]) == 6
+    assert [rank for said in slow.values() for rank in said].count([]) == 4

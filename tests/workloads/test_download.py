@@ -104,7 +104,11 @@ def test_the_raw_files_are_unpacked_from_wherever_they_lie_in_the_archive(site: 
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 
-@pytest.mark.parametrize("content", [b"<html>moved</html>", archive(b=b"second"), archive(a=b"x" * 99)[:60]])
+@pytest.mark.parametrize(
+    "content",
+    [b"<html>moved</html>", archive(b=b"second"), archive(a=b"x" * 99)[:60]],
+    ids=["a page", "another archive", "half an archive"],
+)
 def test_an_archive_that_is_not_the_data_set_is_fetched_anew_the_next_time(
     site: Site, tmp_path: Path, content: bytes
 ) -> None:

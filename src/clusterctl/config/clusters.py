@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from clusterctl.config.places import find_file, images_folder, runs_folder, user_config_folder
-from clusterctl.config.source import Values, explained, read_toml, shown_path
+from clusterctl.config.source import EVERY_KEY, Values, explained, read_toml, shown_path
 from clusterctl.errors import UsageError
 from clusterctl.spec import Cluster, from_record
 from clusterctl.spec.cluster import UserConfiguration
@@ -59,11 +59,12 @@ def _chosen(name: str | None, environment: Mapping[str, str]) -> str | None:
 
 def _configured_cluster() -> str | None:
     path = user_config_folder() / "config.toml"
-    return _read(UserConfiguration, read_toml(path), path).cluster if path.is_file() else None
+    hint = 'it has one key, such as: cluster = "local"'
+    return _read(UserConfiguration, read_toml(path), path, hint).cluster if path.is_file() else None
 
 
-def _read(cls: type[T], values: Values, path: Path) -> T:
+def _read(cls: type[T], values: Values, path: Path, hint: str = EVERY_KEY) -> T:
     try:
         return from_record(cls, values.tree, parse=True)
     except InvalidRecord as error:
-        raise explained(error.problems, values, shown_path(path)) from error
+        raise explained(error.problems, values, shown_path(path), hint) from error

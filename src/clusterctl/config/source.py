@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.spec.records import Problem
 
 _LARGEST_BYTES = 2**20
+EVERY_KEY = "`clusterctl config keys` lists every key"
 
 
 @dataclass
@@ -75,13 +76,13 @@ def read_toml(path: Path) -> Values:
     return values
 
 
-def explained(problems: list[Problem], values: Values, file: str) -> ConfigError:
+def explained(problems: list[Problem], values: Values, file: str, hint: str = EVERY_KEY) -> ConfigError:
     """One error that names every problem with its place, the first one first in the file."""
     lines = [f"{values.origin(problem.path) or file}: {problem}" for problem in problems]
     if len(lines) == 1:
-        return ConfigError(lines[0], "`clusterctl config keys` lists every key")
+        return ConfigError(lines[0], hint)
     listed = "\n  ".join(lines)
-    return ConfigError(f"{len(lines)} problems in {file}\n  {listed}", "`clusterctl config keys` lists every key")
+    return ConfigError(f"{len(lines)} problems in {file}\n  {listed}", hint)
 
 
 def shown_path(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""The first job of everybody, in the image that `make container` builds: it learns there what it learns outside."""
+"""Runs in an image that `make container` builds: the first job of everybody learns there what it learns outside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,19 @@ def losses(run: RunDir) -> list[float]:
     return [line["loss"] for line in read_lines(run.attempt(0).metrics) if "loss" in line]
 
 
-@pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)])
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+def test_a_program_runs_in_an_image_that_was_built_for_real(stage: Stage, bare_image: Path) -> None:
+    program = "import clusterctl, sys; print(sys.prefix, clusterctl.__file__)"
+    job = f'workload = "command"\nargv = ["python", "-c", "{program}"]\n[resources]\nnodes = 2\n'
+    run = stage.submit(
+        stage.write_job("built", job), "--set", f"container.image={bare_image}", "--code", "image", "--wait"
+    )
+    unpacked.release(bare_image)
+    library = "/opt/venv/lib/python3.11/site-packages/clusterctl/__init__.py"
+    assert [stage.log(run, rank).splitlines()[-1] for rank in range(2)] == [f"/opt/venv {library}"] * 2
+
+
+@pytest.mark.long  # what this image has beyond the one above takes minutes to build
 def test_cora_learns_in_the_image_what_it_learns_outside(stage: Stage, cpu_image: Path) -> None:
     inside = stage.submit("cora", "--set", f"container.image={cpu_image}", "--wait")
     outside = stage.submit("cora", "--wait")

@@ -1,0 +1,20 @@
+"""Style and types, as tests: they run beside the others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.mark.parametrize("words", ["ruff check .", "ruff format --check .", "mypy"])
+def test_the_source_has_the_style_and_the_types_that_it_claims(words: str) -> None:
+    program, *rest = words.split()
+    done = subprocess.run(
+        [Path(sys.executable).with_name(program), *rest], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
