@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusterctl.config.overrides import read_overrides
 from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.api.settings import settings
 from clusterctl.errors import UsageError
+from clusterctl.spec.overrides import parse_override
 
 TEXT = st.text(st.characters(codec="utf-8"))
 PLAIN = TEXT | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_nan=False)
@@ -20,16 +20,14 @@ PLAIN = TEXT | st.booleans() | st.integers(-(2**62), 2**62) | st.floats(allow_na
 @given(TEXT)
 def test_text_comes_back_whatever_is_in_it(text: str) -> None:
     for key in ("resources.partition", "argv", "env.A", "resources.time"):
-        name, *rest = key.split(".")
-        value: Any = read_overrides(settings({key: text}), "command").get((name, *rest))
-        assert value == text
+        (setting,) = settings({key: text})
+        assert parse_override(setting, "command") == (tuple(key.split(".")), text)
 
 
 @given(PLAIN | st.lists(PLAIN) | st.dictionaries(TEXT.filter(bool), PLAIN, min_size=1))
 def test_numbers_lists_and_tables_come_back(value: Any) -> None:
     (setting,) = settings({"train.any": value})
-    tree = read_overrides([setting], "command").tree
-    assert tree["train"]["any"] == value
+    assert parse_override(setting, "command") == (("train", "any"), value)
 
 
 def test_what_was_typed_stays_as_it_is() -> None:
