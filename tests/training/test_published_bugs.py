@@ -70,7 +70,6 @@ TESTED_ON_TRAINING = Mutation(
 )
 ANOTHER_GRAPH = Mutation("workloads/synthetic.py", "torch.manual_seed(seed)", "torch.seed()")
 MEAN_OF_STEPS = Mutation(_LOOP, "loss * batch.total / plan.seeds.numel()", "loss / plan.steps")
-PADDING_COUNTS = Mutation(_NODES, "(losses * batch.weights).sum()", "losses.sum()")
 RANKS_WEIGH_ALIKE = Mutation(
     _NODES, ".sum() / batch.total", ".sum() / (batch.weights.sum().clamp(min=1) * dist.get_world_size())"
 )
@@ -118,7 +117,6 @@ LOADER_PROCESSES = Mutation(
     'ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (1,))',
     '__import__("concurrent.futures").futures.ProcessPoolExecutor(1)',
 )
-ONE_PORT = Mutation("task/meeting.py", "holder.bind((address, 0))", "holder.bind((address, 29500))")
 PORT_GIVEN_BACK = Mutation("task/meeting.py", "    return holder\n", "    holder.close()\n    return holder\n")
 LAZY = Mutation("graph/gin.py", "Linear(hidden, classes) for _ in widths", "nn.LazyLinear(classes) for _ in widths")
 EVERY_RANK_TELLS = Mutation("training/training_log.py", "if self._task.place.rank == 0:", "if True:")
@@ -171,7 +169,7 @@ BUGS: dict[str, dict[Mutation, list[str]]] = {
     },
     "in a partial batch sampled neighbours count as seeds, and the mean is over one step less": {
         MEAN_OF_STEPS: [f"{HERE}::test_the_loss_of_an_epoch_is_the_mean_over_its_seeds_also_with_a_partial_batch"],
-        PADDING_COUNTS: [f"{RANKS}::test_in_float64_without_dropout_losses_and_accuracy_are_the_same"],
+        RANKS_WEIGH_ALIKE: [f"{RANKS}::test_in_float64_without_dropout_losses_and_accuracy_are_the_same"],
     },
     "the model is not put into training mode again": {
         NEVER_TRAIN_AGAIN: [f"{LOOP}::test_it_trains_in_training_mode_evaluates_in_evaluation_mode_and_tests_once"]
@@ -251,7 +249,6 @@ BUGS: dict[str, dict[Mutation, list[str]]] = {
         ]
     },
     "a port that every job takes": {
-        ONE_PORT: ["end_to_end/test_scenarios.py::test_two_runs_at_once_do_not_meet"],
         PORT_GIVEN_BACK: ["task/test_meeting.py::test_a_reserved_port_stays_reserved_and_a_program_can_listen_on_it"],
     },
     "lazy modules have no parameters when ranks begin to share them": {
