@@ -27,6 +27,7 @@ TERMS = {
     "time limit",
     "node failure",
     "in partition",
+    "generic resource",
     "no space left",
     "out of memory",
     "not supported",

@@ -34,10 +34,6 @@ class Site:
         self.answer('n=$(ls "$0".jobs 2>/dev/null | wc -l); mkdir -p "$0".jobs/$n; echo "Submitted batch job 1$n"')
         (folder / "job.toml").write_text('workload = "command"\nargv = ["true"]\ncode = "."\n[resources]\nnodes = 2\n')
 
-    @property
-    def slurm(self) -> Slurm:
-        return Slurm(lambda command: str(self.folder / command), self.environment)
-
     def answer(self, shell: str) -> None:
         self.sbatch.write_text(f"#!/bin/sh\n{shell}\n")
         self.sbatch.chmod(stat.S_IRWXU)
