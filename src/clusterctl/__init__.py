@@ -5,7 +5,7 @@
     run = clusterctl.submit("cora", cluster="local", overrides={"train.epochs": 5, "resources.nodes": 2})
     run.wait(timeout=600)
 
-`load` resolves a job, `plan` renders its script, `submit` sends it; `runs` and `find` return the runs there are. Every
+`load` resolves a job, `plan` renders its script, `submit` sends it, `resume` starts a run again; `runs` and `find` return the runs there are. Every
 name below is imported when it is first used (docs/guides/from-python.md).
 """
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from clusterctl.api.find import find
     from clusterctl.api.images import images
     from clusterctl.api.nodes import nodes
+    from clusterctl.api.resume import resume
     from clusterctl.api.run import Run, RunFailed
     from clusterctl.api.submit import DryRun, load, plan, submit
     from clusterctl.errors import (
@@ -60,10 +61,12 @@ __all__ = [
     "load",
     "nodes",
     "plan",
+    "resume",
     "runs",
     "submit",
 ]
 _HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
+_HOMES["resume"] = "api.resume"
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")
 
 

@@ -46,14 +46,22 @@ _LEASE_SECONDS = 300  # sbatch may take a minute to answer; who holds a lease fo
 
 
 def resume(
-    run: Run,
+    run: Run | str,
     cluster: str | None = None,
     *,
     overrides: Overrides = (),
     hold: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Run:
-    """Start `run` again, which has ended unfinished, from its last checkpoint: see `Run.resume`."""
+    """Start `run`, or the run of that name, again from its last checkpoint: the same run, a further attempt.
+
+    On `cluster`, else where it ran before, with `overrides` on top of what it was. Raises NotFoundError, UsageError for a
+    run that goes on or has finished, ConfigError with everything that would make it fail, and SlurmError.
+    """
+    if isinstance(run, str):
+        from clusterctl.api.find import find
+
+        run = find(run, cluster)
     directory = run.directory
     _ended_job(directory)
     where = load_cluster(cluster) if cluster else read_record(directory).cluster

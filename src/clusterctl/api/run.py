@@ -141,11 +141,7 @@ class Run:
         cancel([self])
 
     def resume(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
-        """Start the run again, which has ended unfinished, from its last checkpoint: the same run, a further attempt.
-
-        On `cluster`, else where it ran before, with `overrides` on top of what it was. Raises UsageError for a run that
-        goes on or has finished, ConfigError with everything that would make it fail, and SlurmError.
-        """
+        """Start the run, which has ended unfinished, again from its last checkpoint: see `clusterctl.resume`."""
         from clusterctl.api.resume import resume
 
         return resume(self, cluster, overrides=overrides, hold=hold)

@@ -82,15 +82,15 @@ def _finding(note: str, text: str, hint: str) -> NotLearning:
     return NotLearning(f"not learning: {note}", f"the training does not learn: {text}", hint)
 
 
-class _Mean(NamedTuple):
+class _Estimate(NamedTuple):
     value: float
     uncertainty: float
 
 
-def _mean(values: Sequence[float]) -> _Mean | None:
+def _mean(values: Sequence[float]) -> _Estimate | None:
     """The mean of independent values; None for few ones, and for absurd ones."""
     if len(values) < LEAST_LOSSES or not all(abs(value) < _LARGEST for value in values):
         return None
     mean = math.fsum(values) / len(values)
     variance = math.fsum((value - mean) * (value - mean) for value in values) / (len(values) - 1)
-    return _Mean(mean, _UNCERTAINTY * math.sqrt(variance / len(values)))
+    return _Estimate(mean, _UNCERTAINTY * math.sqrt(variance / len(values)))

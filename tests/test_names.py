@@ -1,0 +1,31 @@
+"""One name for one thing: no two classes of the package share theirs."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import clusterctl
+
+SOURCE = Path(clusterctl.__file__).parent
+
+
+def shared_names(modules: dict[str, str]) -> dict[str, list[str]]:
+    """Class -> the modules that define it, for classes of more than one; `modules`: name -> source."""
+    places = defaultdict(list)
+    for module, text in modules.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(module)
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_no_two_classes_share_a_name() -> None:
+    modules = {str(path.relative_to(SOURCE)): path.read_text() for path in sorted(SOURCE.rglob("*.py"))}
+    assert shared_names(modules) == {}
+
+
+def test_the_rule_finds_classes_wherever_they_are_defined() -> None:
+    modules = {"a.py": "class Row: pass", "b.py": "def f():\n    class Row: pass", "c.py": "class Other: pass"}
+    assert shared_names(modules) == {"Row": ["a.py", "b.py"]}
