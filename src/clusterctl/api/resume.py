@@ -55,8 +55,8 @@ def resume(
 ) -> Run:
     """Start `run`, or the run of that name, again from its last checkpoint: the same run, a further attempt.
 
-    On `cluster`, else where it ran before, with `overrides` on top of what it was. Raises NotFoundError, UsageError for a
-    run that goes on or has finished, ConfigError with everything that would make it fail, and SlurmError.
+    On `cluster`, else where it ran before, with `overrides` on top of what it was. Raises NotFoundError, UsageError for
+    a run that goes on or has finished, ConfigError with everything that would make it fail, and SlurmError.
     """
     if isinstance(run, str):
         from clusterctl.api.find import find
