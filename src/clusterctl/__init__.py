@@ -5,8 +5,8 @@
     run = clusterctl.submit("cora", cluster="local", overrides={"train.epochs": 5, "resources.nodes": 2})
     run.wait(timeout=600)
 
-`load` resolves a job, `plan` renders its script, `submit` sends it, `resume` starts a run again; `runs` and `find` return
-the runs there are. Every name below is imported when it is first used (docs/guides/from-python.md).
+`load` resolves a job, `plan` renders its script, `submit` sends it, `resume` starts a run again; `runs` and `find`
+return the runs there are. Every name below is imported when it is first used (docs/guides/from-python.md).
 """
 
 TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this; type checkers know the name
