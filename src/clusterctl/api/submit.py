@@ -12,7 +12,6 @@ import secrets
 import shutil
 import time
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError
 from clusterctl.launch.adopt import adopt
 from clusterctl.launch.plan import brings_code, make_plan
-from clusterctl.launch.sbatch import SlurmRefused, call_sbatch, test_only, write_pickle
+from clusterctl.launch.sbatch import SlurmRefused, call_sbatch, submitit_version, test_only, write_pickle
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import find_code, git_state, take_snapshot
 from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
@@ -229,7 +228,7 @@ def _record(run: RunDir, resolved: Resolved, git: Any, words: Sequence[str]) -> 
         "versions": {
             "clusterctl": clusterctl.__version__,
             "python": platform.python_version(),
-            "submitit": version("submitit"),
+            "submitit": submitit_version(),
         },
         "git": git,
         "argv": resolved.secrets.hide_typed(words),

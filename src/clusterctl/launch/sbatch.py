@@ -107,6 +107,13 @@ def write_pickle(run: RunDir, seconds: int) -> None:
     submission.dump(run.waiting_pickle)
 
 
+def submitit_version() -> str:
+    """Asked of the package itself, which a submission imports anyway: importlib.metadata would add 20 ms."""
+    import submitit
+
+    return str(submitit.__version__)
+
+
 def test_only(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> str:
     """Ask Slurm whether and when it would start `plan`, without submitting it; Slurm's answer."""
     try:
