@@ -174,7 +174,7 @@ def test_a_job_that_cannot_be_released(desk: Desk) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "says", "hint"),
-    [(HANG, "did not answer", "scontrol ping"), (failed("Invalid partition"), "partition", "sinfo -s")],
+    [(HANG, "did not answer", "scontrol ping"), (failed("Invalid partition"), "partition", "clusterctl nodes")],
 )
 def test_a_verdict_that_cannot_be_had(desk: Desk, answer: str, says: str, hint: str) -> None:
     desk.use_slurm(sbatch=answer)

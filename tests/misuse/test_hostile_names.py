@@ -61,8 +61,8 @@ def test_a_variables_value_stays_a_value(desk: Desk, value: str) -> None:
     code, script, err = desk.type(["submit", "cora", "--dry-run", "--set", f"env.VALUE={json.dumps(value)}"])
     assert (code, err) == (0, "")
     checked_by_the_shell(desk, script)
-    export = script[script.index("export VALUE=") :].partition("\n\n")[0]
-    assert said_by_bash(desk, f'{export}\nprintf %s "$VALUE"') == value
+    exports = script[script.index("exports=(") :].partition("\n)\n")[0]
+    assert said_by_bash(desk, f'{exports}\n)\nexport "${{exports[@]}}"\nprintf %s "$VALUE"') == value
 
 
 @pytest.mark.parametrize("value", HOSTILE, ids=IDS)
@@ -162,7 +162,7 @@ def test_a_script_on_a_terminal_cannot_draw(desk: Desk) -> None:
     code, out, _ = desk.type(words)
     assert code == 0
     check_plain(out)
-    assert "export X='ab'" in out
+    assert "  'X=ab'\n" in out
 
 
 def test_names_of_files_cannot_draw_either(desk: Desk) -> None:

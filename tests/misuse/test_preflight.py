@@ -183,13 +183,13 @@ def test_a_refusal_of_the_size_stays_as_slurm_worded_it_where_nodes_cannot_be_ha
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "says", "hint"),
     [
-        ("--nodes 9", "job asks for 9 nodes; local has 4"),
-        ("--set data.root=/nowhere/data", "no data: /nowhere/data: no such folder"),
+        ("--nodes 9", "job asks for 9 nodes; local has 4", "--nodes 4"),
+        ("--set data.root=/nowhere/data", "no data: /nowhere/data: no such folder", "data.root"),
     ],
 )
-def test_resume_is_refused_as_submit_is(desk: Desk, change: str, says: str) -> None:
+def test_resume_is_refused_as_submit_is(desk: Desk, change: str, says: str, hint: str) -> None:
     desk.write("data/raw/reddit_data.npz", "")
     desk.write("data/raw/reddit_graph.npz", "")
     desk.write("job.toml", REDDIT)
@@ -202,7 +202,7 @@ def test_resume_is_refused_as_submit_is(desk: Desk, change: str, says: str) -> N
     before, record = len(desk.submitted()), run.run_json.read_bytes()
     code, out, err = desk.type(f"resume @last {change}")
     assert (code, out) in ((CONFIG, ""), (SLURM, "")), err
-    check_message(err, says)
+    check_message(err, says, hint)
     if "--nodes" in change:
         assert commands(err) == [f"clusterctl resume {run.id} --nodes 4"]
     assert (len(desk.submitted()), run.run_json.read_bytes()) == (before, record)

@@ -51,7 +51,7 @@ def test_a_secret_reaches_the_tasks_and_no_file(desk: Desk, job: Callable[..., l
     assert (run / "git.patch").read_text().count("***") == 1
     assert leaks(run) == []
     assert read_json(run / "run.json")["job"]["env"] == {"HF_TOKEN": "***", "PLAIN": "visible"}
-    assert "export PLAIN=visible" in (run / "script.sh").read_text()
+    assert "\n  PLAIN=visible\n" in (run / "script.sh").read_text()
 
 
 @pytest.mark.parametrize(
