@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
 
 import pytest
 from support.json_schema import SCHEMAS, schema, violations
@@ -25,15 +26,14 @@ from clusterctl import cli
 def test_an_output_for_programs_is_as_its_schema_says(
     name: str,
     words: list[str],
-    tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder = tmp_path_factory.mktemp("home")
-    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
-    monkeypatch.setenv("CLUSTERCTL_RUNS", str(folder / "runs"))
-    monkeypatch.setenv("CLUSTERCTL_CLUSTER", "local")
-    cli.run([*words, "-o", "json"])
+    with tempfile.TemporaryDirectory() as folder:  # a sandbox needs a short path, which pytest's own is not
+        monkeypatch.setenv("XDG_STATE_HOME", folder)
+        monkeypatch.setenv("CLUSTERCTL_RUNS", f"{folder}/runs")
+        monkeypatch.setenv("CLUSTERCTL_CLUSTER", "local")
+        cli.run([*words, "-o", "json"])
     assert violations(json.loads(capsys.readouterr().out), schema(name)) == []
 
 
