@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -13,11 +14,24 @@ if TYPE_CHECKING:
     from clusterctl.errors import SlurmError
 
 SEPARATOR = "\x1f"
+
+
+def columns(fields: Iterable[str]) -> str:
+    """The format of squeue and sinfo; a field without a suffix of its own is cut at 20 columns."""
+    return ",".join(f"{field}:{SEPARATOR}" for field in fields)
+
+
 FIELDS = ("JobID", "State", "Reason", "NodeList", "StartTime", "EndTime", "RestartCnt", "WorkDir")
-# Every field carries its own suffix: without one, squeue cuts it at 20 columns.
-FORMAT = ",".join(f"{field}:{SEPARATOR}" for field in FIELDS)
 # `--me` is filtered by the controller, a list of job ids is not: that would load every job of the cluster.
-SQUEUE = ("squeue", "--me", "-h", "--states=all", "-O", FORMAT)
+SQUEUE = ("squeue", "--me", "-h", "--states=all", "-O", columns(FIELDS))
+_WAITING_FIELDS = ("JobID", "Reason", "Partition", "StartTime", "Dependency")
+_ALLOCATION_FIELDS = ("JobID", "State", "NumNodes", "EndTime", "tres-per-node", "NodeList")
+# Each with one job id behind it. The controller filters, so the answer costs what one job costs.
+WAITING_JOB = ("squeue", "-h", "-O", columns(_WAITING_FIELDS), "-j")
+OWN_JOB = ("squeue", "--me", "-h", "-O", columns(_ALLOCATION_FIELDS), "-j")
+STEPS = ("squeue", "--me", "-h", "-s", "-o", f"%i{SEPARATOR}%j", "-j")
+_STEP = re.compile(r"\d+\.[a-z0-9+]+", re.ASCII)
+_GPUS = re.compile(r"gpu(?::[^:,()]+)??(?::(\d+))?", re.ASCII)
 
 
 class JobState(StrEnum):
@@ -131,9 +145,9 @@ def _parse_line(line: str) -> QueuedJob:
         state=parse_state(state),
         reason="" if reason == "None" else reason,
         nodes=nodes,
-        start_time=_parse_number(started),
-        end_time=_parse_number(ended),
-        restart_count=_parse_number(restarts) or 0,
+        start_time=parse_number(started),
+        end_time=parse_number(ended),
+        restart_count=parse_number(restarts) or 0,
         work_dir=SEPARATOR.join(values[7:-1]),
     )
 
@@ -146,5 +160,83 @@ def parse_state(text: str) -> JobState:
         return JobState.UNKNOWN
 
 
-def _parse_number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+def parse_number(text: str, digits: int = 18) -> int | None:
+    """A whole number of at most so many digits, else None."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else None
+
+
+@dataclass(frozen=True)
+class WaitingJob:
+    """One pending job, asked for when somebody wants to know why it waits. `start` is Slurm's estimate (epoch)."""
+
+    job_id: str
+    reason: str
+    partition: str
+    start: float | None
+    dependency: str
+
+
+def parse_waiting(text: str) -> WaitingJob | None:
+    """Read the answer to `WAITING_JOB`; None where there is no such job."""
+    for line in text.split("\n"):
+        values = line.split(SEPARATOR)
+        if len(values) > len(_WAITING_FIELDS):
+            job_id, reason, partition, start = values[:4]
+            dependency = SEPARATOR.join(values[4:-1])
+            estimate = parse_number(start, digits=12)
+            return WaitingJob(
+                job_id,
+                reason,
+                partition,
+                None if estimate is None else float(estimate),
+                "" if dependency == "(null)" else dependency,
+            )
+    return None
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One job of this user that holds nodes, or waits for them. `end_time` is in seconds since the epoch."""
+
+    job_id: str
+    state: str
+    nodes: int
+    end_time: int | None
+    gpus_per_node: int | None  # None: it did not ask for GPUs by the node
+    node_list: str
+
+    @property
+    def is_held(self) -> bool:
+        return self.state == "RUNNING"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a job: its full number, such as 123.4, and its name."""
+
+    id: str
+    name: str
+
+
+def parse_allocation(text: str) -> Allocation | None:
+    """Read the answer to `OWN_JOB`; None where this user has no such job."""
+    for line in text.split("\n"):
+        values = line.split(SEPARATOR)
+        if len(values) > len(_ALLOCATION_FIELDS) and values[0].isdigit():
+            job_id, state, nodes, end, tres, node_list, *_ = values
+            return Allocation(job_id, state, parse_number(nodes) or 0, parse_number(end), _gpus(tres), node_list)
+    return None
+
+
+def parse_steps(text: str) -> tuple[Step, ...]:
+    """Read the answer to `STEPS`; lines that squeue did not write are skipped."""
+    parted = (line.partition(SEPARATOR) for line in text.split("\n"))
+    return tuple(Step(number, name) for number, _, name in parted if _STEP.fullmatch(number))
+
+
+def _gpus(tres: str) -> int | None:
+    """`gres:gpu:a100:4` of 22.05, `gres/gpu:4` of later versions."""
+    for word in tres.split(","):
+        if match := _GPUS.fullmatch(re.sub(r"^gres[:/]", "", word)):
+            return int(match[1] or 1)
+    return None
