@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from clusterctl.containers.image_record import ImageRecord
+    from clusterctl.containers.folder import ImageRecord
 
 _PAGE = 4096
 _LINE = re.compile(r"(?P<kind>[-dlbcps])\S{9}\s+\S+\s+(?P<size>\d+)(?:,\s*\d+)? \S+ \S+ squashfs-root(?P<path>/.*)")
@@ -70,19 +70,19 @@ def look_into(image: Path) -> Contents | None:
     if record := _record(image):
         return Contents(None, record.environment, record.versions, record.python)
     try:
-        lines = _unsquashfs("-lln", str(image))
-        environment = parse_environment(_unsquashfs("-cat", str(image), "etc/environment", check=False))
+        lines = unsquashfs("-lln", str(image), seconds=_SECONDS)
+        variables = unsquashfs("-cat", str(image), "etc/environment", check=False, seconds=_SECONDS)
     except FileNotFoundError:
         return None
     except (OSError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise Unreadable(said[-1].removeprefix("FATAL ERROR: ")) from error
-    return _listed(lines, environment)
+    return _listed(lines, parse_environment(variables.splitlines()))
 
 
 def _record(image: Path) -> ImageRecord | None:
     """What was written down of `image`, if it is of this very file."""
-    from clusterctl.containers.image_record import read_record  # not at every start of a task
+    from clusterctl.containers.folder import read_record  # not at every start of a task
 
     try:
         record = read_record(image)
@@ -102,14 +102,15 @@ def _listed(listing: str, environment: Mapping[str, str]) -> Contents:
     return Contents(total, environment, packages, None, links)
 
 
-def _unsquashfs(*words: str, check: bool = True) -> str:
+def unsquashfs(*words: str, check: bool = True, seconds: float | None = None) -> str:
+    """What unsquashfs prints. Raises FileNotFoundError, or SubprocessError where it fails or takes too long."""
     done = subprocess.run(
         ["unsquashfs", *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
         errors="surrogateescape",
-        timeout=_SECONDS,
+        timeout=seconds,
         check=check,
     )
     return done.stdout if done.returncode == 0 else ""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from clusterctl.containers.image_environment import inside, parse_environment
 from clusterctl.containers.namespaces import enter
+from clusterctl.containers.pyxis import ContainerView
 from clusterctl.containers.unpacked import hold, release
-from clusterctl.containers.view import View
 from clusterctl.errors import ClusterctlError, TaskError
 
 if TYPE_CHECKING:
@@ -37,17 +37,17 @@ def main(arguments: Sequence[str]) -> NoReturn:
             release(Path(arguments[1]))
             raise SystemExit(0)
         end = arguments.index("--") if "--" in arguments else len(arguments)
-        become(View.parse(arguments[:end]), arguments[end + 1 :])
+        become(ContainerView.parse(arguments[:end]), arguments[end + 1 :])
     except ClusterctlError as error:
         print(error.text, file=sys.stderr, flush=True)
         raise SystemExit(error.exit_code) from None
 
 
-def become(view: View, command: Sequence[str]) -> NoReturn:
+def become(view: ContainerView, command: Sequence[str]) -> NoReturn:
     """Turn this process into `command` inside the image of `view`; without one, into what the image itself starts."""
     tree = hold(Path(view.image), _owner(os.environ) if view.writable else "")
     enter(tree, view)
-    environment = inside(os.environ, parse_environment(_text("/etc/environment")), view.environment)
+    environment = inside(os.environ, parse_environment(_text("/etc/environment").splitlines()), view.environment)
     if view.remap_root:
         environment["HOME"] = "/root"
     _go_to(view.workdir or own_workdir(_text(_RC)))

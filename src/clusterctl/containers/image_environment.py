@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Never the image's to say, or of no consequence to a run.
 _OWN = frozenset({"HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM", "USER", "_"})
 
 
-def parse_environment(text: str) -> dict[str, str]:
-    """What /etc/environment sets: one NAME=VALUE a line, values as they stand."""
-    pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith("#"))
+def parse_environment(lines: Iterable[str]) -> dict[str, str]:
+    """What /etc/environment or an image's configuration sets: one NAME=VALUE a line, values as they are."""
+    pairs = (line.partition("=") for line in lines if not line.lstrip().startswith("#"))
     return {name.strip(): value for name, equals, value in pairs if equals and name.strip()}
 
 

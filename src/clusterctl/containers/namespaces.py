@@ -18,8 +18,7 @@ from clusterctl.errors import TaskError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.containers.mounts import Mount
-    from clusterctl.containers.view import View
+    from clusterctl.containers.pyxis import ContainerView, Mount
 
 # unshare(2), mount(2), statvfs(3)
 _NEW_MOUNTS, _NEW_USER = 0x20000, 0x10000000
@@ -31,7 +30,7 @@ _OF_THE_HOST = ("/sys", "/dev", "/etc/hosts", "/etc/resolv.conf")
 _PASSWD = "/etc/passwd"
 
 
-def enter(tree: Path, view: View) -> None:
+def enter(tree: Path, view: ContainerView) -> None:
     """Make `tree` the root of this process, with the mounts of `view`; afterwards nothing else of the host is there.
 
     Raises TaskError where the kernel does not allow it, or a mount's source is missing.
