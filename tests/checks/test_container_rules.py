@@ -9,8 +9,7 @@ import pytest
 from clusterctl.checks.check import Check, Verdict
 from clusterctl.checks.container_rules import container_rules
 from clusterctl.checks.surroundings import ContainerFacts, Folder, Seen, Surroundings
-from clusterctl.containers.contents import Contents
-from clusterctl.containers.image_environment import inside, overridden, parse_environment
+from clusterctl.containers.contents import Contents, inside, overridden, parse_environment
 from clusterctl.containers.pyxis import ContainerView, Mount
 from clusterctl.errors import SlurmError
 from clusterctl.spec import Cluster

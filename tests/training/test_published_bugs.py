@@ -120,7 +120,7 @@ LOADER_PROCESSES = Mutation(
 PORT_GIVEN_BACK = Mutation("task/meeting.py", "    return holder\n", "    holder.close()\n    return holder\n")
 LAZY = Mutation("graph/gin.py", "Linear(hidden, classes) for _ in widths", "nn.LazyLinear(classes) for _ in widths")
 EVERY_RANK_TELLS = Mutation("training/training_log.py", "if self._task.place.rank == 0:", "if True:")
-NO_LABEL_IS_ONE = Mutation("workloads/reddit_format.py", ".min()) < 0", ".min()) < -(2**63)")
+NO_LABEL_IS_ONE = Mutation("workloads/reddit.py", ".min()) < 0", ".min()) < -(2**63)")
 SUMMED_IN_HALF = Mutation(
     _BLOCKS,
     'sums = F.embedding_bag(columns, table, offsets, mode="sum", include_last_offset=True)',

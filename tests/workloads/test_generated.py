@@ -11,7 +11,7 @@ import torch
 from clusterctl.errors import UsageError
 from clusterctl.workloads.data_sets import generate
 from clusterctl.workloads.generated import reddit_like, taobao_like
-from clusterctl.workloads.reddit_format import read_raw
+from clusterctl.workloads.reddit import read_raw
 from clusterctl.workloads.taobao_format import BEHAVIOURS, best_auc, read_events
 
 SCALE = 0.001

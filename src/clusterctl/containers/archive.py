@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import posixpath
 import shutil
 import subprocess
 import tarfile
@@ -103,8 +104,8 @@ class _Members:
         for _ in range(8):  # `docker save` wrote a layer once and linked to it
             if member is None or not (member.issym() or member.islnk()):
                 break
-            base = PurePosixPath(member.name).parent if member.issym() else PurePosixPath()
-            member = self._members.get(_joined(base, member.linkname))
+            base = posixpath.dirname(member.name) if member.issym() else ""
+            member = self._members.get(posixpath.normpath(f"/{base}/{member.linkname}").lstrip("/"))
         if member is None or not member.isfile():
             raise BadArchive(f"no file: {name}")
         return cast("IO[bytes]", self._outer.extractfile(member))
@@ -112,16 +113,6 @@ class _Members:
     def json(self, name: str) -> Any:
         with self.open(name) as file:
             return json.loads(file.read(_MOST_JSON))
-
-
-def _joined(base: PurePosixPath, link: str) -> str:
-    parts: list[str] = []
-    for part in (*base.parts, *PurePosixPath(link).parts):
-        if part == "..":
-            parts = parts[:-1]
-        else:
-            parts.append(part)
-    return "/".join(parts)
 
 
 def _described(found: _Members) -> tuple[ImageConfig, list[str], list[str]]:

@@ -209,26 +209,21 @@ def sha256_of(path: Path) -> str:
 
 def verify(image: Image) -> list[str]:
     """What is wrong with `image`; nothing if it is what its record says, to the last byte."""
-    problems = []
     if not is_squashfs(image.path):
         return ["it is no squashfs"]
     if image.record is None:
         return [image.problem or f"no record beside it: {record_path(image.path)}"]
     size = image.path.stat().st_size
     if size != image.record.size:
-        problems.append(f"it has {size} bytes, its record says {image.record.size}")
-    elif sha256_of(image.path) != image.record.sqsh:
-        problems.append("its content is not what its record says")
-    return problems
+        return [f"it has {size} bytes, its record says {image.record.size}"]
+    return [] if sha256_of(image.path) == image.record.sqsh else ["its content is not what its record says"]
 
 
 def leftovers(folder: Path, now: float) -> list[Path]:
     """What builds and imports that were killed left in `folder`, and records without an image; `now` as time.time()."""
     if not folder.is_dir():
         return []
-    aside = [
-        path for path in folder.iterdir() if path.name.startswith(".") and now - _last_written(path) > _AT_WORK_SECONDS
-    ]
+    aside = [path for path in folder.glob(".*") if now - _last_written(path) > _AT_WORK_SECONDS]
     orphans = [path for path in folder.glob("[!.]*.json") if not path.with_suffix(SUFFIX).exists()]
     return sorted([*aside, *orphans])
 
@@ -245,7 +240,4 @@ def remove(path: Path) -> None:
 
 def _last_written(path: Path) -> float:
     """When something in `path` was last written: a build at work writes its squashfs, not its folder."""
-    newest = path.stat().st_mtime
-    for one in path.rglob("*") if path.is_dir() else ():
-        newest = max(newest, one.stat().st_mtime)
-    return newest
+    return max(one.stat().st_mtime for one in (path, *path.rglob("*")))

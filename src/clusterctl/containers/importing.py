@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.containers.archive import open_archive
-from clusterctl.containers.contents import unsquashfs
+from clusterctl.containers.contents import parse_environment, unsquashfs
 from clusterctl.containers.engine import Engine, failure, find_engine, follow
 from clusterctl.containers.folder import (
     SUFFIX,
@@ -25,7 +25,6 @@ from clusterctl.containers.folder import (
     publish,
     read_record,
 )
-from clusterctl.containers.image_environment import parse_environment
 from clusterctl.containers.pyxis import check_image
 from clusterctl.containers.squashfs import COMPRESSION, Member, members_of, members_of_stream, pack
 from clusterctl.errors import ImageError, NotFoundError

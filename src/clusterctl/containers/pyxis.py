@@ -64,9 +64,8 @@ class Mount:
                 raise ConfigError(f"container.mounts: not an absolute path: {path!r} in {text}", "write /SRC:/DST")
         mount.check()
         if not target.strip("/"):
-            raise ConfigError(
-                f"container.mounts: nothing can be mounted over the image itself: {text}", "write /SRC:/DST"
-            )
+            message = f"container.mounts: nothing can be mounted over the image itself: {text}"
+            raise ConfigError(message, "write /SRC:/DST")
         for flag in flags:
             if flag not in FLAGS and not flag.startswith("x-"):
                 close = difflib.get_close_matches(flag, FLAGS, n=1)
@@ -147,9 +146,8 @@ def check_image(image: str) -> str:
         raise ConfigError(f"container.image: a relative path: {image}", f"write ./{image}")
     first, slash, rest = image.removeprefix("docker://").partition("/")
     if slash and "#" not in first and re.search(r"[.:]|^localhost$", first):
-        raise ConfigError(
-            f"container.image: a registry ends with '#', not with '/': {image}", f'write "{first}#{rest}"'
-        )
+        message = f"container.image: a registry ends with '#', not with '/': {image}"
+        raise ConfigError(message, f'write "{first}#{rest}"')
     if not _REFERENCE.fullmatch(image):
         raise ConfigError(
             f"container.image: neither a file nor an image reference: {image}",

@@ -141,7 +141,7 @@ def _locks(folder: Path, but: str) -> Iterator[Path]:
 
 
 def _remove_unused(lock: Path) -> None:
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = _opened(lock)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_removed(descriptor, lock):

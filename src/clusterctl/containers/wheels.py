@@ -126,11 +126,9 @@ def _name(requirement: str) -> str:
 def write_project_wheel(folder: Path) -> Path:
     """Write the wheel of this clusterctl into `folder`; its path."""
     info = f"clusterctl-{__version__}.dist-info"
-    files = _package_files() | {
-        f"{info}/METADATA": _metadata().encode(),
-        f"{info}/WHEEL": _WHEEL.encode(),
-        f"{info}/entry_points.txt": _ENTRY_POINTS.encode(),
-    }
+    files = _package_files()
+    for name, text in {"METADATA": _metadata(), "WHEEL": _WHEEL, "entry_points.txt": _ENTRY_POINTS}.items():
+        files[f"{info}/{name}"] = text.encode()
     record = [f"{name},sha256={_hash(content)},{len(content)}" for name, content in sorted(files.items())]
     files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
     path = folder / f"clusterctl-{__version__}-py3-none-any.whl"

@@ -44,30 +44,21 @@ def data_set(name: str) -> DataSet:
     from torch_geometric import datasets  # here: what is missing becomes a message
 
     from clusterctl.spec import TaobaoTrain
-    from clusterctl.workloads import reddit_format, taobao_format, taobao_graph
+    from clusterctl.workloads import reddit, taobao_format, taobao_graph
 
     if name == "reddit":
-        return DataSet(
-            datasets.Reddit.url,
-            reddit_format.RAW_FILES,
-            lambda root: reddit_format.recipe(reddit_format.raw_identity(str(root))),
-        )
-    return DataSet(
-        datasets.Taobao.url,
-        (taobao_format.RAW_FILE,),
-        lambda root: taobao_graph.recipe(root, TaobaoTrain().together),
-    )
+        return DataSet(datasets.Reddit.url, reddit.RAW_FILES, reddit.recipe)
+    together = TaobaoTrain().together
+    return DataSet(datasets.Taobao.url, (taobao_format.RAW_FILE,), lambda root: taobao_graph.recipe(root, together))
 
 
 def generate(name: str, scale: float, seed: int, root: Path) -> str:
     """Write the data set into `root`, whole or not at all; a line about it. Raises UsageError where one is there."""
     from clusterctl.workloads.generated import reddit_like, taobao_like
 
-    generators = {
-        "reddit": (reddit_like.write, "accuracy", "edges"),
-        "taobao": (taobao_like.write, "AUC", "events"),
-    }
-    write, score, unit = generators[name]
+    write, score, unit = (
+        (reddit_like.write, "accuracy", "edges") if name == "reddit" else (taobao_like.write, "AUC", "events")
+    )
     if (root / "raw").exists():
         raise UsageError(f"there is a data set already: {root}/raw", "name another --root, or remove it")
     root.mkdir(parents=True, exist_ok=True)
@@ -154,10 +145,8 @@ def fetch(url: str, target: Path, progress: Callable[[int, int], None] = lambda 
 
 
 def _unreachable(url: str, reason: str) -> TaskError:
-    return TaskError(
-        f"cannot download {url}: {reason}",
-        "no network here? fetch it where there is one and unpack it into ROOT/raw, or use: clusterctl data generate",
-    )
+    elsewhere = "fetch it where there is one and unpack it into ROOT/raw, or use: clusterctl data generate"
+    return TaskError(f"cannot download {url}: {reason}", f"no network here? {elsewhere}")
 
 
 @contextmanager

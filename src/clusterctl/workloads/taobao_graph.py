@@ -52,9 +52,8 @@ def interactions(events: TaobaoEvents, together: int, best_auc: float) -> Intera
         for part, split in enumerate(("val", "test"))
     }
     counts = [pairs["val"].size(1), pairs["test"].size(1)]
-    other_items, other_users = negatives(
-        everything, events.num_items, torch.arange(sum(counts)), seed=_SPLIT_SEED, epoch=0
-    )
+    edges = torch.arange(sum(counts))
+    other_items, other_users = negatives(everything, events.num_items, edges, seed=_SPLIT_SEED, epoch=0)
     val_negatives, test_negatives = torch.split(torch.stack([other_users, other_items]).to(torch.int32), counts, dim=1)
     items_together = co_occurrence(*of_user, events.num_items, together)
     return Interactions(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from clusterctl.graph.storage import Graph
-from clusterctl.workloads.reddit_format import RAW_FILES
+from clusterctl.workloads.reddit import RAW_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -106,9 +106,7 @@ def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], 
     with zipfile.ZipFile(graph, "w") as archive:  # a scipy.sparse.coo_array, as PyG reads it
         _put(archive, "row", np.int32, (edges,), counted(_sources(truth)))
         _put(archive, "col", np.int32, (edges,), _targets(truth, torch.int32))
-        _put(
-            archive, "data", np.uint8, (edges,), (torch.ones_like(part, dtype=torch.uint8) for part in _targets(truth))
-        )
+        _put(archive, "data", np.uint8, (edges,), (torch.ones_like(part) for part in _targets(truth, torch.uint8)))
         _put(archive, "shape", np.int64, (2,), [torch.tensor([nodes, nodes])])
         _put(archive, "format", np.dtype("S3"), (), [np.array(b"coo")])
     (folder / TRUTH_FILE).write_text(json.dumps({"best_accuracy": BEST_ACCURACY, "scale": scale, "seed": seed}) + "\n")
