@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.config import cache_folder
 from clusterctl.containers import build as building
+from clusterctl.containers.archive import ImageConfig
 from clusterctl.containers.build import BuildRequest, build
 from clusterctl.containers.engine import find_engine
 from clusterctl.containers.folder import PackageScan, publish
@@ -120,7 +121,7 @@ def main() -> None:
         print("\nfinding what is there")
         image = place / "benchmark.sqsh"
         copy = Path(shutil.copyfile(image, place / ".copy"))
-        publish(copy, place, "python-3.11-slim", "python:3.11-slim", PackageScan(), {})
+        publish(copy, place, "python-3.11-slim", "python:3.11-slim", PackageScan(), ImageConfig(digest=""))
         command = [str(Path(sys.executable).with_name("clusterctl")), "image", "import", "python:3.11-slim"]
         for _ in range(3):
             timed("clusterctl image import, of one that is there", lambda: subprocess.run(

@@ -76,7 +76,10 @@ def open_archive(path: Path) -> Iterator[Archive]:
         with ExitStack() as stack:
             outer = stack.enter_context(_tar(stack.enter_context(_plain(path.open("rb"), path.parent))))
             found = _Members(outer)
-            config, names, diff_ids = _described(found)
+            try:
+                config, names, diff_ids = _described(found)
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+                raise BadArchive(f"it does not describe an image: {error}") from error
             layers = []
             for name, diff_id in zip(names, diff_ids, strict=True):
                 layer = stack.enter_context(_plain(found.open(name), path.parent))
@@ -117,13 +120,6 @@ class _Members:
 
 def _described(found: _Members) -> tuple[ImageConfig, list[str], list[str]]:
     """The configuration, the members that are layers, and the digests of the layers' contents."""
-    try:
-        return _read_description(found)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise BadArchive(f"it does not describe an image: {error}") from error
-
-
-def _read_description(found: _Members) -> tuple[ImageConfig, list[str], list[str]]:
     if "manifest.json" in found:
         config_name, layers = _docker(found)
     elif "index.json" in found:

@@ -227,13 +227,11 @@ def find_engine(chosen: str | None = None, environment: Mapping[str, str] = os.e
         return Engine(kind, program)
     problems = []
     for kind in KINDS:
-        program = shutil.which(kind, path=environment.get("PATH"))
-        if program is None:
-            continue
-        problem = _problem(kind, program)
-        if not problem:
-            return Engine(kind, program)
-        problems.append(f"{kind}: {problem}")
+        if program := shutil.which(kind, path=environment.get("PATH")):
+            problem = _problem(kind, program)
+            if not problem:
+                return Engine(kind, program)
+            problems.append(f"{kind}: {problem}")
     found = "; ".join(problems) or "neither docker, podman nor buildah on PATH"
     raise ImageError(f"nothing here can build or fetch an image: {found}", _INSTALL)
 

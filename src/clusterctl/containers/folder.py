@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from clusterctl.containers.contents import parse_environment
 from clusterctl.errors import ImageError, NotFoundError, UsageError
 from clusterctl.runs.files import read_json, write_text
 from clusterctl.spec.records import nearest, to_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from clusterctl.containers.archive import ImageConfig
 
 SUFFIX = ".sqsh"
 SCHEMA_VERSION = 1
@@ -153,34 +156,23 @@ def imported(folder: Path, reference: str, name: str | None = None) -> Image | N
     return found if found and found.record and found.record.source == reference else None
 
 
-def publish(
-    sqsh: Path,
-    folder: Path,
-    name: str,
-    source: str,
-    scan: PackageScan,
-    environment: Mapping[str, str],
-    *,
-    digest: str | None = None,
-    labels: Mapping[str, str] | None = None,
-) -> Image:
+def publish(sqsh: Path, folder: Path, name: str, source: str, scan: PackageScan, config: ImageConfig) -> Image:
     """Give the finished file `sqsh` its name in `folder`, the same file system; its record goes first.
 
-    Whoever sees the image sees its record too; between the two renames an older image has the newer record. `digest`
-    is the configuration's, where the image has one.
+    Whoever sees the image sees its record too; between the two renames an older image has the newer record.
     """
     checksum = sha256_of(sqsh)
     record = ImageRecord(
         name=name,
-        digest=digest or f"sha256:{checksum}",
+        digest=config.digest or f"sha256:{checksum}",
         sqsh=checksum,
         size=sqsh.stat().st_size,
         source=source,
         created=time.time(),
         python=scan.python,
         versions=scan.versions,
-        environment=environment,
-        labels=dict(labels or {}),
+        environment=parse_environment(config.environment),
+        labels=dict(config.labels),
     )
     target = folder / f"{name}{SUFFIX}"
     write_record(target, record)

@@ -11,20 +11,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.containers.archive import open_archive
-from clusterctl.containers.contents import parse_environment, unsquashfs
+from clusterctl.containers import folder as files
+from clusterctl.containers.archive import ImageConfig, open_archive
+from clusterctl.containers.contents import unsquashfs
 from clusterctl.containers.engine import Engine, failure, find_engine, follow
-from clusterctl.containers.folder import (
-    SUFFIX,
-    Image,
-    PackageScan,
-    check_name,
-    imported,
-    is_squashfs,
-    name_of,
-    publish,
-    read_record,
-)
+from clusterctl.containers.folder import Image
 from clusterctl.containers.pyxis import check_image
 from clusterctl.containers.squashfs import COMPRESSION, Member, members_of, members_of_stream, pack
 from clusterctl.errors import ImageError, NotFoundError
@@ -33,7 +24,6 @@ from clusterctl.runs.once import once
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.containers.archive import ImageConfig
     from clusterctl.containers.listener import ProgressListener
 
 _ARCHIVE_ENDINGS = re.compile(r"\.(sqsh|squashfs|tar|tar\.gz|tgz|tar\.zst|oci|docker)$")
@@ -43,15 +33,15 @@ def import_file(path: Path, name: str | None, folder: Path, progress: ProgressLi
     """The archive or .sqsh at `path` as the image `name` of `folder`. Raises NotFoundError, ImageError."""
     if not path.is_file():
         raise NotFoundError(f"no such file: {path}", "an image of a registry is written registry#name:tag")
-    name = check_name(name or _ARCHIVE_ENDINGS.sub("", path.name))
+    name = files.check_name(name or _ARCHIVE_ENDINGS.sub("", path.name))
     folder.mkdir(parents=True, exist_ok=True)
-    if is_squashfs(path):
+    if files.is_squashfs(path):
         progress.stage(f"copying {path.name}", path.stat().st_size)
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder) as place:
             return _published(Path(shutil.copyfile(path, Path(place, "image.sqsh"))), name, path.name, folder)
     progress.stage(f"reading {path.name}")
     with open_archive(path) as archive:
-        progress.stage(f"writing {name}{SUFFIX}")
+        progress.stage(f"writing {name}{files.SUFFIX}")
         return keep(members_of(archive), archive.config, name, path.name, folder, progress)
 
 
@@ -70,12 +60,12 @@ def import_reference(
     own credentials; else an engine. Raises ConfigError for what is no reference, ImageError.
     """
     check_image(reference)
-    name = check_name(name or name_of(reference))
-    target = folder / f"{name}{SUFFIX}"
+    name = files.check_name(name or files.name_of(reference))
+    target = folder / f"{name}{files.SUFFIX}"
     asked = time.time()
 
     def done() -> bool:
-        found = imported(folder, reference, name)
+        found = files.imported(folder, reference, name)
         return found is not None and found.record is not None and not (fresh and found.record.created < asked)
 
     def work(place: Path) -> None:
@@ -86,27 +76,26 @@ def import_reference(
             _pulled(_some_engine(engine), reference, name, folder, progress)
 
     once(done, target, work)
-    return Image(target, read_record(target))
+    return Image(target, files.read_record(target))
 
 
 def keep(
     members: Iterable[Member], config: ImageConfig, name: str, source: str, folder: Path, progress: ProgressListener
 ) -> Image:
     """Pack `members` and `config` aside, then publish them as the image `name` of `folder`. Raises ImageError."""
-    check_name(name)
+    files.check_name(name)
     folder.mkdir(parents=True, exist_ok=True)
-    scan = PackageScan()
+    scan = files.PackageScan()
     with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder) as place:
         sqsh = Path(place, "image.sqsh")
         pack(members, config, sqsh, seen=scan.see, progress=progress.advance)
-        environment = parse_environment(config.environment)
-        return publish(sqsh, folder, name, source, scan, environment, digest=config.digest, labels=config.labels)
+        return files.publish(sqsh, folder, name, source, scan, config)
 
 
 def packed(engine: Engine, reference: str, name: str, source: str, folder: Path, progress: ProgressListener) -> Image:
     """The engine's image `reference` as NAME.sqsh in `folder`."""
     config = engine.known(reference)
-    progress.stage(f"writing {name}{SUFFIX}")
+    progress.stage(f"writing {name}{files.SUFFIX}")
     with engine.exported(reference) as stream:
         return keep(members_of_stream(stream), config, name, source, folder, progress)
 
@@ -157,7 +146,8 @@ def _published(sqsh: Path, name: str, source: str, folder: Path) -> Image:
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ImageError(f"unsquashfs failed: {last}", "is the file whole? copy it again") from None
-    scan = PackageScan()
+    scan = files.PackageScan()
     for line in listing.splitlines():
         scan.see(line.removeprefix("/"))
-    return publish(sqsh, folder, name, source, scan, parse_environment(environment.splitlines()))
+    config = ImageConfig(digest="", environment=tuple(environment.splitlines()))
+    return files.publish(sqsh, folder, name, source, scan, config)

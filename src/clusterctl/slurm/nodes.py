@@ -7,7 +7,7 @@ scontrol(1) of those versions. `GresUsed` is there whether or not the site accou
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -117,7 +117,8 @@ def parse_nodes(text: str, taken_at: float) -> Inventory:
     """Read the output of `SINFO`; never raises: a line that sinfo did not write is skipped and counted."""
     nodes: dict[str, Node] = {}
     partitions: dict[str, Partition] = {}
-    pairs: dict[tuple[str, str], None] = {}  # (partition, node), each once and in order
+    of_node: defaultdict[str, dict[str, None]] = defaultdict(dict)  # each name once and in order
+    of_partition: defaultdict[str, dict[str, None]] = defaultdict(dict)
     skipped = 0
     for line in text.split("\n"):
         values = line.split(SEPARATOR)
@@ -128,12 +129,8 @@ def parse_nodes(text: str, taken_at: float) -> Inventory:
         partitions.setdefault(partition.name, partition)
         if values[0] not in nodes:
             nodes[values[0]] = _parse_node(values)
-        pairs[partition.name, values[0]] = None
-    of_node: dict[str, list[str]] = {name: [] for name in nodes}
-    of_partition: dict[str, list[str]] = {name: [] for name in partitions}
-    for partition_name, node_name in pairs:
-        of_node[node_name].append(partition_name)
-        of_partition[partition_name].append(node_name)
+        of_node[values[0]][partition.name] = None
+        of_partition[partition.name][values[0]] = None
     return Inventory(
         {name: replace(node, partitions=tuple(of_node[name])) for name, node in nodes.items()},
         {

@@ -184,13 +184,8 @@ def parse_waiting(text: str) -> WaitingJob | None:
             job_id, reason, partition, start = values[:4]
             dependency = SEPARATOR.join(values[4:-1])
             estimate = parse_number(start, digits=12)
-            return WaitingJob(
-                job_id,
-                reason,
-                partition,
-                None if estimate is None else float(estimate),
-                "" if dependency == "(null)" else dependency,
-            )
+            start_time = None if estimate is None else float(estimate)
+            return WaitingJob(job_id, reason, partition, start_time, "" if dependency == "(null)" else dependency)
     return None
 
 

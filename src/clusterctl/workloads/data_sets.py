@@ -44,12 +44,12 @@ def data_set(name: str) -> DataSet:
     from torch_geometric import datasets  # here: what is missing becomes a message
 
     from clusterctl.spec import TaobaoTrain
-    from clusterctl.workloads import reddit, taobao_format, taobao_graph
+    from clusterctl.workloads import reddit, taobao, taobao_format
 
     if name == "reddit":
         return DataSet(datasets.Reddit.url, reddit.RAW_FILES, reddit.recipe)
     together = TaobaoTrain().together
-    return DataSet(datasets.Taobao.url, (taobao_format.RAW_FILE,), lambda root: taobao_graph.recipe(root, together))
+    return DataSet(datasets.Taobao.url, (taobao_format.RAW_FILE,), lambda root: taobao.recipe(root, together))
 
 
 def generate(name: str, scale: float, seed: int, root: Path) -> str:
