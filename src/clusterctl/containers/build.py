@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 DEFAULT_BASES = {"cpu": "python:3.11-slim", "gpu": "nvcr.io/nvidia/pyg:24.11-py3"}
 BOOTSTRAP = "bootstrap"  # a base image from Debian packages, where no registry of images can be reached
 _SUITES = {"3.11": "bookworm", "3.13": "trixie"}  # Python minor version -> the Debian release that has it
-_PACKAGES = ("ca-certificates", "python3")
 _LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 _DOCKERFILE = 'FROM scratch\nADD root.tar /\nENV LANG=C.UTF-8\nCMD ["python3"]\n'
 EXTRAS = ("train", "accelerate")
@@ -162,7 +161,7 @@ def _fill(context: Path, kind: str, wheels: Path, requirements: tuple[str, ...])
 
 
 def _debian(target: Path, suite: str, say: Callable[[str], None]) -> None:
-    command = ["mmdebstrap", "--variant=minbase", f"--include={','.join(_PACKAGES)}"]
+    command = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates,python3"]
     command += ['--aptopt=Acquire::Languages "none"']
     command += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
     code, lines = follow([*command, suite, str(target)], say)

@@ -127,8 +127,6 @@ def read_record(sqsh: Path) -> ImageRecord | None:
 
 def images_in(folder: Path) -> list[Image]:
     """All images, by name."""
-    if not folder.is_dir():
-        return []
     return [_looked_at(path) for path in sorted(folder.glob(f"[!.]*{SUFFIX}")) if path.is_file()]
 
 
@@ -213,8 +211,6 @@ def verify(image: Image) -> list[str]:
 
 def leftovers(folder: Path, now: float) -> list[Path]:
     """What builds and imports that were killed left in `folder`, and records without an image; `now` as time.time()."""
-    if not folder.is_dir():
-        return []
     aside = [path for path in folder.glob(".*") if now - _last_written(path) > _AT_WORK_SECONDS]
     orphans = [path for path in folder.glob("[!.]*.json") if not path.with_suffix(SUFFIX).exists()]
     return sorted([*aside, *orphans])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusterctl.slurm.queue import SEPARATOR, JobState, parse_state
+from clusterctl.slurm.queue import SEPARATOR, JobState
 
 _FIELDS = ("JobID", "State", "ExitCode", "NodeList", "Reason")
 SACCT = ("sacct", "-n", "-P", f"--delimiter={SEPARATOR}", "-o", ",".join(_FIELDS), "-j")
@@ -28,7 +28,7 @@ class Accounted:
     @property
     def ended(self) -> JobState | None:
         """How the job ended; None of a step, and of a job that goes on by what the database knows."""
-        state = parse_state(self.state)
+        state = JobState(self.state)
         return state if self.step == self.job_id and state.ended else None
 
 

@@ -1,7 +1,6 @@
 """What is free on a cluster, and what fits into it: pure functions over what sinfo said.
 
-Free is not allowed: limits of a user or an account, and jobs that wait ahead, are Slurm's to weigh. What is said here
-is where there is room.
+Where there is room: limits of a user or an account, and jobs that wait ahead, are Slurm's to weigh.
 """
 
 from __future__ import annotations

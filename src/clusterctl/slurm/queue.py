@@ -64,6 +64,10 @@ class JobState(StrEnum):
     TIMEOUT = "TIMEOUT"
     UNKNOWN = "UNKNOWN"
 
+    @classmethod
+    def _missing_(cls, value: object) -> JobState:  # noqa: ARG003 - the signature of enum
+        return cls.UNKNOWN
+
     @property
     def waiting(self) -> bool:
         """Not started, or to be started again."""
@@ -142,7 +146,7 @@ def _parse_line(line: str) -> QueuedJob:
     job_id, state, reason, nodes, started, ended, restarts = values[:7]
     return QueuedJob(
         job_id=job_id,
-        state=parse_state(state),
+        state=JobState(state),
         reason="" if reason == "None" else reason,
         nodes=nodes,
         start_time=parse_number(started),
@@ -150,14 +154,6 @@ def _parse_line(line: str) -> QueuedJob:
         restart_count=parse_number(restarts) or 0,
         work_dir=SEPARATOR.join(values[7:-1]),
     )
-
-
-def parse_state(text: str) -> JobState:
-    """The state that Slurm names, in squeue or in sacct."""
-    try:
-        return JobState(text)
-    except ValueError:
-        return JobState.UNKNOWN
 
 
 def parse_number(text: str, digits: int = 18) -> int | None:

@@ -181,6 +181,7 @@ def _count(number: int) -> str:
 
 def main(command: str, name: str, *words: str) -> None:
     """Print a line about the data set, or a user's error as its message and exit code."""
+    failure: ClusterctlError
     try:
         if command == "generate":
             scale, seed, root = words
@@ -189,23 +190,19 @@ def main(command: str, name: str, *words: str) -> None:
             root, cache = words
             print(prepare(name, Path(root).absolute(), Path(cache)))
     except ModuleNotFoundError as error:
-        missing = TaskError(
-            f"{sys.executable} has no {error.name}",
-            f"{shlex.quote(sys.executable)} -m pip install torch torch_geometric numpy scipy"
-            "; or name a cluster whose Python has it: --cluster NAME",
-        )
-        _leave(missing.text, missing.exit_code)
+        install = f"{shlex.quote(sys.executable)} -m pip install torch torch_geometric numpy scipy"
+        hint = f"{install}; or name a cluster whose Python has it: --cluster NAME"
+        failure = TaskError(f"{sys.executable} has no {error.name}", hint)
     except ClusterctlError as error:
-        _leave(error.text, error.exit_code)
+        failure = error
     except OSError as error:
-        _leave(f"error: {error.filename or 'cannot write'}: {error.strerror}\nhint: df -h", 1)
+        failure = TaskError(f"{error.filename or 'cannot write'}: {error.strerror}", "df -h")
     except KeyboardInterrupt:
         raise SystemExit(_INTERRUPTED) from None
-
-
-def _leave(text: str, exit_code: int) -> None:
-    print(text, file=sys.stderr)
-    raise SystemExit(exit_code) from None
+    else:
+        return
+    print(failure.text, file=sys.stderr)
+    raise SystemExit(failure.exit_code)
 
 
 if __name__ == "__main__":

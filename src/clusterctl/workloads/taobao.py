@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from clusterctl.runs.context import Context
-    from clusterctl.task.task import Task
     from clusterctl.workloads.taobao_format import TaobaoEvents
 
 _GENERATED_SEED = 0
@@ -51,9 +50,9 @@ _PRODUCTS_AT_ONCE = 20_000_000  # bounds the memory of a piece of the co-occurre
 def main(context: Context) -> None:
     train = context.train(TaobaoTrain)
     root = context.job.data.root
-    folder = None if train.generated and root is None else Path(raw_identity(root)["root"])
+    prepared = generated(train) if train.generated and root is None else recipe(root, train.together)
     with joined(context) as task:
-        data = shared_interactions(task, folder, train)
+        data = shared(task, Interactions, *prepared)
         score = fit(LinkPrediction(data, train, task), train, task)
         if not math.isnan(data.best_auc):
             task.metrics.write(best_possible_auc=data.best_auc)
@@ -61,22 +60,21 @@ def main(context: Context) -> None:
                 print(f"test AUC {score.share:.4f}; the best possible on this data is {data.best_auc:.4f}")
 
 
-def shared_interactions(task: Task, root: Path | None, train: TaobaoTrain) -> Interactions:
-    """The graph and splits of the data in `root`, or of generated data; made once and shared by all ranks and runs."""
-    if root is not None:
-        return shared(task, Interactions, *recipe(root, train.together))
+def recipe(root: str | Path | None, together: int) -> Recipe[Interactions]:
+    """How the data set in `root` is prepared, once for all ranks and runs. Raises TaskError."""
+    identity = {**raw_identity(root), "together": together}
+    folder = Path(identity["root"])
+    return Recipe("taobao", identity, lambda _: interactions(read_events(folder), together, best_auc(folder)))
+
+
+def generated(train: TaobaoTrain) -> Recipe[Interactions]:
+    """How data like Taobao's are generated and prepared."""
 
     def build(scratch: Path) -> Interactions:
         best = taobao_like.write(scratch, train.generated, _GENERATED_SEED)
         return interactions(read_events(scratch), train.together, best)
 
-    return shared(task, Interactions, "taobao", {"generated": train.generated, "together": train.together}, build)
-
-
-def recipe(root: Path, together: int) -> Recipe[Interactions]:
-    """How the data set in `root` is prepared."""
-    identity = {**raw_identity(str(root)), "together": together}
-    return Recipe("taobao", identity, lambda _: interactions(read_events(root), together, best_auc(root)))
+    return Recipe("taobao", {"generated": train.generated, "together": train.together}, build)
 
 
 def interactions(events: TaobaoEvents, together: int, best_auc: float) -> Interactions:

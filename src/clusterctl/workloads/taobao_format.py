@@ -36,7 +36,7 @@ class TaobaoEvents(NamedTuple):
     num_items: int
 
 
-def raw_identity(root: str | None) -> dict[str, Any]:
+def raw_identity(root: str | Path | None) -> dict[str, Any]:
     """What tells one data set from another: where its raw file lies, its size and time. Raises TaskError."""
     hint = f"data.root names a folder with raw/{RAW_FILE}; make one with: clusterctl data generate taobao --root DIR"
     if root is None:
