@@ -40,10 +40,6 @@ class Content:
     layer: int
     member: tarfile.TarInfo
 
-    @property
-    def is_folder(self) -> bool:
-        return self.member.isdir()
-
 
 @dataclass(eq=False, slots=True)
 class _Node:
@@ -53,7 +49,7 @@ class _Node:
 
     @property
     def is_folder(self) -> bool:
-        return self.content is None or self.content.is_folder
+        return self.content is None or self.content.member.isdir()
 
 
 def merge(layers: Sequence[Iterable[tarfile.TarInfo]]) -> Iterator[tuple[str, Content | None]]:
@@ -114,7 +110,7 @@ def _put(root: _Node, parts: list[str], member: tarfile.TarInfo, layer: int) -> 
         folder = below
     content = _linked(root, member) if member.islnk() else Content(layer, member)
     there = folder.children.get(parts[-1])
-    if there is not None and there.is_folder and content.is_folder:
+    if there is not None and there.is_folder and content.member.isdir():
         there.content, there.layer = content, layer
     else:
         folder.children[parts[-1]] = _Node(content, layer=layer)

@@ -28,6 +28,7 @@ _KEPT = {2: _NO_SUID, 4: _NO_DEV, 8: _NO_EXEC, 1024: 1024, 2048: 2048, 4096: 1 <
 _FLAGS = {"ro": _READ_ONLY, "nosuid": _NO_SUID, "nodev": _NO_DEV, "noexec": _NO_EXEC}
 _OF_THE_HOST = ("/sys", "/dev", "/etc/hosts", "/etc/resolv.conf")
 _PASSWD = "/etc/passwd"
+_HINT = "does the kernel let users mount in their own namespaces? sysctl kernel.apparmor_restrict_unprivileged_userns"
 
 
 def enter(tree: Path, view: ContainerView) -> None:
@@ -136,9 +137,6 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, data: 
 
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
-
-
-_HINT = "does the kernel let users mount in their own namespaces? sysctl kernel.apparmor_restrict_unprivileged_userns"
 
 
 @contextmanager

@@ -66,8 +66,7 @@ def wanted(python: str, extras: Iterable[str], *, own_torch: bool, replacing: It
         if extra is None or extra[1] in extras:
             found[_name(requirement)] = requirement.strip()
     found["pip"] = "pip"
-    pinned = {name: chosen.get(name) or _as_here(name) or requirement for name, requirement in found.items()}
-    pinned |= {name: requirement for name, requirement in chosen.items() if name not in pinned}
+    pinned = {name: _as_here(name) or requirement for name, requirement in found.items()} | chosen
     if own_torch:
         pinned.pop("torch", None)
     return Wanted(python=python, requirements=tuple(sorted(pinned.values())))

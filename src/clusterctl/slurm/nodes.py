@@ -7,11 +7,11 @@ scontrol(1) of those versions. `GresUsed` is there whether or not the site accou
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterctl.slurm.queue import SEPARATOR, columns, parse_number
+from clusterctl.slurm.queue import SEPARATOR, columns, count_gpus, parse_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,6 @@ _KEEPS_FROM_STARTING = frozenset(
         *("power_down", "powering_down", "reboot", "reboot_issued", "reboot_requested"),
     }
 )
-_GPU = re.compile(r"gpu(?::(?P<type>[^:]+?))??(?::(?P<count>\d+))?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -144,16 +143,8 @@ def parse_nodes(text: str, taken_at: float) -> Inventory:
 
 def parse_gpus(gres: str, used: str) -> tuple[Gpus, ...]:
     """`gpu:a100:4(S:0-1),nvme:1` and `gpu:a100:3(IDX:0-2)` -> four a100, three of them in use."""
-    totals, in_use = _count_gpus(gres), _count_gpus(used)
+    totals, in_use = count_gpus(gres), count_gpus(used)
     return tuple(Gpus(kind, total, in_use[kind]) for kind, total in totals.items())
-
-
-def _count_gpus(gres: str) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for word in re.sub(r"\([^)]*\)?", "", gres).split(","):  # sockets and indices have commas too
-        if match := _GPU.fullmatch(word):
-            counts[match["type"] or ""] += parse_number(match["count"] or "1") or 0
-    return counts
 
 
 def _parse_node(values: list[str]) -> Node:

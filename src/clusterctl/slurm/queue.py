@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,7 +32,7 @@ WAITING_JOB = ("squeue", "-h", "-O", columns(_WAITING_FIELDS), "-j")
 OWN_JOB = ("squeue", "--me", "-h", "-O", columns(_ALLOCATION_FIELDS), "-j")
 STEPS = ("squeue", "--me", "-h", "-s", "-o", f"%i{SEPARATOR}%j", "-j")
 _STEP = re.compile(r"\d+\.[a-z0-9+]+", re.ASCII)
-_GPUS = re.compile(r"gpu(?::[^:,()]+)??(?::(\d+))?", re.ASCII)
+_GPU = re.compile(r"gpu(?::(?P<type>[^:]+?))??(?::(?P<count>\d+))?", re.ASCII)
 
 
 class JobState(StrEnum):
@@ -215,7 +216,9 @@ def parse_allocation(text: str) -> Allocation | None:
         values = line.split(SEPARATOR)
         if len(values) > len(_ALLOCATION_FIELDS) and values[0].isdigit():
             job_id, state, nodes, end, tres, node_list, *_ = values
-            return Allocation(job_id, state, parse_number(nodes) or 0, parse_number(end), _gpus(tres), node_list)
+            gpus = count_gpus(re.sub(r"\bgres[:/]", "", tres))  # `gres:gpu:4` of 22.05, `gres/gpu:4` of later versions
+            per_node = next(iter(gpus.values()), None)
+            return Allocation(job_id, state, parse_number(nodes) or 0, parse_number(end), per_node, node_list)
     return None
 
 
@@ -225,9 +228,10 @@ def parse_steps(text: str) -> tuple[Step, ...]:
     return tuple(Step(number, name) for number, _, name in parted if _STEP.fullmatch(number))
 
 
-def _gpus(tres: str) -> int | None:
-    """`gres:gpu:a100:4` of 22.05, `gres/gpu:4` of later versions."""
-    for word in tres.split(","):
-        if match := _GPUS.fullmatch(re.sub(r"^gres[:/]", "", word)):
-            return int(match[1] or 1)
-    return None
+def count_gpus(gres: str) -> Counter[str]:
+    """The GPUs by type, "" for those without one, in a list such as `gpu:a100:4(S:0-1),nvme:1`."""
+    counts: Counter[str] = Counter()
+    for word in re.sub(r"\([^)]*\)?", "", gres).split(","):  # sockets and indices have commas too
+        if match := _GPU.fullmatch(word):
+            counts[match["type"] or ""] += parse_number(match["count"] or "1") or 0
+    return counts
