@@ -112,7 +112,7 @@ def pack(
     `seen` gets every path, `progress` the bytes that it added. Raises ImageError without mksquashfs or room.
     """
     ours = configuration_files(config)
-    on_the_way = dict.fromkeys(_folders_to(config.workdir), "missing")
+    on_the_way: dict[str, bool | None] = dict.fromkeys(_folders_to(config.workdir))  # None: missing; is it a folder?
     with _mksquashfs(target) as stream, _written(stream) as root:
         for member, data in members:
             if member.name == "etc" and not member.isdir():
@@ -121,11 +121,11 @@ def pack(
                 continue
             root.addfile(member, data)
             if member.name in on_the_way:
-                on_the_way[member.name] = "folder" if member.isdir() else "file or link"
+                on_the_way[member.name] = member.isdir()
             seen(member.name)
             progress(member.size)
-        if "file or link" not in on_the_way.values():
-            for path in (path for path, state in on_the_way.items() if state == "missing"):
+        if False not in on_the_way.values():
+            for path in (path for path, is_folder in on_the_way.items() if is_folder is None):
                 root.addfile(_folder(path))
         for name, text in ours.items():
             file = tarfile.TarInfo(name)
