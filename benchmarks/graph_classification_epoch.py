@@ -29,7 +29,7 @@ from clusterctl.training.adam import Adam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
 from clusterctl.training.graph_objective import GraphClassification, features_of, stratified
-from clusterctl.workloads.tu_format import raw_identity, read_raw
+from clusterctl.workloads.graph_classification import raw_identity, read_raw
 
 if TYPE_CHECKING:
     from clusterctl.graph.collection import Collection

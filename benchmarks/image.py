@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 from clusterctl.config import cache_folder
 from clusterctl.containers import build as building
+from clusterctl.containers.archive import ImageConfig
 from clusterctl.containers.build import BuildRequest, build
 from clusterctl.containers.engine import find_engine
-from clusterctl.containers.folder import publish, sha256_of
-from clusterctl.containers.image_record import ImageRecord
+from clusterctl.containers.folder import PackageScan, publish
 from clusterctl.containers.importing import import_file
-from clusterctl.containers.project_wheel import write_project_wheel
+from clusterctl.containers.wheels import write_project_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,11 +120,8 @@ def main() -> None:
 
         print("\nfinding what is there")
         image = place / "benchmark.sqsh"
-        record = ImageRecord(
-            name="python-3.11-slim", digest="sha256:x", sqsh=sha256_of(image), size=image.stat().st_size,
-            source="python:3.11-slim", created=time.time(),
-        )  # fmt: skip
-        publish(Path(shutil.copyfile(image, place / ".copy")), record, place)
+        copy = Path(shutil.copyfile(image, place / ".copy"))
+        publish(copy, place, "python-3.11-slim", "python:3.11-slim", PackageScan(), ImageConfig(digest=""))
         command = [str(Path(sys.executable).with_name("clusterctl")), "image", "import", "python:3.11-slim"]
         for _ in range(3):
             timed("clusterctl image import, of one that is there", lambda: subprocess.run(

@@ -36,8 +36,8 @@ from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
 from clusterctl.training.link_objective import Interactions, LinkPrediction
 from clusterctl.workloads.generated import taobao_like
+from clusterctl.workloads.taobao import interactions
 from clusterctl.workloads.taobao_format import read_events
-from clusterctl.workloads.taobao_graph import interactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -93,13 +93,9 @@ class NotFoundError(ClusterctlError):
 class ImageError(ClusterctlError):
     """An image cannot be built or imported, or is damaged."""
 
-    exit_code = 1
-
 
 class TaskError(ClusterctlError):
     """Something that a task needs is missing or wrong."""
-
-    exit_code = 1
 
     def __init__(self, message: str, hint: str = "", cause: Cause = Cause.USER) -> None:
         super().__init__(message, hint)

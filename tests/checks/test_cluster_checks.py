@@ -19,7 +19,7 @@ from clusterctl.checks.surroundings import (
 )
 from clusterctl.checks.verify import judge
 from clusterctl.containers.contents import Contents
-from clusterctl.containers.view import View
+from clusterctl.containers.pyxis import ContainerView
 from clusterctl.errors import SlurmError
 from clusterctl.spec import Cluster, Container, Emulator
 
@@ -207,13 +207,13 @@ def test_the_emulator_is_asked_nothing_and_may_lie_on_a_local_disk() -> None:
 
 
 def with_image(**facts: Any) -> Surroundings:
-    view = View(image="/images/pyg.sqsh")
+    view = ContainerView(image="/images/pyg.sqsh")
     container = ContainerFacts(**{"view": view, "python": "/opt/venv/bin/python", **facts})
     return replace(GOOD, interpreter=None, container=container)
 
 
 def test_an_image_that_is_still_in_its_registry_is_not_looked_into() -> None:
-    check = the(with_image(view=View(image="nvcr.io#x")), "image")
+    check = the(with_image(view=ContainerView(image="nvcr.io#x")), "image")
     assert (check.verdict, check.message) == (Verdict.OK, "nvcr.io#x, contents not inspected")
 
 

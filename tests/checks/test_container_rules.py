@@ -9,10 +9,8 @@ import pytest
 from clusterctl.checks.check import Check, Verdict
 from clusterctl.checks.container_rules import container_rules
 from clusterctl.checks.surroundings import ContainerFacts, Folder, Seen, Surroundings
-from clusterctl.containers.contents import Contents
-from clusterctl.containers.image_environment import inside, overridden, parse_environment
-from clusterctl.containers.mounts import Mount
-from clusterctl.containers.view import View
+from clusterctl.containers.contents import Contents, inside, overridden, parse_environment
+from clusterctl.containers.pyxis import ContainerView, Mount
 from clusterctl.errors import SlurmError
 from clusterctl.spec import Cluster
 
@@ -24,7 +22,9 @@ LINKS = {
     "/opt/venv/lib/python3.12": "",
 }
 CONTENTS = Contents(unpacked_bytes=10**9, packages={"submitit": "1.5.4"}, links=LINKS)
-GOOD = ContainerFacts(view=View(image="/i.sqsh"), python=PYTHON, image=Seen("/i.sqsh", True), contents=CONTENTS)
+GOOD = ContainerFacts(
+    view=ContainerView(image="/i.sqsh"), python=PYTHON, image=Seen("/i.sqsh", True), contents=CONTENTS
+)
 
 
 def problems(facts: ContainerFacts) -> list[Check]:
@@ -59,7 +59,7 @@ def test_links_lead_from_where_they_lie() -> None:
 
 def test_what_is_mounted_into_the_image_is_not_judged() -> None:
     mounted = replace(
-        GOOD, view=View(image="/i.sqsh", mounts=(Mount("/venv", "/opt"),)), contents=Contents(links={"/a": ""})
+        GOOD, view=ContainerView(image="/i.sqsh", mounts=(Mount("/venv", "/opt"),)), contents=Contents(links={"/a": ""})
     )
     assert problems(mounted) == []
     assert messages(replace(mounted, view=GOOD.view)) == [f"no {PYTHON} in the image"]
@@ -107,7 +107,7 @@ def test_variables_that_the_image_changes_are_told_unless_the_run_keeps_them() -
     host = {"TOKEN": "mine", "PATH": "/mine", "LANG": "de", "SAME": "x", "KEPT": "mine"}
     facts = replace(
         GOOD,
-        view=View(image="/i.sqsh", environment=("KEPT",)),
+        view=ContainerView(image="/i.sqsh", environment=("KEPT",)),
         contents=replace(CONTENTS, environment=image),
         environment=host,
     )
@@ -119,4 +119,4 @@ def test_variables_that_the_image_changes_are_told_unless_the_run_keeps_them() -
 
 
 def test_an_environment_file_has_one_variable_a_line() -> None:
-    assert parse_environment("# a=b\nA=1=2\n\nbroken\n B = c\n=x\n") == {"A": "1=2", "B": " c"}
+    assert parse_environment("# a=b\nA=1=2\n\nbroken\n B = c\n=x\n".splitlines()) == {"A": "1=2", "B": " c"}

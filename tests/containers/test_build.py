@@ -17,11 +17,9 @@ import clusterctl
 from clusterctl import __version__
 from clusterctl.containers import build as building
 from clusterctl.containers.archive import ImageConfig
-from clusterctl.containers.bootstrap import bootstrapped
-from clusterctl.containers.build import BuildRequest, build
+from clusterctl.containers.build import BuildRequest, bootstrapped, build
 from clusterctl.containers.engine import Engine
-from clusterctl.containers.project_wheel import write_project_wheel
-from clusterctl.containers.wheelhouse import Wanted, wanted, wheelhouse
+from clusterctl.containers.wheels import Wanted, wanted, wheelhouse, write_project_wheel
 from clusterctl.errors import ImageError
 
 DIGEST = "sha256:" + "a" * 64

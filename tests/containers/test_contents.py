@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.containers.contents import Unreadable, look_into
-from clusterctl.containers.image_record import ImageRecord, record_path, write_record
+from clusterctl.containers.folder import ImageRecord, record_path, write_record
 
 FILES = {
     "opt/venv/bin/python3.12": "",
@@ -49,11 +49,11 @@ def test_the_list_of_its_files_tells_interpreter_packages_environment_and_size(i
 
 
 def test_the_record_beside_it_is_believed_if_it_is_of_this_file(image: Path) -> None:
-    write_record(record_path(image), record(image, image.stat().st_size))
+    write_record(image, record(image, image.stat().st_size))
     found = look_into(image)
     assert found
     assert (found.minor_of("/opt/venv/bin/python"), found.packages) == ("3.13", {"submitit": "2"})
-    write_record(record_path(image), record(image, 7))
+    write_record(image, record(image, 7))
     assert (other := look_into(image))
     assert other.packages["submitit"] == "1.5.4"
     record_path(image).write_text("{")

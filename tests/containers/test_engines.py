@@ -15,12 +15,10 @@ from support.image_archive import CRAFTED, OURS, described, write_archive
 from support.image_fixture import PYTHON, Quiet, working_engine
 
 from clusterctl.config import cache_folder
-from clusterctl.containers.bootstrap import bootstrapped
-from clusterctl.containers.build import BuildRequest, build, packed
+from clusterctl.containers.build import BuildRequest, bootstrapped, build
 from clusterctl.containers.engine import Engine
-from clusterctl.containers.folder import verify
-from clusterctl.containers.image_record import read_record
-from clusterctl.containers.importing import import_file
+from clusterctl.containers.folder import read_record, verify
+from clusterctl.containers.importing import import_file, packed
 
 pytestmark = pytest.mark.long
 

@@ -19,8 +19,7 @@ from support.thin_image import ThinImage, make_thin
 import clusterctl
 from clusterctl.containers import unpacked
 from clusterctl.containers.enter import own_workdir, program
-from clusterctl.containers.mounts import FLAGS, Mount
-from clusterctl.containers.view import View
+from clusterctl.containers.pyxis import FLAGS, ContainerView, Mount
 from clusterctl.errors import ClusterctlError, TaskError
 
 RUNNER = [sys.executable, "-I", "-S", str(Path(clusterctl.__file__).parent / "containers")]
@@ -315,7 +314,7 @@ def test_a_command_is_the_shells_only_word() -> None:
 PATHS = st.text(st.characters(exclude_characters=",:+%\\\n\0"), min_size=1).map(lambda text: f"/x{text}")
 MOUNTS = st.builds(Mount, PATHS, PATHS, st.lists(st.sampled_from(sorted(FLAGS)), unique=True).map(tuple))
 VIEWS = st.builds(
-    View,
+    ContainerView,
     image=PATHS,
     mounts=st.lists(MOUNTS, unique_by=str).map(tuple),
     workdir=st.none() | PATHS,
@@ -328,14 +327,14 @@ VIEWS = st.builds(
 
 
 @given(view=VIEWS)
-def test_flags_are_read_as_they_are_written(view: View) -> None:
-    assert View.parse(view.flags()) == view
+def test_flags_are_read_as_they_are_written(view: ContainerView) -> None:
+    assert ContainerView.parse(view.flags()) == view
 
 
 @given(text=st.text())
 def test_any_text_as_a_flag_is_read_or_refused(text: str) -> None:
     try:
-        View.parse(["--container-image=/i", f"--container-mounts={text}", text])
+        ContainerView.parse(["--container-image=/i", f"--container-mounts={text}", text])
     except ClusterctlError as error:
         assert error.message
 

@@ -9,8 +9,7 @@ import pytest
 from support.image_fixture import PYTHON, Quiet
 
 from clusterctl.config import cache_folder
-from clusterctl.containers.bootstrap import bootstrapped
-from clusterctl.containers.build import BuildRequest, build
+from clusterctl.containers.build import BuildRequest, bootstrapped, build
 from clusterctl.containers.engine import Engine
 
 pytestmark = pytest.mark.long

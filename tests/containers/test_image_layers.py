@@ -121,7 +121,7 @@ def test_whatever_the_layers_hold_the_root_is_a_tree_or_the_archive_is_refused(l
         assert all(kinds["/".join(parts[:count])] for count in range(1, len(parts))), "a parent that is no folder"
         assert path not in kinds
         assert content is None or content.member.type not in (tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.LNKTYPE)
-        kinds[path] = content is None or content.is_folder
+        kinds[path] = content is None or content.member.isdir()
 
 
 @given(st.binary(max_size=3000))

@@ -9,9 +9,8 @@ import pytest
 from support.image_archive import file, write_archive
 from support.image_fixture import Quiet
 
-from clusterctl.containers.folder import find_image, images_in, leftovers, remove, verify
-from clusterctl.containers.image_record import read_record
-from clusterctl.containers.importing import as_engines_write, import_file, import_reference, name_of
+from clusterctl.containers.folder import find_image, images_in, leftovers, name_of, read_record, remove, verify
+from clusterctl.containers.importing import as_engines_write, import_file, import_reference
 from clusterctl.errors import ClusterctlError, ConfigError, ImageError, NotFoundError, UsageError
 
 # An enroot that "imports" by making a squashfs of a folder; it notes what it was asked, and by which environment.

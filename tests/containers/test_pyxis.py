@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.containers.mounts import Mount
-from clusterctl.containers.pyxis import make_view
-from clusterctl.containers.references import check_image
+from clusterctl.containers.pyxis import Mount, check_image, make_view
 from clusterctl.errors import ConfigError
 from clusterctl.spec import Container
 

@@ -12,7 +12,7 @@ from clusterctl.diagnosis.waiting import MOST_CHANGES, changes, described, expla
 from clusterctl.slurm import Inventory, Node, Partition
 from clusterctl.slurm.fits import asked_of
 from clusterctl.slurm.nodes import Gpus
-from clusterctl.slurm.pending_job import WaitingJob
+from clusterctl.slurm.queue import WaitingJob
 from clusterctl.spec import Resources
 
 NOW = 1_000_000.0

@@ -22,7 +22,7 @@ from clusterctl.launch.plan import make_plan
 from clusterctl.launch.script import render
 from clusterctl.launch.warm import check_fits, image_stamp, warm_folder, warmed
 from clusterctl.runs.layout import RunDir
-from clusterctl.slurm.allocation import Allocation
+from clusterctl.slurm.queue import Allocation
 from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -19,8 +19,7 @@ import pytest
 from clusterctl.config import cache_folder, shipped_folder
 from clusterctl.containers.build import EXTRAS, BuildRequest, build
 from clusterctl.containers.engine import Engine, find_engine
-from clusterctl.containers.project_wheel import write_project_wheel
-from clusterctl.containers.wheelhouse import wanted
+from clusterctl.containers.wheels import wanted, write_project_wheel
 from clusterctl.errors import ClusterctlError, ImageError
 from clusterctl.runs.once import once
 

@@ -28,7 +28,7 @@ from clusterctl.task.task import joined
 from clusterctl.training.graph_objective import GraphClassification
 from clusterctl.training.loop import fit
 from clusterctl.training.training_log import Fold
-from clusterctl.workloads.tu_format import raw_identity, shared_raw_graphs
+from clusterctl.workloads.graph_classification import raw_identity, shared_raw_graphs
 
 class Losses(list):
     def write(self, loss=None, **others):

@@ -95,17 +95,17 @@ EVERYBODY_PREPARES = Mutation(
 )
 NO_LEASE = Mutation("runs/once.py", "lease.mkdir(mode=0o700)", "lease.mkdir(mode=0o700, exist_ok=True)")
 TEST_EVENTS_TOGETHER = Mutation(
-    "workloads/taobao_graph.py", "co_occurrence(*of_user,", "co_occurrence(everything.indptr, everything.indices,"
+    "workloads/taobao.py", "co_occurrence(*of_user,", "co_occurrence(everything.indptr, everything.indices,"
 )
 TARGETS_CARRY_MESSAGES = Mutation(_PAIRS, "{} if hidden is None else {OF_USER: hidden}", "{}")
 EVENTS_SPLIT_ONE_BY_ONE = Mutation(
-    "workloads/taobao_graph.py", "users * events.num_items + items)", "torch.arange(users.numel()))"
+    "workloads/taobao.py", "users * events.num_items + items)", "torch.arange(users.numel()))"
 )
 ANY_PAIR_IS_NEGATIVE = Mutation(
     "graph/links.py", "waiting[has_edge(graph, sources[waiting], targets[waiting])]", "waiting[:0]"
 )
 OTHER_SPLITS_ARE_NEGATIVE = Mutation(
-    "workloads/taobao_graph.py", "everything, events.num_items, torch", "Relation(*of_user), events.num_items, torch"
+    "workloads/taobao.py", "everything, events.num_items, torch", "Relation(*of_user), events.num_items, torch"
 )
 MEAN_OVER_POSITIVES = Mutation(_PAIRS, "/ (2 * batch.total)", "/ batch.total")
 IN_PLACE = Mutation(
@@ -120,7 +120,7 @@ LOADER_PROCESSES = Mutation(
 PORT_GIVEN_BACK = Mutation("task/meeting.py", "    return holder\n", "    holder.close()\n    return holder\n")
 LAZY = Mutation("graph/gin.py", "Linear(hidden, classes) for _ in widths", "nn.LazyLinear(classes) for _ in widths")
 EVERY_RANK_TELLS = Mutation("training/training_log.py", "if self._task.place.rank == 0:", "if True:")
-NO_LABEL_IS_ONE = Mutation("workloads/reddit_format.py", ".min()) < 0", ".min()) < -(2**63)")
+NO_LABEL_IS_ONE = Mutation("workloads/reddit.py", ".min()) < 0", ".min()) < -(2**63)")
 SUMMED_IN_HALF = Mutation(
     _BLOCKS,
     'sums = F.embedding_bag(columns, table, offsets, mode="sum", include_last_offset=True)',

@@ -25,7 +25,7 @@ from clusterctl.spec import Job, RedditTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
-from clusterctl.workloads.reddit_format import raw_identity, read_raw
+from clusterctl.workloads.reddit import raw_identity, read_raw
 
 class Losses(list):
     def write(self, loss=None, **others):

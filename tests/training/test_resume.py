@@ -32,8 +32,8 @@ from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
 from clusterctl.training.training_log import Fold
 from clusterctl.training.state import PartState, Sharded
-from clusterctl.workloads.reddit_format import raw_identity, read_raw
-from clusterctl.workloads.tu_format import raw_identity as tu_identity, shared_raw_graphs
+from clusterctl.workloads.reddit import raw_identity, read_raw
+from clusterctl.workloads.graph_classification import raw_identity as tu_identity, shared_raw_graphs
 
 ROOT, IMDB = {str(CORA)!r}, {str(IMDB)!r}
 place = Place.from_environment()

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.errors import TaskError
-from clusterctl.workloads import prepare
-from clusterctl.workloads.download import fetch
+from clusterctl.workloads.data_sets import DataSet, download, fetch
 
 CONTENT = bytes(range(256)) * 4000
 
@@ -99,7 +98,7 @@ def archive(**files: bytes) -> bytes:
 
 def test_the_raw_files_are_unpacked_from_wherever_they_lie_in_the_archive(site: Site, tmp_path: Path) -> None:
     site.content = archive(a=b"first", b=b"second", c=b"other")
-    prepare.download(prepare.DataSet(site.url, ("a", "b"), lambda _: None), "set", tmp_path)  # type: ignore[arg-type]
+    download(DataSet(site.url, ("a", "b"), lambda _: None), "set", tmp_path)  # type: ignore[arg-type]
     assert {path.name: path.read_bytes() for path in (tmp_path / "raw").iterdir()} == {"a": b"first", "b": b"second"}
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
@@ -112,10 +111,10 @@ def test_the_raw_files_are_unpacked_from_wherever_they_lie_in_the_archive(site: 
 def test_an_archive_that_is_not_the_data_set_is_fetched_anew_the_next_time(
     site: Site, tmp_path: Path, content: bytes
 ) -> None:
-    found = prepare.DataSet(site.url, ("a",), lambda _: None)  # type: ignore[arg-type]
+    found = DataSet(site.url, ("a",), lambda _: None)  # type: ignore[arg-type]
     site.content = content
     with pytest.raises(TaskError, match="is not the data set"):
-        prepare.download(found, "set", tmp_path)
+        download(found, "set", tmp_path)
     site.content = archive(a=b"first")
-    prepare.download(found, "set", tmp_path)
+    download(found, "set", tmp_path)
     assert (tmp_path / "raw" / "a").read_bytes() == b"first"

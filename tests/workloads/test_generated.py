@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from clusterctl.errors import UsageError
-from clusterctl.workloads.generated import __main__ as program
+from clusterctl.workloads.data_sets import generate
 from clusterctl.workloads.generated import reddit_like, taobao_like
-from clusterctl.workloads.reddit_format import read_raw
+from clusterctl.workloads.reddit import read_raw
 from clusterctl.workloads.taobao_format import BEHAVIOURS, best_auc, read_events
 
 SCALE = 0.001
@@ -97,7 +97,7 @@ def test_the_best_auc_is_that_of_the_true_rates_and_tastes_matter_for_it(tmp_pat
 def test_the_same_seed_gives_the_same_file_and_another_another(tmp_path: Path) -> None:
     files = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        program.main("taobao", 0.0002, seed, tmp_path / name)
+        generate("taobao", 0.0002, seed, tmp_path / name)
         files.append((tmp_path / name / "raw" / "UserBehavior.csv").read_bytes())
     assert files[0] == files[1] != files[2]
 
@@ -107,7 +107,7 @@ def test_a_data_set_that_is_there_is_kept_and_a_failure_leaves_nothing(
 ) -> None:
     (tmp_path / "here" / "raw").mkdir(parents=True)
     with pytest.raises(UsageError, match="there is a data set already"):
-        program.main("taobao", SCALE, 0, tmp_path / "here")
+        generate("taobao", SCALE, 0, tmp_path / "here")
 
     def full(folder: Path, *_: object) -> float:
         (folder / "raw").mkdir()
@@ -115,5 +115,5 @@ def test_a_data_set_that_is_there_is_kept_and_a_failure_leaves_nothing(
 
     monkeypatch.setattr(taobao_like, "write", full)
     with pytest.raises(OSError, match="No space"):
-        program.main("taobao", SCALE, 0, tmp_path / "new")
+        generate("taobao", SCALE, 0, tmp_path / "new")
     assert list((tmp_path / "new").iterdir()) == []

@@ -9,7 +9,7 @@ import pytest
 from support.ranks import CORA
 
 from clusterctl.errors import TaskError
-from clusterctl.workloads.reddit_format import raw_identity, read_raw
+from clusterctl.workloads.reddit import raw_identity, read_raw
 
 
 def test_the_identity_of_the_data_changes_with_its_files(tmp_path: Path) -> None:

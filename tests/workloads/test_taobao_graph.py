@@ -15,9 +15,9 @@ from clusterctl.graph.links import ends
 from clusterctl.graph.recommender import OF_USER, TOGETHER
 from clusterctl.graph.storage import compressed
 from clusterctl.training.link_objective import Interactions
-from clusterctl.workloads import taobao_graph
+from clusterctl.workloads import taobao
+from clusterctl.workloads.taobao import co_occurrence, interactions
 from clusterctl.workloads.taobao_format import TaobaoEvents
-from clusterctl.workloads.taobao_graph import co_occurrence, interactions
 
 USERS, ITEMS = 60, 80
 Pair = tuple[int, int]
@@ -93,7 +93,7 @@ def test_co_occurrence_is_the_same_however_it_is_cut_and_changes_no_argument(pai
     indptr, indices = compressed(edges, 7, 9)
     before = indices.clone()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(taobao_graph, "_PRODUCTS_AT_ONCE", at_once)
+        patch.setattr(taobao, "_PRODUCTS_AT_ONCE", at_once)
         found = co_occurrence(indptr, indices, 9, 2)
     assert torch.equal(indices, before)
     taken = np.zeros((7, 9), dtype=int)

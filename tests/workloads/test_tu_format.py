@@ -9,7 +9,7 @@ import torch
 from support.ranks import IMDB
 
 from clusterctl.errors import TaskError
-from clusterctl.workloads.tu_format import raw_identity, read_raw
+from clusterctl.workloads.graph_classification import raw_identity, read_raw
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from clusterctl.slurm import Slurm
 if TYPE_CHECKING:
     from clusterctl.api.settings import Overrides
     from clusterctl.config import Resolved
-    from clusterctl.slurm.allocation import Allocation
+    from clusterctl.slurm.queue import Allocation
     from clusterctl.spec import Cluster
 
 _FIRST_PAUSE_SECONDS = 0.2

@@ -17,23 +17,24 @@ def generate(
     name: str, root: str, *, scale: float = 0.01, seed: int = 0, cluster: str | None = None, quiet: bool = True
 ) -> int:
     """Generate data set `name` into `root`; the program's exit code. Its messages are shown unless `quiet`."""
-    return _started(cluster, quiet, "clusterctl.workloads.generated", name, str(scale), str(seed), root)
+    return _started(cluster, quiet, "generate", name, str(scale), str(seed), root)
 
 
 def prepare(name: str, root: str, *, cluster: str | None = None, quiet: bool = True) -> int:
     """Download data set `name` into `root`, unless its raw files are there, and convert it; the program's exit code."""
     cache = RunDir(chosen_runs_folder(cluster) / "any").data_cache
-    return _started(cluster, quiet, "clusterctl.workloads.prepare", name, root, str(cache))
+    return _started(cluster, quiet, "prepare", name, root, str(cache))
 
 
-def _started(cluster: str | None, quiet: bool, module: str, *words: str) -> int:
-    """Run the module with the Python of the tasks; its exit code."""
+def _started(cluster: str | None, quiet: bool, *words: str) -> int:
+    """Run the program with the Python of the tasks; its exit code."""
     python = (load_cluster(cluster).python if cluster else None) or sys.executable
     library = str(Path(clusterctl.__file__).parents[1])
     path = os.pathsep.join(filter(None, [library, os.environ.get("PYTHONPATH")]))
     output = subprocess.DEVNULL if quiet else None
     environment = {**os.environ, "PYTHONPATH": path}
+    command = [python, "-m", "clusterctl.workloads.data_sets", *words]
     try:
-        return subprocess.call([python, "-m", module, *words], env=environment, stdout=output, stderr=output)
+        return subprocess.call(command, env=environment, stdout=output, stderr=output)
     except OSError as error:
         raise NotFoundError(f"cannot start {python}: {error.strerror}", "see `python` in the cluster file") from None

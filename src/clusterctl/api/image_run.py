@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import clusterctl
 from clusterctl.config import chosen_images_folder
 from clusterctl.containers.folder import find_image
-from clusterctl.containers.mounts import Mount
+from clusterctl.containers.pyxis import ContainerView, Mount
 from clusterctl.containers.unpacked import is_here
-from clusterctl.containers.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +43,7 @@ def in_image(
     `environment` beats the image's own variables. Raises NotFoundError, and UsageError for a mount.
     """
     path = find_image(chosen_images_folder(cluster), image).path.absolute()
-    view = View(
+    view = ContainerView(
         image=str(path),
         mounts=tuple(Mount.parse(_absolute(mount)) for mount in mounts),
         workdir=workdir,

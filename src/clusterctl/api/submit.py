@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.plan import Plan
     from clusterctl.launch.snapshot import Code
-    from clusterctl.slurm.allocation import Allocation
+    from clusterctl.slurm.queue import Allocation
 
 
 def load(

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
     from clusterctl.checks.surroundings import Seen
-    from clusterctl.containers.view import View
+    from clusterctl.containers.pyxis import ContainerView
     from clusterctl.spec import Cluster
 
 
 def gather_container(
-    view: View,
+    view: ContainerView,
     python: str,
     cluster: Cluster,
     *,

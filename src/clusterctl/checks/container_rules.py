@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, Verdict, fail, ok, warn
 from clusterctl.checks.interpreter_rules import OLDEST_PYTHON, requirement
-from clusterctl.containers.image_environment import overridden
+from clusterctl.containers.contents import overridden
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from clusterctl.config import Resolved
     from clusterctl.containers.contents import Contents
-    from clusterctl.containers.view import View
+    from clusterctl.containers.pyxis import ContainerView
     from clusterctl.spec import Cluster
 
 Answer = str | SlurmError
@@ -80,7 +80,7 @@ class LoginNode:
 class ContainerFacts:
     """What is known of a container."""
 
-    view: View
+    view: ContainerView
     python: str  # the tasks' interpreter
     brings_code: bool = False  # the image has the code of the run
     brings_packages: bool = False  # the job has a PYTHONPATH of its own, with unknown packages

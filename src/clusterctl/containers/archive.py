@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import posixpath
 import shutil
 import subprocess
 import tarfile
@@ -75,7 +76,10 @@ def open_archive(path: Path) -> Iterator[Archive]:
         with ExitStack() as stack:
             outer = stack.enter_context(_tar(stack.enter_context(_plain(path.open("rb"), path.parent))))
             found = _Members(outer)
-            config, names, diff_ids = _described(found)
+            try:
+                config, names, diff_ids = _described(found)
+            except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+                raise BadArchive(f"it does not describe an image: {error}") from error
             layers = []
             for name, diff_id in zip(names, diff_ids, strict=True):
                 layer = stack.enter_context(_plain(found.open(name), path.parent))
@@ -103,8 +107,8 @@ class _Members:
         for _ in range(8):  # `docker save` wrote a layer once and linked to it
             if member is None or not (member.issym() or member.islnk()):
                 break
-            base = PurePosixPath(member.name).parent if member.issym() else PurePosixPath()
-            member = self._members.get(_joined(base, member.linkname))
+            base = posixpath.dirname(member.name) if member.issym() else ""
+            member = self._members.get(posixpath.normpath(f"/{base}/{member.linkname}").lstrip("/"))
         if member is None or not member.isfile():
             raise BadArchive(f"no file: {name}")
         return cast("IO[bytes]", self._outer.extractfile(member))
@@ -114,25 +118,8 @@ class _Members:
             return json.loads(file.read(_MOST_JSON))
 
 
-def _joined(base: PurePosixPath, link: str) -> str:
-    parts: list[str] = []
-    for part in (*base.parts, *PurePosixPath(link).parts):
-        if part == "..":
-            parts = parts[:-1]
-        else:
-            parts.append(part)
-    return "/".join(parts)
-
-
 def _described(found: _Members) -> tuple[ImageConfig, list[str], list[str]]:
     """The configuration, the members that are layers, and the digests of the layers' contents."""
-    try:
-        return _read_description(found)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise BadArchive(f"it does not describe an image: {error}") from error
-
-
-def _read_description(found: _Members) -> tuple[ImageConfig, list[str], list[str]]:
     if "manifest.json" in found:
         config_name, layers = _docker(found)
     elif "index.json" in found:

@@ -12,21 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.config import shipped_folder
-from clusterctl.containers.bootstrap import BOOTSTRAP, bootstrapped
+from clusterctl.containers.engine import follow
 from clusterctl.containers.folder import check_name
-from clusterctl.containers.keep import keep
-from clusterctl.containers.project_wheel import write_project_wheel
-from clusterctl.containers.squashfs import members_of_stream
-from clusterctl.containers.wheelhouse import wanted, wheelhouse
+from clusterctl.containers.importing import packed
+from clusterctl.containers.wheels import wanted, wheelhouse, write_project_wheel
 from clusterctl.errors import ImageError
 from clusterctl.runs.files import read_json, write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from clusterctl.containers.engine import Engine
     from clusterctl.containers.folder import Image
     from clusterctl.containers.listener import ProgressListener
 
 DEFAULT_BASES = {"cpu": "python:3.11-slim", "gpu": "nvcr.io/nvidia/pyg:24.11-py3"}
+BOOTSTRAP = "bootstrap"  # a base image from Debian packages, where no registry of images can be reached
+_SUITES = {"3.11": "bookworm", "3.13": "trixie"}  # Python minor version -> the Debian release that has it
+_LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
+_DOCKERFILE = 'FROM scratch\nADD root.tar /\nENV LANG=C.UTF-8\nCMD ["python3"]\n'
 EXTRAS = ("train", "accelerate")
 # Asked of the base image: which wheels it can take, and whether it brings a torch of its own.
 _PROBE = """import importlib.metadata as m, importlib.util as u, json, sys
@@ -92,14 +96,25 @@ def build(
     return packed(engine, tag, request.name, f"built from {base.reference}", folder, progress)
 
 
-def packed(engine: Engine, reference: str, name: str, source: str, folder: Path, progress: ProgressListener) -> Image:
-    """The engine's image `reference` as NAME.sqsh in `folder`."""
-    config = engine.describe(reference)
-    if config is None:
-        raise ImageError(f"{engine.kind} has no image {reference}", f"{engine.kind} images")
-    progress.stage(f"writing {name}.sqsh")
-    with engine.exported(reference) as stream:
-        return keep(members_of_stream(stream), config, name, source, folder, progress)
+def bootstrapped(engine: Engine, python: str, say: Callable[[str], None], *, fresh: bool = False) -> str:
+    """The reference of a base image with Debian's `python`, made if `engine` has none yet, or `fresh`.
+
+    Raises ImageError where mmdebstrap is missing or fails, or no Debian release has that Python.
+    """
+    suite = _SUITES.get(python)
+    if suite is None:
+        known = " or ".join(_SUITES)
+        raise ImageError(f"no Debian release has Python {python}", f"run clusterctl with Python {known}, or give BASE=")
+    reference = f"localhost/clusterctl-base:{suite}"
+    if fresh or engine.describe(reference) is None:
+        if shutil.which("mmdebstrap") is None:
+            raise ImageError("no mmdebstrap on PATH to make a base image with", "apt install mmdebstrap")
+        with tempfile.TemporaryDirectory(prefix="clusterctl-base-") as folder:
+            say(f"mmdebstrap {suite}: Debian with Python {python}")
+            _debian(Path(folder, "root.tar"), suite, say)
+            Path(folder, "Dockerfile").write_text(_DOCKERFILE)
+            engine.build(Path(folder), reference, {}, say)
+    return reference
 
 
 def _base(request: BuildRequest, engine: Engine, cache: Path, python: str, progress: ProgressListener) -> Base:
@@ -112,9 +127,7 @@ def _base(request: BuildRequest, engine: Engine, cache: Path, python: str, progr
     if found is None or (request.fresh and request.base != BOOTSTRAP):
         progress.stage(f"{engine.kind} pulls {reference}")
         engine.pull(reference, progress.say)
-        found = engine.describe(reference)
-        if found is None:
-            raise ImageError(f"{engine.kind} pulled {reference} and does not have it", f"{engine.kind} images")
+        found = engine.known(reference)
     note = cache / "bases" / f"{found.digest.removeprefix('sha256:')}.json"
     answer: Any = read_json(note)
     if answer is None:
@@ -145,3 +158,14 @@ def _fill(context: Path, kind: str, wheels: Path, requirements: tuple[str, ...])
     for wheel in wheels.glob("*.whl"):
         os.link(wheel, context / "wheels" / wheel.name)
     write_project_wheel(context / "project")
+
+
+def _debian(target: Path, suite: str, say: Callable[[str], None]) -> None:
+    command = ["mmdebstrap", "--variant=minbase", "--include=ca-certificates,python3"]
+    command += ['--aptopt=Acquire::Languages "none"']
+    command += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
+    code, lines = follow([*command, suite, str(target)], say)
+    if code != 0:
+        errors = [line for line in lines if line.startswith("E:")] or lines[-1:]
+        message = errors[0] if errors else "it said nothing"
+        raise ImageError(f"mmdebstrap failed: {message}", "is there a network and room here? else give BASE=IMAGE")

@@ -1,4 +1,9 @@
-"""What is in an image file, without unpacking it: interpreter, packages, the environment that it will impose."""
+"""What is in an image file, without unpacking it: interpreter, packages, the environment that it will impose.
+
+A task inside an image has the variables that enroot would give it, so that an image behaves here as under pyxis: the
+host's come in, but for its locale; what the image defines beats them, unless the variable was named; PATH is the
+image's alone. A login shell then reads the image's /etc/profile.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +13,17 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterctl.containers.image_environment import parse_environment
 from clusterctl.errors import ImageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
-    from clusterctl.containers.image_record import ImageRecord
+    from clusterctl.containers.folder import ImageRecord
 
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# Never the image's to say, or of no consequence to a run.
+_OWN = frozenset({"HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM", "USER", "_"})
 _PAGE = 4096
 _LINE = re.compile(r"(?P<kind>[-dlbcps])\S{9}\s+\S+\s+(?P<size>\d+)(?:,\s*\d+)? \S+ \S+ squashfs-root(?P<path>/.*)")
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/(?P<name>[\w.]+)-(?P<version>[^/-]+)\.dist-info$")
@@ -70,19 +77,19 @@ def look_into(image: Path) -> Contents | None:
     if record := _record(image):
         return Contents(None, record.environment, record.versions, record.python)
     try:
-        lines = _unsquashfs("-lln", str(image))
-        environment = parse_environment(_unsquashfs("-cat", str(image), "etc/environment", check=False))
+        lines = unsquashfs("-lln", str(image), seconds=_SECONDS)
+        variables = unsquashfs("-cat", str(image), "etc/environment", check=False, seconds=_SECONDS)
     except FileNotFoundError:
         return None
     except (OSError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise Unreadable(said[-1].removeprefix("FATAL ERROR: ")) from error
-    return _listed(lines, environment)
+    return _listed(lines, parse_environment(variables.splitlines()))
 
 
 def _record(image: Path) -> ImageRecord | None:
     """What was written down of `image`, if it is of this very file."""
-    from clusterctl.containers.image_record import read_record  # not at every start of a task
+    from clusterctl.containers.folder import read_record  # not at every start of a task
 
     try:
         record = read_record(image)
@@ -102,14 +109,42 @@ def _listed(listing: str, environment: Mapping[str, str]) -> Contents:
     return Contents(total, environment, packages, None, links)
 
 
-def _unsquashfs(*words: str, check: bool = True) -> str:
+def unsquashfs(*words: str, check: bool = True, seconds: float | None = None) -> str:
+    """What unsquashfs prints. Raises FileNotFoundError, or SubprocessError where it fails or takes too long."""
     done = subprocess.run(
         ["unsquashfs", *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
         errors="surrogateescape",
-        timeout=_SECONDS,
+        timeout=seconds,
         check=check,
     )
     return done.stdout if done.returncode == 0 else ""
+
+
+def parse_environment(lines: Iterable[str]) -> dict[str, str]:
+    """What /etc/environment or an image's configuration sets: one NAME=VALUE a line, values as they are."""
+    pairs = (line.partition("=") for line in lines if not line.lstrip().startswith("#"))
+    return {name.strip(): value for name, equals, value in pairs if equals and name.strip()}
+
+
+def inside(host: Mapping[str, str], image: Mapping[str, str], kept: Collection[str]) -> dict[str, str]:
+    """The environment of a task: `host` is what srun gave it, `kept` names what the image must not change."""
+    entering = {name: value for name, value in host.items() if name in kept or not _is_locale(name)}
+    imposed = {name: value for name, value in image.items() if name not in kept or name not in host}
+    path = {} if "PATH" in kept and "PATH" in host else {"PATH": image.get("PATH", _PATH)}
+    return entering | imposed | path
+
+
+def overridden(host: Mapping[str, str], image: Mapping[str, str], kept: Collection[str]) -> list[str]:
+    """The variables that the host sets and the image changes, where a run may care."""
+    return sorted(
+        name
+        for name, value in image.items()
+        if name in host and name not in kept and name not in _OWN and not _is_locale(name) and host[name] != value
+    )
+
+
+def _is_locale(name: str) -> bool:
+    return name in ("LANG", "LANGUAGE") or name.startswith("LC_")

@@ -1,9 +1,10 @@
-"""What builds images: docker, podman or buildah, whichever is there. Each question to them is one method."""
+"""What builds images: docker, podman or buildah, whichever is there, and what their last words mean."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.containers.archive import ImageConfig
-from clusterctl.containers.engine_errors import explain
 from clusterctl.errors import ConfigError, ImageError
 
 if TYPE_CHECKING:
@@ -27,6 +27,43 @@ _ANSWER_SECONDS = 20
 _LAST_LINES = 60
 # buildah has no export; without root its mounts are seen in its own namespace alone. $0 is buildah, $1 the container.
 _EXPORT = 'root=$("$0" mount "$1") && tar -C "$root" -cf - . && "$0" umount "$1" >/dev/null'
+_BOOTSTRAP = "BASE=bootstrap makes a base image from Debian packages, without a registry"
+# What it says -> what is wrong, what to type; the first that matches. Docker 20 to 28, podman 4, buildah 1.28.
+_KNOWN = (
+    (r"no space left on device", "no space left", "make room{room}; see: df -h"),
+    (r"disk quota exceeded", "the quota is used up", "make room{room}; see: quota -s"),
+    (
+        (
+            r"no such host|dial tcp|connection refused|i/o timeout|TLS handshake|network is unreachable|"
+            r"server misbehaving|certificate signed by unknown|proxyconnect"
+        ),
+        "the registry cannot be reached",
+        f"is there a network here? {_BOOTSTRAP}",
+    ),
+    (
+        r"unauthorized|authentication required|denied: requested access|forbidden|no basic auth",
+        "the registry refuses",
+        "is the name right? if so: {login}",
+    ),
+    (
+        (
+            r"manifest unknown|not found: manifest|name unknown|repository does not exist|"
+            r"no such image|image not known|short-name .* did not resolve|pull access denied"
+        ),
+        "no such image",
+        f"check name and tag; {_BOOTSTRAP}",
+    ),
+    (
+        r"permission denied.*docker\.sock|newuidmap|cannot (?:setup|clone).*user ?namespace|/etc/subuid",
+        "you may not build images here",
+        "join the group docker, get lines in /etc/subuid and /etc/subgid, or ask for a machine where you may",
+    ),
+    (
+        r"No matching distribution found|Could not find a version",
+        "a wheel is missing",
+        "get the wheels again: clusterctl image build --fresh",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -60,15 +97,21 @@ class Engine:
 
     def describe(self, reference: str) -> ImageConfig | None:
         """The configuration of the image that is there under `reference`, or None."""
-        kind = ["--type", "image"] if self.kind == "buildah" else []
-        verb = ["inspect"] if self.kind == "buildah" else ["image", "inspect"]
-        done = self._ask([*verb, *kind, reference])
+        inspect = ["inspect", "--type", "image"] if self.kind == "buildah" else ["image", "inspect"]
+        done = self._ask([*inspect, reference])
         if done.returncode != 0:
             return None
         found: Any = json.loads(done.stdout)
         if self.kind == "buildah":
             return ImageConfig.of(found["OCIv1"].get("config") or {}, _digest(found["FromImageID"]))
         return ImageConfig.of(found[0].get("Config") or {}, _digest(found[0]["Id"]))
+
+    def known(self, reference: str) -> ImageConfig:
+        """The configuration of the image `reference`. Raises ImageError where it is not there."""
+        found = self.describe(reference)
+        if found is None:
+            raise ImageError(f"{self.kind} has no image {reference}", f"see: {self.kind} images")
+        return found
 
     def run(self, reference: str, *argv: str) -> subprocess.CompletedProcess[str]:
         """Run `argv` in a container of `reference` that is thrown away."""
@@ -82,7 +125,8 @@ class Engine:
         """The root file system of `reference`, all layers merged, as a tar stream."""
         with self._working_container(reference) as container:
             if self.kind == "buildah":
-                shell = [*self._rootless(), "sh", "-c", _EXPORT, self.program, container]
+                rootless = [self.program, "unshare"] if os.geteuid() != 0 else []
+                shell = [*rootless, "sh", "-c", _EXPORT, self.program, container]
             else:
                 shell = [self.program, "export", container]
             with tempfile.TemporaryFile() as said:
@@ -97,7 +141,7 @@ class Engine:
                             raise  # the reader's fault; else the engine's words say more
                 if process.returncode != 0:
                     said.seek(0)
-                    raise self._failure(said.read().decode(errors="replace").splitlines(), "export")
+                    raise failure(self.kind, "export", said.read().decode(errors="replace").splitlines())
 
     @contextmanager
     def _working_container(self, reference: str) -> Iterator[str]:
@@ -106,20 +150,12 @@ class Engine:
         else:
             done = self._ask(["create", "--network=none", reference, "/bin/sh"])
         if done.returncode != 0:
-            raise self._failure(done.stderr.splitlines(), "create")
+            raise failure(self.kind, "create", done.stderr.splitlines())
         container = done.stdout.strip().splitlines()[-1]
         try:
             yield container
         finally:
             self._ask(["rm", container])
-
-    def _failure(self, said: Sequence[str], what: str) -> ImageError:
-        """What the engine's last words mean."""
-        message, hint = explain(said, self.kind)
-        return ImageError(f"{self.kind} {what} failed: {message}", hint)
-
-    def _rootless(self) -> list[str]:
-        return [self.program, "unshare"] if os.geteuid() != 0 else []
 
     def _ask(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run([self.program, *words], capture_output=True, text=True, errors="replace", check=False)
@@ -127,7 +163,7 @@ class Engine:
     def _follow(self, command: Sequence[str], what: str, say: Callable[[str], None]) -> None:
         code, said = follow(command, say)
         if code != 0:
-            raise self._failure(said, what)
+            raise failure(self.kind, what, said)
 
 
 def follow(
@@ -151,6 +187,28 @@ def follow(
     return process.returncode, list(last)
 
 
+def failure(engine: str, what: str, said: Sequence[str]) -> ImageError:
+    """What the last lines of an engine, or of enroot, mean."""
+    message, hint = explain(said, engine)
+    return ImageError(f"{engine} {what} failed: {message}", hint)
+
+
+def explain(said: Sequence[str], engine: str) -> tuple[str, str]:
+    """The message and the hint for the last lines that `engine` said."""
+    text = "\n".join(said)
+    lines = [line.strip() for line in said if line.strip()]
+    errors = [line for line in lines if re.match(r"(?i)(error|fatal|failed)\b", line)]
+    line = (errors or lines or ["it said nothing"])[-1]
+    login, room = f"{engine} login REGISTRY", f": {engine} {'rmi --prune' if engine == 'buildah' else 'image prune'}"
+    if engine == "enroot":
+        login, room = "a line for it in ~/.config/enroot/.credentials", ""
+    for pattern, message, hint in _KNOWN:
+        if match := re.search(pattern, text, re.IGNORECASE):
+            whole = next((one for one in said if match[0].splitlines()[0] in one), line)
+            return f"{message}: {whole.strip()}", hint.format(login=login, room=room)
+    return line, "the lines above say more; build with -v to see all of them"
+
+
 def find_engine(chosen: str | None = None, environment: Mapping[str, str] = os.environ) -> Engine:
     """The engine that `chosen` or CONTAINER_ENGINE names, else the first that works.
 
@@ -169,13 +227,11 @@ def find_engine(chosen: str | None = None, environment: Mapping[str, str] = os.e
         return Engine(kind, program)
     problems = []
     for kind in KINDS:
-        program = shutil.which(kind, path=environment.get("PATH"))
-        if program is None:
-            continue
-        problem = _problem(kind, program)
-        if not problem:
-            return Engine(kind, program)
-        problems.append(f"{kind}: {problem}")
+        if program := shutil.which(kind, path=environment.get("PATH")):
+            problem = _problem(kind, program)
+            if not problem:
+                return Engine(kind, program)
+            problems.append(f"{kind}: {problem}")
     found = "; ".join(problems) or "neither docker, podman nor buildah on PATH"
     raise ImageError(f"nothing here can build or fetch an image: {found}", _INSTALL)
 

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from clusterctl.containers.image_environment import inside, parse_environment
+from clusterctl.containers.contents import inside, parse_environment
 from clusterctl.containers.namespaces import enter
+from clusterctl.containers.pyxis import ContainerView
 from clusterctl.containers.unpacked import hold, release
-from clusterctl.containers.view import View
 from clusterctl.errors import ClusterctlError, TaskError
 
 if TYPE_CHECKING:
@@ -37,28 +37,31 @@ def main(arguments: Sequence[str]) -> NoReturn:
             release(Path(arguments[1]))
             raise SystemExit(0)
         end = arguments.index("--") if "--" in arguments else len(arguments)
-        become(View.parse(arguments[:end]), arguments[end + 1 :])
+        become(ContainerView.parse(arguments[:end]), arguments[end + 1 :])
     except ClusterctlError as error:
         print(error.text, file=sys.stderr, flush=True)
         raise SystemExit(error.exit_code) from None
 
 
-def become(view: View, command: Sequence[str]) -> NoReturn:
+def become(view: ContainerView, command: Sequence[str]) -> NoReturn:
     """Turn this process into `command` inside the image of `view`; without one, into what the image itself starts."""
     tree = hold(Path(view.image), _owner(os.environ) if view.writable else "")
     enter(tree, view)
-    environment = inside(os.environ, parse_environment(_text("/etc/environment")), view.environment)
+    environment = inside(os.environ, parse_environment(_text("/etc/environment").splitlines()), view.environment)
     if view.remap_root:
         environment["HOME"] = "/root"
-    _go_to(view.workdir or own_workdir(_text(_RC)))
+    workdir = view.workdir or own_workdir(_text(_RC))
     try:
-        os.execve(
-            _LOGIN[0], [*_LOGIN, *program(command, entrypoint=view.entrypoint, rc=Path(_RC).is_file())], environment
-        )
+        os.chdir(workdir)
     except OSError as error:
-        raise TaskError(
-            f"cannot start /bin/sh in {view.image}: {error.strerror}", "is it an image of this machine's kind?"
-        ) from None
+        message = f"no folder to work in inside the image: {workdir}: {error.strerror}"
+        raise TaskError(message, "see [container] workdir") from None
+    words = program(command, entrypoint=view.entrypoint, rc=Path(_RC).is_file())
+    try:
+        os.execve(_LOGIN[0], [*_LOGIN, *words], environment)
+    except OSError as error:
+        message = f"cannot start /bin/sh in {view.image}: {error.strerror}"
+        raise TaskError(message, "is it an image of this machine's kind?") from None
 
 
 def _owner(environment: Mapping[str, str]) -> str:
@@ -90,12 +93,3 @@ def _text(path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return ""
-
-
-def _go_to(folder: str) -> None:
-    try:
-        os.chdir(folder)
-    except OSError as error:
-        raise TaskError(
-            f"no folder to work in inside the image: {folder}: {error.strerror}", "see [container] workdir"
-        ) from None

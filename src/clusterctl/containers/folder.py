@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 import shutil
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from clusterctl.containers.image_record import ImageRecord, read_record, record_path, write_record
-from clusterctl.containers.references import name_of
+from clusterctl.containers.contents import parse_environment
 from clusterctl.errors import ImageError, NotFoundError, UsageError
-from clusterctl.spec.records import nearest
+from clusterctl.runs.files import read_json, write_text
+from clusterctl.spec.records import nearest, to_record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterctl.containers.archive import ImageConfig
 
 SUFFIX = ".sqsh"
-MAGIC = b"hsqs"
+SCHEMA_VERSION = 1
+_MAGIC = b"hsqs"
 _AT_WORK_SECONDS = 3600  # what has not been written for so long belongs to nobody
 _UNFIT = frozenset(",:+%\\\n /")  # in a name: pyxis's flags, Slurm's patterns and paths could not carry it
+# Where an image's interpreter is looked for, the first that there is; its version is in the name of its library.
+_LIBRARIES = ("opt/venv", "opt/conda", "usr/local", "usr")
+_LIBRARY = re.compile(rf"({'|'.join(_LIBRARIES)})/lib/python(3\.\d+)(?:/(?:site|dist)-packages(?:/([^/]+))?)?")
+_INSTALLED = re.compile(r"([A-Za-z0-9][\w.]*)-([^-/]+)\.dist-info")
+_REPORTED = ("clusterctl", "submitit", "torch", "torch_geometric", "numpy", "scipy", "numba")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageRecord:
+    """An image of the image folder."""
+
+    name: str
+    digest: str  # sha256 of the image's configuration, or of the .sqsh where it has none: what identifies it
+    sqsh: str  # sha256 of the .sqsh
+    size: int  # of the .sqsh, in bytes
+    source: str  # a reference, a file's name, or how it was built
+    created: float  # seconds since the epoch
+    python: str | None = None  # minor version, such as "3.11"
+    versions: Mapping[str, str] = field(default_factory=dict)  # of the packages that training needs
+    environment: Mapping[str, str] = field(default_factory=dict)  # what the image will impose on a task
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -33,6 +63,36 @@ class Image:
         return self.path.stem
 
 
+class PackageScan:
+    """Finds Python and its packages among the paths of a root file system, shown one by one."""
+
+    def __init__(self) -> None:
+        self._pythons: dict[str, str] = {}  # prefix -> minor version
+        self._packages: dict[str, dict[str, str]] = {}  # prefix -> package -> version
+
+    def see(self, path: str) -> None:
+        """Take note of `path`, relative to the root."""
+        match = _LIBRARY.fullmatch(path)
+        if not match:
+            return
+        prefix, minor, entry = match.groups()
+        self._pythons.setdefault(prefix, minor)
+        if entry and (package := _INSTALLED.fullmatch(entry)):
+            self._packages.setdefault(prefix, {})[package[1].lower().replace("-", "_")] = package[2]
+
+    @property
+    def python(self) -> str | None:
+        return next((self._pythons[prefix] for prefix in _LIBRARIES if prefix in self._pythons), None)
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of each package the version that the first interpreter would import."""
+        merged: dict[str, str] = {}
+        for prefix in reversed(_LIBRARIES):
+            merged |= self._packages.get(prefix, {})
+        return {name: merged[name] for name in _REPORTED if name in merged}
+
+
 def check_name(name: str) -> str:
     """`name` if it can be a file's name that every flag carries. Raises UsageError."""
     if not name or name.startswith((".", "-")) or _UNFIT & set(name) or not name.isprintable():
@@ -40,10 +100,33 @@ def check_name(name: str) -> str:
     return name
 
 
+def name_of(reference: str) -> str:
+    """A file's name for `reference`: nvcr.io#nvidia/pyg:24.11-py3 is nvcr.io-nvidia-pyg-24.11-py3."""
+    without_user = reference.rpartition("@")[2] if "@sha256:" not in reference else reference
+    short = re.sub(r"@sha256:([0-9a-f]{12})[0-9a-f]*", r"-\1", without_user)
+    return re.sub(r"[^\w.-]+", "-", short, flags=re.ASCII).strip("-.")
+
+
+def record_path(sqsh: Path) -> Path:
+    return sqsh.with_suffix(".json")
+
+
+def read_record(sqsh: Path) -> ImageRecord | None:
+    """What is known of the image at `sqsh`; None where nobody wrote it down. Raises ImageError for a damaged one."""
+    path = record_path(sqsh)
+    try:
+        found: Any = read_json(path)
+        if found is None:
+            return None
+        if found.pop("schema_version") != SCHEMA_VERSION:
+            raise ImageError(f"written by another version: {path}", f"clusterctl image verify {sqsh.stem}")
+        return ImageRecord(**found)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ImageError(f"damaged: {path}", f"import or build the image again; or remove it: rm {path}") from error
+
+
 def images_in(folder: Path) -> list[Image]:
     """All images, by name."""
-    if not folder.is_dir():
-        return []
     return [_looked_at(path) for path in sorted(folder.glob(f"[!.]*{SUFFIX}")) if path.is_file()]
 
 
@@ -71,23 +154,42 @@ def imported(folder: Path, reference: str, name: str | None = None) -> Image | N
     return found if found and found.record and found.record.source == reference else None
 
 
-def publish(sqsh: Path, record: ImageRecord, folder: Path) -> Image:
+def publish(sqsh: Path, folder: Path, name: str, source: str, scan: PackageScan, config: ImageConfig) -> Image:
     """Give the finished file `sqsh` its name in `folder`, the same file system; its record goes first.
 
     Whoever sees the image sees its record too; between the two renames an older image has the newer record.
     """
-    target = folder / f"{record.name}{SUFFIX}"
-    write_record(record_path(target), record)
+    checksum = sha256_of(sqsh)
+    record = ImageRecord(
+        name=name,
+        digest=config.digest or f"sha256:{checksum}",
+        sqsh=checksum,
+        size=sqsh.stat().st_size,
+        source=source,
+        created=time.time(),
+        python=scan.python,
+        versions=scan.versions,
+        environment=parse_environment(config.environment),
+        labels=dict(config.labels),
+    )
+    target = folder / f"{name}{SUFFIX}"
+    write_record(target, record)
     with sqsh.open("rb+") as file:
         os.fsync(file.fileno())
     sqsh.replace(target)
     return Image(target, record)
 
 
+def write_record(sqsh: Path, record: ImageRecord) -> None:
+    """Describe the image at `sqsh` to everybody who may read it."""
+    text = json.dumps({"schema_version": SCHEMA_VERSION, **to_record(record)}, indent=1)
+    write_text(record_path(sqsh), f"{text}\n", mode=0o644)
+
+
 def is_squashfs(path: Path) -> bool:
     """Whether `path` begins as a squashfs does."""
     with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def sha256_of(path: Path) -> str:
@@ -97,26 +199,19 @@ def sha256_of(path: Path) -> str:
 
 def verify(image: Image) -> list[str]:
     """What is wrong with `image`; nothing if it is what its record says, to the last byte."""
-    problems = []
     if not is_squashfs(image.path):
         return ["it is no squashfs"]
     if image.record is None:
         return [image.problem or f"no record beside it: {record_path(image.path)}"]
     size = image.path.stat().st_size
     if size != image.record.size:
-        problems.append(f"it has {size} bytes, its record says {image.record.size}")
-    elif sha256_of(image.path) != image.record.sqsh:
-        problems.append("its content is not what its record says")
-    return problems
+        return [f"it has {size} bytes, its record says {image.record.size}"]
+    return [] if sha256_of(image.path) == image.record.sqsh else ["its content is not what its record says"]
 
 
 def leftovers(folder: Path, now: float) -> list[Path]:
     """What builds and imports that were killed left in `folder`, and records without an image; `now` as time.time()."""
-    if not folder.is_dir():
-        return []
-    aside = [
-        path for path in folder.iterdir() if path.name.startswith(".") and now - _last_written(path) > _AT_WORK_SECONDS
-    ]
+    aside = [path for path in folder.glob(".*") if now - _last_written(path) > _AT_WORK_SECONDS]
     orphans = [path for path in folder.glob("[!.]*.json") if not path.with_suffix(SUFFIX).exists()]
     return sorted([*aside, *orphans])
 
@@ -133,7 +228,4 @@ def remove(path: Path) -> None:
 
 def _last_written(path: Path) -> float:
     """When something in `path` was last written: a build at work writes its squashfs, not its folder."""
-    newest = path.stat().st_mtime
-    for one in path.rglob("*") if path.is_dir() else ():
-        newest = max(newest, one.stat().st_mtime)
-    return newest
+    return max(one.stat().st_mtime for one in (path, *path.rglob("*")))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
 _HINT = "make it again: docker save IMAGE -o FILE, or buildah push IMAGE oci-archive:FILE; trust none of unknown origin"
+_ESCAPE = "an entry that leads out of the root: "
 DEVICES = (tarfile.CHRTYPE, tarfile.BLKTYPE)
 
 
@@ -39,10 +40,6 @@ class Content:
     layer: int
     member: tarfile.TarInfo
 
-    @property
-    def is_folder(self) -> bool:
-        return self.member.isdir()
-
 
 @dataclass(eq=False, slots=True)
 class _Node:
@@ -52,7 +49,7 @@ class _Node:
 
     @property
     def is_folder(self) -> bool:
-        return self.content is None or self.content.is_folder
+        return self.content is None or self.content.member.isdir()
 
 
 def merge(layers: Sequence[Iterable[tarfile.TarInfo]]) -> Iterator[tuple[str, Content | None]]:
@@ -72,20 +69,15 @@ def merge(layers: Sequence[Iterable[tarfile.TarInfo]]) -> Iterator[tuple[str, Co
     return _walk(root)
 
 
-def parts_of(member: tarfile.TarInfo) -> list[str]:
-    """The components of an entry's name; none for the root itself. Raises BadArchive for one that leads out of it."""
-    return _parts(member.name, _escape(member.name))
+def parts_of(member: tarfile.TarInfo, *, link: bool = False) -> list[str]:
+    """The components of an entry's name, or of the name that its hard link means; none for the root itself.
 
-
-def linked_parts_of(member: tarfile.TarInfo) -> list[str]:
-    """The components of the name that a hard link means."""
-    return _parts(member.linkname, _escape(member.name, member.linkname))
-
-
-def _parts(name: str, refusal: BadArchive) -> list[str]:
+    Raises BadArchive for a name that leads out of the root.
+    """
+    name = member.linkname if link else member.name
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or "\0" in name or ".." in parts:
-        raise refusal
+        raise BadArchive(_ESCAPE + member.name + (f" -> {name}" if link else ""))
     return parts
 
 
@@ -101,7 +93,7 @@ def _take_away(root: _Node, parts: list[str], name: str) -> None:
     if hidden.startswith(WHITEOUT):  # marks that AUFS left behind
         return
     if hidden in ("", ".", ".."):
-        raise _escape(name)
+        raise BadArchive(_ESCAPE + name)
     if folder:
         folder.children.pop(hidden, None)
 
@@ -118,7 +110,7 @@ def _put(root: _Node, parts: list[str], member: tarfile.TarInfo, layer: int) -> 
         folder = below
     content = _linked(root, member) if member.islnk() else Content(layer, member)
     there = folder.children.get(parts[-1])
-    if there is not None and there.is_folder and content.is_folder:
+    if there is not None and there.is_folder and content.member.isdir():
         there.content, there.layer = content, layer
     else:
         folder.children[parts[-1]] = _Node(content, layer=layer)
@@ -126,7 +118,7 @@ def _put(root: _Node, parts: list[str], member: tarfile.TarInfo, layer: int) -> 
 
 def _linked(root: _Node, member: tarfile.TarInfo) -> Content:
     """The content of the file that a hard link names."""
-    target = _find(root, linked_parts_of(member))
+    target = _find(root, parts_of(member, link=True))
     if target is None or target.content is None or target.is_folder:
         raise BadArchive(f"a hard link to no file: {member.name} -> {member.linkname}")
     return target.content
@@ -147,7 +139,3 @@ def _walk(root: _Node) -> Iterator[tuple[str, Content | None]]:
         path, node = waiting.pop()
         yield path, node.content
         waiting += [(f"{path}/{name}", node.children[name]) for name in sorted(node.children, reverse=True)]
-
-
-def _escape(name: str, link: str = "") -> BadArchive:
-    return BadArchive(f"an entry that leads out of the root: {name}" + (f" -> {link}" if link else ""))

@@ -11,18 +11,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.containers.archive import open_archive
-from clusterctl.containers.engine import Engine, find_engine, follow
-from clusterctl.containers.engine_errors import explain
-from clusterctl.containers.folder import SUFFIX, Image, check_name, imported, is_squashfs, publish, sha256_of
-from clusterctl.containers.image_record import ImageRecord, PackageScan, environment_of, read_record
-from clusterctl.containers.keep import keep
-from clusterctl.containers.references import check_image, name_of
-from clusterctl.containers.squashfs import COMPRESSION, members_of, members_of_stream
+from clusterctl.containers import folder as files
+from clusterctl.containers.archive import ImageConfig, open_archive
+from clusterctl.containers.contents import unsquashfs
+from clusterctl.containers.engine import Engine, failure, find_engine, follow
+from clusterctl.containers.folder import Image
+from clusterctl.containers.pyxis import check_image
+from clusterctl.containers.squashfs import COMPRESSION, Member, members_of, members_of_stream, pack
 from clusterctl.errors import ImageError, NotFoundError
 from clusterctl.runs.once import once
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from clusterctl.containers.listener import ProgressListener
 
 _ARCHIVE_ENDINGS = re.compile(r"\.(sqsh|squashfs|tar|tar\.gz|tgz|tar\.zst|oci|docker)$")
@@ -32,15 +33,15 @@ def import_file(path: Path, name: str | None, folder: Path, progress: ProgressLi
     """The archive or .sqsh at `path` as the image `name` of `folder`. Raises NotFoundError, ImageError."""
     if not path.is_file():
         raise NotFoundError(f"no such file: {path}", "an image of a registry is written registry#name:tag")
-    name = check_name(name or _ARCHIVE_ENDINGS.sub("", path.name))
+    name = files.check_name(name or _ARCHIVE_ENDINGS.sub("", path.name))
     folder.mkdir(parents=True, exist_ok=True)
-    if is_squashfs(path):
+    if files.is_squashfs(path):
         progress.stage(f"copying {path.name}", path.stat().st_size)
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder) as place:
             return _published(Path(shutil.copyfile(path, Path(place, "image.sqsh"))), name, path.name, folder)
     progress.stage(f"reading {path.name}")
     with open_archive(path) as archive:
-        progress.stage(f"writing {name}{SUFFIX}")
+        progress.stage(f"writing {name}{files.SUFFIX}")
         return keep(members_of(archive), archive.config, name, path.name, folder, progress)
 
 
@@ -59,12 +60,12 @@ def import_reference(
     own credentials; else an engine. Raises ConfigError for what is no reference, ImageError.
     """
     check_image(reference)
-    name = check_name(name or name_of(reference))
-    target = folder / f"{name}{SUFFIX}"
+    name = files.check_name(name or files.name_of(reference))
+    target = folder / f"{name}{files.SUFFIX}"
     asked = time.time()
 
     def done() -> bool:
-        found = imported(folder, reference, name)
+        found = files.imported(folder, reference, name)
         return found is not None and found.record is not None and not (fresh and found.record.created < asked)
 
     def work(place: Path) -> None:
@@ -75,7 +76,28 @@ def import_reference(
             _pulled(_some_engine(engine), reference, name, folder, progress)
 
     once(done, target, work)
-    return Image(target, read_record(target))
+    return Image(target, files.read_record(target))
+
+
+def keep(
+    members: Iterable[Member], config: ImageConfig, name: str, source: str, folder: Path, progress: ProgressListener
+) -> Image:
+    """Pack `members` and `config` aside, then publish them as the image `name` of `folder`. Raises ImageError."""
+    files.check_name(name)
+    folder.mkdir(parents=True, exist_ok=True)
+    scan = files.PackageScan()
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=folder) as place:
+        sqsh = Path(place, "image.sqsh")
+        pack(members, config, sqsh, seen=scan.see, progress=progress.advance)
+        return files.publish(sqsh, folder, name, source, scan, config)
+
+
+def packed(engine: Engine, reference: str, name: str, source: str, folder: Path, progress: ProgressListener) -> Image:
+    """The engine's image `reference` as NAME.sqsh in `folder`."""
+    config = engine.known(reference)
+    progress.stage(f"writing {name}{files.SUFFIX}")
+    with engine.exported(reference) as stream:
+        return keep(members_of_stream(stream), config, name, source, folder, progress)
 
 
 def as_engines_write(reference: str) -> str:
@@ -96,19 +118,12 @@ def _some_engine(chosen: str | None) -> Engine:
 
 
 def _pulled(engine: Engine, reference: str, name: str, folder: Path, progress: ProgressListener) -> None:
-    local = as_engines_write(reference)
-    config = engine.describe(reference) if "#" not in reference else None  # built or pulled here before
-    if config is not None:
-        local = reference
-    else:
+    local = reference
+    if "#" in reference or engine.describe(reference) is None:  # else it was built or pulled here before
+        local = as_engines_write(reference)
         progress.stage(f"{engine.kind} pulls {local}")
         engine.pull(local, progress.say)
-        config = engine.describe(local)
-    if config is None:
-        raise ImageError(f"{engine.kind} pulled {local} and does not have it", f"see: {engine.kind} images")
-    progress.stage(f"writing {name}{SUFFIX}")
-    with engine.exported(local) as stream:
-        keep(members_of_stream(stream), config, name, reference, folder, progress)
+    packed(engine, local, name, reference, folder, progress)
 
 
 def _enroot(enroot: str, reference: str, name: str, place: Path, folder: Path, progress: ProgressListener) -> None:
@@ -117,41 +132,22 @@ def _enroot(enroot: str, reference: str, name: str, place: Path, folder: Path, p
     environment = {**os.environ, "ENROOT_SQUASH_OPTIONS": " ".join(COMPRESSION)}
     code, said = follow([enroot, "import", "--output", str(sqsh), f"docker://{reference}"], progress.say, environment)
     if code != 0 or not sqsh.is_file():
-        message, hint = explain(said, "enroot")
-        raise ImageError(f"enroot import failed: {message}", hint)
+        raise failure("enroot", "import", said)
     _published(sqsh, name, reference, folder)
 
 
 def _published(sqsh: Path, name: str, source: str, folder: Path) -> Image:
     """The finished squashfs `sqsh` under its name, described by what is in it."""
-    inventory = PackageScan()
-    for line in _unsquashfs("-d", "", "-l", str(sqsh)).splitlines():
-        inventory.see(line.removeprefix("/"))
     try:
-        environment = _unsquashfs("-cat", str(sqsh), "etc/environment").splitlines()
-    except ImageError:
-        environment = []
-    checksum = sha256_of(sqsh)
-    record = ImageRecord(
-        name=name,
-        digest=f"sha256:{checksum}",
-        sqsh=checksum,
-        size=sqsh.stat().st_size,
-        source=source,
-        created=time.time(),
-        python=inventory.python,
-        versions=inventory.versions,
-        environment=environment_of(environment),
-    )
-    return publish(sqsh, record, folder)
-
-
-def _unsquashfs(*words: str) -> str:
-    program = shutil.which("unsquashfs")
-    if program is None:
-        raise ImageError("no unsquashfs on PATH", "apt install squashfs-tools")
-    done = subprocess.run([program, *words], capture_output=True, text=True, errors="surrogateescape", check=False)
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise ImageError(f"unsquashfs failed: {last}", "is the file whole? copy it again")
-    return done.stdout
+        listing = unsquashfs("-d", "", "-l", str(sqsh))
+        environment = unsquashfs("-cat", str(sqsh), "etc/environment", check=False)
+    except FileNotFoundError:
+        raise ImageError("no unsquashfs on PATH", "apt install squashfs-tools") from None
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise ImageError(f"unsquashfs failed: {last}", "is the file whole? copy it again") from None
+    scan = files.PackageScan()
+    for line in listing.splitlines():
+        scan.see(line.removeprefix("/"))
+    config = ImageConfig(digest="", environment=tuple(environment.splitlines()))
+    return files.publish(sqsh, folder, name, source, scan, config)

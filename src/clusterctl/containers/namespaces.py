@@ -18,8 +18,7 @@ from clusterctl.errors import TaskError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.containers.mounts import Mount
-    from clusterctl.containers.view import View
+    from clusterctl.containers.pyxis import ContainerView, Mount
 
 # unshare(2), mount(2), statvfs(3)
 _NEW_MOUNTS, _NEW_USER = 0x20000, 0x10000000
@@ -29,9 +28,10 @@ _KEPT = {2: _NO_SUID, 4: _NO_DEV, 8: _NO_EXEC, 1024: 1024, 2048: 2048, 4096: 1 <
 _FLAGS = {"ro": _READ_ONLY, "nosuid": _NO_SUID, "nodev": _NO_DEV, "noexec": _NO_EXEC}
 _OF_THE_HOST = ("/sys", "/dev", "/etc/hosts", "/etc/resolv.conf")
 _PASSWD = "/etc/passwd"
+_HINT = "does the kernel let users mount in their own namespaces? sysctl kernel.apparmor_restrict_unprivileged_userns"
 
 
-def enter(tree: Path, view: View) -> None:
+def enter(tree: Path, view: ContainerView) -> None:
     """Make `tree` the root of this process, with the mounts of `view`; afterwards nothing else of the host is there.
 
     Raises TaskError where the kernel does not allow it, or a mount's source is missing.
@@ -137,9 +137,6 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, data: 
 
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
-
-
-_HINT = "does the kernel let users mount in their own namespaces? sysctl kernel.apparmor_restrict_unprivileged_userns"
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from io import BytesIO
 from typing import IO, TYPE_CHECKING, cast
 
-from clusterctl.containers.image_layers import DEVICES, BadArchive, linked_parts_of, merge, parts_of
+from clusterctl.containers.image_layers import DEVICES, BadArchive, merge, parts_of
 from clusterctl.errors import ImageError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def members_of_stream(stream: IO[bytes]) -> Iterator[Member]:
                 if parts and parts != [".dockerenv"] and member.type not in DEVICES:
                     plain = _plainly(member, "/".join(parts))
                     if member.islnk():
-                        plain.linkname = "/".join(linked_parts_of(member))
+                        plain.linkname = "/".join(parts_of(member, link=True))
                     yield plain, archive.extractfile(member) if member.isreg() else None
     except tarfile.TarError as error:
         raise BadArchive(str(error)) from error
@@ -112,7 +112,7 @@ def pack(
     `seen` gets every path, `progress` the bytes that it added. Raises ImageError without mksquashfs or room.
     """
     ours = configuration_files(config)
-    workdir = _Workdir(config.workdir)
+    on_the_way: dict[str, bool | None] = dict.fromkeys(_folders_to(config.workdir))  # None: missing; is it a folder?
     with _mksquashfs(target) as stream, _written(stream) as root:
         for member, data in members:
             if member.name == "etc" and not member.isdir():
@@ -120,11 +120,13 @@ def pack(
             if member.name.startswith("etc/") and "/".join(member.name.split("/")[:2]) in ours:
                 continue
             root.addfile(member, data)
-            workdir.see(member)
+            if member.name in on_the_way:
+                on_the_way[member.name] = member.isdir()
             seen(member.name)
             progress(member.size)
-        for path in workdir.missing():
-            root.addfile(_folder(path))
+        if False not in on_the_way.values():
+            for path in (path for path, is_folder in on_the_way.items() if is_folder is None):
+                root.addfile(_folder(path))
         for name, text in ours.items():
             file = tarfile.TarInfo(name)
             file.size, file.mtime = len(text.encode()), int(time.time())
@@ -177,23 +179,10 @@ class _Forward:
         return self._position
 
 
-class _Workdir:
-    """The image's working directory: /etc/rc enters it, and cannot make it in a root that is read-only."""
-
-    def __init__(self, path: str) -> None:
-        parts = [part for part in path.split("/") if part not in ("", ".")]
-        self._paths = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)] if ".." not in parts else []
-        self._is_folder: dict[str, bool] = {}
-
-    def see(self, member: tarfile.TarInfo) -> None:
-        if member.name in self._paths:
-            self._is_folder[member.name] = member.isdir()
-
-    def missing(self) -> list[str]:
-        """The folders on the way that the root has not; none below a link or a file."""
-        if not all(self._is_folder.values()):
-            return []
-        return [path for path in self._paths if path not in self._is_folder]
+def _folders_to(workdir: str) -> list[str]:
+    """The folders on the way to an image's working directory, which /etc/rc cannot make in a root that is read-only."""
+    parts = [part for part in workdir.split("/") if part not in ("", ".")]
+    return [] if ".." in parts else ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 
 def _folder(path: str) -> tarfile.TarInfo:
@@ -205,10 +194,9 @@ def _folder(path: str) -> tarfile.TarInfo:
 def _plainly(member: tarfile.TarInfo, name: str) -> tarfile.TarInfo:
     """`member` under `name` as anybody can unpack and remove it: root's, and its owner may read, write and enter."""
     plain = tarfile.TarInfo(name)
-    plain.type = (
-        tarfile.REGTYPE if member.isreg() else member.type
-    )  # sparse and contiguous files are read as plain ones
-    plain.size = member.size if member.isreg() else 0
+    plain.type, plain.size = member.type, 0
+    if member.isreg():  # sparse and contiguous files are read as plain ones
+        plain.type, plain.size = tarfile.REGTYPE, member.size
     plain.linkname = member.linkname
     plain.mode = stat.S_IMODE(member.mode) | (0o700 if member.isdir() else 0o600)
     plain.mtime = max(0, min(int(member.mtime), 2**32 - 1))  # what squashfs can hold
@@ -246,8 +234,7 @@ def _failure(said: str, target: Path) -> ImageError:
     if "No space left" in said:
         return ImageError(f"no space left for the image: {target.parent}", f"df -h {target.parent}")
     if "nvalid option" in said or "nvalid compressor" in said or "not supported" in said:
-        return ImageError(
-            "mksquashfs is too old here", "squashfs-tools 4.5 or later is needed; see: mksquashfs -version"
-        )
+        hint = "squashfs-tools 4.5 or later is needed; see: mksquashfs -version"
+        return ImageError("mksquashfs is too old here", hint)
     last = said.strip().splitlines()[-1:] or ["it said nothing"]
     return ImageError(f"mksquashfs failed: {last[0]}", f"is there room, and may you write to {target.parent}?")

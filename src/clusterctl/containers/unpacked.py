@@ -124,13 +124,12 @@ def _unpack(image: Path, locks: Path, name: str, environment: Mapping[str, str])
 def _roomy(needed: int, locks: Path, name: str, environment: Mapping[str, str]) -> Path:
     """The first store that `needed` bytes fit into; trees that nobody runs in yield."""
     places = stores(environment)
-    for attempt in ("as it is", "cleared"):
+    for unused in ((), _locks(locks, but=name)):
+        for other in unused:
+            _remove_unused(other)
         for store in places:
             if room(store) > needed + _SPARE_BYTES:
                 return store
-        if attempt == "as it is":
-            for other in _locks(locks, but=name):
-                _remove_unused(other)
     found = ", ".join(f"{place} ({room(place) / 1e6:.0f} MB free)" for place in places)
     message = f"no room to unpack the image: it takes {needed / 1e6:.0f} MB of {found}"
     raise TaskError(message, _ELSEWHERE)
@@ -141,7 +140,7 @@ def _locks(folder: Path, but: str) -> Iterator[Path]:
 
 
 def _remove_unused(lock: Path) -> None:
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = _opened(lock)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _is_removed(descriptor, lock):
@@ -207,12 +206,10 @@ def _is_usable(place: Path) -> bool:
 
 
 def _is_memory(place: Path) -> bool:
-    points = {}
-    for line in Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines():
-        _, point, kind, *_ = line.split(" ")
-        points[point] = kind
-    nearest = next((folder for folder in (place, *place.parents) if str(folder) in points), Path("/"))
-    return points.get(str(nearest)) in ("tmpfs", "ramfs")
+    lines = Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines()
+    kinds = {point: kind for _, point, kind, *_ in (line.split(" ") for line in lines)}
+    nearest = next((folder for folder in (place, *place.parents) if str(folder) in kinds), Path("/"))
+    return kinds.get(str(nearest)) in ("tmpfs", "ramfs")
 
 
 def _available_memory() -> int:

@@ -12,7 +12,7 @@ from clusterctl.config import Resolved
 from clusterctl.errors import ClusterctlError, SlurmError
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.sbatch import SlurmRefused, estimate_start
-from clusterctl.slurm.pending_job import WaitingJob
+from clusterctl.slurm.queue import WaitingJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

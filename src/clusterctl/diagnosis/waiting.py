@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.queue import QueueEvidence
     from clusterctl.slurm import Inventory, Node, Partition
     from clusterctl.slurm.fits import Asked
-    from clusterctl.slurm.pending_job import WaitingJob
+    from clusterctl.slurm.queue import WaitingJob
     from clusterctl.spec import Resources
 
 MOST_CHANGES = 6  # questions to Slurm about one run: enough to find the usual ways out, few enough to be polite

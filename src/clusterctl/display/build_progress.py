@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from clusterctl.containers.listener import ProgressListener
 from clusterctl.display.plain import plain
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 _REFRESH_SECONDS = 0.2
 
 
-class Shown:
-    """Listens to a build (see `containers.listener`). The last line of an engine is shown, with `verbose` all."""
+class Shown(ProgressListener):
+    """The last line of an engine is shown, with `verbose` all."""
 
     def __init__(self, console: Console | None, verbose: bool) -> None:
         self._console, self._verbose = console, verbose

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.config import images_folder
-from clusterctl.containers.mounts import Mount
-from clusterctl.containers.pyxis import IMAGE_PYTHON, make_view
-from clusterctl.containers.references import check_image, name_of
+from clusterctl.containers.folder import name_of
+from clusterctl.containers.pyxis import IMAGE_PYTHON, Mount, check_image, make_view
 from clusterctl.errors import ConfigError
 from clusterctl.spec.values import slurm_time
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.config import Resolved
-    from clusterctl.containers.view import View
+    from clusterctl.containers.pyxis import ContainerView
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Job, Resources
 
@@ -60,7 +59,7 @@ class Plan:
     unset: tuple[str, ...]  # variables of the submitter's that must not come into an image
     exports: tuple[tuple[str, str], ...]
     flags: tuple[str, ...]
-    view: View | None  # of the container, if there is one
+    view: ContainerView | None  # of the container, if there is one
     runner: tuple[str, ...]  # what enters the image on a cluster without pyxis, before the tasks' command
     closing: tuple[str, ...]  # what each node is to run once when the tasks have ended
     workdir: str
@@ -125,7 +124,7 @@ def brings_code(job: Job) -> bool:
     return job.container.image is not None and job.container.code == "image"
 
 
-def _view(resolved: Resolved, run: RunDir, workdir: str, set_here: list[str]) -> View | None:
+def _view(resolved: Resolved, run: RunDir, workdir: str, set_here: list[str]) -> ContainerView | None:
     """What the tasks see in their image. `set_here` names the variables that the run sets."""
     job, cluster = resolved.job, resolved.cluster
     if not job.container.image:

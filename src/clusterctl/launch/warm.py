@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.config import Resolved
     from clusterctl.launch.plan import Plan
     from clusterctl.slurm import Slurm
-    from clusterctl.slurm.allocation import Allocation
+    from clusterctl.slurm.queue import Allocation
     from clusterctl.spec import Resources
 
 HOST, RANKS = "host", "ranks"

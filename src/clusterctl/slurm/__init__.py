@@ -1,7 +1,6 @@
 """The Slurm commands, asked politely: one client, a built environment, parsing at the edge."""
 
-from clusterctl.slurm.client import Slurm
-from clusterctl.slurm.environment import built_environment
+from clusterctl.slurm.client import Slurm, built_environment
 from clusterctl.slurm.nodes import Inventory, Node, Partition
 from clusterctl.slurm.queue import JobState, QueuedJob, Snapshot
 from clusterctl.slurm.shared import Told

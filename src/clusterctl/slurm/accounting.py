@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from clusterctl.slurm.queue import SEPARATOR, JobState, parse_state
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from clusterctl.slurm.queue import SEPARATOR, JobState
 
 _FIELDS = ("JobID", "State", "ExitCode", "NodeList", "Reason")
+SACCT = ("sacct", "-n", "-P", f"--delimiter={SEPARATOR}", "-o", ",".join(_FIELDS), "-j")
 
 
 @dataclass(frozen=True)
@@ -31,17 +28,12 @@ class Accounted:
     @property
     def ended(self) -> JobState | None:
         """How the job ended; None of a step, and of a job that goes on by what the database knows."""
-        state = parse_state(self.state)
+        state = JobState(self.state)
         return state if self.step == self.job_id and state.ended else None
 
 
-def accounting_question(job_ids: Iterable[str]) -> tuple[str, ...]:
-    """The command line that asks for these jobs and their steps."""
-    return ("sacct", "-n", "-P", f"--delimiter={SEPARATOR}", "-o", ",".join(_FIELDS), "-j", ",".join(job_ids))
-
-
 def parse_accounting(text: str) -> tuple[Accounted, ...]:
-    """Never raises: a line that is none of sacct's is passed over."""
+    """Read the answer to `SACCT`; never raises: a line that is none of sacct's is passed over."""
     found = []
     for line in text.splitlines():
         step, *values = line.split(SEPARATOR)

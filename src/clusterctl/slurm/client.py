@@ -11,16 +11,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
-from clusterctl.slurm import allocation
-from clusterctl.slurm.accounting import Accounted, accounting_question, parse_accounting
-from clusterctl.slurm.environment import built_environment
+from clusterctl.slurm import queue
+from clusterctl.slurm.accounting import SACCT, Accounted, parse_accounting
 from clusterctl.slurm.nodes import SINFO, Inventory, parse_nodes
-from clusterctl.slurm.pending_job import WaitingJob, parse_waiting, question
-from clusterctl.slurm.queue import SQUEUE, Snapshot, parse_queue
 from clusterctl.slurm.shared import SharedAnswers, Told, shared_folder
 
 if TYPE_CHECKING:
-    from clusterctl.slurm.allocation import Allocation, Step
+    from clusterctl.slurm.queue import Allocation, Snapshot, Step, WaitingJob
     from clusterctl.spec import Cluster
 
 TIMEOUT_SECONDS = 10.0  # Slurm's own MessageTimeout: what has not answered by then will not
@@ -29,8 +26,19 @@ Run = Callable[[Sequence[str], Mapping[str, str]], "subprocess.CompletedProcess[
 """Runs a command line in an environment. Raises subprocess.TimeoutExpired when no answer comes."""
 
 _CONTROLLER_DOWN = "the controller may be down; ask it with: scontrol ping"
+# These beat `#SBATCH` lines, filter what squeue and scancel see, or containerise the batch script.
+_STEERING = ("SBATCH_", "SRUN_", "SALLOC_", "SLURM_", "SQUEUE_", "SCANCEL_", "PYXIS_", "ENROOT_")
 # What scancel says of a job that ended before it was asked to: that is what was wanted.
 _ALREADY_GONE = ("Invalid job id specified", "Job/step already completing or completed")
+
+
+def built_environment(base: Mapping[str, str], slurm_conf: str | None) -> dict[str, str]:
+    """`base` without the variables that steer Slurm, pyxis and enroot behind our back.
+
+    SLURM_CONF alone stays, for it says where the controller is; the cluster's `slurm_conf` wins over it.
+    """
+    kept = {name: value for name, value in base.items() if name == "SLURM_CONF" or not name.startswith(_STEERING)}
+    return kept | ({"SLURM_CONF": slurm_conf} if slurm_conf else {})
 
 
 def run_command(
@@ -86,8 +94,8 @@ class Slurm:
 
         It may be as old as the cluster's polling floor, and older where Slurm does not answer any more.
         """
-        told = self.recent(*SQUEUE)
-        return parse_queue(told.text, told.taken_at, told.problem)
+        told = self.recent(*queue.SQUEUE)
+        return queue.parse_queue(told.text, told.taken_at, told.problem)
 
     def recent(self, command: str, *arguments: str, max_age: float | None = None) -> Told:
         """What `command` printed not long ago, to whichever process of this user: at most `max_age` seconds.
@@ -111,35 +119,33 @@ class Slurm:
 
     def waiting(self, job_id: str) -> WaitingJob | None:
         """One job that waits, and why; None where Slurm knows no such job."""
-        return parse_waiting(self.answer(*question(job_id)))
+        return queue.parse_waiting(self.answer(*queue.WAITING_JOB, job_id))
 
     def accounted(self, job_ids: Sequence[str]) -> tuple[Accounted, ...]:
         """What the database keeps of these jobs and their steps; raises SlurmError where there is no accounting."""
-        return parse_accounting(self.answer(*accounting_question(job_ids)))
+        return parse_accounting(self.answer(*SACCT, ",".join(job_ids)))
 
     def allocation(self, job_id: str) -> Allocation | None:
         """The job with this number, if it is this user's own and Slurm knows it."""
-        answer = self._ask(*allocation.question(job_id))
+        answer = self._ask(*queue.OWN_JOB, job_id)
         if answer.returncode and "Invalid job id" not in answer.stderr:
             raise _refusal("squeue", answer.stderr, answer.returncode)
-        return allocation.parse_allocation(answer.stdout)
+        return queue.parse_allocation(answer.stdout)
 
     def steps(self, job_id: str) -> tuple[Step, ...]:
         """The steps of one job that run now."""
-        return allocation.parse_steps(self.answer(*allocation.steps_question(job_id)))
+        return queue.parse_steps(self.answer(*queue.STEPS, job_id))
 
     def signal(self, signal: str, targets: Sequence[str], *, batch: bool = False) -> None:
         """Send a signal, named as in "TERM", to steps such as 123.4, or to the batch scripts of jobs."""
-        flags = [f"--signal={signal}", *(["--batch"] if batch else [])]
-        answer = self._ask("scancel", *flags, *targets)
-        complaints = [line for line in answer.stderr.splitlines() if not any(known in line for known in _ALREADY_GONE)]
-        if answer.returncode and complaints:
-            raise _refusal("scancel", "\n".join(complaints), answer.returncode)
-        self.forget()
+        self._scancel(f"--signal={signal}", *(["--batch"] if batch else []), *targets)
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End these jobs, pending or running, with one scancel; those that have ended already are no error."""
-        answer = self._ask("scancel", *job_ids)
+        self._scancel(*job_ids)
+
+    def _scancel(self, *words: str) -> None:
+        answer = self._ask("scancel", *words)
         complaints = [line for line in answer.stderr.splitlines() if not any(known in line for known in _ALREADY_GONE)]
         self.forget()
         if answer.returncode < 0 or (answer.returncode and complaints):

@@ -1,7 +1,6 @@
 """What is free on a cluster, and what fits into it: pure functions over what sinfo said.
 
-Free is not allowed: limits of a user or an account, and jobs that wait ahead, are Slurm's to weigh. What is said here
-is where there is room.
+Where there is room: limits of a user or an account, and jobs that wait ahead, are Slurm's to weigh.
 """
 
 from __future__ import annotations
@@ -115,18 +114,20 @@ def largest_now(partition: Partition, inventory: Inventory) -> Largest | None:
     """The largest job, in nodes of equal size, that there is room for in `partition`; None where nothing is free."""
     nodes = [node for node in inventory.nodes_of(partition) if node.cpus_free] if partition.up else []
     most = partition.most_nodes or len(nodes)
-    best: tuple[int, int, int] = (0, 0, 0)
-    for size in sorted({node.gpus_free for node in nodes} - {0}) or []:
-        fitting = min(most, sum(node.gpus_free >= size for node in nodes))
-        best = max(best, (fitting * size, size, fitting))
-    if best[0]:
-        _, gpus, count = best
-        cpus = sorted((node.cpus_free for node in nodes if node.gpus_free >= gpus), reverse=True)
-        return Largest(count, cpus[count - 1], gpus)
-    for size in sorted({node.cpus_free for node in nodes}):
-        fitting = min(most, sum(node.cpus_free >= size for node in nodes))
-        best = max(best, (fitting * size, size, fitting))
-    return Largest(best[2], best[1], 0) if best[0] else None
+    if gpus := [node.gpus_free for node in nodes if node.gpus_free]:
+        size, count = _largest_share(gpus, most)
+        cpus = sorted((node.cpus_free for node in nodes if node.gpus_free >= size), reverse=True)
+        return Largest(count, cpus[count - 1], size)
+    if nodes:
+        size, count = _largest_share([node.cpus_free for node in nodes], most)
+        return Largest(count, size, 0)
+    return None
+
+
+def _largest_share(free: list[int], most: int) -> tuple[int, int]:
+    """What each of how many nodes can give, at most `most` nodes, so that the sum is largest."""
+    shares = [(size, min(most, sum(other >= size for other in free))) for size in set(free)]
+    return max(shares, key=lambda share: (share[0] * share[1], share[0]))
 
 
 def gpus_by_type(nodes: Iterable[Node]) -> dict[str, tuple[int, int]]:

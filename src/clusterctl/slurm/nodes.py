@@ -7,20 +7,20 @@ scontrol(1) of those versions. `GresUsed` is there whether or not the site accou
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from clusterctl.slurm.queue import SEPARATOR, columns, count_gpus, parse_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SEPARATOR = "\x1f"
 FIELDS = (
     *("NodeHost", "Partition", "Available", "Time", "Size", "StateComplete", "CPUsState", "Memory", "AllocMem"),
     *("FreeMem", "Gres", "GresUsed", "Features", "Reason"),
 )
-# Every field carries its own suffix: without one, sinfo cuts it at 20 columns.
-FORMAT = ",".join(f"{field}:{SEPARATOR}" for field in FIELDS)
-SINFO = ("sinfo", "-h", "-N", "-O", FORMAT)
+SINFO = ("sinfo", "-h", "-N", "-O", columns(FIELDS))
 
 _STARTS_JOBS = frozenset({"idle", "mixed"})
 # Flags that keep a node from starting an ordinary job. A planned node is no such case: short jobs still fit in.
@@ -31,8 +31,6 @@ _KEEPS_FROM_STARTING = frozenset(
         *("power_down", "powering_down", "reboot", "reboot_issued", "reboot_requested"),
     }
 )
-_GPU = re.compile(r"gpu(?::(?P<type>[^:]+?))??(?::(?P<count>\d+))?", re.ASCII)
-_LONGEST_NUMBER = 18  # digits
 
 
 @dataclass(frozen=True)
@@ -82,10 +80,6 @@ class Node:
     def gpus_free(self) -> int:
         return sum(kind.free for kind in self.gpus) if self.can_start else 0
 
-    @property
-    def gpus_total(self) -> int:
-        return sum(kind.total for kind in self.gpus)
-
 
 @dataclass(frozen=True)
 class Partition:
@@ -122,7 +116,8 @@ def parse_nodes(text: str, taken_at: float) -> Inventory:
     """Read the output of `SINFO`; never raises: a line that sinfo did not write is skipped and counted."""
     nodes: dict[str, Node] = {}
     partitions: dict[str, Partition] = {}
-    pairs: dict[tuple[str, str], None] = {}  # (partition, node), each once and in order
+    of_node: defaultdict[str, dict[str, None]] = defaultdict(dict)  # each name once and in order
+    of_partition: defaultdict[str, dict[str, None]] = defaultdict(dict)
     skipped = 0
     for line in text.split("\n"):
         values = line.split(SEPARATOR)
@@ -133,12 +128,8 @@ def parse_nodes(text: str, taken_at: float) -> Inventory:
         partitions.setdefault(partition.name, partition)
         if values[0] not in nodes:
             nodes[values[0]] = _parse_node(values)
-        pairs[partition.name, values[0]] = None
-    of_node: dict[str, list[str]] = {name: [] for name in nodes}
-    of_partition: dict[str, list[str]] = {name: [] for name in partitions}
-    for partition_name, node_name in pairs:
-        of_node[node_name].append(partition_name)
-        of_partition[partition_name].append(node_name)
+        of_node[values[0]][partition.name] = None
+        of_partition[partition.name][values[0]] = None
     return Inventory(
         {name: replace(node, partitions=tuple(of_node[name])) for name, node in nodes.items()},
         {
@@ -152,17 +143,8 @@ def parse_nodes(text: str, taken_at: float) -> Inventory:
 
 def parse_gpus(gres: str, used: str) -> tuple[Gpus, ...]:
     """`gpu:a100:4(S:0-1),nvme:1` and `gpu:a100:3(IDX:0-2)` -> four a100, three of them in use."""
-    totals, in_use = _count_gpus(gres), _count_gpus(used)
-    return tuple(Gpus(kind, total, in_use.get(kind, 0)) for kind, total in totals.items())
-
-
-def _count_gpus(gres: str) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for word in re.sub(r"\([^)]*\)?", "", gres).split(","):  # sockets and indices have commas too
-        if match := _GPU.fullmatch(word):
-            kind = match["type"] or ""
-            counts[kind] = counts.get(kind, 0) + (_number(match["count"] or "1") or 0)
-    return counts
+    totals, in_use = count_gpus(gres), count_gpus(used)
+    return tuple(Gpus(kind, total, in_use[kind]) for kind, total in totals.items())
 
 
 def _parse_node(values: list[str]) -> Node:
@@ -175,11 +157,11 @@ def _parse_node(values: list[str]) -> Node:
         state=base,
         flags=frozenset(flags) | ({base} & _KEEPS_FROM_STARTING),
         reason=_given(SEPARATOR.join(values[13:-1])),
-        cpus=_number(all_cpus) or 0,
-        cpus_allocated=_number(allocated_cpus) or 0,
-        memory=_number(memory) or 0,
-        memory_allocated=_number(allocated) or 0,
-        memory_free=_number(free),
+        cpus=parse_number(all_cpus) or 0,
+        cpus_allocated=parse_number(allocated_cpus) or 0,
+        memory=parse_number(memory) or 0,
+        memory_allocated=parse_number(allocated) or 0,
+        memory_free=parse_number(free),
         gpus=parse_gpus(gres, used),
         features=frozenset(filter(None, _given(features).split(","))),
     )
@@ -192,17 +174,13 @@ def _parse_partition(values: list[str]) -> Partition:
         default=name.endswith("*"),
         up=available == "up",
         longest=_seconds(longest),
-        most_nodes=_number(size.rpartition("-")[2]),
+        most_nodes=parse_number(size.rpartition("-")[2]),
         nodes=(),
     )
 
 
 def _given(text: str) -> str:
     return "" if text in ("(null)", "none", "N/A") else text
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER else None
 
 
 def _seconds(text: str) -> int | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -13,11 +15,24 @@ if TYPE_CHECKING:
     from clusterctl.errors import SlurmError
 
 SEPARATOR = "\x1f"
+
+
+def columns(fields: Iterable[str]) -> str:
+    """The format of squeue and sinfo; a field without a suffix of its own is cut at 20 columns."""
+    return ",".join(f"{field}:{SEPARATOR}" for field in fields)
+
+
 FIELDS = ("JobID", "State", "Reason", "NodeList", "StartTime", "EndTime", "RestartCnt", "WorkDir")
-# Every field carries its own suffix: without one, squeue cuts it at 20 columns.
-FORMAT = ",".join(f"{field}:{SEPARATOR}" for field in FIELDS)
 # `--me` is filtered by the controller, a list of job ids is not: that would load every job of the cluster.
-SQUEUE = ("squeue", "--me", "-h", "--states=all", "-O", FORMAT)
+SQUEUE = ("squeue", "--me", "-h", "--states=all", "-O", columns(FIELDS))
+_WAITING_FIELDS = ("JobID", "Reason", "Partition", "StartTime", "Dependency")
+_ALLOCATION_FIELDS = ("JobID", "State", "NumNodes", "EndTime", "tres-per-node", "NodeList")
+# Each with one job id behind it. The controller filters, so the answer costs what one job costs.
+WAITING_JOB = ("squeue", "-h", "-O", columns(_WAITING_FIELDS), "-j")
+OWN_JOB = ("squeue", "--me", "-h", "-O", columns(_ALLOCATION_FIELDS), "-j")
+STEPS = ("squeue", "--me", "-h", "-s", "-o", f"%i{SEPARATOR}%j", "-j")
+_STEP = re.compile(r"\d+\.[a-z0-9+]+", re.ASCII)
+_GPU = re.compile(r"gpu(?::(?P<type>[^:]+?))??(?::(?P<count>\d+))?", re.ASCII)
 
 
 class JobState(StrEnum):
@@ -49,6 +64,10 @@ class JobState(StrEnum):
     REVOKED = "REVOKED"
     TIMEOUT = "TIMEOUT"
     UNKNOWN = "UNKNOWN"
+
+    @classmethod
+    def _missing_(cls, value: object) -> JobState:  # noqa: ARG003 - the signature of enum
+        return cls.UNKNOWN
 
     @property
     def waiting(self) -> bool:
@@ -128,23 +147,91 @@ def _parse_line(line: str) -> QueuedJob:
     job_id, state, reason, nodes, started, ended, restarts = values[:7]
     return QueuedJob(
         job_id=job_id,
-        state=parse_state(state),
+        state=JobState(state),
         reason="" if reason == "None" else reason,
         nodes=nodes,
-        start_time=_parse_number(started),
-        end_time=_parse_number(ended),
-        restart_count=_parse_number(restarts) or 0,
+        start_time=parse_number(started),
+        end_time=parse_number(ended),
+        restart_count=parse_number(restarts) or 0,
         work_dir=SEPARATOR.join(values[7:-1]),
     )
 
 
-def parse_state(text: str) -> JobState:
-    """The state that Slurm names, in squeue or in sacct."""
-    try:
-        return JobState(text)
-    except ValueError:
-        return JobState.UNKNOWN
+def parse_number(text: str, digits: int = 18) -> int | None:
+    """A whole number of at most so many digits, else None."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else None
 
 
-def _parse_number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+@dataclass(frozen=True)
+class WaitingJob:
+    """One pending job, asked for when somebody wants to know why it waits. `start` is Slurm's estimate (epoch)."""
+
+    job_id: str
+    reason: str
+    partition: str
+    start: float | None
+    dependency: str
+
+
+def parse_waiting(text: str) -> WaitingJob | None:
+    """Read the answer to `WAITING_JOB`; None where there is no such job."""
+    for line in text.split("\n"):
+        values = line.split(SEPARATOR)
+        if len(values) > len(_WAITING_FIELDS):
+            job_id, reason, partition, start = values[:4]
+            dependency = SEPARATOR.join(values[4:-1])
+            estimate = parse_number(start, digits=12)
+            start_time = None if estimate is None else float(estimate)
+            return WaitingJob(job_id, reason, partition, start_time, "" if dependency == "(null)" else dependency)
+    return None
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """One job of this user that holds nodes, or waits for them. `end_time` is in seconds since the epoch."""
+
+    job_id: str
+    state: str
+    nodes: int
+    end_time: int | None
+    gpus_per_node: int | None  # None: it did not ask for GPUs by the node
+    node_list: str
+
+    @property
+    def is_held(self) -> bool:
+        return self.state == "RUNNING"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a job: its full number, such as 123.4, and its name."""
+
+    id: str
+    name: str
+
+
+def parse_allocation(text: str) -> Allocation | None:
+    """Read the answer to `OWN_JOB`; None where this user has no such job."""
+    for line in text.split("\n"):
+        values = line.split(SEPARATOR)
+        if len(values) > len(_ALLOCATION_FIELDS) and values[0].isdigit():
+            job_id, state, nodes, end, tres, node_list, *_ = values
+            gpus = count_gpus(re.sub(r"\bgres[:/]", "", tres))  # `gres:gpu:4` of 22.05, `gres/gpu:4` of later versions
+            per_node = next(iter(gpus.values()), None)
+            return Allocation(job_id, state, parse_number(nodes) or 0, parse_number(end), per_node, node_list)
+    return None
+
+
+def parse_steps(text: str) -> tuple[Step, ...]:
+    """Read the answer to `STEPS`; lines that squeue did not write are skipped."""
+    parted = (line.partition(SEPARATOR) for line in text.split("\n"))
+    return tuple(Step(number, name) for number, _, name in parted if _STEP.fullmatch(number))
+
+
+def count_gpus(gres: str) -> Counter[str]:
+    """The GPUs by type, "" for those without one, in a list such as `gpu:a100:4(S:0-1),nvme:1`."""
+    counts: Counter[str] = Counter()
+    for word in re.sub(r"\([^)]*\)?", "", gres).split(","):  # sockets and indices have commas too
+        if match := _GPU.fullmatch(word):
+            counts[match["type"] or ""] += parse_number(match["count"] or "1") or 0
+    return counts

@@ -75,13 +75,13 @@ class SharedAnswers:
         age = max(self.floor, max_age or 0.0)
         patience = time.monotonic() + LEASE_SECONDS
         while self._is_due(kept := _read(path), age):
-            lease = _Lease.take(path.with_suffix(".lease"))
-            if lease is not None:
+            lease = path.with_suffix(".lease")
+            if _take(lease):
                 try:
                     kept = _read(path)  # another may have asked since
                     return (self._asked(path, kept, ask) if self._is_due(kept, age) else kept).told()
                 finally:
-                    lease.give_back()
+                    lease.unlink(missing_ok=True)
             if time.monotonic() > patience and kept.taken_at is not None:
                 break
             self.sleep(_LOOK_SECONDS)
@@ -140,30 +140,20 @@ def _read(path: Path) -> _Kept:
         return _Kept()
 
 
-@dataclass(frozen=True)
-class _Lease:
-    """A file that one process holds; it names the holder, so that a dead one's is taken away at once."""
-
-    path: Path
-
-    @classmethod
-    def take(cls, path: Path) -> _Lease | None:
-        """The lease, or None while another process of this machine holds it."""
-        aside = path.with_name(f"{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-        aside.write_text(str(os.getpid()))
-        try:
-            os.link(aside, path)  # with its content, or not at all
-        except FileExistsError:
-            if _is_abandoned(path):
-                with suppress(FileNotFoundError):
-                    path.replace(aside)  # of several that try, one succeeds
-            return None
-        finally:
-            aside.unlink(missing_ok=True)
-        return cls(path)
-
-    def give_back(self) -> None:
-        self.path.unlink(missing_ok=True)
+def _take(lease: Path) -> bool:
+    """Whether this process holds the file `lease` from now on; it names its holder, so a dead one's can be removed."""
+    aside = lease.with_name(f"{lease.name}.{os.getpid()}.{time.monotonic_ns()}")
+    aside.write_text(str(os.getpid()))
+    try:
+        os.link(aside, lease)  # with its content, or not at all
+    except FileExistsError:
+        if _is_abandoned(lease):
+            with suppress(FileNotFoundError):
+                lease.replace(aside)  # of several that try, one succeeds
+        return False
+    finally:
+        aside.unlink(missing_ok=True)
+    return True
 
 
 def _is_abandoned(path: Path) -> bool:

@@ -119,10 +119,8 @@ def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[byt
     try:
         return subprocess.Popen(argv, env=environment, preexec_fn=die_with_parent)
     except OSError as error:
-        raise TaskError(
-            f"cannot run {argv[0]}: {error.strerror}",
-            "argv[0] is a program on the nodes' PATH, or a path seen from the job's code folder",
-        ) from None
+        hint = "argv[0] is a program on the nodes' PATH, or a path seen from the job's code folder"
+        raise TaskError(f"cannot run {argv[0]}: {error.strerror}", hint) from None
 
 
 def _wait(child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path) -> int:

@@ -4,15 +4,21 @@
     torchrun --standalone --nproc-per-node 2 -m clusterctl.workloads.graph_classification jobs/imdb-gin.toml
 
 Ten-fold cross-validation with honest selection: a validation part, not the tested one, chooses the epoch whose weights
-are tested, and every graph is tested once.
+are tested, and every graph is tested once. Sources of data sets: graphlearning.io, text files of one name.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from statistics import mean, pstdev
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import torch
+
+from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.collection import Collection, joined_graphs
+from clusterctl.graph.storage import compressed, shared
 from clusterctl.spec import GraphClassificationTrain
 from clusterctl.task.task import joined
 from clusterctl.training.checkpoint import Checkpoints
@@ -20,11 +26,13 @@ from clusterctl.training.graph_objective import GraphClassification
 from clusterctl.training.loop import fit
 from clusterctl.training.training_log import Fold
 from clusterctl.workloads.standalone import run_alone
-from clusterctl.workloads.tu_format import raw_identity, shared_raw_graphs
 
 if TYPE_CHECKING:
     from clusterctl.runs.context import Context
+    from clusterctl.task.task import Task
     from clusterctl.training.objective import Accuracy
+
+_EDGES = "_A.txt"  # the file that every such data set has
 
 
 def main(context: Context) -> None:
@@ -43,6 +51,58 @@ def main(context: Context) -> None:
         task.metrics.write(test_accuracy=accuracy, test_accuracy_deviation=deviation, test_graphs=tested)
         if task.place.rank == 0:
             print(f"{train.folds} of 10 folds, {tested} graphs: test accuracy {accuracy:.4f} +- {deviation:.4f}")
+
+
+def raw_identity(root: str | None) -> dict[str, Any]:
+    """What tells one data set from another: where its raw files lie, their sizes and times. Raises TaskError."""
+    hint = f"data.root names a folder with raw/NAME{_EDGES}, raw/NAME_graph_indicator.txt, raw/NAME_graph_labels.txt"
+    if root is None:
+        raise TaskError("this workload needs a data set, and data.root is not set", hint, Cause.DATA)
+    folder = Path(root).resolve() / "raw"
+    names = [path.name.removesuffix(_EDGES) for path in folder.glob(f"*{_EDGES}")]
+    if len(names) != 1:
+        found = ", ".join(sorted(names)) or f"no file *{_EDGES}"
+        raise TaskError(f"not one data set in {folder}, but {found}", hint, Cause.DATA)
+    files = {path.name: path.stat() for path in sorted(folder.glob(f"{names[0]}_*.txt"))}
+    for part in ("graph_indicator", "graph_labels"):
+        if f"{names[0]}_{part}.txt" not in files:
+            raise TaskError(f"no data: {folder / names[0]}_{part}.txt", hint, Cause.DATA)
+    sizes = {name: [status.st_size, status.st_mtime_ns] for name, status in files.items()}
+    return {"root": str(folder.parent), "name": names[0], **sizes}
+
+
+def shared_raw_graphs(task: Task, identity: dict[str, Any]) -> Collection:
+    """The graphs in the raw files of this identity, read once and shared by all ranks and runs."""
+    return shared(task, Collection, "tu", identity, lambda scratch: read_raw(identity, scratch))
+
+
+def read_raw(identity: dict[str, Any], scratch: Path) -> Collection:
+    """Read the data set with PyG's own class, which would like to write beside the raw files; they may be read-only."""
+    from torch_geometric.datasets import TUDataset  # 1.6 s, and only one rank of all needs it
+
+    class RawTUDataset(TUDataset):  # type: ignore[misc]
+        @property
+        def raw_dir(self) -> str:
+            return str(Path(identity["root"], "raw"))
+
+        @property
+        def processed_dir(self) -> str:
+            return str(scratch)
+
+    try:
+        graphs = list(RawTUDataset(identity["root"], identity["name"], use_node_attr=True))
+        bounds, edges = joined_graphs([(graph.num_nodes, graph.edge_index) for graph in graphs])
+        y = torch.cat([graph.y for graph in graphs])
+    except (OSError, ValueError, IndexError, RuntimeError) as error:
+        message = f"cannot read {identity['root']} as a TU data set: {error}"
+        raise TaskError(message, "are the raw files whole?", Cause.DATA) from error
+    labels = Path(identity["root"], "raw", f"{identity['name']}_graph_labels.txt").read_text().split()
+    if len(graphs) != len(labels):  # PyG 2.8 counts graphs by their edges, so the last ones may be left out
+        message = f"PyG reads {len(graphs)} of {len(labels)} graphs"
+        raise TaskError(message, "the last graph of the files needs an edge", Cause.DATA)
+    num_nodes = int(bounds[-1])
+    x = torch.cat([torch.empty(graph.num_nodes, 0) if graph.x is None else graph.x for graph in graphs])
+    return Collection(bounds, *compressed(edges, num_nodes), x=x, y=y, num_classes=int(y.max()) + 1)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ features.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -31,11 +31,9 @@ if TYPE_CHECKING:
 def main(context: Context) -> None:
     train = context.train(SyntheticTrain)
     homophily = train.homophily if train.graph == "homophilous" else 0.0
-    identity = {"avg_num_nodes": train.avg_num_nodes, "seed": train.seed, "homophily": homophily}
+    identity: dict[str, Any] = {"avg_num_nodes": train.avg_num_nodes, "seed": train.seed, "homophily": homophily}
     with joined(context) as task:
-        graph = shared(
-            task, Graph, "synthetic", identity, lambda _: generate(train.avg_num_nodes, train.seed, homophily)
-        )
+        graph = shared(task, Graph, "synthetic", identity, lambda _: generate(**identity))
         fit(NodeClassification(graph, train, task), train, task)
 
 

@@ -5,37 +5,54 @@
     torchrun --standalone --nproc-per-node 2 -m clusterctl.workloads.taobao jobs/taobao-generated.toml
 
 The embeddings are split over the ranks; a step moves only the rows that it touches between them.
+
+Nothing that is tested is seen while training: of all pairs of a user and an item 80 % are for training, 10 % for
+validation and 10 % for the test, by a hash of the pair: a user takes an item more than once, and all these events go
+the same way. Only training events are edges, and only they decide which items go together.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.graph.storage import shared
+import numpy as np
+import torch
+from torch import Tensor
+
+from clusterctl.graph.hashing import Purpose, below, draws, stream
+from clusterctl.graph.hetero import Relation
+from clusterctl.graph.links import negatives
+from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER
+from clusterctl.graph.storage import Recipe, compressed, shared
 from clusterctl.spec import TaobaoTrain
 from clusterctl.task.task import joined
 from clusterctl.training.link_objective import Interactions, LinkPrediction
 from clusterctl.training.loop import fit
 from clusterctl.workloads.generated import taobao_like
 from clusterctl.workloads.standalone import run_alone
-from clusterctl.workloads.taobao_format import raw_identity, read_events
-from clusterctl.workloads.taobao_graph import interactions, recipe
+from clusterctl.workloads.taobao_format import best_auc, raw_identity, read_events
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
     from clusterctl.runs.context import Context
-    from clusterctl.task.task import Task
+    from clusterctl.workloads.taobao_format import TaobaoEvents
 
 _GENERATED_SEED = 0
+_SPLIT_SEED = 0  # not the training's: all trainings share one split
+_TENTHS = 10
+_PRODUCTS_AT_ONCE = 20_000_000  # bounds the memory of a piece of the co-occurrence matrix
 
 
 def main(context: Context) -> None:
     train = context.train(TaobaoTrain)
     root = context.job.data.root
-    folder = None if train.generated and root is None else Path(raw_identity(root)["root"])
+    prepared = generated(train) if train.generated and root is None else recipe(root, train.together)
     with joined(context) as task:
-        data = shared_interactions(task, folder, train)
+        data = shared(task, Interactions, *prepared)
         score = fit(LinkPrediction(data, train, task), train, task)
         if not math.isnan(data.best_auc):
             task.metrics.write(best_possible_auc=data.best_auc)
@@ -43,16 +60,81 @@ def main(context: Context) -> None:
                 print(f"test AUC {score.share:.4f}; the best possible on this data is {data.best_auc:.4f}")
 
 
-def shared_interactions(task: Task, root: Path | None, train: TaobaoTrain) -> Interactions:
-    """The graph and splits of the data in `root`, or of generated data; made once and shared by all ranks and runs."""
-    if root is not None:
-        return shared(task, Interactions, *recipe(root, train.together))
+def recipe(root: str | Path | None, together: int) -> Recipe[Interactions]:
+    """How the data set in `root` is prepared, once for all ranks and runs. Raises TaskError."""
+    identity = {**raw_identity(root), "together": together}
+    folder = Path(identity["root"])
+    return Recipe("taobao", identity, lambda _: interactions(read_events(folder), together, best_auc(folder)))
+
+
+def generated(train: TaobaoTrain) -> Recipe[Interactions]:
+    """How data like Taobao's are generated and prepared."""
 
     def build(scratch: Path) -> Interactions:
         best = taobao_like.write(scratch, train.generated, _GENERATED_SEED)
         return interactions(read_events(scratch), train.together, best)
 
-    return shared(task, Interactions, "taobao", {"generated": train.generated, "together": train.together}, build)
+    return Recipe("taobao", {"generated": train.generated, "together": train.together}, build)
+
+
+def interactions(events: TaobaoEvents, together: int, best_auc: float) -> Interactions:
+    """The graph of the training events with the pairs of the other splits, and their negatives."""
+    users, items = torch.from_numpy(events.users), torch.from_numpy(events.items)
+    tenth = below(draws(stream(Purpose.SPLIT, _SPLIT_SEED), users * events.num_items + items), torch.tensor(_TENTHS))
+    training = tenth >= 2
+    everything = Relation(*compressed(torch.stack([items, users]), events.num_users, events.num_items))
+    of_user = compressed(torch.stack([items[training], users[training]]), events.num_users, events.num_items)
+    pairs = {
+        split: torch.stack([users[tenth == part], items[tenth == part]]).to(torch.int32)
+        for part, split in enumerate(("val", "test"))
+    }
+    counts = [pairs["val"].size(1), pairs["test"].size(1)]
+    other_items, other_users = negatives(
+        everything, events.num_items, torch.arange(sum(counts)), seed=_SPLIT_SEED, epoch=0
+    )
+    val_negatives, test_negatives = torch.split(torch.stack([other_users, other_items]).to(torch.int32), counts, dim=1)
+    items_together = co_occurrence(*of_user, events.num_items, together)
+    return Interactions(
+        num_nodes={USER: events.num_users, ITEM: events.num_items},
+        indptr={OF_USER: of_user[0], TOGETHER: items_together[0]},
+        indices={OF_USER: of_user[1], TOGETHER: items_together[1]},
+        x={},
+        **pairs,
+        val_negatives=val_negatives,
+        test_negatives=test_negatives,
+        best_auc=best_auc,
+    )
+
+
+def co_occurrence(indptr: Tensor, indices: Tensor, num_items: int, at_least: int) -> tuple[Tensor, Tensor]:
+    """`indptr` and `indices` between items that the same users took, counted `at_least` times.
+
+    A user who took one item a times and the other b times counts a * b times, as in PyG's example.
+    """
+    from scipy.sparse import csr_array  # only one rank of all needs it
+
+    ones = np.ones(indices.numel(), dtype=np.int32)
+    shape = (indptr.numel() - 1, num_items)
+    by_user = csr_array((ones, indices.numpy(), indptr.numpy()), shape=shape, copy=True)
+    by_user.sum_duplicates()  # in place
+    by_item = by_user.T.tocsr()
+    offsets, sources = [np.zeros(1, dtype=np.int64)], []
+    for part in _parts(by_user, by_item):
+        counts = (by_item[part] @ by_user).tocoo()
+        kept = (counts.data >= at_least) & (counts.row + part.start != counts.col)
+        rows, columns = counts.row[kept], counts.col[kept]
+        sources.append(columns[np.lexsort((columns, rows))].astype(np.int32))
+        offsets.append(offsets[-1][-1] + np.bincount(rows, minlength=part.stop - part.start).cumsum())
+    return torch.from_numpy(np.concatenate(offsets)), torch.from_numpy(np.concatenate(sources))
+
+
+def _parts(by_user: csr_array, by_item: csr_array) -> list[slice]:
+    """Ranges of items whose rows of the product cost about the same."""
+    each = np.diff(by_user.indptr).astype(np.int64)[by_item.indices]
+    products = np.append(0, each.cumsum())[by_item.indptr]  # of all items before this one
+    cuts = np.searchsorted(products, np.arange(_PRODUCTS_AT_ONCE, products[-1], _PRODUCTS_AT_ONCE))
+    bounds = np.unique([0, *cuts.tolist(), by_item.shape[0]]).tolist()
+    return [slice(first, last) for first, last in pairwise(bounds)]
 
 
 if __name__ == "__main__":

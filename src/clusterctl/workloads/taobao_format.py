@@ -36,7 +36,7 @@ class TaobaoEvents(NamedTuple):
     num_items: int
 
 
-def raw_identity(root: str | None) -> dict[str, Any]:
+def raw_identity(root: str | Path | None) -> dict[str, Any]:
     """What tells one data set from another: where its raw file lies, its size and time. Raises TaskError."""
     hint = f"data.root names a folder with raw/{RAW_FILE}; make one with: clusterctl data generate taobao --root DIR"
     if root is None:
@@ -66,9 +66,8 @@ def read_events(root: Path) -> TaobaoEvents:
     try:
         lines = np.concatenate([*_parsed(path)])
     except (OSError, ValueError) as error:
-        raise TaskError(
-            f"cannot read {path} as Taobao's events: {error}", "is the raw file whole?", Cause.DATA
-        ) from error
+        message = f"cannot read {path} as Taobao's events: {error}"
+        raise TaskError(message, "is the raw file whole?", Cause.DATA) from error
     lines = lines[(lines[:, 4] >= FIRST_SECOND) & (lines[:, 4] <= LAST_SECOND)]
     if len(lines) == 0:
         raise TaskError(f"{path} has no event of the nine days", "is it the right file?", Cause.DATA)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from clusterctl.graph.storage import Graph
-from clusterctl.workloads.reddit_format import RAW_FILES
+from clusterctl.workloads.reddit import RAW_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -94,21 +94,10 @@ def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], 
         _put(archive, "feature", np.float32, (nodes, FEATURES), _features(truth))
         _put(archive, "label", np.int64, (nodes,), [truth.labels])
         _put(archive, "node_types", np.int64, (nodes,), [split])
-    done = 0
-
-    def counted(parts: Iterator[Tensor]) -> Iterator[Tensor]:
-        nonlocal done
-        for part in parts:
-            yield part
-            done += part.numel()
-            progress(done, edges)
-
     with zipfile.ZipFile(graph, "w") as archive:  # a scipy.sparse.coo_array, as PyG reads it
-        _put(archive, "row", np.int32, (edges,), counted(_sources(truth)))
+        _put(archive, "row", np.int32, (edges,), _sources(truth), progress)
         _put(archive, "col", np.int32, (edges,), _targets(truth, torch.int32))
-        _put(
-            archive, "data", np.uint8, (edges,), (torch.ones_like(part, dtype=torch.uint8) for part in _targets(truth))
-        )
+        _put(archive, "data", np.uint8, (edges,), (torch.ones_like(part) for part in _targets(truth, torch.uint8)))
         _put(archive, "shape", np.int64, (2,), [torch.tensor([nodes, nodes])])
         _put(archive, "format", np.dtype("S3"), (), [np.array(b"coo")])
     (folder / TRUTH_FILE).write_text(json.dumps({"best_accuracy": BEST_ACCURACY, "scale": scale, "seed": seed}) + "\n")
@@ -150,6 +139,7 @@ def _put(
     kind: np.dtype | type,
     shape: tuple[int, ...],
     parts: Iterable[Tensor | np.ndarray],
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> None:
     """Write an array into a .npz, a part at a time."""
     header = {"descr": np.dtype(kind).str, "fortran_order": False, "shape": shape}
@@ -160,4 +150,5 @@ def _put(
             array = np.asarray(part, dtype=kind)
             file.write(array.tobytes())
             written += array.size
+            progress(written, math.prod(shape))
     assert written == math.prod(shape)

@@ -54,9 +54,8 @@ def market(scale: float, seed: int) -> Market:
     categories = max(TASTES, round(CATEGORIES * scale))
     activity = torch.randn(users, generator=random, dtype=torch.float64).mul_(_ACTIVITY_SIGMA).exp_()
     popularity = torch.randn(items, generator=random, dtype=torch.float64).mul_(_POPULARITY_SIGMA).exp_()
-    item_category = torch.cat(  # every category has an item
-        [torch.arange(categories), torch.randint(categories, (max(0, items - categories),), generator=random)]
-    )[:items]
+    others = torch.randint(categories, (max(0, items - categories),), generator=random)
+    item_category = torch.cat([torch.arange(categories), others])[:items]  # every category has an item
     ends = (activity.cumsum(0) / activity.sum() * max(1, round(EVENTS * scale))).round().to(torch.int64)
     return Market(
         events_of=ends.diff(prepend=ends.new_zeros(1)),
@@ -90,9 +89,8 @@ def best_possible_auc(truth: Market, seed: int) -> float:
     random = torch.Generator().manual_seed(seed + 2)
     every = -(-int(truth.events_of.sum()) // _JUDGED)
     positive = torch.cat([truth.rate(users[::every], items[::every]) for users, items in events(truth, seed)])
-    users, items = (
-        torch.randint(count.numel(), (_JUDGED,), generator=random) for count in (truth.events_of, truth.popularity)
-    )
+    users = torch.randint(truth.events_of.numel(), (_JUDGED,), generator=random)
+    items = torch.randint(truth.popularity.numel(), (_JUDGED,), generator=random)
     rates = truth.rate(users, items)
     absent = torch.rand(_JUDGED, generator=random, dtype=torch.float64) < torch.exp(-rates)
     below = rates[absent].sort().values

@@ -1,7 +1,12 @@
-"""The wheels of an image, downloaded once, here: a build needs no network, and no certificates of the site."""
+"""The wheels of an image: those that it needs, downloaded once, here, and clusterctl's own.
+
+A build needs no network, and no certificates of the site. Ours is made from the files that run here, without a build
+tool: same files, same bytes. Format: https://packaging.python.org/en/latest/specifications/binary-distribution-format/
+"""
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import platform
@@ -9,21 +14,29 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import clusterctl
+from clusterctl import __version__
+from clusterctl.config import shipped_folder
 from clusterctl.errors import ImageError
 from clusterctl.runs.once import prepared_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 # Every glibc that wheels are made for, up to that of Debian 12 and Ubuntu 22.04.
 _GLIBC_MINORS = range(35, 4, -1)
 _EXTRA = re.compile(r"""extra\s*==\s*["']([\w-]+)["']""")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_SHIPPED = ("jobs", "cluster", "data", "containers")
+_TIME = (1980, 1, 1, 0, 0, 0)  # the first that a zip file can hold
+_WHEEL = "Wheel-Version: 1.0\nGenerator: clusterctl\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+_ENTRY_POINTS = "[console_scripts]\nclusterctl = clusterctl.__main__:main\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +66,7 @@ def wanted(python: str, extras: Iterable[str], *, own_torch: bool, replacing: It
         if extra is None or extra[1] in extras:
             found[_name(requirement)] = requirement.strip()
     found["pip"] = "pip"
-    pinned = {name: chosen.get(name) or _as_here(name) or requirement for name, requirement in found.items()}
-    pinned |= {name: requirement for name, requirement in chosen.items() if name not in pinned}
+    pinned = {name: _as_here(name) or requirement for name, requirement in found.items()} | chosen
     if own_torch:
         pinned.pop("torch", None)
     return Wanted(python=python, requirements=tuple(sorted(pinned.values())))
@@ -108,3 +120,46 @@ def _as_here(name: str) -> str:
 def _name(requirement: str) -> str:
     match = _NAME.match(requirement.strip())
     return match[0].lower().replace("_", "-") if match else requirement
+
+
+def write_project_wheel(folder: Path) -> Path:
+    """Write the wheel of this clusterctl into `folder`; its path."""
+    info = f"clusterctl-{__version__}.dist-info"
+    files = _package_files()
+    for name, text in {"METADATA": _metadata(), "WHEEL": _WHEEL, "entry_points.txt": _ENTRY_POINTS}.items():
+        files[f"{info}/{name}"] = text.encode()
+    record = [f"{name},sha256={_hash(content)},{len(content)}" for name, content in sorted(files.items())]
+    files[f"{info}/RECORD"] = "\n".join([*record, f"{info}/RECORD,,", ""]).encode()
+    path = folder / f"clusterctl-{__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as wheel:
+        for name, content in sorted(files.items()):
+            entry = zipfile.ZipInfo(name, _TIME)
+            entry.external_attr = 0o644 << 16
+            wheel.writestr(entry, content, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def _package_files() -> dict[str, bytes]:
+    package = Path(clusterctl.__file__).resolve().parent
+    found = {f"clusterctl/{path.relative_to(package)}": path for path in _files(package)}
+    for kind in _SHIPPED:
+        top = shipped_folder() / kind
+        found |= {f"clusterctl/shipped/{kind}/{path.relative_to(top)}": path for path in _files(top)}
+    return {name: path.read_bytes() for name, path in found.items()}
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+
+
+def _metadata() -> str:
+    """Name, version and requirements as they are installed here, without the long description."""
+    found = metadata.metadata("clusterctl")
+    lines = [("Metadata-Version", "2.1"), ("Name", "clusterctl"), ("Version", __version__)]
+    for header in ("Requires-Python", "Requires-Dist", "Provides-Extra"):
+        lines += [(header, value) for value in found.get_all(header) or ()]
+    return "".join(f"{header}: {value}\n" for header, value in lines)
+
+
+def _hash(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()

@@ -1,0 +1,209 @@
+"""The program behind `clusterctl data`: data sets, generated or downloaded. It needs torch, which may be missing.
+
+python -m clusterctl.workloads.data_sets generate reddit|taobao SCALE SEED ROOT
+python -m clusterctl.workloads.data_sets prepare reddit|taobao ROOT CACHE
+"""
+
+from __future__ import annotations
+
+import http.client
+import shlex
+import shutil
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterctl.errors import ClusterctlError, TaskError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clusterctl.graph.storage import Recipe
+
+_BYTES_AT_ONCE = 1 << 20
+_TIMEOUT = 60.0  # seconds without a byte
+_PARTIAL, _BEYOND_THE_END = 206, 416
+_BAR_WIDTH = 30
+_INTERRUPTED = 130
+
+
+class DataSet(NamedTuple):
+    url: str
+    raw_files: tuple[str, ...]
+    recipe: Callable[[Path], Recipe[Any]]
+
+
+def data_set(name: str) -> DataSet:
+    """What is known of the data set; the addresses are those of PyG's classes."""
+    from torch_geometric import datasets  # here: what is missing becomes a message
+
+    from clusterctl.spec import TaobaoTrain
+    from clusterctl.workloads import reddit, taobao, taobao_format
+
+    if name == "reddit":
+        return DataSet(datasets.Reddit.url, reddit.RAW_FILES, reddit.recipe)
+    together = TaobaoTrain().together
+    return DataSet(datasets.Taobao.url, (taobao_format.RAW_FILE,), lambda root: taobao.recipe(root, together))
+
+
+def generate(name: str, scale: float, seed: int, root: Path) -> str:
+    """Write the data set into `root`, whole or not at all; a line about it. Raises UsageError where one is there."""
+    from clusterctl.workloads.generated import reddit_like, taobao_like
+
+    write, score, unit = (
+        (reddit_like.write, "accuracy", "edges") if name == "reddit" else (taobao_like.write, "AUC", "events")
+    )
+    if (root / "raw").exists():
+        raise UsageError(f"there is a data set already: {root}/raw", "name another --root, or remove it")
+    root.mkdir(parents=True, exist_ok=True)
+    building = root / f".{uuid.uuid4().hex}"
+    try:
+        building.mkdir()
+        with _progress_bar(f"generating {name}", unit) as show:
+            best = write(building, scale, seed, show)
+        for part in sorted(building.iterdir(), reverse=True):  # `raw` last: with it the set is there
+            part.replace(root / part.name)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+    return f"{root}: the best possible {score} is {best:.4f}"
+
+
+def prepare(name: str, root: Path, cache: Path) -> str:
+    """Download what PyG's class would to `root`, and convert it for the runs that share `cache`; a line about it.
+
+    What is there already is not made again. Raises TaskError.
+    """
+    found = data_set(name)
+    if not all((root / "raw" / file).exists() for file in found.raw_files):
+        download(found, name, root)
+    from clusterctl.graph.storage import whole
+    from clusterctl.runs.once import prepared_once
+
+    print(f"converting {root}", file=sys.stderr)
+    recipe = found.recipe(root)
+    prepared_once(cache / recipe.folder, recipe.prepare, whole=whole)
+    return f"ready: {root}; try: clusterctl submit {name} --set {shlex.quote(f'data.root={root}')}"
+
+
+def download(found: DataSet, name: str, root: Path) -> None:
+    """Fetch the archive and unpack its raw files; they appear when they are whole."""
+    archive = root / f"{name}.zip"
+    if not archive.exists():
+        with _progress_bar(f"downloading {name}", "B") as show:
+            fetch(found.url, archive, show)
+    raw = root / "raw"
+    raw.mkdir(parents=True, exist_ok=True)
+    try:
+        with zipfile.ZipFile(archive) as content:
+            members = {Path(member).name: member for member in content.namelist()}
+            for file in found.raw_files:
+                aside = raw / f".{file}.{uuid.uuid4().hex}"
+                with content.open(members[file]) as source, aside.open("wb") as target:
+                    shutil.copyfileobj(source, target, _BYTES_AT_ONCE)
+                aside.replace(raw / file)
+    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+        archive.unlink()
+        raise TaskError(f"{found.url} is not the data set: {error}", "type the same again: it starts anew") from None
+    archive.unlink()
+
+
+def fetch(url: str, target: Path, progress: Callable[[int, int], None] = lambda *_: None) -> None:
+    """The content of `url` as `target`, which appears when it is whole. Raises TaskError.
+
+    Until then it grows in a file beside it, from where the next try goes on if the server can begin in the middle.
+    """
+    part = target.with_name(f"{target.name}.part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
+            have = have if answer.status == _PARTIAL else 0
+            length = answer.headers["Content-Length"]
+            total = have + int(length) if length else 0
+            with part.open("ab" if have else "wb") as file:
+                while block := answer.read(_BYTES_AT_ONCE):
+                    file.write(block)
+                    have += len(block)
+                    progress(have, total)
+    except urllib.error.HTTPError as error:
+        if error.code != _BEYOND_THE_END:  # else the last byte had arrived before the break
+            raise _unreachable(url, f"{error.code} {error.reason}") from None
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+        raise _unreachable(url, str(getattr(error, "reason", error))) from None
+    else:
+        if have < total:
+            message = f"{url} broke off after {have} of {total} bytes"
+            raise TaskError(message, "type the same again: it goes on from there")
+    part.replace(target)
+
+
+def _unreachable(url: str, reason: str) -> TaskError:
+    elsewhere = "fetch it where there is one and unpack it into ROOT/raw, or use: clusterctl data generate"
+    return TaskError(f"cannot download {url}: {reason}", f"no network here? {elsewhere}")
+
+
+@contextmanager
+def _progress_bar(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """What draws that so many of a total (0: unknown) are done; on stderr, so that stdout stays for data."""
+    terminal = sys.stderr.isatty()
+    shown = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        nonlocal shown
+        if time.monotonic() - shown < (0.1 if terminal else 10.0):
+            return
+        shown = time.monotonic()
+        share = min(1.0, done / total) if total else 0.0
+        bar = f"[{'#' * int(share * _BAR_WIDTH):<{_BAR_WIDTH}}] {share:4.0%}  " if total else ""
+        text = f"{what} {bar}{_count(done)}{unit}"
+        print(f"\r{text}\x1b[K" if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        if terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _count(number: int) -> str:
+    for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= size:
+            return f"{number / size:.1f} {letter}"
+    return f"{number} "
+
+
+def main(command: str, name: str, *words: str) -> None:
+    """Print a line about the data set, or a user's error as its message and exit code."""
+    failure: ClusterctlError
+    try:
+        if command == "generate":
+            scale, seed, root = words
+            print(generate(name, float(scale), int(seed), Path(root).absolute()))
+        else:
+            root, cache = words
+            print(prepare(name, Path(root).absolute(), Path(cache)))
+    except ModuleNotFoundError as error:
+        install = f"{shlex.quote(sys.executable)} -m pip install torch torch_geometric numpy scipy"
+        hint = f"{install}; or name a cluster whose Python has it: --cluster NAME"
+        failure = TaskError(f"{sys.executable} has no {error.name}", hint)
+    except ClusterctlError as error:
+        failure = error
+    except OSError as error:
+        failure = TaskError(f"{error.filename or 'cannot write'}: {error.strerror}", "df -h")
+    except KeyboardInterrupt:
+        raise SystemExit(_INTERRUPTED) from None
+    else:
+        return
+    print(failure.text, file=sys.stderr)
+    raise SystemExit(failure.exit_code)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
