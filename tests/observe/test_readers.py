@@ -18,14 +18,11 @@ from clusterctl.diagnosis.diagnose import diagnose_status, to_json
 from clusterctl.diagnosis.traces import gather
 from clusterctl.display.explanation import explanation
 from clusterctl.errors import ConfigError, SlurmError
-from clusterctl.observe.attempt import read_evidence, read_host
-from clusterctl.observe.growing_records import GrowingRecords
+from clusterctl.observe.attempt import read_cancellation, read_evidence, read_finish, read_host, read_submission
 from clusterctl.observe.history import History
-from clusterctl.observe.lines import tail
-from clusterctl.observe.measurements import Measurement, measurements_in, newest_values, parse_measurement
-from clusterctl.observe.milestones import read_cancellation, read_finish, read_submission
+from clusterctl.observe.lines import GrowingRecords, tail
+from clusterctl.observe.measurements import Measurement, measurements_in, newest_values, pace_of, parse_measurement
 from clusterctl.observe.overview import happenings
-from clusterctl.observe.pace import pace_of
 from clusterctl.observe.rank_events import Event, beginning, last_events, newest_stage, parse_event, read_events
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import judge

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
 from clusterctl.observe.accounting import accounted
-from clusterctl.observe.attempt import HostRecord
-from clusterctl.observe.milestones import read_cancellation
+from clusterctl.observe.attempt import HostRecord, read_cancellation
 from clusterctl.observe.rank_events import Began, Entered, Exited, Hung, Raised, TakenOver, last_events
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import open_regular
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from clusterctl.observe.milestones import Cancellation
+    from clusterctl.observe.attempt import Cancellation
     from clusterctl.observe.stage import Status
     from clusterctl.runs.fields import Fields
     from clusterctl.runs.layout import Attempt

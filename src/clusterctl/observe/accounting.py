@@ -53,7 +53,9 @@ def accounted(
         lines = tuple(line for line in told if line.job_id == job_id)
         if any(line.ended for line in lines):
             found[run] = lines
-        _keep(run, job_id, found.get(run, ()), clock())
+        kept = [asdict(line) for line in found.get(run, ())]
+        with suppress(OSError):  # somebody else's run, or a full disk
+            write_json(run.accounting_json, {"time": clock(), "job_id": job_id, "lines": kept})
     return found
 
 
@@ -66,11 +68,6 @@ def _kept(run: RunDir, job_id: str) -> tuple[tuple[Accounted, ...], float]:
         return tuple(_line(line) for line in record["lines"]), float(record["time"])
     except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return (), 0.0
-
-
-def _keep(run: RunDir, job_id: str, lines: Sequence[Accounted], now: float) -> None:
-    with suppress(OSError):  # somebody else's run, or a full disk
-        write_json(run.accounting_json, {"time": now, "job_id": job_id, "lines": [asdict(line) for line in lines]})
 
 
 def _line(record: dict[str, Any]) -> Accounted:

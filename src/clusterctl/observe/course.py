@@ -1,7 +1,6 @@
 """How the loss of a training has gone, from both ends of its metrics: what `diagnosis.learning` judges.
 
-Read only where a look at the newest numbers leaves the question open, and never more than a few blocks of a file:
-`status` does this for every run that it lists.
+Never more than a few blocks of a file are read: `status` does this for every run that it lists.
 """
 
 from __future__ import annotations

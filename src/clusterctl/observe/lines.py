@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from clusterctl.runs.files import NotAFile, open_regular
+from clusterctl.runs.files import NotAFile, open_regular, parse_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,8 @@ NO_FILE = (FileNotFoundError, NotADirectoryError, NotAFile)
 _BLOCK_BYTES = 65536
 _FIRST_BLOCK_BYTES = 4096
 _MOST_EXTENTS = 10_000
+MOST_BYTES = 8 * 2**20  # of one look at records: about 50,000 steps, a fifth of a second
+_SAMPLE_BYTES = 16384
 _LONGEST_LINE_BYTES = 2**20  # what has no newline until then is handed out as it is
 
 
@@ -143,3 +145,54 @@ def tail(path: Path, most_bytes: int = _BLOCK_BYTES) -> Tail:
 def last_lines(path: Path, most_bytes: int = _BLOCK_BYTES) -> list[bytes]:
     """The lines of `tail`, for those who take a file that cannot be read for one that says nothing."""
     return tail(path, most_bytes).lines
+
+
+class GrowingRecords:
+    """Each `read` yields the records that were added, or a sample of them where they are more than `most_bytes`."""
+
+    def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
+        self.path = path
+        self._most = max(most_bytes, 4 * _BLOCK_BYTES)
+        self._offset = 0  # where the first line begins that was not yet read
+        self._inode = 0
+        self.sampled = False  # whether anything was passed over so far
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """The records added since the last call; nothing where there is no file. Torn and foreign lines are dropped."""
+        try:
+            file = open_regular(self.path)
+        except OSError:
+            return
+        with file:
+            end, number = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
+            if end < self._offset or number != self._inode:  # it was compacted: written aside, and renamed
+                self._offset, self._inode = 0, number
+            if end - self._offset > self._most:
+                yield from self._sample(file, end)
+            yield from self._rest(file)
+
+    def _sample(self, file: IO[bytes], end: int) -> Iterator[dict[str, Any]]:
+        self.sampled = True
+        first, last = self._offset, end - _SAMPLE_BYTES
+        count = self._most // _SAMPLE_BYTES
+        for number in range(count - 1):
+            file.seek(first + number * (last - first) // (count - 1))
+            lines = file.read(_SAMPLE_BYTES).split(b"\n")
+            yield from _parsed(lines[:-1] if number == 0 else lines[1:-1])
+        file.seek(last)
+        self._offset = last + len(file.readline(_LONGEST_LINE_BYTES))
+
+    def _rest(self, file: IO[bytes]) -> Iterator[dict[str, Any]]:
+        file.seek(self._offset)
+        torn = b""
+        while block := file.read(_BLOCK_BYTES):
+            seen = torn + block
+            *lines, torn = seen.split(b"\n")
+            if len(torn) > _LONGEST_LINE_BYTES:
+                torn = b""  # no record of ours; what follows of it is none either
+            self._offset += len(seen) - len(torn)
+            yield from _parsed(lines)
+
+
+def _parsed(lines: list[bytes]) -> Iterator[dict[str, Any]]:
+    return (record for line in lines if (record := parse_record(line)) is not None)

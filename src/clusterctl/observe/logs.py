@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +19,7 @@ from clusterctl.observe.rank_events import beginning
 from clusterctl.observe.times import time_of, without_stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from clusterctl.runs.layout import Attempt, RunDir
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 # Of all files that are merged at a time; a thousand ranks' are read in small pieces.
 _MEMORY_BYTES = 2**24
 _LEAST_BLOCK_BYTES, _MOST_BLOCK_BYTES = 2**13, 2**18
+_ALIKE_SECONDS = 2.0  # ranks are not that far apart, nor their clocks
+_MOST_ALIKE = 2000  # lines that wait for their like
+_Waiting = OrderedDict[tuple[int, bytes], tuple["Line", list[int]]]
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,7 @@ class Logs:
         if file is None:
             whole = self.tail is None or self._looked  # a file that comes later is new: all of it
             offset = 0 if whole else last_lines_offset(source.path, self.tail or 0)
-            start = _start_of(self.run.attempt(source.attempt))
+            start = read_host(self.run.attempt(source.attempt)).start or 0.0  # of lines before the first with a time
             file = self._files[source.path] = _File(source, Growing(source.path, offset), start)
         return file
 
@@ -117,8 +121,8 @@ class _File:
 
     def lines(self, place: int, block_bytes: int, *, ended: bool) -> Iterator[tuple[float, int, Line]]:
         """The lines added, each with its time and the place of the file, by which they are merged."""
-        added = self.growing.added(block_bytes)
-        for content in itertools.chain(added, self._rest()) if ended else added:
+        added = itertools.chain(self.growing.added(block_bytes), self._rest() if ended else ())
+        for content in added:
             time = time_of(content)
             if time is not None and time > self.time:  # never back: a file's order stays
                 self.time = time
@@ -137,9 +141,10 @@ class Nodes:
 
     def of(self, attempt: int, rank: int) -> str:
         """The node's name, or nothing while the rank has not begun."""
-        if not (name := self._known.get((attempt, rank), "")):
-            name = self._known[attempt, rank] = _node_of(self._run.attempt(attempt), rank)
-        return name
+        if not self._known.get((attempt, rank)):
+            began = beginning(self._run.attempt(attempt).events(rank))
+            self._known[attempt, rank] = began.node if began else ""
+        return self._known[attempt, rank]
 
 
 def check_selection(run: RunDir, selection: Selection) -> None:
@@ -174,15 +179,41 @@ def _node_names(run: RunDir) -> list[str]:
     return sorted(names - {""})
 
 
-def _node_of(attempt: Attempt, rank: int) -> str:
-    began = beginning(attempt.events(rank))
-    return began.node if began else ""
-
-
-def _start_of(attempt: Attempt) -> float:
-    """When the attempt began: the time of lines before the first that has one."""
-    return read_host(attempt).start or 0.0
-
-
 def _numbers(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers)) if numbers else "none yet"
+
+
+def collapsed(lines: Iterable[Line]) -> Iterator[Line]:
+    """`lines`, with the same text of other ranks gathered at its first place. A rank's own repetitions all stay."""
+    waiting: _Waiting = OrderedDict()  # a dict takes ever longer to find its first key when many were removed
+    for line in lines:
+        rank = line.source.rank
+        if rank is None:
+            yield from _released(waiting)
+            yield line
+            continue
+        while waiting:
+            first = next(iter(waiting))
+            if len(waiting) < _MOST_ALIKE and line.time - waiting[first][0].time <= _ALIKE_SECONDS:
+                break
+            yield _joined(*waiting.pop(first))
+        key = (line.source.attempt, line.text)
+        known = waiting.get(key)
+        if known is not None and rank in known[1]:  # again: what came before is complete
+            yield from _released(waiting)
+            known = None
+        if known is None:
+            waiting[key] = (line, [rank])
+        else:
+            known[1].append(rank)
+    yield from _released(waiting)
+
+
+def _released(waiting: _Waiting) -> Iterator[Line]:
+    for line, ranks in waiting.values():
+        yield _joined(line, ranks)
+    waiting.clear()
+
+
+def _joined(line: Line, ranks: list[int]) -> Line:
+    return line if len(ranks) == 1 else line._replace(ranks=tuple(sorted(ranks)))

@@ -10,11 +10,10 @@ import itertools
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from clusterctl.observe.collapse import collapsed
 from clusterctl.observe.history import History
-from clusterctl.observe.logs import Logs, Selection
+from clusterctl.observe.logs import Logs, Selection, collapsed
 from clusterctl.observe.runs import newest_first
 from clusterctl.observe.status import report
 from clusterctl.observe.timeline import Happening
@@ -60,13 +59,6 @@ class Scene:
     snapshots: tuple[Snapshot, ...] = ()
 
 
-class _Stamp(NamedTuple):
-    """When a run directory and its folder of attempts last changed: a resume shows in one of them."""
-
-    run: int
-    attempts: int
-
-
 @dataclass
 class Overview:
     """The newest `count` runs of `folder`, or the given `runs` alone."""
@@ -76,7 +68,7 @@ class Overview:
     runs: tuple[RunDir, ...] = ()
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of
     clock: Callable[[], float] = time.time
-    _ended: dict[RunDir, tuple[_Stamp, Status]] = field(default_factory=dict, init=False)
+    _ended: dict[RunDir, tuple[tuple[int, int], Status]] = field(default_factory=dict, init=False)
     _noted: dict[tuple[str, str | None], _Noted] = field(default_factory=dict, init=False)
     _closely: _Closely | None = field(default=None, init=False)
 
@@ -90,21 +82,18 @@ class Overview:
         self._ended = {
             run: (stamps[run], status)
             for run, status in (kept | fresh).items()
-            if status.sure and _is_over(status.stage)
+            # A run that Slurm does not know, or let go, may come back without a word in its files.
+            if status.sure and status.stage.ended and status.stage not in (Stage.LOST, Stage.PREEMPTED)
         }
         statuses = tuple(status for run in runs if (status := kept.get(run) or fresh.get(run)))
-        chosen = next((status for status in statuses if status.record.run.id == selected), None)
-        if chosen is None and statuses and selected is None:
-            chosen = statuses[0]
+        chosen = next((status for status in statuses if selected in (None, status.record.run.id)), None)
         snapshots = tuple(noted.kept for noted in self._noted.values() if noted.kept)
-        return Scene(found.as_of, statuses, self._look_closely(chosen), found.problems, snapshots)
-
-    def _look_closely(self, status: Status | None) -> Selected | None:
-        if status is None:
-            return None
-        if self._closely is None or self._closely.run != status.record.run:
-            self._closely = _Closely(status.record)
-        return self._closely.look(status)
+        closely = None
+        if chosen is not None:
+            if self._closely is None or self._closely.run != chosen.record.run:
+                self._closely = _Closely(chosen.record)
+            closely = self._closely.look(chosen)
+        return Scene(found.as_of, statuses, closely, found.problems, snapshots)
 
     def _slurm(self, cluster: Cluster) -> Slurm:
         if cluster.controller not in self._noted:
@@ -157,18 +146,14 @@ def happenings(status: Status, history: History) -> list[Happening]:
             text = f"attempt {timeline.number} ends: exit code {host.exit_code}"
             told.append(Happening(host.end, timeline.number, None, text, bad=host.exit_code != 0))
     if status.ended is not None:
-        bad = status.stage.value not in ("finished", "cancelled")
+        bad = status.stage not in (Stage.FINISHED, Stage.CANCELLED)
         told.append(Happening(status.ended, max(history.attempts, default=0), None, str(status.stage), bad))
     return sorted(told, key=lambda happening: happening.time)
 
 
-def _is_over(stage: Stage) -> bool:
-    """Whether a run stays so: one that Slurm does not know, or let go, may come back without a word in its files."""
-    return stage.ended and stage not in (Stage.LOST, Stage.PREEMPTED)
-
-
-def _stamp(run: RunDir) -> _Stamp:
-    return _Stamp(_modified(run.path), _modified(run.attempts_folder))
+def _stamp(run: RunDir) -> tuple[int, int]:
+    """When the run directory and its folder of attempts last changed: a resume shows in one of them."""
+    return _modified(run.path), _modified(run.attempts_folder)
 
 
 def _modified(path: Path) -> int:

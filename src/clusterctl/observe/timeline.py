@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.observe.growing_records import GrowingRecords
+from clusterctl.observe.lines import GrowingRecords
 from clusterctl.observe.rank_events import Began, Entered, Exited, Raised, parse_event
 from clusterctl.runs.stages import Stage
 
@@ -52,7 +52,6 @@ class AttemptTimeline:
     happenings: deque[Happening] = field(default_factory=lambda: deque(maxlen=_MOST_HAPPENINGS))
     nodes: dict[int, str] = field(default_factory=dict)  # rank -> host name
     first_event: float | None = None  # of any rank
-    last_event: float | None = None
     _files: dict[int, GrowingRecords] = field(default_factory=dict)
     _told: set[Stage] = field(default_factory=set)
     _left: set[int] = field(default_factory=set)
@@ -90,11 +89,12 @@ class AttemptTimeline:
         start = self._start
         if start is None:
             return []
-        if not self.spans:
-            return [Span(Stage.STARTING, start, max(start, self._end(now)))]
-        starting = [Span(Stage.STARTING, start, self.spans[0].start)] if self.spans[0].start > start else []
-        *past, last = self.spans
-        return [*starting, *past, last._replace(end=max(last.start, self._end(now))) if last.end is None else last]
+        spans = list(self.spans)
+        if not spans or spans[0].start > start:
+            spans.insert(0, Span(Stage.STARTING, start, spans[0].start if spans else None))
+        if spans[-1].end is None:
+            spans[-1] = spans[-1]._replace(end=max(spans[-1].start, self._end(now)))
+        return spans
 
     def held(self, now: float) -> float:
         """The seconds that the attempt has held its nodes until `now`."""
@@ -109,7 +109,6 @@ class AttemptTimeline:
 
     def _take(self, rank: int, event: Event, time: float) -> None:
         self.first_event = time if self.first_event is None else min(time, self.first_event)
-        self.last_event = time if self.last_event is None else max(time, self.last_event)
         match event:
             case Began(host=host):
                 self.nodes[rank] = host

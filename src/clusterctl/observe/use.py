@@ -61,8 +61,9 @@ def use_of(status: Status, history: History, now: float) -> Use:
     phases = {number: timeline.phases(now) for number, timeline in history.attempts.items()}
     held = {number: timeline.held(now) for number, timeline in history.attempts.items()}
     starts = [spans[0].start for spans in phases.values() if spans]
-    cpus = [highest for node in history.nodes.values() if (highest := node.cpu.highest()) is not None]
-    memory = [highest for node in history.nodes.values() if (highest := node.memory.highest()) is not None]
+    nodes = history.nodes.values()
+    cpus = [highest for node in nodes if (highest := node.cpu.highest()) is not None]
+    memory = [highest for node in nodes if (highest := node.memory.highest()) is not None]
     return Use(
         job=status.record.job.name,
         nodes=resources.nodes,
@@ -75,7 +76,7 @@ def use_of(status: Status, history: History, now: float) -> Use:
         memory_highest=max(memory, default=None),
         gpus=tuple(
             GpuUse(node.name, number, mean)
-            for node in history.nodes.values()
+            for node in nodes
             for number, curve in sorted(node.gpus.items())
             if (mean := curve.mean()) is not None
         ),
