@@ -6,12 +6,11 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.diagnosis.failure import explain_attempt
+from clusterctl.diagnosis.failure import explain_attempt, known_line
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
 from clusterctl.diagnosis.learning import not_learning
 from clusterctl.diagnosis.next_steps import commands
 from clusterctl.diagnosis.running import explain_running, unheard
-from clusterctl.diagnosis.signatures import Level, signature
 from clusterctl.diagnosis.traces import gather, with_accounting
 from clusterctl.errors import Cause, SlurmError
 from clusterctl.observe.status import report
@@ -196,9 +195,8 @@ def _never_began(trace: RunTrace) -> Finding:
         return Finding(Cause.CANCELLED, f"cancelled by {by} before it began" if by else "cancelled before it began")
     if trace.status.stage is Stage.CANCELLED:
         return Finding(Cause.CANCELLED, "cancelled by scancel before it began, not by clusterctl")
-    for line in trace.slurm_lines:
-        if (known := signature(line)) and known.level is Level.PRIMARY:
-            return Finding(known.cause, known.words or line.strip())
+    if known := known_line(trace.slurm_lines):
+        return known
     if trace.status.attempt is not None:
         return Finding(Cause.UNKNOWN, "what its attempts left can no longer be read", UNSURE)
     if trace.status.stage is Stage.LOST:

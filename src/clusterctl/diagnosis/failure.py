@@ -1,8 +1,7 @@
-"""Why an attempt failed: the first cause among all that its ranks and Slurm told, by causal rules before times.
+"""Why an attempt failed: the first cause among all that its ranks and Slurm reported, by causal rules before times.
 
 Clocks of nodes differ by up to seconds, so times decide only between messages that are causes by themselves. What a
-rank says because another one died ("connection closed by peer"), and how ranks end when they are told to, is never a
-cause as long as there is anything else.
+rank reports because another one died, or because it was told to end, is a cause only where there is nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.endings import Death, Ending, deaths, job_ending, lost_nodes
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Finding
-from clusterctl.diagnosis.signatures import Level, Signature, python_error, signature, signature_of
+from clusterctl.diagnosis.signatures import Level, Signature, python_error, signature
 from clusterctl.diagnosis.standstill import hang, outside_collectives
 from clusterctl.errors import Cause
 from clusterctl.runs.requests import EXIT_RESTART, Refusal
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
 CLOCK_SECONDS = 2.0  # by which clocks of nodes may differ without anybody having noticed
 _SOONER_SECONDS = 5.0  # a rank that failed so long before Slurm ended the job failed by itself
+_BY_SIGKILL = "killed by SIGKILL: by hand, by the kernel, or by an administrator"
 _OOM_KILL = re.compile("oom-kill event|OOM killer")
 _REFUSALS = {
     Refusal.SUPERSEDED: "a newer attempt has begun",
@@ -123,17 +123,16 @@ def _candidate(rank: RankTrace, death: Death | None, node_out_of_memory: bool) -
     if said := _from_last_words(base, rank):
         return said
     if killed:
-        words = "was killed by SIGKILL: by hand, by the kernel, or by an administrator"
-        return replace(base, signature=Signature(Cause.KILLED), words=words)
+        return replace(base, signature=Signature(Cause.KILLED), words=f"was {_BY_SIGKILL}")
     if death and not how.startswith("Exited with exit code"):
         return replace(base, signature=Signature(Cause.KILLED), words=f"was killed: {how}")
     if death and how.endswith(" 143"):
         return None
     if death or rank.exit_code is not None:
         code = how.removeprefix("Exited with exit code ") if how else str(rank.exit_code)
-        launched = rank.began
-        words = f"exited with {code}" if launched else f"could not be started: exit code {code}"
-        return replace(base, signature=Signature(Cause.USER if launched else Cause.LAUNCH), words=words)
+        if not rank.began:
+            return replace(base, signature=Signature(Cause.LAUNCH), words=f"could not be started: exit code {code}")
+        return replace(base, words=f"exited with {code}")
     return None
 
 
@@ -148,12 +147,12 @@ def _from_exception(base: Candidate, rank: RankTrace) -> Candidate | None:
     elif said := _from_last_words(base, rank):
         return said
     elif raised.signal == SIGKILL:
-        words = "its program was killed by SIGKILL: by hand, by the kernel, or by an administrator"
-        return replace(base, signature=Signature(Cause.KILLED), words=words)
+        return replace(base, signature=Signature(Cause.KILLED), words=f"its program was {_BY_SIGKILL}")
     name = f"{raised.type}: " if raised.cause is None else ""
     first_line = "".join(raised.message.strip().splitlines()[:1])
-    words = f"{name}{first_line}" if raised.message else raised.type
-    return replace(base, signature=known or signature_of(raised.cause or Cause.USER), words=words)
+    cause = raised.cause or Cause.USER
+    ours = Signature(cause, Level.NETWORK if cause is Cause.NETWORK else Level.PRIMARY)
+    return replace(base, signature=known or ours, words=f"{name}{first_line}" if raised.message else raised.type)
 
 
 def _from_last_words(base: Candidate, rank: RankTrace) -> Candidate | None:
@@ -294,10 +293,17 @@ def _died_silently(attempt: AttemptTrace, silent: list[RankTrace]) -> Finding:
     return Finding(Cause.KILLED, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
 
 
-def _unexplained(attempt: AttemptTrace) -> Finding:
-    for line in attempt.lines:
+def known_line(lines: Iterable[str]) -> Finding | None:
+    """What the first of `lines` means that names a cause, for what no rank has reported."""
+    for line in lines:
         if (known := signature(line)) and known.level is Level.PRIMARY:
-            return Finding(known.cause, known.words or line.strip(), CERTAIN)
+            return Finding(known.cause, known.words or line.strip())
+    return None
+
+
+def _unexplained(attempt: AttemptTrace) -> Finding:
+    if known := known_line(attempt.lines):
+        return known
     if attempt.exit_code is None:
         return Finding(Cause.UNKNOWN, "its batch script ended without a word", UNSURE)
     if not any(rank.began for rank in attempt.ranks):

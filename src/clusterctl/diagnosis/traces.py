@@ -1,7 +1,4 @@
-"""Everything that a run left behind on its way to where it is, parsed: the evidence that `clusterctl why` judges.
-
-Read once, from files; Slurm's accounting is asked only for what they leave open. What could not be read is told.
-"""
+"""Everything that a run left behind, parsed: the evidence that `clusterctl why` judges."""
 
 from __future__ import annotations
 
@@ -122,12 +119,12 @@ def gather(status: Status, clock: Callable[[], float] = time.time) -> RunTrace:
 
 def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> RunTrace:
     """`trace` with what Slurm's accounting says of an ended job, where there is one; nothing depends on it."""
-    run, cluster, job_id = trace.status.record.run, trace.status.record.cluster, trace.status.job_id
-    if job_id is None or not cluster.is_slurm or not trace.status.stage.ended:
+    record, job_id = trace.status.record, trace.status.job_id
+    if job_id is None or not record.cluster.is_slurm or not trace.status.stage.ended:
         return trace
     try:
-        told = accounted({run: job_id}, slurm_of(cluster).accounted, patient=False)
-        return replace(trace, accounted=told.get(run, ()))
+        found = accounted({record.run: job_id}, slurm_of(record.cluster).accounted, patient=False)
+        return replace(trace, accounted=found.get(record.run, ()))
     except SlurmError as error:
         return replace(trace, unknown=(*trace.unknown, f"Slurm's accounting: {error.message}"))
 

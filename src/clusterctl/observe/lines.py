@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.runs.files import NotAFile, open_regular, parse_record
 
@@ -123,28 +123,25 @@ def _next_data(descriptor: int, offset: int) -> int:
         return max(offset, os.fstat(descriptor).st_size)
 
 
-class Tail(NamedTuple):
-    """The last lines of a file, and what kept it from being read; nothing of either where there is no file."""
+def tail(path: Path, most_bytes: int = _BLOCK_BYTES) -> tuple[list[bytes], str]:
+    """The last whole lines, as many as `most_bytes` hold, of which the first may be cut; and why there are none.
 
-    lines: list[bytes]
-    problem: str = ""
-
-
-def tail(path: Path, most_bytes: int = _BLOCK_BYTES) -> Tail:
-    """The last whole lines, as many as `most_bytes` hold; the first may be cut, and what has no newline is left out."""
+    A file that is not there (yet) has neither lines nor a problem.
+    """
     try:
         with open_regular(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
-            return Tail(file.read().split(b"\n")[:-1])
+            return file.read().split(b"\n")[:-1], ""
     except (FileNotFoundError, NotADirectoryError):
-        return Tail([])
+        return [], ""
     except OSError as error:
-        return Tail([], error.strerror or str(error))
+        return [], error.strerror or str(error)
 
 
 def last_lines(path: Path, most_bytes: int = _BLOCK_BYTES) -> list[bytes]:
     """The lines of `tail`, for those who take a file that cannot be read for one that says nothing."""
-    return tail(path, most_bytes).lines
+    lines, _ = tail(path, most_bytes)
+    return lines
 
 
 class GrowingRecords:

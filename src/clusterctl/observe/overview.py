@@ -21,7 +21,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from clusterctl.errors import ConfigError, SlurmError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.slurm import Snapshot
-    from clusterctl.slurm.accounting import Accounted
     from clusterctl.spec import Cluster
 
 _LINES = 300  # of the log that are kept
@@ -69,7 +68,7 @@ class Overview:
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of
     clock: Callable[[], float] = time.time
     _ended: dict[RunDir, tuple[tuple[int, int], Status]] = field(default_factory=dict, init=False)
-    _noted: dict[tuple[str, str | None], _Noted] = field(default_factory=dict, init=False)
+    _snapshots: dict[tuple[str, str | None], Snapshot] = field(default_factory=dict, init=False)
     _closely: _Closely | None = field(default=None, init=False)
 
     def look(self, selected: str | None = None) -> Scene:
@@ -77,7 +76,7 @@ class Overview:
         runs = self.runs or tuple(itertools.islice(newest_first(self.folder), self.count))
         stamps = {run: _stamp(run) for run in runs}
         kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}
-        found = report([run for run in runs if run not in kept], self._slurm, self.clock)
+        found = report([run for run in runs if run not in kept], self.slurm_of, self.clock)
         fresh = {status.record.run: status for status in found.statuses}
         self._ended = {
             run: (stamps[run], status)
@@ -87,33 +86,13 @@ class Overview:
         }
         statuses = tuple(status for run in runs if (status := kept.get(run) or fresh.get(run)))
         chosen = next((status for status in statuses if selected in (None, status.record.run.id)), None)
-        snapshots = tuple(noted.kept for noted in self._noted.values() if noted.kept)
+        self._snapshots |= {controller: snapshot for controller, snapshot in found.snapshots.items() if snapshot}
         closely = None
         if chosen is not None:
             if self._closely is None or self._closely.run != chosen.record.run:
                 self._closely = _Closely(chosen.record)
             closely = self._closely.look(chosen)
-        return Scene(found.as_of, statuses, closely, found.problems, snapshots)
-
-    def _slurm(self, cluster: Cluster) -> Slurm:
-        if cluster.controller not in self._noted:
-            self._noted[cluster.controller] = _Noted(self.slurm_of(cluster))
-        return self._noted[cluster.controller]  # type: ignore[return-value]
-
-
-@dataclass
-class _Noted:
-    """A Slurm whose last answer is kept, to tell how old it is; how often it is asked is the answer's own matter."""
-
-    slurm: Slurm
-    kept: Snapshot | None = None
-
-    def snapshot(self) -> Snapshot:
-        self.kept = self.slurm.snapshot()
-        return self.kept
-
-    def accounted(self, job_ids: Sequence[str]) -> tuple[Accounted, ...]:
-        return self.slurm.accounted(job_ids)
+        return Scene(found.as_of, statuses, closely, found.problems, tuple(self._snapshots.values()))
 
 
 class _Closely:

@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from clusterctl.runs.vocabulary import KNOWN, Role
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from clusterctl.observe.attempt import RunEvidence
     from clusterctl.observe.stage import Status
@@ -45,6 +45,7 @@ class Report:
     as_of: float
     statuses: tuple[Status, ...]
     problems: tuple[ConfigError | SlurmError, ...]
+    snapshots: Mapping[tuple[str, str | None], Snapshot | None] = field(default_factory=dict)  # by controller
 
 
 Ended = dict["RunDir", "RunEvidence"]
@@ -72,7 +73,7 @@ def report(
             if ended is not None and evidence.finished_at is not None:  # a failed run may be resumed
                 ended[evidence.record.run] = evidence
             continue
-        controller = evidence.record.controller
+        controller = evidence.record.cluster.controller
         if controller not in snapshots:
             try:
                 snapshots[controller] = asked = slurm_of(evidence.record.cluster).snapshot()
@@ -87,7 +88,7 @@ def report(
             found[index] = answered(evidence, snapshot)
     found = _settled_by_accounting(found, slurm_of, clock)
     now = clock()
-    return Report(now, tuple(judge(evidence, now) for evidence in found), tuple(problems))
+    return Report(now, tuple(judge(evidence, now) for evidence in found), tuple(problems), snapshots)
 
 
 def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
@@ -108,10 +109,10 @@ def _settled_by_accounting(
     found: list[RunEvidence], slurm_of: Callable[[Cluster], Slurm], clock: Callable[[], float]
 ) -> list[RunEvidence]:
     """`found`, with how those jobs ended that squeue has forgotten and whose runs did not write it: lost, preempted."""
-    clusters = {evidence.record.controller: evidence.record.cluster for evidence in found}
+    clusters = {evidence.record.cluster.controller: evidence.record.cluster for evidence in found}
     ended: dict[RunDir, JobState] = {}
     for controller, cluster in clusters.items():
-        of_this = (evidence for evidence in found if evidence.record.controller == controller)
+        of_this = (evidence for evidence in found if evidence.record.cluster.controller == controller)
         jobs = {evidence.record.run: job_id for evidence in of_this if (job_id := _forgotten(evidence))}
         for run, lines in (accounted(jobs, slurm_of(cluster).accounted, clock=clock) if jobs else {}).items():
             ended[run] = next(line.ended for line in lines if line.ended)

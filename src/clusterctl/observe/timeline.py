@@ -96,6 +96,14 @@ class AttemptTimeline:
             spans[-1] = spans[-1]._replace(end=max(spans[-1].start, self._end(now)))
         return spans
 
+    def stage_seconds(self, now: float) -> dict[Stage, float]:
+        """Phase -> the seconds that the attempt has spent in it; of phases that were summed up, exactly."""
+        seconds = dict(self.seconds)
+        for span in self.phases(now):
+            if span not in self.spans and span.end is not None:  # it lasts, or lies before the first event
+                seconds[span.stage] = seconds.get(span.stage, 0.0) + span.end - span.start
+        return seconds
+
     def held(self, now: float) -> float:
         """The seconds that the attempt has held its nodes until `now`."""
         return max(0.0, self._end(now) - self._start) if self._start is not None else 0.0
