@@ -7,7 +7,6 @@ from dataclasses import replace
 from clusterctl.diagnosis.efficiency import Advice, GpuUse, Use, advise, input_share
 
 GOOD = Use(
-    job="cora",
     nodes=2,
     tasks_per_node=4,
     cpus_per_task=8,

@@ -31,15 +31,6 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
-class PastAttempt:
-    """An earlier attempt, and why it ended."""
-
-    attempt: int
-    cause_class: Cause
-    cause: str
-
-
-@dataclass(frozen=True)
 class Diagnosis:
     """What was found out about a run, the most important first; what to type next; what could not be read."""
 
@@ -47,7 +38,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     commands: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    history: tuple[PastAttempt, ...] = ()
+    history: tuple[Finding, ...] = ()  # why the earlier attempts ended
 
     @property
     def headline(self) -> Finding:
@@ -101,8 +92,7 @@ def judge(trace: RunTrace) -> Diagnosis:
         found = (*found, Finding(Cause.NOT_LEARNING, lesson.text, LIKELY, number, hint=lesson.hint))
     if not status.sure:
         unknown.append("what Slurm says of the job: it was not asked, or did not answer")
-    explained = [(attempt.number, explain_attempt(attempt, trace)) for attempt in past]
-    history = tuple(PastAttempt(past_number, why.cause_class, str(why)) for past_number, why in explained)
+    history = tuple(explain_attempt(attempt, trace) for attempt in past)
     return Diagnosis(status, found, commands(trace, found[0]), _each_once(*unknown), history)
 
 
@@ -139,14 +129,12 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "commands": list(diagnosis.commands),
         "unknown": list(diagnosis.unknown),
         "history": [
-            {"attempt": past.attempt, "class": past.cause_class.value, "cause": past.cause}
-            for past in diagnosis.history
+            {"attempt": past.attempt, "class": past.cause_class.value, "cause": str(past)} for past in diagnosis.history
         ],
     }
 
 
 def _with_the_queue(found: Diagnosis, slurm_of: SlurmOf) -> Diagnosis:
-    """`found` on a run that waits, with what Slurm knows of its job."""
     from clusterctl.diagnosis.waiting import explain_waiting  # to plan other submissions takes a while to import
 
     status = found.status

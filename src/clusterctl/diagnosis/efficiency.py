@@ -39,7 +39,6 @@ class GpuUse(NamedTuple):
 class Use:
     """Asked for and used. Times in seconds, memory in bytes; None where nobody measured."""
 
-    job: str
     nodes: int
     tasks_per_node: int
     cpus_per_task: int
@@ -64,7 +63,6 @@ class Use:
 
     @property
     def gpu_percent(self) -> float | None:
-        """The mean utilisation of all GPUs."""
         return sum(gpu.percent for gpu in self.gpus) / len(self.gpus) if self.gpus else None
 
 
@@ -87,7 +85,6 @@ def use_of(status: Status, history: History, now: float) -> Use:
     cpus = [highest for node in nodes if (highest := node.cpu.highest()) is not None]
     memory = [highest for node in nodes if (highest := node.memory.highest()) is not None]
     return Use(
-        job=status.record.job.name,
         nodes=resources.nodes,
         tasks_per_node=status.record.tasks_per_node,
         cpus_per_task=resources.cpus_per_task,
@@ -115,7 +112,7 @@ def use_of(status: Status, history: History, now: float) -> Use:
 
 def advise(use: Use) -> list[Advice]:
     """All advice that applies, what costs most first; nothing for what nobody measured."""
-    return [*_gpus(use), *_input(use), *_communication(use), *_restarts(use), *_cpus(use), *_memory(use), *_time(use)]
+    return [*_gpus(use), *_waiting_in_a_step(use), *_restarts(use), *_cpus(use), *_memory(use), *_time(use)]
 
 
 def input_share(use: Use) -> float | None:
@@ -124,8 +121,7 @@ def input_share(use: Use) -> float | None:
 
 
 def _gpus(use: Use) -> Iterator[Advice]:
-    percent = use.gpu_percent
-    if percent is None:
+    if (percent := use.gpu_percent) is None:
         return
     unused = [gpu for gpu in use.gpus if gpu.percent < UNUSED_PERCENT]
     if percent < IDLE_PERCENT and len(unused) < len(use.gpus):
@@ -142,17 +138,11 @@ def _gpus(use: Use) -> Iterator[Advice]:
         yield Advice("GPUs unused", text, f"--set resources.gpus_per_node={needed}" * (needed < use.gpus_per_node))
 
 
-def _input(use: Use) -> Iterator[Advice]:
-    share = input_share(use)
-    if share is not None and share > MUCH:
+def _waiting_in_a_step(use: Use) -> Iterator[Advice]:
+    if (share := input_share(use) or 0) > MUCH:
         text = f"{share:.0%} of a step waits for its input: sampling neighbours and gathering their features."
-        more = 2 * use.cpus_per_task
-        yield Advice("Input-bound", text, f"--set resources.cpus_per_task={more}")
-
-
-def _communication(use: Use) -> Iterator[Advice]:
-    share = _share(use, "communication")
-    if share is not None and share > MUCH:
+        yield Advice("Input-bound", text, f"--set resources.cpus_per_task={2 * use.cpus_per_task}")
+    if (share := _share(use, "communication") or 0) > MUCH:
         text = f"{share:.0%} of a step is communication between the ranks: fewer nodes, or a larger batch, cost less."
         yield Advice("Communication", text, "--set train.batch_size=N, larger")
 

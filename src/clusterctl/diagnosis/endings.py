@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import Cause
+from clusterctl.observe.logs import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -90,7 +90,8 @@ def job_ending(attempt: AttemptTrace, slurm_lines: Iterable[str]) -> Ending | No
         return Ending(Cause.KILLED, words, time=attempt.end or 0.0)
     for line in reversed(list(slurm_lines)):
         match = _JOB_ENDED.search(line)
-        if match is None or not _within(at := _seconds(match["at"]), attempt):
+        # slurmstepd writes local time; nodes and login node keep the same zone nearly everywhere.
+        if match is None or not _within(at := time_of(match["at"].encode()) or 0.0, attempt):
             continue
         why = (match["why"] or "").strip()
         if why.startswith("JOB REQUEUE") and attempt.requeued:
@@ -101,14 +102,6 @@ def job_ending(attempt: AttemptTrace, slurm_lines: Iterable[str]) -> Ending | No
         cause, words = next((meaning for begin, meaning in _DUE_TO.items() if why.startswith(begin)), unknown)
         return Ending(cause, words, time=at)
     return None
-
-
-def _seconds(text: str) -> float:
-    """slurmstepd writes local time; nodes and login node keep the same zone nearly everywhere."""
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except (ValueError, OverflowError):
-        return 0.0
 
 
 def _within(at: float, attempt: AttemptTrace) -> bool:

@@ -138,9 +138,8 @@ def _candidate(rank: RankTrace, death: Death | None, node_out_of_memory: bool) -
 
 def _from_exception(base: Candidate, rank: RankTrace) -> Candidate | None:
     """The exception that a rank wrote down. Of a program that it started, the program's own last words say more."""
-    assert rank.raised is not None
-    raised = rank.raised
-    known = None
+    raised, known = rank.raised, None
+    assert raised is not None
     if raised.code is None:
         last_line = "".join(raised.traceback.strip().splitlines()[-1:])
         known = signature(f"{raised.type}: {raised.message}") or signature(last_line)
@@ -159,12 +158,11 @@ def _from_last_words(base: Candidate, rank: RankTrace) -> Candidate | None:
     """What stderr says: a Python traceback first, then any line that is known."""
     if error := python_error(rank.last_words):
         line, traceback = error
-        known = signature(line) or Signature(Cause.USER)
-        return replace(base, signature=known, words=line, traceback=traceback)
-    known_lines = [(meaning, line) for line in rank.last_words if (meaning := signature(line))]
-    if not known_lines:
+        return replace(base, signature=signature(line) or base.signature, words=line, traceback=traceback)
+    known = [(meaning, line) for line in rank.last_words if (meaning := signature(line))]
+    if not known:
         return None
-    found, line = min(known_lines, key=lambda pair: pair[0].level)
+    found, line = min(known, key=lambda pair: pair[0].level)
     return replace(base, signature=found, words=found.words or line.strip())
 
 
@@ -312,7 +310,6 @@ def _unexplained(attempt: AttemptTrace) -> Finding:
 
 
 def _consequences(attempt: AttemptTrace, told: list[Candidate], found: Finding) -> tuple[Consequence, ...]:
-    """What the other ranks told, or that they were ended."""
     words = {candidate.rank: candidate.words for candidate in told}
     return tuple(
         Consequence(rank.rank, rank.node, words.get(rank.rank, "ended with the others"))

@@ -1,7 +1,7 @@
 """Whether a training learns: a pure rule over the course of its loss, and over its score where there is one.
 
-A training that does not learn is no failure: it runs and finishes like any other. The rule would rather miss one than
-blame one that learns: it compares means of many steps and counts their uncertainty in favour of the training.
+The rule would rather miss a training that does not learn than blame one that does: it compares means of many steps and
+counts their uncertainty in favour of the training.
 """
 
 from __future__ import annotations

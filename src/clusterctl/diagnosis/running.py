@@ -36,7 +36,6 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
 
 
 def unheard(trace: RunTrace) -> list[str]:
-    """Which ranks of a run that goes on have no heartbeat, in words."""
     if not trace.attempts:
         return []
     attempt = trace.attempts[-1]

@@ -46,31 +46,25 @@ _TABLE = (
     _row(r"nccl communicator was aborted|ncclRemoteError|ncclInProgress", Cause.NETWORK, Level.ECHO),
     _row(r"gloo[/\\]transport|process ?group(gloo|nccl)|DistBackendError", Cause.NETWORK, Level.ECHO),
     _row(r"failed to (recv|send), got 0 bytes|TCPStore.*(closed|failed|broken)", Cause.NETWORK, Level.ECHO),
-    # Memory.
     _row(r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory", Cause.GPU_MEMORY),
     _row(r"CUBLAS_STATUS_ALLOC_FAILED|NCCL WARN Cuda failure.*out of memory", Cause.GPU_MEMORY),
     _row(r"out of shared memory|killed by signal: bus error", Cause.HOST_MEMORY, words="no room in /dev/shm"),
     _row(r"oom-kill|out of memory|OOM killer", Cause.HOST_MEMORY),
     _row(r"DefaultCPUAllocator|can't allocate memory|cannot allocate memory|std::bad_alloc", Cause.HOST_MEMORY),
     _row(r"^MemoryError\b|numpy\S*_ArrayMemoryError|unable to allocate .*[GM]iB", Cause.HOST_MEMORY),
-    # Disks.
-    _row(r"no space left on device|ENOSPC", Cause.DISK),
-    _row(r"disk quota exceeded|EDQUOT", Cause.DISK),
-    # Images.
+    _row(r"no space left on device|ENOSPC|disk quota exceeded|EDQUOT", Cause.DISK),
     _row(r"pyxis: .*(failed|couldn't|error|invalid)|enroot-\w+.*(failed|error)", Cause.IMAGE),
     _row(r"\[ERROR\] .*(registry|manifest|credentials|returned error code|\.sqsh|squashfs|mount)", Cause.IMAGE),
     _row(r"spank.*(pyxis|container)", Cause.IMAGE),
     _row(r"version [`']?(GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found", Cause.IMAGE),
     _row(r"driver version is insufficient|no kernel image is available", Cause.IMAGE),
     _row(r"lib(cuda|nvidia-ml)\.so\S*: cannot open shared object", Cause.IMAGE),
-    # Hardware.
     _row(r"uncorrectable ECC|\bXid\b|fallen off the bus|NVRM|hardware error", Cause.NODE),
     _row(r"stale file handle|input/output error|transport endpoint is not connected", Cause.NODE),
     # The network, when nobody died.
     _row(r"connection refused|no route to host|network is unreachable", Cause.NETWORK, Level.NETWORK),
     _row(r"name or service not known|temporary failure in name resolution", Cause.NETWORK, Level.NETWORK),
     _row(r"NCCL error|ncclSystemError|ncclUnhandledCudaError", Cause.NETWORK, Level.NETWORK),
-    # Launching.
     _row(r"exec: .*(not found|permission denied)|command not found", Cause.LAUNCH),
     _row(r"no module named '?(submitit|cloudpickle|clusterctl)\b", Cause.LAUNCH),
     _row(r"error while finding module specification", Cause.LAUNCH),

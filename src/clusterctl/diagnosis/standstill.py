@@ -80,7 +80,6 @@ def several_each(nodes: Mapping[str, Collection[int]]) -> bool:
 
 
 def node_fell_silent(attempt: AttemptTrace, nodes: Iterable[str], stage: str, *facts: str) -> Finding:
-    """What is said where no rank of some nodes is heard of any more, while those of others are."""
     names = list(nodes)
     words = f"{', '.join(names)} fell silent with all ranks there: lost, cut off, or frozen"
     return Finding(Cause.NODE, words, LIKELY, attempt.number, node=names[0], stage=stage, facts=facts)

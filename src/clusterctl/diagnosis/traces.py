@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -144,12 +145,14 @@ def _attempt(attempt: Attempt, host: HostRecord, tasks: int, unknown: list[str])
 
 
 def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
-    beat = read_beat(attempt.heartbeat(number))
+    beat, frozen = read_beat(attempt.heartbeat(number)), b""
+    with suppress(OSError), open_regular(attempt.stacks(number).with_suffix(".signal")) as file:
+        frozen = file.read(_TAIL_BYTES)
     words = _lines(attempt.log(number, "err"), _TAIL_BYTES, unknown, missing_ok=True)
     told = RankTrace(
         number,
         node=beat.host if beat else "",
-        frozen=_frozen_stacks(attempt, number),
+        frozen=frozen.decode(errors="replace"),
         beat=beat,
         last_words=tuple(_BEFORE.sub("", line) for line in words),
     )
@@ -171,14 +174,6 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
             case Exited(time=at, code=code) if told.exit_code is None:
                 told = replace(told, exit_code=code, ended=at)
     return told
-
-
-def _frozen_stacks(attempt: Attempt, rank: int) -> str:
-    try:
-        with open_regular(attempt.stacks(rank).with_suffix(".signal")) as file:
-            return file.read(_TAIL_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _alarm(fields: Fields) -> Alarm | None:

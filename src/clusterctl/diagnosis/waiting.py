@@ -269,10 +269,9 @@ def _smaller(resources: Resources, asked: Asked, nodes: Sequence[Node]) -> Itera
 
 def _fewer_gpus(resources: Resources, gpus: int) -> Change:
     """One task a GPU stays one task a GPU."""
-    together = {"gpus_per_node": gpus}
-    if resources.tasks_per_node == resources.gpus_per_node:
-        together["tasks_per_node"] = gpus
-    return _change(f"{gpus} GPU{'s' * (gpus != 1)} a node instead of {resources.gpus_per_node}", resources, **together)
+    tasks = {"tasks_per_node": gpus} if resources.tasks_per_node == resources.gpus_per_node else {}
+    words = f"{gpus} GPU{'s' * (gpus != 1)} a node instead of {resources.gpus_per_node}"
+    return _change(words, resources, gpus_per_node=gpus, **tasks)
 
 
 def _change(words: str, resources: Resources, **values: object) -> Change:

@@ -145,7 +145,6 @@ class RunEvidence:
 
     @property
     def job(self) -> QueuedJob | None:
-        """The run's job as Slurm knows it."""
         return self.answer.job if self.answer else None
 
     @property
@@ -173,7 +172,6 @@ def read_evidence(record: RunRecord) -> RunEvidence:
 
 
 def _with_its_ranks(evidence: AttemptEvidence, folders: Sequence[Attempt]) -> AttemptEvidence:
-    """`evidence` of the last attempt, with what its ranks wrote."""
     attempt, over = folders[-1], evidence.exit_code is not None
     lines = last_lines(attempt.metrics, _TAIL_OF_ENDED_BYTES if over else _TAIL_BYTES)
     newest = newest_values(lines)

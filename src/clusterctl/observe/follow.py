@@ -78,7 +78,6 @@ class _Asking:
     _pause: float = field(default=0.0, init=False)
 
     def completed(self, evidence: RunEvidence) -> RunEvidence:
-        """`evidence`, with Slurm's answer if there is a fresh one."""
         now = self.sources.clock()
         if self._last is not None and evidence != self._last:
             self._snapshot = None

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 from clusterctl.runs.files import NotAFile, open_regular, parse_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 # Of a file that is not there (yet), or a folder or a named pipe in its place.
@@ -88,10 +88,7 @@ def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -
                     block = file.read(position - start)
                     here = block.count(b"\n")
                     if here >= wanted:
-                        for _ in range(wanted):
-                            cut = block.rindex(b"\n")
-                            block = block[:cut]
-                        return start + len(block) + 1
+                        return start + len(block.rsplit(b"\n", wanted)[0]) + 1
                     wanted -= here
                     position = start
     except NO_FILE:
@@ -175,7 +172,7 @@ class GrowingRecords:
         for number in range(count - 1):
             file.seek(first + number * (last - first) // (count - 1))
             lines = file.read(_SAMPLE_BYTES).split(b"\n")
-            yield from _parsed(lines[:-1] if number == 0 else lines[1:-1])
+            yield from records_in(lines[:-1] if number == 0 else lines[1:-1])
         file.seek(last)
         self._offset = last + len(file.readline(_LONGEST_LINE_BYTES))
 
@@ -188,8 +185,9 @@ class GrowingRecords:
             if len(torn) > _LONGEST_LINE_BYTES:
                 torn = b""  # no record of ours; what follows of it is none either
             self._offset += len(seen) - len(torn)
-            yield from _parsed(lines)
+            yield from records_in(lines)
 
 
-def _parsed(lines: list[bytes]) -> Iterator[dict[str, Any]]:
+def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects in `lines`, each parsed when it is asked for; torn and foreign lines are dropped."""
     return (record for line in lines if (record := parse_record(line)) is not None)

@@ -6,8 +6,12 @@ merged by their times; each file's own order stays. However large the logs are, 
 
 from __future__ import annotations
 
+import calendar
+import functools
 import heapq
 import itertools
+import re
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,7 +20,7 @@ from clusterctl.errors import NotFoundError
 from clusterctl.observe.attempt import read_host
 from clusterctl.observe.lines import Growing, last_lines_offset
 from clusterctl.observe.rank_events import beginning
-from clusterctl.observe.times import time_of, without_stamp
+from clusterctl.runs.stamp import LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,6 +33,12 @@ _MEMORY_BYTES = 2**24
 _LEAST_BLOCK_BYTES, _MOST_BLOCK_BYTES = 2**13, 2**18
 _ALIKE_SECONDS = 2.0  # ranks are not that far apart, nor their clocks
 _MOST_ALIKE = 2000  # lines that wait for their like
+_OURS = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ")
+# 2026-01-02 03:04:05,678 and its kin, in brackets or not. Without a zone it is this machine's, as on its cluster.
+_OTHERS = re.compile(
+    rb"\[?(?P<second>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)"
+    rb"(?P<part>[.,]\d{1,9})?(?P<zone>Z|[+-]\d\d:?\d\d)?(?=[\]\s:]|$)"
+)
 _Waiting = OrderedDict[tuple[int, bytes], tuple["Line", list[int]]]
 
 
@@ -113,8 +123,6 @@ class Logs:
 
 @dataclass
 class _File:
-    """One log, and the time of its last line."""
-
     source: Source
     growing: Growing
     time: float
@@ -123,9 +131,9 @@ class _File:
         """The lines added, each with its time and the place of the file, by which they are merged."""
         added = itertools.chain(self.growing.added(block_bytes), self._rest() if ended else ())
         for content in added:
-            time = time_of(content)
-            if time is not None and time > self.time:  # never back: a file's order stays
-                self.time = time
+            begins = time_of(content)
+            if begins is not None and begins > self.time:  # never back: a file's order stays
+                self.time = begins
             yield self.time, place, Line(self.source, content, self.time)
 
     def _rest(self) -> Iterator[bytes]:
@@ -140,7 +148,6 @@ class Nodes:
         self._known: dict[tuple[int, int], str] = {}
 
     def of(self, attempt: int, rank: int) -> str:
-        """The node's name, or nothing while the rank has not begun."""
         if not self._known.get((attempt, rank)):
             began = beginning(self._run.attempt(attempt).events(rank))
             self._known[attempt, rank] = began.node if began else ""
@@ -217,3 +224,43 @@ def _released(waiting: _Waiting) -> Iterator[Line]:
 
 def _joined(line: Line, ranks: list[int]) -> Line:
     return line if len(ranks) == 1 else line._replace(ranks=tuple(sorted(ranks)))
+
+
+def is_stamped(line: bytes) -> bool:
+    """Whether the line begins with the time that a task gave it."""
+    return line[23:25] == b"Z " and _OURS.match(line) is not None
+
+
+def without_stamp(line: bytes) -> bytes:
+    return line[LENGTH:] if is_stamped(line) else line
+
+
+def time_of(line: bytes) -> float | None:
+    """Seconds since the epoch; None for a line that does not begin with a time."""
+    if line[23:25] == b"Z " and line[19:20] == b"." and line[20:23].isdigit():
+        try:
+            return _seconds(line[:19], b"Z") + int(line[20:23]) / 1000
+        except ValueError:
+            return None
+    if line[4:5] not in (b"-", b"/") and line[5:6] not in (b"-", b"/"):  # most lines end here
+        return None
+    match = _OTHERS.match(line)
+    if match is None:
+        return None
+    try:
+        whole = _seconds(match["second"], match["zone"])
+    except (ValueError, OverflowError):  # the 40th of May
+        return None
+    return whole + float(b"0." + match["part"][1:]) if match["part"] else whole
+
+
+@functools.lru_cache(maxsize=4096)
+def _seconds(second: bytes, zone: bytes | None) -> float:
+    parsed = time.strptime(second.decode().replace("/", "-").replace("T", " "), "%Y-%m-%d %H:%M:%S")
+    if zone is None:
+        return time.mktime(parsed)
+    shift = 0
+    if zone != b"Z":
+        digits = zone[1:].replace(b":", b"")
+        shift = (int(digits[:2]) * 3600 + int(digits[2:]) * 60) * (-1 if zone[:1] == b"-" else 1)
+    return calendar.timegm(parsed) - shift

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clusterctl.observe.lines import records_in
 from clusterctl.runs.fields import Fields
-from clusterctl.runs.files import parse_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -38,7 +38,7 @@ def parse_measurement(record: Mapping[str, Any]) -> Measurement:
 
 def measurements_in(lines: Iterable[bytes]) -> Iterator[Measurement]:
     """The measurements in `lines`, each parsed when it is asked for; torn and foreign lines are dropped."""
-    return (parse_measurement(record) for line in lines if (record := parse_record(line)) is not None)
+    return map(parse_measurement, records_in(lines))
 
 
 def newest_values(lines: list[bytes]) -> dict[str, Number]:
@@ -87,6 +87,5 @@ def seconds_left(metrics: Mapping[str, float], pace: Pace | None, now: float) ->
 
 
 def _first_step(lines: Iterable[bytes]) -> tuple[float, float] | None:
-    """Step and time of the first of `lines` that is one of a step."""
     found = ((measured.step, measured.time) for measured in measurements_in(lines))
     return next(((step, time) for step, time in found if step is not None and time is not None), None)

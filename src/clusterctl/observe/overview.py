@@ -1,8 +1,4 @@
-"""What a monitor shows, looked at again and again: the runs, and everything of the one that is selected.
-
-A run that has ended is read once and kept until its directory changes; Slurm is asked through `report`, with one
-question for all runs, whose answer all processes of the user share.
-"""
+"""What a monitor shows, looked at again and again: the runs, and everything of the one that is selected."""
 
 from __future__ import annotations
 
@@ -39,8 +35,6 @@ _MOST_LOGS = 32  # ranks whose logs are followed; of more, rank 0 alone: a file 
 
 @dataclass(frozen=True)
 class Selected:
-    """The run that is looked at closely."""
-
     status: Status
     history: History
     log: tuple[Line, ...]
@@ -74,7 +68,7 @@ class Overview:
     def look(self, selected: str | None = None) -> Scene:
         """Everything as it is now; `selected` is a run's id, or None for the newest run."""
         runs = self.runs or tuple(itertools.islice(newest_first(self.folder), self.count))
-        stamps = {run: _stamp(run) for run in runs}
+        stamps = {run: _stamp(run) for run in runs}  # a run that has ended is read again once its directory changes
         kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}
         found = report([run for run in runs if run not in kept], self.slurm_of, self.clock)
         fresh = {status.record.run: status for status in found.statuses}
@@ -96,8 +90,6 @@ class Overview:
 
 
 class _Closely:
-    """One run, looked at closely: its history and its logs, read as they grow."""
-
     def __init__(self, record: RunRecord) -> None:
         self.run = record.run
         self._history = History(self.run)
@@ -113,20 +105,20 @@ class _Closely:
 
 def happenings(status: Status, history: History) -> list[Happening]:
     """All that is worth a line, in the order of time: from the submission to the end."""
-    told = [Happening(status.record.created, 0, None, "submitted")]
+    told = [Happening(status.record.created, None, "submitted")]
     for timeline in history.attempts.values():
         told += timeline.happenings
         host = timeline.host
         if host and host.start is not None:
             where = f" on {host.nodes}" if host.nodes else ""
             began = max(host.start, status.record.created)  # the script tells whole seconds
-            told.append(Happening(began, timeline.number, None, f"attempt {timeline.number} starts{where}"))
+            told.append(Happening(began, None, f"attempt {timeline.number} starts{where}"))
         if host and host.end is not None and host.exit_code is not None:
             text = f"attempt {timeline.number} ends: exit code {host.exit_code}"
-            told.append(Happening(host.end, timeline.number, None, text, bad=host.exit_code != 0))
+            told.append(Happening(host.end, None, text, bad=host.exit_code != 0))
     if status.ended is not None:
         bad = status.stage not in (Stage.FINISHED, Stage.CANCELLED)
-        told.append(Happening(status.ended, max(history.attempts, default=0), None, str(status.stage), bad))
+        told.append(Happening(status.ended, None, str(status.stage), bad))
     return sorted(told, key=lambda happening: happening.time)
 
 

@@ -49,7 +49,6 @@ class Status:
 
     @property
     def attempt(self) -> AttemptEvidence | None:
-        """The last one."""
         return self.attempts[-1] if self.attempts else None
 
     @property
@@ -61,14 +60,9 @@ class Status:
         return self.attempt.exit_code if self.attempt and self.stage.ended else None
 
 
-def settled(evidence: RunEvidence) -> bool:
-    """Whether the files alone say how the run ended, so that Slurm need not be asked."""
-    return _settled_stage(evidence) is not None
-
-
 def judge(evidence: RunEvidence, now: float) -> Status:
     """The status of a run at `now`."""
-    by_files, answer, job, last = _settled_stage(evidence), evidence.answer, evidence.job, evidence.last
+    by_files, answer, job, last = settled(evidence), evidence.answer, evidence.job, evidence.last
     stage = by_files or (_stage_by_slurm(evidence, answer, now) if answer else _stage_by_files(evidence))
     end = (last.end if last else None) or (job.end_time if job else None)
     return Status(
@@ -84,7 +78,8 @@ def judge(evidence: RunEvidence, now: float) -> Status:
     )
 
 
-def _settled_stage(evidence: RunEvidence) -> Stage | None:
+def settled(evidence: RunEvidence) -> Stage | None:
+    """How the run ended, where its files alone say so; None where Slurm has to be asked."""
     if evidence.finished_at is not None:
         return Stage.FINISHED
     last = evidence.last

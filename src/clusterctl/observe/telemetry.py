@@ -6,9 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.observe.lines import last_lines
+from clusterctl.observe.lines import last_lines, records_in
 from clusterctl.runs.fields import Fields
-from clusterctl.runs.files import parse_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,9 +72,8 @@ def latest_samples(attempt: Attempt) -> dict[str, Sample]:
     """Node -> its last sample."""
     found = {}
     for node, path in telemetry_files(attempt).items():
-        records = map(parse_record, reversed(last_lines(path, _LAST_BYTES)))
-        record = next((record for record in records if record is not None), None)
-        if record is not None and (sample := parse_sample(record)) is not None:
+        record = next(records_in(reversed(last_lines(path, _LAST_BYTES))), {})
+        if (sample := parse_sample(record)) is not None:
             found[node] = sample
     return found
 

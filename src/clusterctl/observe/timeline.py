@@ -34,7 +34,6 @@ class Happening(NamedTuple):
     """Something worth a line. `rank` is None for what happened to the run as a whole."""
 
     time: float
-    attempt: int
     rank: int | None
     text: str
     bad: bool = False
@@ -65,7 +64,9 @@ class AttemptTimeline:
         """Read what the ranks have told since the last look: rank 0 and whoever is new, of the others some in turn."""
         paths = self.attempt.event_files()
         new = paths.keys() - self._files.keys()
-        for rank in sorted({0, *new, *self._in_turn(list(paths))} & paths.keys()):
+        first = self._turn if self._turn < len(paths) else 0
+        self._turn = first + _RANKS_A_LOOK  # a thousand files opened every other second would be felt by a file server
+        for rank in sorted({0, *new, *list(paths)[first : self._turn]} & paths.keys()):
             file = self._files.setdefault(rank, GrowingRecords(paths[rank]))
             for record in file.read():
                 event = parse_event(record)
@@ -77,12 +78,6 @@ class AttemptTimeline:
         """Read what all ranks have told: for when the attempt is over."""
         for _ in range(0, len(self.attempt.event_files()) + 1, _RANKS_A_LOOK):
             self.update()
-
-    def _in_turn(self, ranks: list[int]) -> list[int]:
-        """The ranks whose turn it is: a thousand files opened every other second would be felt by a file server."""
-        first = self._turn if self._turn < len(ranks) else 0
-        self._turn = first + _RANKS_A_LOOK
-        return ranks[first : self._turn]
 
     def phases(self, now: float) -> list[Span]:
         """The phases from the attempt's start to its end, or to `now`; the time before the first word is `starting`."""
@@ -146,7 +141,7 @@ class AttemptTimeline:
             self.seconds[span.stage] = self.seconds.get(span.stage, 0.0) + max(0.0, time - span.start)
 
     def _tell(self, time: float, rank: int | None, text: str, *, bad: bool = False) -> None:
-        self.happenings.append(Happening(time, self.number, rank, text, bad))
+        self.happenings.append(Happening(time, rank, text, bad))
 
 
 def _halved(spans: list[Span]) -> list[Span]:

@@ -1,0 +1,38 @@
+"""What a run asked for and used."""
+
+from __future__ import annotations
+
+import pytest
+from support.busy_run import GPUS, NODES, NOW, busy_files
+
+from clusterctl.diagnosis.efficiency import use_of
+from clusterctl.observe.attempt import read_evidence
+from clusterctl.observe.history import History
+from clusterctl.observe.run_record import read_record
+from clusterctl.observe.stage import judge
+from clusterctl.runs.stages import Stage
+
+
+def test_the_use_of_a_busy_run(fabricate) -> None:
+    run = fabricate(files=busy_files())
+    evidence = read_evidence(read_record(run))
+    history = History(run)
+    history.update(evidence.attempts)
+    use = use_of(judge(evidence, NOW), history, NOW)
+    assert len(use.gpus) == NODES * GPUS
+    assert (use.queued, use.held, use.longest) == (30.0, 440.0, 240.0)
+    assert (use.restarts, use.restarting) == (1, 20.0)
+    assert use.undone == pytest.approx(50.0)
+    assert use.cpu_busiest == 14.5
+    assert use.memory_highest == 93 * 2**30
+    assert not use.finished
+    seconds = history.attempts[0].stage_seconds(NOW)
+    assert seconds[Stage.LOADING] == 14.0
+    assert sum(seconds.values()) == pytest.approx(200.0)
+
+
+def test_a_run_that_waits_has_used_nothing(fabricate) -> None:
+    run = fabricate()
+    evidence = read_evidence(read_record(run))
+    use = use_of(judge(evidence, NOW), History(run), NOW)
+    assert (use.held, use.queued, use.gpus, use.split) == (0.0, 0.0, (), {})
