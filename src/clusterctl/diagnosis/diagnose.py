@@ -63,8 +63,7 @@ def diagnose_status(status: Status, slurm_of: SlurmOf = Slurm.of, clock: Callabl
     trace = gather(status, clock)
     found = judge(trace)
     if accounting_may_help(found.headline):
-        trace = with_accounting(trace, slurm_of)
-        found = judge(trace)
+        found = judge(with_accounting(trace, slurm_of))
     if found.headline.cause_class is Cause.PENDING and status.job_id is not None:
         return _with_the_queue(found, slurm_of)
     return found

@@ -56,22 +56,18 @@ class Candidate:
     def primary(self) -> bool:
         return self.signature.level is Level.PRIMARY
 
-    @property
-    def says_why(self) -> bool:
-        """Whether it is more than an exit code."""
-        return self.signature.cause is not Cause.USER or self.traceback != ""
-
 
 def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     """The first cause of the end of `attempt`, and what followed from it."""
     told, ending = candidates(attempt), _ending(attempt, trace)
     silent = [rank for rank in attempt.ranks if rank.began and rank.exit_code is None and rank.raised is None]
     first = min(told, key=_earliest, default=None)
+    more_than_a_code = first and (first.signature.cause is not Cause.USER or first.traceback)
     if attempt.alarm and not _came_before(first, attempt.alarm.time) and not _slurm_lost_them(attempt, ending):
         found = hang(attempt)
     elif ending and not _came_before(first, ending.time - _SOONER_SECONDS if ending.time else None):
         found = _ended_from_outside(attempt, ending)
-    elif attempt.disk_full and not (first and first.primary and first.says_why):
+    elif attempt.disk_full and not (first and first.primary and more_than_a_code):
         words = "the disk of the run directory was full when it ended, and what its ranks had to say may be lost"
         found = Finding(Cause.DISK, words, LIKELY)
     elif first and (first.primary or not silent):

@@ -111,8 +111,7 @@ def gather_pending(status: Status, slurm: Slurm, clock: Callable[[], float] = ti
         inventory = slurm.nodes()
     except SlurmError as error:
         unknown.append(f"what is free: {error.message}")
-    resources = record.job.resources
-    typed = tuple(submission(record))
+    resources, typed = record.job.resources, tuple(submission(record))
     return QueueEvidence(record.run.id, job, resources, typed, clock(), inventory, unknown=tuple(unknown))
 
 
@@ -155,11 +154,11 @@ def explain(evidence: QueueEvidence) -> Waiting:
     """Why the run of `evidence` waits, and what to do about it."""
     reason = in_words(evidence.job.reason)
     found, doubt = smallest_change(evidence)
-    by_hand = found is not None and not found.settings
+    by_hand = f"{found.words}: change [resources] in the job file" if found and not found.settings else ""
     return Waiting(
         cause=reason.words,
         facts=tuple(_facts(evidence, found)),
-        hint=f"{found.words}: change [resources] in the job file" if found and by_hand else reason.hint,
+        hint=by_hand or reason.hint,
         commands=_commands(evidence, found),
         unknown=(*evidence.unknown, *([doubt] if doubt else [])),
     )

@@ -104,14 +104,14 @@ class History:
 
     def split(self) -> dict[str, float]:
         """Part of a step -> its mean seconds over the newest steps; what is left of the step is `other`."""
-        sums: dict[str, float] = {}
+        means: dict[str, float] = {}
         for name in ("seconds", *STEP_PARTS):
-            if values := [values[name] for values in self._recent if name in values]:
-                sums[name] = sum(values) / len(values)
-        whole = sums.pop("seconds", None)
-        if whole is not None and sums:
-            sums["other"] = max(0.0, whole - sum(sums.values()))
-        return sums
+            if values := [step[name] for step in self._recent if name in step]:
+                means[name] = sum(values) / len(values)
+        whole = means.pop("seconds", None)
+        if whole is not None and means:
+            means["other"] = max(0.0, whole - sum(means.values()))
+        return means
 
     def _records(self, attempt: int, name: str) -> GrowingRecords:
         key = f"{attempt}/{name}"

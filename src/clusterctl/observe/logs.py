@@ -83,12 +83,9 @@ def sources(run: RunDir, selection: Selection) -> list[Source]:
 
     The batch script's is among them when asked for, and where no rank ever started: it then holds the reason.
     """
-    found = []
     nodes = Nodes(run)
-    for attempt in run.attempts():
-        if selection.attempt in (None, attempt.number):
-            found += _sources_of(attempt, selection, nodes)
-    return found
+    attempts = (attempt for attempt in run.attempts() if selection.attempt in (None, attempt.number))
+    return [source for attempt in attempts for source in _sources_of(attempt, selection, nodes)]
 
 
 @dataclass
@@ -158,12 +155,17 @@ def check_selection(run: RunDir, selection: Selection) -> None:
     """Raise NotFoundError for an attempt, a node or a rank that the run does not have."""
     attempts = [attempt.number for attempt in run.attempts()]
     if selection.attempt is not None and selection.attempt not in attempts:
-        raise NotFoundError(f"no attempt {selection.attempt} in {run.id}", f"it has {_numbers(attempts)}")
+        known = ", ".join(map(str, attempts)) or "none yet"
+        raise NotFoundError(f"no attempt {selection.attempt} in {run.id}", f"it has {known}")
     ranks = sorted({source.rank for source in sources(run, Selection(selection.attempt)) if source.rank is not None})
-    if selection.node is not None and selection.node not in (names := _node_names(run)):
-        raise NotFoundError(f"no node {selection.node} in {run.id}", f"it has {', '.join(names) or 'none yet'}")
+    if selection.node is not None:
+        nodes = Nodes(run)
+        names = {nodes.of(attempt.number, rank) for attempt in run.attempts() for rank in attempt.event_files()} - {""}
+        if selection.node not in names:
+            known = ", ".join(sorted(names)) or "none yet"
+            raise NotFoundError(f"no node {selection.node} in {run.id}", f"it has {known}")
     if selection.rank is not None and ranks and selection.rank not in ranks:
-        raise NotFoundError(f"no rank {selection.rank} in {run.id}", f"it has {_numbers(ranks)}")
+        raise NotFoundError(f"no rank {selection.rank} in {run.id}", f"it has {', '.join(map(str, ranks))}")
 
 
 def _sources_of(attempt: Attempt, selection: Selection, nodes: Nodes) -> list[Source]:
@@ -178,16 +180,6 @@ def _sources_of(attempt: Attempt, selection: Selection, nodes: Nodes) -> list[So
     if attempt.host_log.exists() and (selection.host or not attempt.event_files()):
         files.insert(0, Source(attempt.number, None, attempt.host_log))
     return files
-
-
-def _node_names(run: RunDir) -> list[str]:
-    nodes = Nodes(run)
-    names = {nodes.of(attempt.number, rank) for attempt in run.attempts() for rank in attempt.event_files()}
-    return sorted(names - {""})
-
-
-def _numbers(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers)) if numbers else "none yet"
 
 
 def collapsed(lines: Iterable[Line]) -> Iterator[Line]:

@@ -106,15 +106,15 @@ class _Closely:
 def happenings(status: Status, history: History) -> list[Happening]:
     """All that is worth a line, in the order of time: from the submission to the end."""
     told = [Happening(status.record.created, None, "submitted")]
-    for timeline in history.attempts.values():
+    for number, timeline in history.attempts.items():
         told += timeline.happenings
         host = timeline.host
         if host and host.start is not None:
             where = f" on {host.nodes}" if host.nodes else ""
             began = max(host.start, status.record.created)  # the script tells whole seconds
-            told.append(Happening(began, None, f"attempt {timeline.number} starts{where}"))
+            told.append(Happening(began, None, f"attempt {number} starts{where}"))
         if host and host.end is not None and host.exit_code is not None:
-            text = f"attempt {timeline.number} ends: exit code {host.exit_code}"
+            text = f"attempt {number} ends: exit code {host.exit_code}"
             told.append(Happening(host.end, None, text, bad=host.exit_code != 0))
     if status.ended is not None:
         bad = status.stage not in (Stage.FINISHED, Stage.CANCELLED)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.stages import Stage
-    from clusterctl.runs.vocabulary import Number
     from clusterctl.slurm import JobState, Snapshot
     from clusterctl.spec import Cluster
 
@@ -172,7 +171,8 @@ def to_json(report: Report) -> dict[str, Any]:
 
 def run_record(status: Status, now: float) -> dict[str, Any]:
     """One run, as `status -o json`, `jsonl` and `csv` print it."""
-    record, metrics = status.record, {name: _finite(value) for name, value in status.metrics.items()}
+    record = status.record
+    metrics = {name: value if math.isfinite(value) else None for name, value in status.metrics.items()}  # as JSON needs
     listed = [metric for metric in KNOWN.values() if metric.listed]
     attempt = status.attempt
     at_work = attempt is not None and not status.stage.ended
@@ -208,8 +208,3 @@ def run_record(status: Status, now: float) -> dict[str, Any]:
 def run_columns() -> list[str]:
     """The keys of `run_record`, in its order."""
     return list(json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"]["run"]["properties"])
-
-
-def _finite(value: Number) -> Number | None:
-    """JSON knows no nan and no infinity."""
-    return value if math.isfinite(value) else None

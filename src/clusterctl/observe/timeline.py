@@ -56,10 +56,6 @@ class AttemptTimeline:
     _left: set[int] = field(default_factory=set)
     _turn: int = 0
 
-    @property
-    def number(self) -> int:
-        return self.attempt.number
-
     def update(self) -> None:
         """Read what the ranks have told since the last look: rank 0 and whoever is new, of the others some in turn."""
         paths = self.attempt.event_files()
