@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusterctl.diagnosis.efficiency import Advice, advise, input_share
-from clusterctl.observe.use import GpuUse, Use
+from clusterctl.diagnosis.efficiency import Advice, GpuUse, Use, advise, input_share
 
 GOOD = Use(
-    job="cora",
     nodes=2,
     tasks_per_node=4,
     cpus_per_task=8,

@@ -18,7 +18,7 @@ from clusterctl.diagnosis.failure import counted
 from clusterctl.diagnosis.finding import Finding
 from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace
 from clusterctl.errors import Cause
-from clusterctl.observe.milestones import Cancellation
+from clusterctl.observe.attempt import Cancellation
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm.accounting import Accounted

@@ -6,9 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from clusterctl.diagnosis.queue import Change, QueueEvidence, Trial
-from clusterctl.diagnosis.reasons import Kind
-from clusterctl.diagnosis.waiting import MOST_CHANGES, changes, described, explain, may_be_changed, smallest_change
+from clusterctl.diagnosis.waiting import (
+    MOST_CHANGES,
+    Change,
+    QueueEvidence,
+    Trial,
+    changes,
+    described,
+    explain,
+    may_be_changed,
+    smallest_change,
+)
 from clusterctl.slurm import Inventory, Node, Partition
 from clusterctl.slurm.fits import asked_of
 from clusterctl.slurm.nodes import Gpus
@@ -98,7 +106,6 @@ def test_the_first_change_that_starts_now_is_the_answer_with_what_to_type() -> N
     )
     assert found.commands == ("clusterctl cancel r-1", """clusterctl submit './it'"'"'s.toml' --nodes 4 --nodes 2""")
     assert "it would start now with 2 nodes instead of 4" in found.facts
-    assert found.start == NOW + 600
     assert found.cause == "it is next in line, and waits for what it asks for to become free"
 
 
@@ -129,14 +136,14 @@ def test_behind_other_jobs_and_without_an_estimate_nothing_is_promised() -> None
         job=replace(JOB, reason="Priority", start=None),
         control=None,
     )
-    assert explain(unsure).change is None
+    assert smallest_change(unsure)[0] is None
     assert "whether a smaller run would be let past the jobs ahead" in explain(unsure).unknown[0]
 
 
 def test_what_was_tried_in_vain_is_said() -> None:
-    found = explain(evidence(trial("1 node instead of 4", NOW + 300, nodes=1), trial("2 nodes", None, nodes=2)))
-    assert found.change is None
-    assert "tried, and none would start now: 1 node instead of 4, 2 nodes" in found.facts
+    tried = evidence(trial("1 node instead of 4", NOW + 300, nodes=1), trial("2 nodes", None, nodes=2))
+    assert smallest_change(tried)[0] is None
+    assert "tried, and none would start now: 1 node instead of 4, 2 nodes" in explain(tried).facts
 
 
 def test_asked_and_free_stand_side_by_side() -> None:
@@ -149,13 +156,12 @@ def test_what_could_not_be_read_is_passed_on_and_nothing_invented() -> None:
     blind = replace(evidence(job=replace(JOB, start=None)), inventory=None, unknown=("what is free: no answer",))
     found = explain(blind)
     assert found.unknown == ("what is free: no answer",)
-    assert found.start is None
     assert found.facts == ("it asks for 4 nodes, with 16 CPUs and 4 GPUs each, for 02:00:00",)
 
 
 def test_a_run_that_its_user_holds_is_let_go_with_a_command() -> None:
-    found = explain(evidence(job=replace(JOB, reason="JobHeldUser")))
-    assert (found.kind, found.commands) == (Kind.PERSON, ("clusterctl release r-1",))
+    held = evidence(job=replace(JOB, reason="JobHeldUser"))
+    assert explain(held).commands == ("clusterctl release r-1",)
 
 
 def test_a_dependency_is_named() -> None:

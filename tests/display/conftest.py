@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from clusterctl.observe.attempt import AttemptEvidence
-from clusterctl.observe.pace import Pace
+from clusterctl.observe.measurements import Pace
 from clusterctl.observe.run_record import RunRecord
 from clusterctl.observe.stage import Status
 from clusterctl.runs.layout import RunDir

@@ -10,8 +10,7 @@ import pytest
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import CLUSTERCTL, Stage, wait_until
 
-from clusterctl.diagnosis.diagnose import explain_waiting
-from clusterctl.diagnosis.queue import gather_pending
+from clusterctl.diagnosis.waiting import explain_waiting, gather_pending
 from clusterctl.observe.stage import Status
 from clusterctl.observe.status import report
 from clusterctl.slurm import Slurm
@@ -46,13 +45,13 @@ def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
         return status if job.reason == "Resources" and job.start else None
 
     queued = wait_until(waiting, 30, "Slurm's reason")
-    told = explain_waiting(queued, Slurm.of(queued.record.cluster))
+    slurm = Slurm.of(queued.record.cluster)
+    start, told = gather_pending(queued, slurm).job.start, explain_waiting(queued, slurm)
     assert told.cause.startswith("it is next in line")
-    assert told.start is not None
-    assert 900 < told.start - time.time() <= 1200
+    assert start is not None
+    assert 900 < start - time.time() <= 1200
     assert "partition main: 2 of 4 nodes are wholly free" in told.facts
-    assert told.change is not None
-    assert told.change.words == "2 nodes instead of 4"
+    assert "it would start now with 2 nodes instead of 4" in told.facts
     assert told.unknown == ()
     cancel, submit = told.commands
     assert cancel == f"clusterctl cancel {wide.id}"

@@ -65,7 +65,7 @@ def test_attempts_are_ordered_by_number(fabricate: Fabricate) -> None:
 def test_the_end_of_an_attempt_is_its_exit_code_and_whether_it_was_terminated(fabricate: Fabricate) -> None:
     host = {"start": 1, "end": 9, "exit_code": 143, "signal": "TERM"}
     (attempt,) = read(fabricate(files={"attempts/0/host.json": host})).attempts
-    assert (attempt.end, attempt.exit_code, attempt.terminated) == (9, 143, True)
+    assert (attempt.end, attempt.exit_code, attempt.signal) == (9, 143, "TERM")
 
 
 @pytest.mark.parametrize("content", ["", "nonsense", "[]", '{"time": "soon"}'])

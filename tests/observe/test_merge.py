@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.observe.collapse import collapsed
-from clusterctl.observe.logs import Line, Logs, Nodes, Selection, Source, sources
+from clusterctl.observe.logs import Line, Logs, Nodes, Selection, Source, collapsed, sources
 from clusterctl.observe.tracebacks import failures
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stamp import stamp

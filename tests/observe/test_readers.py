@@ -15,23 +15,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterctl.diagnosis.diagnose import diagnose_status, to_json
+from clusterctl.diagnosis.efficiency import use_of
 from clusterctl.diagnosis.traces import gather
 from clusterctl.display.explanation import explanation
 from clusterctl.errors import ConfigError, SlurmError
-from clusterctl.observe.attempt import read_evidence, read_host
-from clusterctl.observe.growing_records import GrowingRecords
+from clusterctl.observe.attempt import read_cancellation, read_evidence, read_finish, read_host, read_submission
 from clusterctl.observe.history import History
-from clusterctl.observe.lines import tail
-from clusterctl.observe.measurements import Measurement, measurements_in, newest_values, parse_measurement
-from clusterctl.observe.milestones import read_cancellation, read_finish, read_submission
+from clusterctl.observe.lines import GrowingRecords, last_lines
+from clusterctl.observe.measurements import Measurement, measurements_in, newest_values, pace_of, parse_measurement
 from clusterctl.observe.overview import happenings
-from clusterctl.observe.pace import pace_of
 from clusterctl.observe.rank_events import Event, beginning, last_events, newest_stage, parse_event, read_events
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import judge
 from clusterctl.observe.status import run_record
 from clusterctl.observe.telemetry import gpu_utilisation, latest_samples, parse_sample
-from clusterctl.observe.use import use_of
 from clusterctl.runs.fields import Fields, read_fields
 from clusterctl.runs.heartbeats import read_beat
 from clusterctl.runs.layout import RunDir
@@ -209,7 +206,7 @@ def test_the_reader_of_each_growing_file_returns_values(tmp_path: Path, content:
     assert all(isinstance(event, Event) for event in (*events, *read_events(path)))
     newest_stage(path)
     beginning(path)
-    lines = tail(path).lines
+    lines = last_lines(path)
     assert all(isinstance(measured, Measurement) for measured in measurements_in(lines))
     assert all(type(value) in (int, float) for value in newest_values(lines).values())
     pace = pace_of(lines)

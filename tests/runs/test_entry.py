@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.observe.times import is_stamped, without_stamp
+from clusterctl.observe.logs import is_stamped, without_stamp
 from clusterctl.runs.entry import Entry
 from clusterctl.runs.files import read_lines, write_json
 from clusterctl.runs.layout import RunDir

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from clusterctl.observe.times import is_stamped, time_of, without_stamp
+from clusterctl.observe.logs import is_stamped, time_of, without_stamp
 from clusterctl.runs.stamp import LENGTH, Stamped, stamp, stamped_output
 
 NOW = 1_767_323_045.678

@@ -45,7 +45,7 @@ def cancel(runs: Iterable[Run], agreed: Callable[[int], bool] = lambda _: True) 
         return Cancelled((), ended, found.problems)
     by_controller: dict[tuple[str, str | None], list[Status]] = {}
     for status in alive:
-        by_controller.setdefault(status.record.controller, []).append(status)
+        by_controller.setdefault(status.record.cluster.controller, []).append(status)
     for statuses in by_controller.values():
         _cancel(statuses)
     return Cancelled(alive, ended, found.problems)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import UsageError
 from clusterctl.observe.follow import watch
-from clusterctl.observe.logs import Logs, Selection, check_selection
+from clusterctl.observe.logs import Logs, Selection, check_selection, time_of
 from clusterctl.observe.run_record import read_record
-from clusterctl.observe.times import time_of
 from clusterctl.spec.values import parse_seconds
 
 if TYPE_CHECKING:

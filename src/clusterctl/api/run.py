@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import ClusterctlError, UsageError
-from clusterctl.observe.milestones import read_submission
+from clusterctl.observe.attempt import read_submission
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.runs import job_name
 from clusterctl.runs.layout import RunDir

@@ -6,12 +6,11 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.diagnosis.failure import explain_attempt
+from clusterctl.diagnosis.failure import explain_attempt, known_line
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
 from clusterctl.diagnosis.learning import not_learning
 from clusterctl.diagnosis.next_steps import commands
 from clusterctl.diagnosis.running import explain_running, unheard
-from clusterctl.diagnosis.signatures import Level, signature
 from clusterctl.diagnosis.traces import gather, with_accounting
 from clusterctl.errors import Cause, SlurmError
 from clusterctl.observe.status import report
@@ -21,9 +20,7 @@ from clusterctl.slurm import Slurm
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.diagnosis.queue import QueueEvidence
     from clusterctl.diagnosis.traces import RunTrace
-    from clusterctl.diagnosis.waiting import Waiting
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Cluster
@@ -34,26 +31,14 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
-class PastAttempt:
-    """An earlier attempt, and why it ended."""
-
-    attempt: int
-    cause_class: Cause
-    cause: str
-
-
-@dataclass(frozen=True)
 class Diagnosis:
-    """What was found out about a run, the most important first and at least one; and what to type next.
-
-    `unknown` says what could not be read, `history` why the earlier attempts ended.
-    """
+    """What was found out about a run, the most important first; what to type next; what could not be read."""
 
     status: Status
     findings: tuple[Finding, ...]
     commands: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
-    history: tuple[PastAttempt, ...] = ()
+    history: tuple[Finding, ...] = ()  # why the earlier attempts ended
 
     @property
     def headline(self) -> Finding:
@@ -78,8 +63,7 @@ def diagnose_status(status: Status, slurm_of: SlurmOf = Slurm.of, clock: Callabl
     trace = gather(status, clock)
     found = judge(trace)
     if accounting_may_help(found.headline):
-        trace = with_accounting(trace, slurm_of)
-        found = judge(trace)
+        found = judge(with_accounting(trace, slurm_of))
     if found.headline.cause_class is Cause.PENDING and status.job_id is not None:
         return _with_the_queue(found, slurm_of)
     return found
@@ -87,33 +71,28 @@ def diagnose_status(status: Status, slurm_of: SlurmOf = Slurm.of, clock: Callabl
 
 def judge(trace: RunTrace) -> Diagnosis:
     """The diagnosis of a run by what was gathered: a pure rule."""
-    status = trace.status
-    past, unknown = len(trace.attempts), [*trace.unknown]
+    status, past, unknown = trace.status, trace.attempts[:-1], [*trace.unknown]
+    last = trace.attempts[-1] if trace.attempts else None
+    number = last.number if last else None
     if status.stage is Stage.FINISHED:
-        found: tuple[Finding, ...] = (Finding(Cause.FINISHED, "the run finished", attempt=_last_number(trace)),)
-        past -= 1
+        found: tuple[Finding, ...] = (Finding(Cause.FINISHED, "the run finished", attempt=number),)
     elif status.stage is Stage.QUEUED:
-        found = (_waiting(trace),)
+        found, past = (_waiting(trace),), trace.attempts
     elif cancelled := _cancelled_between(trace):
-        found = (cancelled,)
-    elif status.stage.ended or _has_ended(trace):
-        found = (explain_attempt(trace.attempts[-1], trace) if trace.attempts else _never_began(trace),)
-        past -= 1
+        found, past = (cancelled,), trace.attempts
+    elif last and (status.stage.ended or last.exit_code is not None):  # the files may know of the end before Slurm does
+        found = (explain_attempt(last, trace),)
+    elif status.stage.ended:
+        found = (_never_began(trace),)
     else:
         found = explain_running(trace)
         unknown += unheard(trace)
-        past -= 1
     if lesson := not_learning(status.attempt.course if status.attempt else None):
-        found = (*found, Finding(Cause.NOT_LEARNING, lesson.text, LIKELY, _last_number(trace), hint=lesson.hint))
+        found = (*found, Finding(Cause.NOT_LEARNING, lesson.text, LIKELY, number, hint=lesson.hint))
     if not status.sure:
         unknown.append("what Slurm says of the job: it was not asked, or did not answer")
-    return Diagnosis(
-        status,
-        found,
-        commands(trace, found[0]),
-        _each_once(*unknown),
-        tuple(_past(trace, index) for index in range(past)),
-    )
+    history = tuple(explain_attempt(attempt, trace) for attempt in past)
+    return Diagnosis(status, found, commands(trace, found[0]), _each_once(*unknown), history)
 
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -149,26 +128,14 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "commands": list(diagnosis.commands),
         "unknown": list(diagnosis.unknown),
         "history": [
-            {"attempt": past.attempt, "class": past.cause_class.value, "cause": past.cause}
-            for past in diagnosis.history
+            {"attempt": past.attempt, "class": past.cause_class.value, "cause": str(past)} for past in diagnosis.history
         ],
     }
 
 
-def explain_waiting(status: Status, slurm: Slurm) -> Waiting:
-    """Why the queued run of `status` waits, when it may start, and what would start it now: nine questions at most."""
-    from clusterctl.diagnosis import queue, waiting  # to plan other submissions takes a while to import
-
-    def found_one(evidence: QueueEvidence) -> bool:
-        return waiting.smallest_change(evidence)[0] is not None
-
-    evidence = queue.gather_pending(status, slurm)
-    tried = queue.try_changes(evidence, status.record, waiting.changes(evidence), found_one, queue.asking(slurm))
-    return waiting.explain(tried)
-
-
 def _with_the_queue(found: Diagnosis, slurm_of: SlurmOf) -> Diagnosis:
-    """`found` on a run that waits, with what Slurm knows of its job."""
+    from clusterctl.diagnosis.waiting import explain_waiting  # to plan other submissions takes a while to import
+
     status = found.status
     try:
         waiting = explain_waiting(status, slurm_of(status.record.cluster))
@@ -202,20 +169,6 @@ def _cancelled_between(trace: RunTrace) -> Finding | None:
     return Finding(Cause.CANCELLED, f"cancelled by {by} while it waited to start again", attempt=last.number)
 
 
-def _past(trace: RunTrace, index: int) -> PastAttempt:
-    found = explain_attempt(trace.attempts[index], trace)
-    return PastAttempt(trace.attempts[index].number, found.cause_class, str(found))
-
-
-def _last_number(trace: RunTrace) -> int | None:
-    return trace.attempts[-1].number if trace.attempts else None
-
-
-def _has_ended(trace: RunTrace) -> bool:
-    """By the files alone: its batch script has recorded the end, and nothing says that it starts again."""
-    return bool(trace.attempts) and trace.attempts[-1].exit_code is not None
-
-
 def _waiting(trace: RunTrace) -> Finding:
     reason = trace.status.reason
     cause = f"waits in the queue: {reason}" if reason else "waits in the queue"
@@ -229,9 +182,8 @@ def _never_began(trace: RunTrace) -> Finding:
         return Finding(Cause.CANCELLED, f"cancelled by {by} before it began" if by else "cancelled before it began")
     if trace.status.stage is Stage.CANCELLED:
         return Finding(Cause.CANCELLED, "cancelled by scancel before it began, not by clusterctl")
-    for line in trace.slurm_lines:
-        if (known := signature(line)) and known.level is Level.PRIMARY:
-            return Finding(known.cause, known.words or line.strip())
+    if known := known_line(trace.slurm_lines):
+        return known
     if trace.status.attempt is not None:
         return Finding(Cause.UNKNOWN, "what its attempts left can no longer be read", UNSURE)
     if trace.status.stage is Stage.LOST:

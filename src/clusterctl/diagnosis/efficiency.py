@@ -1,16 +1,21 @@
-"""What a run asked for and did not use, in plain words, each with what to change next time: pure rules over `Use`."""
+"""What a run asked for and did not use, in plain words, each with what to change next time."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.runs.stages import Stage
+from clusterctl.spec.values import mebibytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.observe.use import Use
+    from clusterctl.observe.history import History
+    from clusterctl.observe.stage import Status
+    from clusterctl.observe.timeline import Span
 
 IDLE_PERCENT = 30.0  # a GPU that works less was not needed, or is kept waiting
 UNUSED_PERCENT = 5.0
@@ -22,6 +27,45 @@ _HEADROOM = 1.25
 _SHORTEST_SECONDS = 600  # below this a run says little about what it needs
 
 
+class GpuUse(NamedTuple):
+    """The mean utilisation of one GPU, in percent."""
+
+    node: str
+    number: int
+    percent: float
+
+
+@dataclass(frozen=True)
+class Use:
+    """Asked for and used. Times in seconds, memory in bytes; None where nobody measured."""
+
+    nodes: int
+    tasks_per_node: int
+    cpus_per_task: int
+    gpus_per_node: int
+    time_limit: float
+    memory_asked: float | None = None  # per node, where the job says
+    cpu_busiest: float | None = None  # cores in use on the busiest node, at its busiest
+    memory_highest: float | None = None  # of the node with the most
+    gpus: tuple[GpuUse, ...] = ()
+    split: dict[str, float] = field(default_factory=dict)  # part of a step -> seconds
+    queued: float = 0.0
+    held: float = 0.0  # by all attempts: what is paid for
+    longest: float = 0.0  # the longest attempt
+    restarts: int = 0
+    undone: float = 0.0  # spent on steps that a restart did again
+    restarting: float = 0.0  # spent by attempts after the first before their training
+    finished: bool = False
+
+    @property
+    def gpu_hours(self) -> float:
+        return self.held * self.nodes * self.gpus_per_node / 3600
+
+    @property
+    def gpu_percent(self) -> float | None:
+        return sum(gpu.percent for gpu in self.gpus) / len(self.gpus) if self.gpus else None
+
+
 @dataclass(frozen=True)
 class Advice:
     """One thing that could be better. `change` is what to add to the next submit; empty where it is no key's matter."""
@@ -31,9 +75,44 @@ class Advice:
     change: str = ""
 
 
+def use_of(status: Status, history: History, now: float) -> Use:
+    """The use of a run until `now`, or its end."""
+    resources = status.record.job.resources
+    phases = {number: timeline.phases(now) for number, timeline in history.attempts.items()}
+    held = {number: timeline.held(now) for number, timeline in history.attempts.items()}
+    starts = [spans[0].start for spans in phases.values() if spans]
+    nodes = history.nodes.values()
+    cpus = [highest for node in nodes if (highest := node.cpu.highest()) is not None]
+    memory = [highest for node in nodes if (highest := node.memory.highest()) is not None]
+    return Use(
+        nodes=resources.nodes,
+        tasks_per_node=status.record.tasks_per_node,
+        cpus_per_task=resources.cpus_per_task,
+        gpus_per_node=resources.gpus_per_node or 0,
+        time_limit=float(resources.time),
+        memory_asked=float(mebibytes(resources.memory) * 2**20) if resources.memory else None,
+        cpu_busiest=max(cpus, default=None),
+        memory_highest=max(memory, default=None),
+        gpus=tuple(
+            GpuUse(node.name, number, mean)
+            for node in nodes
+            for number, curve in sorted(node.gpus.items())
+            if (mean := curve.mean()) is not None
+        ),
+        split=history.split(),
+        queued=max(0.0, min(starts) - status.record.created) if starts else 0.0,
+        held=sum(held.values()),
+        longest=max(held.values(), default=0.0),
+        restarts=max(0, len(phases) - 1),
+        undone=history.undone_steps * _seconds_a_step(history),
+        restarting=sum(_before_training(spans) for spans in list(phases.values())[1:]),
+        finished=status.stage is Stage.FINISHED,
+    )
+
+
 def advise(use: Use) -> list[Advice]:
     """All advice that applies, what costs most first; nothing for what nobody measured."""
-    return [*_gpus(use), *_input(use), *_communication(use), *_restarts(use), *_cpus(use), *_memory(use), *_time(use)]
+    return [*_gpus(use), *_waiting_in_a_step(use), *_restarts(use), *_cpus(use), *_memory(use), *_time(use)]
 
 
 def input_share(use: Use) -> float | None:
@@ -42,8 +121,7 @@ def input_share(use: Use) -> float | None:
 
 
 def _gpus(use: Use) -> Iterator[Advice]:
-    percent = use.gpu_percent
-    if percent is None:
+    if (percent := use.gpu_percent) is None:
         return
     unused = [gpu for gpu in use.gpus if gpu.percent < UNUSED_PERCENT]
     if percent < IDLE_PERCENT and len(unused) < len(use.gpus):
@@ -60,17 +138,11 @@ def _gpus(use: Use) -> Iterator[Advice]:
         yield Advice("GPUs unused", text, f"--set resources.gpus_per_node={needed}" * (needed < use.gpus_per_node))
 
 
-def _input(use: Use) -> Iterator[Advice]:
-    share = input_share(use)
-    if share is not None and share > MUCH:
+def _waiting_in_a_step(use: Use) -> Iterator[Advice]:
+    if (share := input_share(use) or 0) > MUCH:
         text = f"{share:.0%} of a step waits for its input: sampling neighbours and gathering their features."
-        more = 2 * use.cpus_per_task
-        yield Advice("Input-bound", text, f"--set resources.cpus_per_task={more}")
-
-
-def _communication(use: Use) -> Iterator[Advice]:
-    share = _share(use, "communication")
-    if share is not None and share > MUCH:
+        yield Advice("Input-bound", text, f"--set resources.cpus_per_task={2 * use.cpus_per_task}")
+    if (share := _share(use, "communication") or 0) > MUCH:
         text = f"{share:.0%} of a step is communication between the ranks: fewer nodes, or a larger batch, cost less."
         yield Advice("Communication", text, "--set train.batch_size=N, larger")
 
@@ -124,3 +196,19 @@ def _share(use: Use, *parts: str) -> float | None:
     if not whole or not any(part in use.split for part in parts):
         return None
     return sum(use.split.get(part, 0.0) for part in parts) / whole
+
+
+def _before_training(spans: list[Span]) -> float:
+    if not spans:
+        return 0.0
+    training = next((span.start for span in spans if span.stage is Stage.TRAINING), None)
+    if training is None:
+        training = spans[-1].end or spans[-1].start
+    return training - spans[0].start
+
+
+def _seconds_a_step(history: History) -> float:
+    if (known := history.curves.get("seconds")) and (mean := known.mean()):
+        return mean
+    rate = history.curves.get("steps_per_second")
+    return 1 / mean if rate and (mean := rate.mean()) else 0.0

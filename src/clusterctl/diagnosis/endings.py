@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import Cause
+from clusterctl.observe.logs import time_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +22,12 @@ _ABORTED = re.compile(
 _NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>\S+)")
 _JOB_ENDED = re.compile(r"\*\*\* JOB \d+ ON (?P<node>\S+) CANCELLED AT (?P<at>[\dT:-]+)(?: DUE TO (?P<why>[A-Z ]+))?")
 _SRUN_KILLED = re.compile(r'slurm_script: line \d+: +\d+ Killed +"\$\{srun\[@\]\}" ')  # bash's word on its child
+_DUE_TO = {
+    "TIME LIMIT": (Cause.TIME, "the time limit was reached"),
+    "PREEMPTION": (Cause.PREEMPTED, "another job took its nodes"),
+    "JOB REQUEUE": (Cause.PREEMPTED, "it was sent back to the queue (scontrol requeue, or a preemption)"),
+    "NODE FAILURE": (Cause.NODE, "Slurm lost a node of the job"),
+}
 _SLACK_SECONDS = 120  # slurmstepd writes its line a while before or after the script ends
 _MOST_RANKS = 100_000
 
@@ -34,7 +40,6 @@ class Death:
     node: str
     how: str
     order: int
-    line: str
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ def deaths(lines: Iterable[str]) -> list[Death]:
         if _ABORTED.search(line):
             break
         if match := _TASK.search(line):
-            found += [Death(rank, match["node"], match["how"], order, line) for rank in ranks_of(match["ranks"])]
+            found += [Death(rank, match["node"], match["how"], order) for rank in ranks_of(match["ranks"])]
     return found
 
 
@@ -85,31 +90,18 @@ def job_ending(attempt: AttemptTrace, slurm_lines: Iterable[str]) -> Ending | No
         return Ending(Cause.KILLED, words, time=attempt.end or 0.0)
     for line in reversed(list(slurm_lines)):
         match = _JOB_ENDED.search(line)
-        if match is None or not _within(at := _seconds(match["at"]), attempt):
+        # slurmstepd writes local time; nodes and login node keep the same zone nearly everywhere.
+        if match is None or not _within(at := time_of(match["at"].encode()) or 0.0, attempt):
             continue
         why = (match["why"] or "").strip()
-        if why.startswith("TIME LIMIT"):
-            return Ending(Cause.TIME, "the time limit was reached", time=at)
-        if why.startswith("PREEMPTION"):
-            return Ending(Cause.PREEMPTED, "another job took its nodes", time=at)
         if why.startswith("JOB REQUEUE") and attempt.requeued:
             continue  # what followed from its end
-        if why.startswith("JOB REQUEUE"):
-            return Ending(Cause.PREEMPTED, "it was sent back to the queue (scontrol requeue, or a preemption)", time=at)
-        if why.startswith("NODE FAILURE"):
-            return Ending(Cause.NODE, "Slurm lost a node of the job", time=at)
         if not why:
             return Ending(Cause.CANCELLED, "it was cancelled", time=at)
-        return Ending(Cause.UNKNOWN, f"Slurm ended it: {why.lower()}", time=at)
+        unknown = Cause.UNKNOWN, f"Slurm ended it: {why.lower()}"
+        cause, words = next((meaning for begin, meaning in _DUE_TO.items() if why.startswith(begin)), unknown)
+        return Ending(cause, words, time=at)
     return None
-
-
-def _seconds(text: str) -> float:
-    """slurmstepd writes local time; nodes and login node keep the same zone nearly everywhere."""
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except (ValueError, OverflowError):
-        return 0.0
 
 
 def _within(at: float, attempt: AttemptTrace) -> bool:

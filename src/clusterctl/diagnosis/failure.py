@@ -1,20 +1,19 @@
-"""Why an attempt failed: the first cause among all that its ranks and Slurm told, by causal rules before times.
+"""Why an attempt failed: the first cause among all that its ranks and Slurm reported, by causal rules before times.
 
 Clocks of nodes differ by up to seconds, so times decide only between messages that are causes by themselves. What a
-rank says because another one died ("connection closed by peer"), and how ranks end when they are told to, is never a
-cause as long as there is anything else.
+rank reports because another one died, or because it was told to end, is a cause only where there is nothing else.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from dataclasses import dataclass, replace
 from signal import SIGKILL
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.endings import Death, Ending, deaths, job_ending, lost_nodes
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Finding
-from clusterctl.diagnosis.signatures import Level, Signature, python_error, signature, signature_of
+from clusterctl.diagnosis.signatures import Level, Signature, python_error, signature
 from clusterctl.diagnosis.standstill import hang, outside_collectives
 from clusterctl.errors import Cause
 from clusterctl.runs.requests import EXIT_RESTART, Refusal
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 
 CLOCK_SECONDS = 2.0  # by which clocks of nodes may differ without anybody having noticed
 _SOONER_SECONDS = 5.0  # a rank that failed so long before Slurm ended the job failed by itself
-_ENDED_WITH_THE_OTHERS = "ended with the others"
+_BY_SIGKILL = "killed by SIGKILL: by hand, by the kernel, or by an administrator"
+_OOM_KILL = re.compile("oom-kill event|OOM killer")
 _REFUSALS = {
     Refusal.SUPERSEDED: "a newer attempt has begun",
     Refusal.CANCELLED: "the run was cancelled",
@@ -56,22 +56,18 @@ class Candidate:
     def primary(self) -> bool:
         return self.signature.level is Level.PRIMARY
 
-    @property
-    def says_why(self) -> bool:
-        """Whether it is more than an exit code."""
-        return self.signature.cause is not Cause.USER or self.traceback != ""
-
 
 def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     """The first cause of the end of `attempt`, and what followed from it."""
-    told, silent = candidates(attempt), _silent(attempt)
-    ending = _ending(attempt, trace)
+    told, ending = candidates(attempt), _ending(attempt, trace)
+    silent = [rank for rank in attempt.ranks if rank.began and rank.exit_code is None and rank.raised is None]
     first = min(told, key=_earliest, default=None)
+    more_than_a_code = first and (first.signature.cause is not Cause.USER or first.traceback)
     if attempt.alarm and not _came_before(first, attempt.alarm.time) and not _slurm_lost_them(attempt, ending):
         found = hang(attempt)
     elif ending and not _came_before(first, ending.time - _SOONER_SECONDS if ending.time else None):
         found = _ended_from_outside(attempt, ending)
-    elif attempt.disk_full and not (first and first.primary and first.says_why):
+    elif attempt.disk_full and not (first and first.primary and more_than_a_code):
         words = "the disk of the run directory was full when it ended, and what its ranks had to say may be lost"
         found = Finding(Cause.DISK, words, LIKELY)
     elif first and (first.primary or not silent):
@@ -94,12 +90,10 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
 def candidates(attempt: AttemptTrace) -> list[Candidate]:
     """What each rank told, one candidate a rank: what is most special about it."""
     died = {death.rank: death for death in reversed(deaths(attempt.lines))}
-    ranks = {rank.rank: rank for rank in attempt.ranks} | {
-        rank: attempt.rank(rank) for rank in died if rank not in {known.rank for known in attempt.ranks}
-    }
-    out_of_memory = {rank.node for rank in attempt.ranks if _says_oom_kill(rank.last_words)}
-    found = [_candidate(rank, died.get(number), rank.node in out_of_memory) for number, rank in sorted(ranks.items())]
-    return [candidate for candidate in found if candidate is not None]
+    ranks = {rank: attempt.rank(rank) for rank in died} | {rank.rank: rank for rank in attempt.ranks}
+    out_of_memory = {rank.node for rank in attempt.ranks if _OOM_KILL.search("\n".join(rank.last_words))}
+    found = (_candidate(rank, died.get(number), rank.node in out_of_memory) for number, rank in sorted(ranks.items()))
+    return [candidate for candidate in found if candidate]
 
 
 def _candidate(rank: RankTrace, death: Death | None, node_out_of_memory: bool) -> Candidate | None:
@@ -125,47 +119,46 @@ def _candidate(rank: RankTrace, death: Death | None, node_out_of_memory: bool) -
     if said := _from_last_words(base, rank):
         return said
     if killed:
-        words = "was killed by SIGKILL: by hand, by the kernel, or by an administrator"
-        return replace(base, signature=Signature(Cause.KILLED), words=words)
+        return replace(base, signature=Signature(Cause.KILLED), words=f"was {_BY_SIGKILL}")
     if death and not how.startswith("Exited with exit code"):
         return replace(base, signature=Signature(Cause.KILLED), words=f"was killed: {how}")
     if death and how.endswith(" 143"):
         return None
     if death or rank.exit_code is not None:
         code = how.removeprefix("Exited with exit code ") if how else str(rank.exit_code)
-        launched = rank.began
-        words = f"exited with {code}" if launched else f"could not be started: exit code {code}"
-        return replace(base, signature=Signature(Cause.USER if launched else Cause.LAUNCH), words=words)
+        if not rank.began:
+            return replace(base, signature=Signature(Cause.LAUNCH), words=f"could not be started: exit code {code}")
+        return replace(base, words=f"exited with {code}")
     return None
 
 
 def _from_exception(base: Candidate, rank: RankTrace) -> Candidate | None:
     """The exception that a rank wrote down. Of a program that it started, the program's own last words say more."""
-    assert rank.raised is not None
-    raised = rank.raised
-    known = None
+    raised, known = rank.raised, None
+    assert raised is not None
     if raised.code is None:
-        known = signature(f"{raised.type}: {raised.message}") or signature(_last_line(raised.traceback))
+        last_line = "".join(raised.traceback.strip().splitlines()[-1:])
+        known = signature(f"{raised.type}: {raised.message}") or signature(last_line)
     elif said := _from_last_words(base, rank):
         return said
     elif raised.signal == SIGKILL:
-        words = "its program was killed by SIGKILL: by hand, by the kernel, or by an administrator"
-        return replace(base, signature=Signature(Cause.KILLED), words=words)
+        return replace(base, signature=Signature(Cause.KILLED), words=f"its program was {_BY_SIGKILL}")
     name = f"{raised.type}: " if raised.cause is None else ""
-    words = f"{name}{_first_line(raised.message)}" if raised.message else raised.type
-    return replace(base, signature=known or signature_of(raised.cause or Cause.USER), words=words)
+    first_line = "".join(raised.message.strip().splitlines()[:1])
+    cause = raised.cause or Cause.USER
+    ours = Signature(cause, Level.NETWORK if cause is Cause.NETWORK else Level.PRIMARY)
+    return replace(base, signature=known or ours, words=f"{name}{first_line}" if raised.message else raised.type)
 
 
 def _from_last_words(base: Candidate, rank: RankTrace) -> Candidate | None:
     """What stderr says: a Python traceback first, then any line that is known."""
     if error := python_error(rank.last_words):
         line, traceback = error
-        known = signature(line) or Signature(Cause.USER)
-        return replace(base, signature=known, words=line, traceback=traceback)
-    known_lines = [(meaning, line) for line in rank.last_words if (meaning := signature(line))]
-    if not known_lines:
+        return replace(base, signature=signature(line) or base.signature, words=line, traceback=traceback)
+    known = [(meaning, line) for line in rank.last_words if (meaning := signature(line))]
+    if not known:
         return None
-    found, line = min(known_lines, key=lambda pair: pair[0].level)
+    found, line = min(known, key=lambda pair: pair[0].level)
     return replace(base, signature=found, words=found.words or line.strip())
 
 
@@ -180,18 +173,18 @@ def _came_before(first: Candidate | None, moment: float | None) -> bool:
     return first is not None and first.primary and moment is not None and first.time is not None and first.time < moment
 
 
+def _may_have_come_first(other: Candidate, first: Candidate) -> bool:
+    """Whether the clocks leave it open which of two ranks failed first."""
+    if other.time is None or first.time is None:
+        return True
+    return other.node != first.node and other.time - first.time < CLOCK_SECONDS
+
+
 def _told_by(first: Candidate, told: Iterable[Candidate]) -> Finding:
-    rivals = [
-        other
-        for other in told
-        if other.rank != first.rank and other.primary and other.words != first.words and first.primary
-    ]
     close = [
         other
-        for other in rivals
-        if other.time is None
-        or first.time is None
-        or (other.node != first.node and other.time - first.time < CLOCK_SECONDS)
+        for other in told
+        if first.primary and other.primary and other.words != first.words and _may_have_come_first(other, first)
     ]
     facts = [f"rank {other.rank} failed within {CLOCK_SECONDS:g} s too: {other.words}" for other in close[:3]]
     same = sorted(other.rank for other in told if other.rank != first.rank and other.words == first.words)
@@ -216,7 +209,8 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     """What ended the job from outside: by Slurm's lines, by cancel.json, by what Slurm says of the job."""
     last = bool(trace.attempts) and attempt.number == trace.attempts[-1].number
     said = job_ending(attempt, trace.slurm_lines)
-    if trace.cancelled and last and (said is None or said.cause is Cause.CANCELLED) and _terminated(attempt, trace):
+    terminated = attempt.signal == "TERM" or trace.status.stage is Stage.CANCELLED
+    if trace.cancelled and last and (said is None or said.cause is Cause.CANCELLED) and terminated:
         when, by = trace.cancelled
         return Ending(Cause.CANCELLED, f"cancelled by {by}" if by else "cancelled", time=when)
     if not last and any(rank.superseded for rank in attempt.ranks):
@@ -226,22 +220,21 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
         return replace(said, words=_cancelled_by(trace))
     if said:
         return said
-    stage = trace.status.stage if last else None
+    end, stage = attempt.end or 0.0, trace.status.stage if last else None
     states = {accounted.state for accounted in trace.accounted if "." not in accounted.step} if last else set()
     if stage is Stage.TIMED_OUT or "TIMEOUT" in states:
-        return Ending(Cause.TIME, "the time limit was reached", time=attempt.end or 0.0)
+        return Ending(Cause.TIME, "the time limit was reached", time=end)
     if "NODE_FAIL" in states:
-        return Ending(Cause.NODE, "Slurm lost a node of the job", time=attempt.end or 0.0)
+        return Ending(Cause.NODE, "Slurm lost a node of the job", time=end)
     if stage is Stage.PREEMPTED or "PREEMPTED" in states:
-        return Ending(Cause.PREEMPTED, "another job took its nodes", time=attempt.end or 0.0, certain=bool(states))
+        return Ending(Cause.PREEMPTED, "another job took its nodes", time=end, certain=bool(states))
     if stage is Stage.CANCELLED or "CANCELLED" in states:
-        return Ending(Cause.CANCELLED, _cancelled_by(trace), time=attempt.end or 0.0)
+        return Ending(Cause.CANCELLED, _cancelled_by(trace), time=end)
     if attempt.exit_code == EXIT_RESTART and attempt.alarm is None:
         words = "it was warned of its end (a time limit, or a preemption), saved and left"
-        return Ending(Cause.PREEMPTED, words, time=attempt.end or 0.0)
+        return Ending(Cause.PREEMPTED, words, time=end)
     if not last and attempt.signal == "TERM":
-        words = "it was ended from outside, and started again"
-        return Ending(Cause.PREEMPTED, words, time=attempt.end or 0.0, certain=False)
+        return Ending(Cause.PREEMPTED, "it was ended from outside, and started again", time=end, certain=False)
     if not last and attempt.exit_code is None:
         words = "its batch script ended without a word: its first node was lost, or the job was requeued"
         return Ending(Cause.NODE, words, certain=False)
@@ -259,42 +252,25 @@ def _slurm_lost_them(attempt: AttemptTrace, ending: Ending | None) -> bool:
     return all(attempt.rank(suspect).node in lost for suspect in suspects)
 
 
-def _terminated(attempt: AttemptTrace, trace: RunTrace) -> bool:
-    return attempt.signal == "TERM" or trace.status.stage is Stage.CANCELLED
-
-
 def _cancelled_by(trace: RunTrace) -> str:
     uid = next((accounted.by for accounted in trace.accounted if accounted.by), "")
     return f"cancelled by scancel, by the user with number {uid}" if uid else "cancelled by scancel, not by clusterctl"
 
 
 def _ended_from_outside(attempt: AttemptTrace, ending: Ending) -> Finding:
-    facts = []
-    if ending.cause is Cause.TIME and attempt.start and attempt.end:
-        facts += _standing_before_the_end(attempt)
-    return Finding(
-        ending.cause,
-        ending.words,
-        CERTAIN if ending.certain else LIKELY,
-        node=ending.node,
-        stage=attempt.rank(0).stage,
-        facts=tuple(facts),
-    )
+    facts = _standing_before_the_end(attempt) if ending.cause is Cause.TIME and attempt.start and attempt.end else ()
+    certainty = CERTAIN if ending.certain else LIKELY
+    return Finding(ending.cause, ending.words, certainty, node=ending.node, stage=attempt.rank(0).stage, facts=facts)
 
 
-def _standing_before_the_end(attempt: AttemptTrace) -> list[str]:
+def _standing_before_the_end(attempt: AttemptTrace) -> tuple[str, ...]:
     """A time limit may be the end of a run that had long stood still."""
     beats = [rank.beat for rank in attempt.ranks if rank.beat and rank.beat.phase == Stage.TRAINING and rank.beat.step]
     still = [beat.time - beat.still_since for beat in beats]
     usual = max((beat.slow_seconds or 0.0 for beat in beats), default=0.0)
     if beats and min(still) > max(60.0, 10 * usual):
-        return [f"no rank had done a step for {min(still):.0f} s before"]
-    return []
-
-
-def _silent(attempt: AttemptTrace) -> list[RankTrace]:
-    """The ranks that began, and of whose end nothing tells."""
-    return [rank for rank in attempt.ranks if rank.began and rank.exit_code is None and rank.raised is None]
+        return (f"no rank had done a step for {min(still):.0f} s before",)
+    return ()
 
 
 def _died_silently(attempt: AttemptTrace, silent: list[RankTrace]) -> Finding:
@@ -311,10 +287,17 @@ def _died_silently(attempt: AttemptTrace, silent: list[RankTrace]) -> Finding:
     return Finding(Cause.KILLED, words, LIKELY, rank=silent[0].rank, node=silent[0].node)
 
 
-def _unexplained(attempt: AttemptTrace) -> Finding:
-    for line in attempt.lines:
+def known_line(lines: Iterable[str]) -> Finding | None:
+    """What the first of `lines` means that names a cause, for what no rank has reported."""
+    for line in lines:
         if (known := signature(line)) and known.level is Level.PRIMARY:
-            return Finding(known.cause, known.words or line.strip(), CERTAIN)
+            return Finding(known.cause, known.words or line.strip())
+    return None
+
+
+def _unexplained(attempt: AttemptTrace) -> Finding:
+    if known := known_line(attempt.lines):
+        return known
     if attempt.exit_code is None:
         return Finding(Cause.UNKNOWN, "its batch script ended without a word", UNSURE)
     if not any(rank.began for rank in attempt.ranks):
@@ -323,15 +306,12 @@ def _unexplained(attempt: AttemptTrace) -> Finding:
 
 
 def _consequences(attempt: AttemptTrace, told: list[Candidate], found: Finding) -> tuple[Consequence, ...]:
-    """What the other ranks told, or that they were ended."""
-    by_rank = {candidate.rank: candidate for candidate in told}
-    listed = []
-    for rank in attempt.ranks:
-        if rank.rank == found.rank or rank.exit_code == 0:
-            continue
-        candidate = by_rank.get(rank.rank)
-        listed.append(Consequence(rank.rank, rank.node, candidate.words if candidate else _ENDED_WITH_THE_OTHERS))
-    return tuple(listed)
+    words = {candidate.rank: candidate.words for candidate in told}
+    return tuple(
+        Consequence(rank.rank, rank.node, words.get(rank.rank, "ended with the others"))
+        for rank in attempt.ranks
+        if rank.rank != found.rank and rank.exit_code != 0
+    )
 
 
 def counted(secondary: Iterable[Consequence]) -> list[str]:
@@ -339,32 +319,16 @@ def counted(secondary: Iterable[Consequence]) -> list[str]:
     ranks: dict[str, list[int]] = {}
     for consequence in secondary:
         ranks.setdefault(consequence.cause, []).append(consequence.rank)
-    counts = Counter({cause: len(of) for cause, of in ranks.items()})
-    return [f"{_ranks(ranks[cause])}: {cause}" for cause, _ in counts.most_common()]
+    return [f"{_ranks(of)}: {cause}" for cause, of in sorted(ranks.items(), key=lambda pair: -len(pair[1]))]
 
 
 def _ranks(ranks: list[int]) -> str:
     """rank 3; ranks 0-2, 5."""
-    ordered = sorted(ranks)
-    parts: list[str] = []
-    start = previous = ordered[0]
-    for rank in [*ordered[1:], None]:
-        if rank is not None and rank == previous + 1:
-            previous = rank
-            continue
-        parts.append(str(start) if start == previous else f"{start}-{previous}")
-        if rank is not None:
-            start = previous = rank
-    return f"rank{'s' if len(ordered) > 1 else ''} {', '.join(parts)}"
-
-
-def _says_oom_kill(lines: tuple[str, ...]) -> bool:
-    return any("oom-kill event" in line or "OOM killer" in line for line in lines)
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else ""
-
-
-def _last_line(text: str) -> str:
-    return text.strip().splitlines()[-1] if text.strip() else ""
+    stretches: list[list[int]] = []
+    for rank in sorted(ranks):
+        if stretches and rank == stretches[-1][-1] + 1:
+            stretches[-1].append(rank)
+        else:
+            stretches.append([rank])
+    parts = (str(first) if not more else f"{first}-{more[-1]}" for first, *more in stretches)
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(parts)}"

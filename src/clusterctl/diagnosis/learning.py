@@ -1,14 +1,14 @@
 """Whether a training learns: a pure rule over the course of its loss, and over its score where there is one.
 
-A training that does not learn is no failure: it runs and finishes like any other. The rule would rather miss one than
-blame one that learns: it compares means of many steps and counts their uncertainty in favour of the training.
+The rule would rather miss a training that does not learn than blame one that does: it compares means of many steps and
+counts their uncertainty in favour of the training.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from clusterctl.observe.course import LEAST_STEPS
 from clusterctl.runs.vocabulary import number
@@ -55,10 +55,10 @@ def _at_chance(course: Course) -> NotLearning | None:
     newest = _mean(course.newest)
     if course.classes is None or newest is None:
         return None
-    guess, chance = math.log(course.classes), 1 / course.classes
-    if abs(newest.value - guess) + newest.uncertainty > SAME_LOSS * guess:
+    (loss, uncertainty), guess, chance = newest, math.log(course.classes), 1 / course.classes
+    if abs(loss - guess) + uncertainty > SAME_LOSS * guess:
         return None
-    text = f"the loss of {number(newest.value)} is that of a guess among {course.classes} classes"
+    text = f"the loss of {number(loss)} is that of a guess among {course.classes} classes"
     if course.score is not None:
         metric, score = course.score
         if not score <= chance + SCORE_MARGIN * chance * (1 - chance):
@@ -72,9 +72,10 @@ def _flat(course: Course) -> NotLearning | None:
     first, newest = _mean(course.first), _mean(course.newest)
     if course.steps < 2 * LEAST_STEPS or first is None or newest is None:
         return None
-    if abs(newest.value - first.value) + first.uncertainty + newest.uncertainty >= SAME_LOSS * abs(first.value):
+    (before, uncertainty_before), (now, uncertainty_now) = first, newest
+    if abs(now - before) + uncertainty_before + uncertainty_now >= SAME_LOSS * abs(before):
         return None
-    text = f"the loss is {number(newest.value)} at step {course.steps}, and was {number(first.value)} at the start"
+    text = f"the loss is {number(now)} at step {course.steps}, and was {number(before)} at the start"
     return _finding("loss is flat", text, "check that the optimizer updates the model's weights; try another train.lr")
 
 
@@ -82,15 +83,10 @@ def _finding(note: str, text: str, hint: str) -> NotLearning:
     return NotLearning(f"not learning: {note}", f"the training does not learn: {text}", hint)
 
 
-class _Estimate(NamedTuple):
-    value: float
-    uncertainty: float
-
-
-def _mean(values: Sequence[float]) -> _Estimate | None:
-    """The mean of independent values; None for few ones, and for absurd ones."""
+def _mean(values: Sequence[float]) -> tuple[float, float] | None:
+    """The mean of independent values and its uncertainty; None for few ones, and for absurd ones."""
     if len(values) < LEAST_LOSSES or not all(abs(value) < _LARGEST for value in values):
         return None
     mean = math.fsum(values) / len(values)
     variance = math.fsum((value - mean) * (value - mean) for value in values) / (len(values) - 1)
-    return _Estimate(mean, _UNCERTAINTY * math.sqrt(variance / len(values)))
+    return mean, _UNCERTAINTY * math.sqrt(variance / len(values))

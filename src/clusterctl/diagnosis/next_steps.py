@@ -10,10 +10,9 @@ from clusterctl.errors import Cause
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from clusterctl.diagnosis.finding import Finding
     from clusterctl.diagnosis.traces import RunTrace
+    from clusterctl.observe.run_record import RunRecord
 
 _SHOWN = {"--follow", "--wait", "--hold"}  # how a submission was watched is no part of what to submit
 _SIZE = re.compile(r"([0-9]+)([KMGT]?B?)")
@@ -59,6 +58,17 @@ def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
             return (host, doctor, again)
 
 
+def submission(record: RunRecord) -> list[str]:
+    """The submission as it was typed, without what only watched it; by the job's name if it was typed with a secret."""
+    typed = [word for word in record.argv if word not in _SHOWN]
+    if typed[:1] != ["submit"] or any("***" in word for word in typed):
+        return ["submit", record.job.name, "--cluster", record.cluster.name]
+    if "--timeout" in typed:
+        position = typed.index("--timeout")
+        del typed[position : position + 2]
+    return typed
+
+
 def _onwards(trace: RunTrace, *changes: str) -> str:
     """Go on from the newest checkpoint, with `changes`; what never began is submitted again."""
     if not trace.attempts:
@@ -66,21 +76,12 @@ def _onwards(trace: RunTrace, *changes: str) -> str:
     return shlex.join(["clusterctl", "resume", trace.status.record.run.id, *_settings(changes)])
 
 
-def _settings(changes: Iterable[str]) -> list[str]:
+def _settings(changes: tuple[str, ...]) -> list[str]:
     return [word for change in changes for word in ("--set", change)]
 
 
 def _again(trace: RunTrace, *changes: str) -> str:
-    """The submission as it was typed, with `changes`; by the job's name where it was typed with a secret."""
-    typed = trace.status.record.argv
-    words = list(typed) if typed[:1] == ("submit",) else []
-    if not words or any("***" in word for word in words):
-        words = ["submit", trace.status.record.job.name, "--cluster", trace.status.record.cluster.name]
-    kept = [word for word in words if word not in _SHOWN]
-    if "--timeout" in kept:
-        position = kept.index("--timeout")
-        del kept[position : position + 2]
-    return shlex.join(["clusterctl", *kept, *_settings(changes)])
+    return shlex.join(["clusterctl", *submission(trace.status.record), *_settings(changes)])
 
 
 def _less_memory(trace: RunTrace, found: Finding) -> list[str]:

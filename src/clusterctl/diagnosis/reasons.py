@@ -7,7 +7,7 @@ can make their own: what is not known here is shown as Slurm says it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -91,38 +91,29 @@ _FAMILY = re.compile(
     r"(?:Per(?P<each>User|Account|Acct|PU|PA|Job|Node))?(?:Limit)?",
     re.ASCII,
 )
-_WHAT = {
+_WHAT = {  # by how it begins: Cpu and Cpus, Mem and Memory, Wall and WallDuration
     "cpu": "CPUs",
     "gres": "GPUs and other devices",
     "mem": "memory",
-    "memory": "memory",
     "node": "nodes",
     "job": "jobs",
-    "jobs": "jobs",
-    "submitjobs": "jobs in the queue",
     "submit": "jobs in the queue",
     "wall": "running time",
-    "wallduration": "running time",
+    "wdwall": "running time",
     "bb": "burst buffer",
     "billing": "billing units",
     "energy": "energy",
     "license": "licences",
-    "nodes": "nodes",
-    "cpus": "CPUs",
-    "wdwallduration": "running time",
 }
 _EACH = {"user": "a user", "pu": "a user", "account": "an account", "acct": "an account", "pa": "an account"}
 
 
 def in_words(code: str) -> Reason:
     """The reason that Slurm gives as `code`, such as "Resources" or "ReqNodeNotAvail, UnavailableNodes:n3"."""
-    detail = ""
     head, comma, rest = code.strip("()").replace(" ", "_").partition(",")
-    if comma and not head.startswith("Nodes_required"):
-        detail = f" ({rest.strip('_').replace('_', ' ')})"
-    known = _BY_LOWER_CASE.get(head.lower())
-    if known:
-        return Reason(known.words + detail, known.kind, known.hint)
+    detail = f" ({rest.strip('_').replace('_', ' ')})" if comma and not head.startswith("Nodes_required") else ""
+    if known := _BY_LOWER_CASE.get(head.lower()):
+        return replace(known, words=known.words + detail)
     if match := _FAMILY.fullmatch(head):
         return _limit(match)
     return Reason(f"Slurm says: {code}" if code else "Slurm gives no reason", Kind.UNKNOWN)
@@ -130,16 +121,16 @@ def in_words(code: str) -> Reason:
 
 def _limit(match: re.Match[str]) -> Reason:
     whose = "quality of service" if match["whose"] == "QOS" else "account"
-    what = _WHAT.get(match["what"].lower(), match["what"])
+    what = next((words for begin, words in _WHAT.items() if match["what"].lower().startswith(begin)), match["what"])
     if match["minutes"]:
         what = f"{what} x minutes" if what else "minutes"
     each = (match["each"] or "").lower()
     if match["scope"] == "Min":
         words = f"it asks for fewer {what} than your {whose} demands of a job"
-        return Reason(words, Kind.LIMIT, _LIMITS_HINT)
-    if match["scope"] == "Grp":
+    elif match["scope"] == "Grp":
         holders = "all jobs" if not each else f"all jobs of {_EACH.get(each, f'a {each}')}"
         words = f"{holders} in your {whose} together hold as much as they may: {what}"
-        return Reason(words, Kind.LIMIT, _LIMITS_HINT)
-    holder = {"": "", "job": " for one job", "node": " for one node"}.get(each, f" for {_EACH.get(each, each)}")
-    return Reason(f"the limit of your {whose}{holder} is reached: {what}", Kind.LIMIT, _LIMITS_HINT)
+    else:
+        holder = {"": "", "job": " for one job", "node": " for one node"}.get(each, f" for {_EACH.get(each, each)}")
+        words = f"the limit of your {whose}{holder} is reached: {what}"
+    return Reason(words, Kind.LIMIT, _LIMITS_HINT)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
     if not trace.attempts:
         return (Finding(Cause.HEALTHY, "has its nodes, and its batch script has not begun yet", LIKELY),)
     attempt = trace.attempts[-1]
-    beats = _beats(attempt)
+    beats = {rank.rank: rank.beat for rank in attempt.ranks if rank.beat}
     if not beats:
         return (Finding(Cause.HEALTHY, f"{trace.status.stage}; no rank has told more yet", LIKELY, attempt.number),)
     wrong = (_standing_still(trace, attempt, beats), _slowed(attempt, beats))
@@ -36,16 +36,12 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
 
 
 def unheard(trace: RunTrace) -> list[str]:
-    """Which ranks of a run that goes on have no heartbeat, in words."""
     if not trace.attempts:
         return []
     attempt = trace.attempts[-1]
-    missing = [rank for rank in range(attempt.tasks) if rank not in _beats(attempt)]
-    return [f"the heartbeats of {len(missing)} of {attempt.tasks} ranks: they have written none yet"] if missing else []
-
-
-def _beats(attempt: AttemptTrace) -> dict[int, Beat]:
-    return {rank.rank: rank.beat for rank in attempt.ranks if rank.beat}
+    heard = {rank.rank for rank in attempt.ranks if rank.beat}
+    missing = len(set(range(attempt.tasks)) - heard)
+    return [f"the heartbeats of {missing} of {attempt.tasks} ranks: they have written none yet"] if missing else []
 
 
 def _standing_still(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
@@ -62,25 +58,22 @@ def _standing_still(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, 
         return node_fell_silent(attempt, nodes, beats[first].phase, f"no heartbeat for {silent[first]:.0f} s")
     for rank, seconds in silent.items():
         words = f"has written no heartbeat for {seconds:.0f} s while others have: stopped, or its node is ill"
-        return _hang(attempt, rank, beats[rank], words)
-    if trace.now - newest > 3 * SILENT_SECONDS:
-        words = (
-            f"no rank has written a heartbeat for {trace.now - newest:.0f} s: the nodes, or their file system, stand"
-        )
-        return _hang(attempt, min(beats), beats[min(beats)], words)
+        return _of_rank(attempt, rank, beats[rank], Cause.HANG, words)
+    if (seconds := trace.now - newest) > 3 * SILENT_SECONDS:
+        words = f"no rank has written a heartbeat for {seconds:.0f} s: the nodes, or their file system, stand"
+        return _of_rank(attempt, min(beats), beats[min(beats)], Cause.HANG, words)
     late = {rank: beat for rank, beat in beats.items() if beat.time - beat.still_since > patience(settings, beat)}
     if not late:
         return None
     rank = min(late, key=lambda rank: (late[rank].waiting is not None, late[rank].step, rank))
     seconds = late[rank].time - late[rank].still_since
     action = "" if settings.enabled else "; the watchdog is off"
-    return _hang(attempt, rank, late[rank], f"stands still while {late[rank].phase} for {seconds:.0f} s{action}")
+    words = f"stands still while {late[rank].phase} for {seconds:.0f} s{action}"
+    return _of_rank(attempt, rank, late[rank], Cause.HANG, words)
 
 
-def _hang(attempt: AttemptTrace, rank: int, beat: Beat, words: str) -> Finding:
-    return Finding(
-        Cause.HANG, words, LIKELY, attempt.number, rank=rank, node=beat.host, stage=beat.phase, step=beat.step
-    )
+def _of_rank(attempt: AttemptTrace, rank: int, beat: Beat, cause: Cause, words: str) -> Finding:
+    return Finding(cause, words, LIKELY, attempt.number, rank, beat.host, beat.phase, beat.step)
 
 
 def _slowed(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
@@ -93,25 +86,14 @@ def _slowed(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
         f"slows the others down: {worst.seconds * 1000:.0f} ms of a step for its own part, "
         f"{worst.slowdown:.1f} times the others' {worst.usual_seconds * 1000:.0f} ms"
     )
-    beat = beats[worst.rank]
-    return Finding(
-        Cause.STRAGGLER,
-        words,
-        CERTAIN,
-        attempt.number,
-        rank=worst.rank,
-        node=beat.host,
-        stage=beat.phase,
-        step=beat.step,
-        facts=tuple(facts),
-    )
+    found = _of_rank(attempt, worst.rank, beats[worst.rank], Cause.STRAGGLER, words)
+    return replace(found, certainty=CERTAIN, facts=tuple(facts))
 
 
 def _well(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding:
     first = beats[min(beats)]
-    pace = (
-        f", {first.step_seconds * 1000:.0f} ms a step" if first.step_seconds and first.phase == Stage.TRAINING else ""
-    )
+    known = first.step_seconds if first.phase == Stage.TRAINING else None
+    pace = f", {known * 1000:.0f} ms a step" if known else ""
     done = f", step {first.step}" if first.step else ""
     words = f"{len(beats)} of {attempt.tasks} ranks get on: {first.phase}{done}{pace}"
     return Finding(Cause.HEALTHY, words, CERTAIN, attempt.number, stage=first.phase, step=first.step or None)

@@ -31,7 +31,7 @@ class Signature(NamedTuple):
 
 
 def _row(
-    pattern: str, cause: Cause, words: str = "", level: Level = Level.PRIMARY
+    pattern: str, cause: Cause, level: Level = Level.PRIMARY, words: str = ""
 ) -> tuple[re.Pattern[str], Signature]:
     return re.compile(pattern, re.IGNORECASE), Signature(cause, level, words)
 
@@ -39,51 +39,43 @@ def _row(
 # The first match counts: what is special stands before what is general.
 _TABLE = (
     # What the end of others sounds like.
-    _row(r"watchdog caught collective operation timeout|collective operation timeout", Cause.HANG, "", Level.ECHO),
-    _row(r"timed out (waiting|after) \S+ ?ms|wait timeout|monitoredBarrier", Cause.HANG, "", Level.ECHO),
-    _row(r"connection (closed|reset) by (remote )?peer|broken pipe", Cause.NETWORK, "", Level.ECHO),
-    _row(r"remote process exited", Cause.NETWORK, "", Level.ECHO),
-    _row(r"nccl communicator was aborted|ncclRemoteError|ncclInProgress", Cause.NETWORK, "", Level.ECHO),
-    _row(r"gloo[/\\]transport|process ?group(gloo|nccl)|DistBackendError", Cause.NETWORK, "", Level.ECHO),
-    _row(r"failed to (recv|send), got 0 bytes|TCPStore.*(closed|failed|broken)", Cause.NETWORK, "", Level.ECHO),
-    # Memory.
+    _row(r"watchdog caught collective operation timeout|collective operation timeout", Cause.HANG, Level.ECHO),
+    _row(r"timed out (waiting|after) \S+ ?ms|wait timeout|monitoredBarrier", Cause.HANG, Level.ECHO),
+    _row(r"connection (closed|reset) by (remote )?peer|broken pipe", Cause.NETWORK, Level.ECHO),
+    _row(r"remote process exited", Cause.NETWORK, Level.ECHO),
+    _row(r"nccl communicator was aborted|ncclRemoteError|ncclInProgress", Cause.NETWORK, Level.ECHO),
+    _row(r"gloo[/\\]transport|process ?group(gloo|nccl)|DistBackendError", Cause.NETWORK, Level.ECHO),
+    _row(r"failed to (recv|send), got 0 bytes|TCPStore.*(closed|failed|broken)", Cause.NETWORK, Level.ECHO),
     _row(r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory", Cause.GPU_MEMORY),
     _row(r"CUBLAS_STATUS_ALLOC_FAILED|NCCL WARN Cuda failure.*out of memory", Cause.GPU_MEMORY),
-    _row(r"out of shared memory|killed by signal: bus error", Cause.HOST_MEMORY, "no room in /dev/shm"),
+    _row(r"out of shared memory|killed by signal: bus error", Cause.HOST_MEMORY, words="no room in /dev/shm"),
     _row(r"oom-kill|out of memory|OOM killer", Cause.HOST_MEMORY),
     _row(r"DefaultCPUAllocator|can't allocate memory|cannot allocate memory|std::bad_alloc", Cause.HOST_MEMORY),
     _row(r"^MemoryError\b|numpy\S*_ArrayMemoryError|unable to allocate .*[GM]iB", Cause.HOST_MEMORY),
-    # Disks.
-    _row(r"no space left on device|ENOSPC", Cause.DISK),
-    _row(r"disk quota exceeded|EDQUOT", Cause.DISK),
-    # Images.
+    _row(r"no space left on device|ENOSPC|disk quota exceeded|EDQUOT", Cause.DISK),
     _row(r"pyxis: .*(failed|couldn't|error|invalid)|enroot-\w+.*(failed|error)", Cause.IMAGE),
     _row(r"\[ERROR\] .*(registry|manifest|credentials|returned error code|\.sqsh|squashfs|mount)", Cause.IMAGE),
     _row(r"spank.*(pyxis|container)", Cause.IMAGE),
     _row(r"version [`']?(GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found", Cause.IMAGE),
     _row(r"driver version is insufficient|no kernel image is available", Cause.IMAGE),
     _row(r"lib(cuda|nvidia-ml)\.so\S*: cannot open shared object", Cause.IMAGE),
-    # Hardware.
     _row(r"uncorrectable ECC|\bXid\b|fallen off the bus|NVRM|hardware error", Cause.NODE),
     _row(r"stale file handle|input/output error|transport endpoint is not connected", Cause.NODE),
     # The network, when nobody died.
-    _row(r"connection refused|no route to host|network is unreachable", Cause.NETWORK, "", Level.NETWORK),
-    _row(r"name or service not known|temporary failure in name resolution", Cause.NETWORK, "", Level.NETWORK),
-    _row(r"NCCL error|ncclSystemError|ncclUnhandledCudaError", Cause.NETWORK, "", Level.NETWORK),
-    # Launching.
+    _row(r"connection refused|no route to host|network is unreachable", Cause.NETWORK, Level.NETWORK),
+    _row(r"name or service not known|temporary failure in name resolution", Cause.NETWORK, Level.NETWORK),
+    _row(r"NCCL error|ncclSystemError|ncclUnhandledCudaError", Cause.NETWORK, Level.NETWORK),
     _row(r"exec: .*(not found|permission denied)|command not found", Cause.LAUNCH),
     _row(r"no module named '?(submitit|cloudpickle|clusterctl)\b", Cause.LAUNCH),
     _row(r"error while finding module specification", Cause.LAUNCH),
     _row(r"unable to (create|confirm) (step|allocation)|task launch .* failed|execve\(\)", Cause.LAUNCH),
     _row(r"slurm.*(unable to contact|invalid job credential|communication)", Cause.LAUNCH),
     _row(r"srun: error: .*(credential|protocol)", Cause.LAUNCH),
-    _row(r"too many open files", Cause.LAUNCH, "too many open files (ulimit -n)"),
+    _row(r"too many open files", Cause.LAUNCH, words="too many open files (ulimit -n)"),
 )
 # A line of the batch script's, from before there is an attempt to record anything in.
 _SCRIPT = re.compile(rf"clusterctl\[(?P<cause>{'|'.join(Cause)})\]: (?P<words>.*)")
-_NAME = re.compile(
-    r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Failed))\b(?:: (?P<message>.*))?$"
-)
+_NAME = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Failed)(?:: .*)?$")
 
 
 def signature(text: str) -> Signature | None:
@@ -91,11 +83,6 @@ def signature(text: str) -> Signature | None:
     if ours := _SCRIPT.match(text):
         return Signature(Cause(ours["cause"]), words=ours["words"])
     return next((meaning for pattern, meaning in _TABLE if pattern.search(text)), None)
-
-
-def signature_of(cause: Cause) -> Signature:
-    """What a failure of ours means, which carries its cause."""
-    return Signature(cause, Level.NETWORK if cause is Cause.NETWORK else Level.PRIMARY)
 
 
 def python_error(lines: tuple[str, ...]) -> tuple[str, str] | None:
@@ -112,6 +99,4 @@ def python_error(lines: tuple[str, ...]) -> tuple[str, str] | None:
             end = index
         elif end is not None and not lines[index].startswith((" ", "Traceback", "During", "The above")):
             break
-    if end is None:
-        return None
-    return lines[end], "\n".join(lines[start : end + 1])
+    return None if end is None else (lines[end], "\n".join(lines[start : end + 1]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
 from clusterctl.errors import Cause
@@ -28,15 +28,6 @@ _WORDS = {
 }
 
 
-class Frame(NamedTuple):
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}"
-
-
 def hang(attempt: AttemptTrace) -> Finding:
     """The rank that stood still, where it stood, and how sure that is."""
     alarm = attempt.alarm
@@ -50,24 +41,20 @@ def hang(attempt: AttemptTrace) -> Finding:
             return node_fell_silent(attempt, nodes, alarm.phase, _noticed(alarm))
         words, certainty = f"{words}; or its node was lost, cut off, or frozen", LIKELY
     if alarm.how == "unknown" and (apart := outside_collectives(attempt)):
-        suspects, words = apart, "the other ranks are in a collective, and it is not"
-        certainty = LIKELY
+        suspects, words, certainty = apart, "the other ranks are in a collective, and it is not", LIKELY
     if not suspects:
         suspects, words, certainty = [alarm.seen], "nothing tells the ranks apart; this one was noticed first", UNSURE
     rank = attempt.rank(suspects[0])
     stack = _main_thread(rank.frozen or ("" if alarm.how == "silent" else rank.stacks))
-    place = standing(stack)
     facts = [_noticed(alarm)]
     if len(suspects) > 1:
         facts.append(f"as do ranks {', '.join(map(str, suspects[1:6]))}{' and others' * (len(suspects) > 6)}")
     if attempt.collectives:
-        facts.append(
-            f"NCCL's flight recorder left {attempt.collectives} files in attempts/{attempt.number}/collectives"
-        )
-    at = f" at {place}" if place else ""
+        folder = f"attempts/{attempt.number}/collectives"
+        facts.append(f"NCCL's flight recorder left {attempt.collectives} files in {folder}")
     return Finding(
         Cause.HANG,
-        f"stood still{at} while {alarm.phase}: {words}",
+        f"stood still{_place(stack)} while {alarm.phase}: {words}",
         certainty,
         rank=rank.rank,
         node=rank.node,
@@ -93,7 +80,6 @@ def several_each(nodes: Mapping[str, Collection[int]]) -> bool:
 
 
 def node_fell_silent(attempt: AttemptTrace, nodes: Iterable[str], stage: str, *facts: str) -> Finding:
-    """What is said where no rank of some nodes is heard of any more, while those of others are."""
     names = list(nodes)
     words = f"{', '.join(names)} fell silent with all ranks there: lost, cut off, or frozen"
     return Finding(Cause.NODE, words, LIKELY, attempt.number, node=names[0], stage=stage, facts=facts)
@@ -101,13 +87,14 @@ def node_fell_silent(attempt: AttemptTrace, nodes: Iterable[str], stage: str, *f
 
 def outside_collectives(attempt: AttemptTrace) -> list[int]:
     """The ranks whose main thread is in no collective, where those of others are; else none."""
-    told = [rank for rank in attempt.ranks if rank.stacks]
-    apart = [
-        rank.rank for rank in told if not any(f.function in _COLLECTIVES for f in frames(_main_thread(rank.stacks)))
-    ]
+    apart = [rank.rank for rank in attempt.ranks if rank.stacks and not _is_in_a_collective(rank.stacks)]
     missing = [rank.rank for rank in attempt.ranks if not rank.stacks and rank.exit_code is None]
     found = missing if missing and len(missing) < len(attempt.ranks) else apart
     return found if len(found) < len(attempt.ranks) else []
+
+
+def _is_in_a_collective(stacks: str) -> bool:
+    return any(frame["function"] in _COLLECTIVES for frame in _FRAME.finditer(_main_thread(stacks)))
 
 
 def _answered(rank: RankTrace, alarm: Alarm) -> bool:
@@ -119,16 +106,12 @@ def _noticed(alarm: Alarm) -> str:
     return f"noticed by the watchdog after {alarm.still_seconds:.0f} s without progress"
 
 
-def standing(stack: str) -> Frame | None:
-    """The innermost place in a program of the user's or ours, else the innermost of all."""
-    found = frames(stack)
-    own = [frame for frame in found if not any(part in frame.file for part in _LIBRARIES)]
-    return own[-1] if own else found[-1] if found else None
-
-
-def frames(stack: str) -> list[Frame]:
-    """The frames of a stack as traceback prints it, the innermost last."""
-    return [Frame(match["file"], int(match["line"]), match["function"]) for match in _FRAME.finditer(stack)]
+def _place(stack: str) -> str:
+    """The innermost place in a program of the user's or ours, else the innermost of all; empty without a stack."""
+    frames = list(_FRAME.finditer(stack))
+    own = [frame for frame in frames if not any(part in frame["file"] for part in _LIBRARIES)]
+    innermost = (own or frames)[-1:]
+    return "".join(f" at {frame['file']}:{int(frame['line'])} in {frame['function']}" for frame in innermost)
 
 
 def _main_thread(stacks: str) -> str:

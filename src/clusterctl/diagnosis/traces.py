@@ -1,19 +1,16 @@
-"""Everything that a run left behind on its way to where it is, parsed: the evidence that `clusterctl why` judges.
-
-Read once, from files; Slurm's accounting is asked only for what they leave open. What could not be read is told.
-"""
+"""Everything that a run left behind, parsed: the evidence that `clusterctl why` judges."""
 
 from __future__ import annotations
 
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
 from clusterctl.observe.accounting import accounted
-from clusterctl.observe.attempt import HostRecord
-from clusterctl.observe.milestones import read_cancellation
+from clusterctl.observe.attempt import HostRecord, read_cancellation
 from clusterctl.observe.rank_events import Began, Entered, Exited, Hung, Raised, TakenOver, last_events
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import open_regular
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from clusterctl.observe.milestones import Cancellation
+    from clusterctl.observe.attempt import Cancellation
     from clusterctl.observe.stage import Status
     from clusterctl.runs.fields import Fields
     from clusterctl.runs.layout import Attempt
@@ -123,12 +120,12 @@ def gather(status: Status, clock: Callable[[], float] = time.time) -> RunTrace:
 
 def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> RunTrace:
     """`trace` with what Slurm's accounting says of an ended job, where there is one; nothing depends on it."""
-    run, cluster, job_id = trace.status.record.run, trace.status.record.cluster, trace.status.job_id
-    if job_id is None or not cluster.is_slurm or not trace.status.stage.ended:
+    record, job_id = trace.status.record, trace.status.job_id
+    if job_id is None or not record.cluster.is_slurm or not trace.status.stage.ended:
         return trace
     try:
-        told = accounted({run: job_id}, slurm_of(cluster).accounted, patient=False)
-        return replace(trace, accounted=told.get(run, ()))
+        found = accounted({record.run: job_id}, slurm_of(record.cluster).accounted, patient=False)
+        return replace(trace, accounted=found.get(record.run, ()))
     except SlurmError as error:
         return replace(trace, unknown=(*trace.unknown, f"Slurm's accounting: {error.message}"))
 
@@ -148,12 +145,14 @@ def _attempt(attempt: Attempt, host: HostRecord, tasks: int, unknown: list[str])
 
 
 def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
-    beat = read_beat(attempt.heartbeat(number))
+    beat, frozen = read_beat(attempt.heartbeat(number)), b""
+    with suppress(OSError), open_regular(attempt.stacks(number).with_suffix(".signal")) as file:
+        frozen = file.read(_TAIL_BYTES)
     words = _lines(attempt.log(number, "err"), _TAIL_BYTES, unknown, missing_ok=True)
     told = RankTrace(
         number,
         node=beat.host if beat else "",
-        frozen=_frozen_stacks(attempt, number),
+        frozen=frozen.decode(errors="replace"),
         beat=beat,
         last_words=tuple(_BEFORE.sub("", line) for line in words),
     )
@@ -175,14 +174,6 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
             case Exited(time=at, code=code) if told.exit_code is None:
                 told = replace(told, exit_code=code, ended=at)
     return told
-
-
-def _frozen_stacks(attempt: Attempt, rank: int) -> str:
-    try:
-        with open_regular(attempt.stacks(rank).with_suffix(".signal")) as file:
-            return file.read(_TAIL_BYTES).decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _alarm(fields: Fields) -> Alarm | None:

@@ -1,49 +1,141 @@
-"""Why a run waits, when it may start, and the smallest change that would start it now: pure, from evidence to words."""
+"""Why a run waits, when it may start, and the smallest change that would start it now: gathered, then judged purely.
+
+squeue is asked for the one job and sinfo once, then `sbatch --test-only` for a few changes in turn.
+"""
 
 from __future__ import annotations
 
 import shlex
+import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.queue import Change
+import clusterctl
+from clusterctl.config import Resolved
+from clusterctl.diagnosis.next_steps import submission
 from clusterctl.diagnosis.reasons import Kind, in_words
+from clusterctl.errors import ClusterctlError, SlurmError
+from clusterctl.launch.plan import make_plan
+from clusterctl.launch.sbatch import SlurmRefused, estimate_start
 from clusterctl.slurm.fits import asked_of, has_room, room_for
+from clusterctl.slurm.queue import WaitingJob
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from clusterctl.diagnosis.queue import QueueEvidence
-    from clusterctl.slurm import Inventory, Node, Partition
+    from clusterctl.launch.plan import Plan
+    from clusterctl.launch.sbatch import Estimate
+    from clusterctl.observe.run_record import RunRecord
+    from clusterctl.observe.stage import Status
+    from clusterctl.slurm import Inventory, Node, Partition, Slurm
     from clusterctl.slurm.fits import Asked
-    from clusterctl.slurm.queue import WaitingJob
     from clusterctl.spec import Resources
+
+    Ask = Callable[[Plan], Estimate | None]
 
 MOST_CHANGES = 6  # questions to Slurm about one run: enough to find the usual ways out, few enough to be polite
 NOW_SECONDS = 60  # a start within so long is one now: Slurm looks at its queue once in a while
 _SHORTEST_SECONDS = 600
-_PLACES_HELP = (Kind.ROOM, Kind.LIMIT)
 _FLAGS = ("nodes", "gpus_per_node", "tasks_per_node", "time", "partition")  # that `submit` has of its own
 
 
 @dataclass(frozen=True)
+class Change:
+    """Other resources for the same job, what differs in words, and what to type for it."""
+
+    words: str
+    resources: Resources
+    settings: tuple[tuple[str, str], ...]  # names below [resources] and their new values; none: edit the job file
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A change, and when Slurm would start it (`sbatch --test-only`); None where it would not take it."""
+
+    change: Change
+    start: float | None
+
+
+@dataclass(frozen=True)
+class QueueEvidence:
+    """All that is known of a run that waits. Times are seconds since the epoch.
+
+    `control` is Slurm's estimate for the very same job sent once more: what it says beyond the run's own estimate is
+    the run's own weight in it.
+    """
+
+    run: str
+    job: WaitingJob
+    resources: Resources
+    typed: tuple[str, ...]  # the submission's own words
+    now: float
+    inventory: Inventory | None = None
+    control: float | None = None
+    trials: tuple[Trial, ...] = ()
+    unknown: tuple[str, ...] = ()  # what could not be read
+
+
+@dataclass(frozen=True)
 class Waiting:
-    """Why a run waits: the reason in words, facts, what to type, and what is not known."""
+    """Why a run waits: the reason in words, facts, what to do, what to type, and what is not known."""
 
     cause: str
-    kind: Kind
     facts: tuple[str, ...]
     hint: str
     commands: tuple[str, ...]
     unknown: tuple[str, ...]
-    start: float | None  # Slurm's estimate
-    change: Change | None  # the smallest one found that would start now
+
+
+def explain_waiting(status: Status, slurm: Slurm) -> Waiting:
+    """Why the queued run of `status` waits, when it may start, and what would start it now: nine questions at most."""
+
+    def ask(plan: Plan) -> Estimate | None:
+        return estimate_start(plan, slurm.path_of("sbatch"), slurm.environment)
+
+    evidence = gather_pending(status, slurm)
+    return explain(try_changes(evidence, status.record, changes(evidence), ask))
+
+
+def gather_pending(status: Status, slurm: Slurm, clock: Callable[[], float] = time.time) -> QueueEvidence:
+    """Ask why the queued run of `status` waits, and what is free. What is not answered is named, and is no error."""
+    record, unknown = status.record, []
+    job = WaitingJob(status.job_id or "", status.reason, record.job.resources.partition or "", None, "")
+    try:
+        job = (slurm.waiting(status.job_id) if status.job_id else None) or job
+    except SlurmError as error:
+        unknown.append(f"the job's place in the queue: {error.message}")
+    inventory = None
+    try:
+        inventory = slurm.nodes()
+    except SlurmError as error:
+        unknown.append(f"what is free: {error.message}")
+    resources, typed = record.job.resources, tuple(submission(record))
+    return QueueEvidence(record.run.id, job, resources, typed, clock(), inventory, unknown=tuple(unknown))
+
+
+def try_changes(evidence: QueueEvidence, record: RunRecord, changes: Sequence[Change], ask: Ask) -> QueueEvidence:
+    """`evidence` with Slurm's answer on one change after the other, until one would start now, or Slurm falls silent.
+
+    `ask` is `sbatch --test-only`; it is asked once more than there are changes at most.
+    """
+    try:
+        evidence = replace(evidence, control=_start(record, evidence.resources, ask) if changes else None)
+        for change in changes:
+            trial = Trial(change, _start(record, change.resources, ask))
+            evidence = replace(evidence, trials=(*evidence.trials, trial))
+            if smallest_change(evidence)[0]:
+                break
+    except ClusterctlError as error:
+        silence = f"what else would start now: {error.message}"
+        evidence = replace(evidence, unknown=(*evidence.unknown, silence))
+    return evidence
 
 
 def may_be_changed(job: WaitingJob) -> bool:
     """Whether a smaller, shorter or differently placed run might start sooner."""
-    return in_words(job.reason).kind in _PLACES_HELP
+    return in_words(job.reason).kind in (Kind.ROOM, Kind.LIMIT)
 
 
 def changes(evidence: QueueEvidence) -> tuple[Change, ...]:
@@ -62,20 +154,13 @@ def explain(evidence: QueueEvidence) -> Waiting:
     """Why the run of `evidence` waits, and what to do about it."""
     reason = in_words(evidence.job.reason)
     found, doubt = smallest_change(evidence)
-    unknown = [*evidence.unknown, *([doubt] if doubt else [])]
-    commands = _resubmission(evidence, found) if found else _commands(evidence)
-    hint = reason.hint
-    if found and not found.settings:
-        hint = f"{found.words}: change [resources] in the job file"
+    by_hand = f"{found.words}: change [resources] in the job file" if found and not found.settings else ""
     return Waiting(
         cause=reason.words,
-        kind=reason.kind,
         facts=tuple(_facts(evidence, found)),
-        hint=hint,
-        commands=commands,
-        unknown=tuple(unknown),
-        start=evidence.job.start,
-        change=found,
+        hint=by_hand or reason.hint,
+        commands=_commands(evidence, found),
+        unknown=(*evidence.unknown, *([doubt] if doubt else [])),
     )
 
 
@@ -85,20 +170,16 @@ def smallest_change(evidence: QueueEvidence) -> tuple[Change | None, str]:
     `sbatch --test-only` (seen with 22.05) adds the time limits of all jobs that wait ahead in the same partition, and
     the run itself is one of them: it would be gone. What it weighs is measured with the run's own job sent once more.
     """
-    own = _own_weight(evidence)
-    doubtful = False
+    own, doubt = _own_weight(evidence), ""
     for trial in evidence.trials:
         elsewhere = trial.change.resources.partition != evidence.resources.partition
-        if trial.start is None:
+        weight = 0 if elsewhere else own or 0
+        if trial.start is None or trial.start - weight > evidence.now + NOW_SECONDS:
             continue
-        if trial.start - (0 if elsewhere else own or 0) <= evidence.now + NOW_SECONDS:
-            if own is None and not elsewhere and evidence.job.reason == "Priority":
-                doubtful = True
-                continue
+        if own is not None or elsewhere or evidence.job.reason != "Priority":
             return trial.change, ""
-    if doubtful:
-        return None, "whether a smaller run would be let past the jobs ahead: Slurm gives no estimate for this one"
-    return None, ""
+        doubt = "whether a smaller run would be let past the jobs ahead: Slurm gives no estimate for this one"
+    return None, doubt
 
 
 def _own_weight(evidence: QueueEvidence) -> float | None:
@@ -187,10 +268,9 @@ def _smaller(resources: Resources, asked: Asked, nodes: Sequence[Node]) -> Itera
 
 def _fewer_gpus(resources: Resources, gpus: int) -> Change:
     """One task a GPU stays one task a GPU."""
-    together = {"gpus_per_node": gpus}
-    if resources.tasks_per_node == resources.gpus_per_node:
-        together["tasks_per_node"] = gpus
-    return _change(f"{gpus} GPU{'s' * (gpus != 1)} a node instead of {resources.gpus_per_node}", resources, **together)
+    tasks = {"tasks_per_node": gpus} if resources.tasks_per_node == resources.gpus_per_node else {}
+    words = f"{gpus} GPU{'s' * (gpus != 1)} a node instead of {resources.gpus_per_node}"
+    return _change(words, resources, gpus_per_node=gpus, **tasks)
 
 
 def _change(words: str, resources: Resources, **values: object) -> Change:
@@ -208,8 +288,11 @@ def _partition(inventory: Inventory | None, name: str) -> Partition | None:
     return inventory.partition_for(name or None) if inventory else None
 
 
-def _resubmission(evidence: QueueEvidence, change: Change) -> tuple[str, ...]:
+def _commands(evidence: QueueEvidence, change: Change | None) -> tuple[str, ...]:
     """To cancel the run and to submit it again: what was typed, and the change behind it, where the last one wins."""
+    if change is None:
+        held = evidence.job.reason in ("JobHeldUser", "job_requeued_in_held_state")
+        return (f"clusterctl release {shlex.quote(evidence.run)}",) if held else ()
     words = ["clusterctl", *evidence.typed]
     for name, value in change.settings:
         flag = f"--{name.replace('_', '-')}"
@@ -217,6 +300,12 @@ def _resubmission(evidence: QueueEvidence, change: Change) -> tuple[str, ...]:
     return f"clusterctl cancel {shlex.quote(evidence.run)}", shlex.join(words)
 
 
-def _commands(evidence: QueueEvidence) -> tuple[str, ...]:
-    held = evidence.job.reason in ("JobHeldUser", "job_requeued_in_held_state")
-    return (f"clusterctl release {shlex.quote(evidence.run)}",) if held else ()
+def _start(record: RunRecord, resources: Resources, ask: Ask) -> float | None:
+    """When Slurm would start the run's job with these resources; None where it refuses them."""
+    resolved = Resolved(replace(record.job, resources=resources), record.cluster, {}, Path("job.toml"))
+    plan = make_plan(resolved, record.run, record.run.code, clusterctl.__version__)
+    try:
+        estimate = ask(plan)
+    except SlurmRefused:
+        return None
+    return float(estimate.start) if estimate else None

@@ -64,7 +64,7 @@ def explanation(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.history:
         lines += [
             "before:",
-            *(f"  attempt {past.attempt}: {past.cause_class}: {plain(past.cause)}" for past in diagnosis.history),
+            *(f"  attempt {past.attempt}: {past.cause_class}: {plain(str(past))}" for past in diagnosis.history),
         ]
     if diagnosis.unknown:
         lines += ["not known:", *(f"  {plain(what)}" for what in diagnosis.unknown)]

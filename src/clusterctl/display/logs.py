@@ -6,9 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from clusterctl.display.plain import as_shown, plain, plain_lines
-from clusterctl.observe.collapse import collapsed
-from clusterctl.observe.logs import Nodes
-from clusterctl.observe.times import is_stamped
+from clusterctl.observe.logs import Nodes, collapsed, is_stamped
 from clusterctl.runs.stamp import LENGTH, stamp
 
 if TYPE_CHECKING:

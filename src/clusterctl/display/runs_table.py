@@ -10,7 +10,7 @@ from rich.text import Text
 from clusterctl.diagnosis.learning import not_learning
 from clusterctl.display.plain import duration, plain, share
 from clusterctl.display.units import bar
-from clusterctl.observe.pace import progress, seconds_left
+from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import KNOWN, number, score_of
 

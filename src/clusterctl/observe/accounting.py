@@ -8,15 +8,17 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
-from clusterctl.runs.files import read_json, write_json
+from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import write_json
 from clusterctl.slurm.accounting import Accounted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from clusterctl.runs.fields import Fields
     from clusterctl.runs.layout import RunDir
 
 AGAIN_SECONDS = 3600.0
@@ -53,29 +55,21 @@ def accounted(
         lines = tuple(line for line in told if line.job_id == job_id)
         if any(line.ended for line in lines):
             found[run] = lines
-        _keep(run, job_id, found.get(run, ()), clock())
+        kept = [asdict(line) for line in found.get(run, ())]
+        with suppress(OSError):  # somebody else's run, or a full disk
+            write_json(run.accounting_json, {"time": clock(), "job_id": job_id, "lines": kept})
     return found
 
 
 def _kept(run: RunDir, job_id: str) -> tuple[tuple[Accounted, ...], float]:
     """What is kept of this job, none of an older one, and when it was asked for."""
-    try:
-        record = read_json(run.accounting_json)
-        if record["job_id"] != job_id:
-            return (), 0.0
-        return tuple(_line(line) for line in record["lines"]), float(record["time"])
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+    record = read_fields(run.accounting_json)
+    if record.text("job_id") != job_id:
         return (), 0.0
+    lines = tuple(_line(line) for line in record.tables("lines"))
+    return lines if any(line.ended for line in lines) else (), record.moment("time") or 0.0
 
 
-def _keep(run: RunDir, job_id: str, lines: Sequence[Accounted], now: float) -> None:
-    with suppress(OSError):  # somebody else's run, or a full disk
-        write_json(run.accounting_json, {"time": now, "job_id": job_id, "lines": [asdict(line) for line in lines]})
-
-
-def _line(record: dict[str, Any]) -> Accounted:
-    line = Accounted(**record)
-    texts, numbers = (line.step, line.state, line.by, line.nodes), (line.exit_code, line.signal)
-    if not all(isinstance(text, str) for text in texts) or not all(type(number) is int for number in numbers):
-        raise ValueError(f"no line of sacct's: {record}")
-    return line
+def _line(fields: Fields) -> Accounted:
+    step, state, by, nodes = map(fields.text, ("step", "state", "by", "nodes"))
+    return Accounted(step, state, by, fields.whole("exit_code") or 0, fields.whole("signal") or 0, nodes)

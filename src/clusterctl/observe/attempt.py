@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.observe.course import Course, read_course
 from clusterctl.observe.lines import last_lines
-from clusterctl.observe.measurements import newest_values
-from clusterctl.observe.milestones import read_cancellation, read_finish, read_submission
-from clusterctl.observe.pace import Pace, pace_of
+from clusterctl.observe.measurements import Pace, newest_values, pace_of
 from clusterctl.observe.rank_events import newest_stage
 from clusterctl.observe.telemetry import gpu_utilisation, latest_samples
 from clusterctl.runs.fields import read_fields
@@ -19,13 +17,51 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.observe.run_record import RunRecord
-    from clusterctl.runs.layout import Attempt
+    from clusterctl.runs.layout import Attempt, RunDir
     from clusterctl.runs.stages import Stage
     from clusterctl.runs.vocabulary import Number
     from clusterctl.slurm import JobState, QueuedJob
 
 # Of metrics.jsonl: an evaluation may lie some hundred steps back, but for the last one of a run that is over.
 _TAIL_BYTES, _TAIL_OF_ENDED_BYTES = 65536, 16384
+
+
+class Submission(NamedTuple):
+    """sbatch's answer: Slurm's number of the job, and when it came; empty and None before that."""
+
+    job_id: str = ""
+    time: float | None = None
+
+
+class Cancellation(NamedTuple):
+    """When somebody cancelled the run (0: unknown), and who."""
+
+    time: float
+    by: str
+
+
+class Finish(NamedTuple):
+    """When the run finished (0: unknown), and in which attempt (None: unknown)."""
+
+    time: float
+    attempt: int | None
+
+
+def read_submission(run: RunDir) -> Submission:
+    fields = read_fields(run.submission_json)
+    return Submission(fields.digits("job_id"), fields.moment("time"))
+
+
+def read_cancellation(run: RunDir) -> Cancellation | None:
+    """None unless the run was cancelled; a damaged file counts: who cancels a run writes it before anything else."""
+    fields = read_fields(run.cancel_json)
+    return None if fields.absent else Cancellation(fields.moment("time") or 0.0, fields.text("by"))
+
+
+def read_finish(run: RunDir) -> Finish | None:
+    """None unless the run finished; a damaged file counts."""
+    fields = read_fields(run.finished_json)
+    return None if fields.absent else Finish(fields.moment("time") or 0.0, fields.whole("attempt"))
 
 
 @dataclass(frozen=True)
@@ -81,11 +117,6 @@ class AttemptEvidence(HostRecord):
     gpu: float | None = None  # utilisation of its GPUs now, in percent, their mean
     course: Course | None = None  # of the loss, unless the training clearly learns
 
-    @property
-    def terminated(self) -> bool:
-        """Whether it was ended from outside: TERM of a time limit, cancel or preemption, or a lost node."""
-        return self.signal != ""
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -113,6 +144,10 @@ class RunEvidence:
     submitted_at: float | None = None  # when sbatch had answered
 
     @property
+    def job(self) -> QueuedJob | None:
+        return self.answer.job if self.answer else None
+
+    @property
     def last(self) -> AttemptEvidence | None:
         """The last attempt of the present job: a run that was resumed has older ones."""
         found = self.attempts[-1] if self.attempts else None
@@ -132,19 +167,11 @@ def read_evidence(record: RunRecord) -> RunEvidence:
     job_id = next((number for number in known if number and number not in record.past_jobs), None)
     if finish and attempts and finish.attempt not in (None, attempts[-1].number):
         finish = None  # of an attempt that was given up for lost, and followed by another one
-    return RunEvidence(
-        record,
-        job_id,
-        cancellation.time if cancellation else None,
-        finish.time if finish else None,
-        tuple(attempts),
-        None,
-        submission.time,
-    )
+    cancelled_at, finished_at = cancellation.time if cancellation else None, finish.time if finish else None
+    return RunEvidence(record, job_id, cancelled_at, finished_at, tuple(attempts), submitted_at=submission.time)
 
 
 def _with_its_ranks(evidence: AttemptEvidence, folders: Sequence[Attempt]) -> AttemptEvidence:
-    """`evidence` of the last attempt, with what its ranks wrote."""
     attempt, over = folders[-1], evidence.exit_code is not None
     lines = last_lines(attempt.metrics, _TAIL_OF_ENDED_BYTES if over else _TAIL_BYTES)
     newest = newest_values(lines)

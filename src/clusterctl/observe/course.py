@@ -1,7 +1,6 @@
 """How the loss of a training has gone, from both ends of its metrics: what `diagnosis.learning` judges.
 
-Read only where a look at the newest numbers leaves the question open, and never more than a few blocks of a file:
-`status` does this for every run that it lists.
+Never more than a few blocks of a file are read: `status` does this for every run that it lists.
 """
 
 from __future__ import annotations
@@ -55,7 +54,8 @@ def read_course(files: Sequence[Path], lines: list[bytes], numbers: Mapping[str,
     """
     if "loss" not in numbers:
         return None
-    steps, classes = _own_steps(numbers), _classes(numbers)
+    steps = _own_steps(numbers)
+    classes = int(numbers["classes"]) if 2 <= numbers.get("classes", 0) < _MOST_CLASSES else None
     if not math.isfinite(numbers["loss"]):
         return Course(steps, (), tuple(_newest_losses(lines, numbers)), broken_since=_broken_since(files))
     if steps < _least_steps(numbers) or (classes and numbers["loss"] < _CLEARLY_LEARNT * math.log(classes)):
@@ -76,11 +76,6 @@ def _least_steps(numbers: Mapping[str, Number]) -> float:
     """How many steps a training, or a fold, must have done before anything can be said."""
     planned = float(numbers.get("steps", math.inf)) / max(1.0, float(numbers.get("folds", 1)))
     return max(LEAST_STEPS, min(_LEAST_SHARE * planned, _ENOUGH_STEPS))
-
-
-def _classes(numbers: Mapping[str, Number]) -> int | None:
-    classes = numbers.get("classes", 0)
-    return int(classes) if 2 <= classes < _MOST_CLASSES else None
 
 
 def _newest_losses(lines: list[bytes], numbers: Mapping[str, Number]) -> list[float]:

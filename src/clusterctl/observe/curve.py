@@ -46,11 +46,10 @@ class Curve:
         index = math.floor(x / self._width)
         bucket = self._buckets.get(index)
         if bucket is None:
-            self._buckets[index] = _Bucket(x, value)
-            while len(self._buckets) > self._most:
-                self._widen()
-        else:
-            bucket.add(x, value)
+            bucket = self._buckets[index] = _Bucket()
+        bucket.add(x, value)
+        while len(self._buckets) > self._most:
+            self._widen()
 
     def cut(self, x: float) -> None:
         """Forget what stands at `x` and after it: a run that was started again goes on from there."""
@@ -60,7 +59,6 @@ class Curve:
             self.broken, self.first_broken = 0, None
 
     def points(self) -> list[Point]:
-        """The buckets in the order of the axis."""
         return [bucket.point() for _, bucket in sorted(self._buckets.items())]
 
     def mean(self) -> float | None:
@@ -73,13 +71,9 @@ class Curve:
 
     def _widen(self) -> None:
         self._width *= 2
-        merged: dict[int, _Bucket] = {}
-        for index, bucket in self._buckets.items():
-            if known := merged.get(index // 2):
-                known.merge(bucket)
-            else:
-                merged[index // 2] = bucket
-        self._buckets = merged
+        buckets, self._buckets = self._buckets, {}
+        for index, bucket in buckets.items():
+            self._buckets.setdefault(index // 2, _Bucket()).merge(bucket)
 
 
 def thinned(points: Sequence[Point], most: int) -> list[Point]:
@@ -105,8 +99,8 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
 class _Bucket:
     __slots__ = ("count", "high", "low", "total", "xs")
 
-    def __init__(self, x: float, value: float) -> None:
-        self.count, self.xs, self.total, self.low, self.high = 1, x, value, value, value
+    def __init__(self) -> None:
+        self.count, self.xs, self.total, self.low, self.high = 0, 0.0, 0.0, math.inf, -math.inf
 
     def add(self, x: float, value: float) -> None:
         self.count += 1

@@ -43,8 +43,7 @@ def watch(run: RunDir, cluster: Cluster, sources: Sources = REAL_SOURCES) -> Ite
     record = read_record(run)
     asking = _Asking(cluster, sources)
     while True:
-        evidence = asking.completed(read_evidence(record))
-        status = judge(evidence, sources.clock())
+        status = judge(asking.completed(read_evidence(record)), sources.clock())
         yield status
         if status.stage.ended and status.sure:
             return
@@ -79,11 +78,10 @@ class _Asking:
     _pause: float = field(default=0.0, init=False)
 
     def completed(self, evidence: RunEvidence) -> RunEvidence:
-        """`evidence`, with Slurm's answer if there is a fresh one."""
         now = self.sources.clock()
         if self._last is not None and evidence != self._last:
             self._snapshot = None
-            self._next_question = max(self._next_question, now + self._floor)
+            self._next_question = max(self._next_question, now + self.cluster.polling_floor)
         self._last = evidence
         if settled(evidence):
             return evidence
@@ -91,19 +89,16 @@ class _Asking:
             self._ask(now)
         return answered(evidence, self._snapshot) if self._snapshot else evidence
 
-    @property
-    def _floor(self) -> float:
-        return float(self.cluster.polling_floor)
-
     def _ask(self, now: float) -> None:
+        floor = float(self.cluster.polling_floor)
         try:
             self._snapshot = self.sources.slurm_of(self.cluster).snapshot()
         except SlurmError:
             self._snapshot = None
         if self._snapshot and not self._snapshot.problem:
             # It may be another process's, and some seconds old already.
-            self._pause = self._floor
-            self._next_question = now + min(self._floor, max(LOOK_SECONDS, self._snapshot.taken_at + self._floor - now))
+            self._pause = floor
+            self._next_question = now + min(floor, max(LOOK_SECONDS, self._snapshot.taken_at + floor - now))
         else:
-            self._pause = min(_LONGEST_PAUSE_SECONDS, max(self._floor, 2 * self._pause))
+            self._pause = min(_LONGEST_PAUSE_SECONDS, max(floor, 2 * self._pause))
             self._next_question = now + self._pause

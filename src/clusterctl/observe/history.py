@@ -1,7 +1,5 @@
 """The history of a run over all its attempts: curves, nodes, ranks, phases. Each look reads what was appended alone.
 
-One thread may look while another one draws: whoever draws holds `lock`, which no reading of a file ever does.
-
 Memory and the time of a look are bounded, whatever the run's length: curves hold a few hundred buckets, and a file
 that has grown by more than `most_bytes` since the last look is sampled.
 """
@@ -11,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterctl.observe.curve import Curve
-from clusterctl.observe.growing_records import MOST_BYTES, GrowingRecords
+from clusterctl.observe.lines import MOST_BYTES, GrowingRecords
 from clusterctl.observe.measurements import parse_measurement
 from clusterctl.observe.telemetry import parse_sample, telemetry_files
 from clusterctl.observe.timeline import AttemptTimeline
@@ -22,9 +20,10 @@ from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import STEP_PARTS, Role, metric_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from clusterctl.observe.attempt import AttemptEvidence
+    from clusterctl.observe.measurements import Measurement
     from clusterctl.observe.telemetry import RankSample, Sample
     from clusterctl.runs.layout import RunDir
 
@@ -45,10 +44,9 @@ class NodeHistory:
 
     def take(self, sample: Sample) -> None:
         self.newest = sample
-        if sample.cpu is not None:
-            self.cpu.add(sample.time, sample.cpu)
-        if sample.memory is not None:
-            self.memory.add(sample.time, sample.memory)
+        for curve, value in ((self.cpu, sample.cpu), (self.memory, sample.memory)):
+            if value is not None:
+                curve.add(sample.time, value)
         for gpu in sample.gpus:
             if gpu.utilisation is not None:
                 self.gpu.add(sample.time, gpu.utilisation)
@@ -66,7 +64,10 @@ class RankHistory:
 
 
 class History:
-    """Everything that the screens draw of one run. `update` looks again; `attempts` are in their order."""
+    """Everything that the screens draw of one run. `update` looks again; `attempts` are in their order.
+
+    One thread may look while another one draws: whoever draws holds `lock`, which no reading of a file ever does.
+    """
 
     def __init__(self, run: RunDir, most_bytes: int = MOST_BYTES) -> None:
         self.run = run
@@ -103,14 +104,14 @@ class History:
 
     def split(self) -> dict[str, float]:
         """Part of a step -> its mean seconds over the newest steps; what is left of the step is `other`."""
-        sums: dict[str, float] = {}
+        means: dict[str, float] = {}
         for name in ("seconds", *STEP_PARTS):
-            if values := [values[name] for values in self._recent if name in values]:
-                sums[name] = sum(values) / len(values)
-        whole = sums.pop("seconds", None)
-        if whole is not None and sums:
-            sums["other"] = max(0.0, whole - sum(sums.values()))
-        return sums
+            if values := [step[name] for step in self._recent if name in step]:
+                means[name] = sum(values) / len(values)
+        whole = means.pop("seconds", None)
+        if whole is not None and means:
+            means["other"] = max(0.0, whole - sum(means.values()))
+        return means
 
     def _records(self, attempt: int, name: str) -> GrowingRecords:
         key = f"{attempt}/{name}"
@@ -124,11 +125,10 @@ class History:
         file = self._records(attempt, "metrics.jsonl")
         for record in file.read():
             with self.lock:
-                self._take_metrics(attempt, record)
+                self._take_metrics(attempt, parse_measurement(record))
         self.sampled |= file.sampled
 
-    def _take_metrics(self, attempt: int, record: dict[str, Any]) -> None:
-        measured = parse_measurement(record)
+    def _take_metrics(self, attempt: int, measured: Measurement) -> None:
         time, values, step = measured.time, measured.values, measured.step
         if step is None:
             step = self._step + 1 if "loss" in values else self._step
@@ -171,16 +171,16 @@ class History:
                 if (sample := parse_sample(record)) is not None:
                     with self.lock:
                         self.nodes.setdefault(node, NodeHistory(node)).take(sample)
-                        self._take_ranks(node, sample.time, sample.ranks)
+                        for rank, of_rank in sample.ranks.items():
+                            self._take_rank(node, sample.time, rank, of_rank)
 
-    def _take_ranks(self, node: str, time: float, ranks: Mapping[int, RankSample]) -> None:
-        for rank, sample in ranks.items():
-            if rank not in self.ranks and len(self.ranks) >= _MOST_RANKS:
-                continue
-            known = self.ranks.setdefault(rank, RankHistory(node, sample))
-            known.newest = sample
-            if sample.step_seconds is not None:
-                known.seconds.add(time, sample.step_seconds)
-                self.step_seconds.add(time, sample.step_seconds)
-            if sample.busy_seconds is not None and sample.phase == Stage.TRAINING:
-                known.busy.add(time, sample.busy_seconds)
+    def _take_rank(self, node: str, time: float, rank: int, sample: RankSample) -> None:
+        if rank not in self.ranks and len(self.ranks) >= _MOST_RANKS:
+            return
+        known = self.ranks.setdefault(rank, RankHistory(node, sample))
+        known.newest = sample
+        if sample.step_seconds is not None:
+            known.seconds.add(time, sample.step_seconds)
+            self.step_seconds.add(time, sample.step_seconds)
+        if sample.busy_seconds is not None and sample.phase == Stage.TRAINING:
+            known.busy.add(time, sample.busy_seconds)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
 
-from clusterctl.runs.files import NotAFile, open_regular
+from clusterctl.runs.files import NotAFile, open_regular, parse_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 # Of a file that is not there (yet), or a folder or a named pipe in its place.
@@ -20,6 +20,8 @@ NO_FILE = (FileNotFoundError, NotADirectoryError, NotAFile)
 _BLOCK_BYTES = 65536
 _FIRST_BLOCK_BYTES = 4096
 _MOST_EXTENTS = 10_000
+MOST_BYTES = 8 * 2**20  # of one look at records: about 50,000 steps, a fifth of a second
+_SAMPLE_BYTES = 16384
 _LONGEST_LINE_BYTES = 2**20  # what has no newline until then is handed out as it is
 
 
@@ -86,10 +88,7 @@ def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -
                     block = file.read(position - start)
                     here = block.count(b"\n")
                     if here >= wanted:
-                        for _ in range(wanted):
-                            cut = block.rindex(b"\n")
-                            block = block[:cut]
-                        return start + len(block) + 1
+                        return start + len(block.rsplit(b"\n", wanted)[0]) + 1
                     wanted -= here
                     position = start
     except NO_FILE:
@@ -121,25 +120,74 @@ def _next_data(descriptor: int, offset: int) -> int:
         return max(offset, os.fstat(descriptor).st_size)
 
 
-class Tail(NamedTuple):
-    """The last lines of a file, and what kept it from being read; nothing of either where there is no file."""
+def tail(path: Path, most_bytes: int = _BLOCK_BYTES) -> tuple[list[bytes], str]:
+    """The last whole lines, as many as `most_bytes` hold, of which the first may be cut; and why there are none.
 
-    lines: list[bytes]
-    problem: str = ""
-
-
-def tail(path: Path, most_bytes: int = _BLOCK_BYTES) -> Tail:
-    """The last whole lines, as many as `most_bytes` hold; the first may be cut, and what has no newline is left out."""
+    A file that is not there (yet) has neither lines nor a problem.
+    """
     try:
         with open_regular(path) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
-            return Tail(file.read().split(b"\n")[:-1])
+            return file.read().split(b"\n")[:-1], ""
     except (FileNotFoundError, NotADirectoryError):
-        return Tail([])
+        return [], ""
     except OSError as error:
-        return Tail([], error.strerror or str(error))
+        return [], error.strerror or str(error)
 
 
 def last_lines(path: Path, most_bytes: int = _BLOCK_BYTES) -> list[bytes]:
     """The lines of `tail`, for those who take a file that cannot be read for one that says nothing."""
-    return tail(path, most_bytes).lines
+    lines, _ = tail(path, most_bytes)
+    return lines
+
+
+class GrowingRecords:
+    """Each `read` yields the records that were added, or a sample of them where they are more than `most_bytes`."""
+
+    def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
+        self.path = path
+        self._most = max(most_bytes, 4 * _BLOCK_BYTES)
+        self._offset = 0  # where the first line begins that was not yet read
+        self._inode = 0
+        self.sampled = False  # whether anything was passed over so far
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """The records added since the last call; nothing where there is no file. Torn and foreign lines are dropped."""
+        try:
+            file = open_regular(self.path)
+        except OSError:
+            return
+        with file:
+            end, number = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
+            if end < self._offset or number != self._inode:  # it was compacted: written aside, and renamed
+                self._offset, self._inode = 0, number
+            if end - self._offset > self._most:
+                yield from self._sample(file, end)
+            yield from self._rest(file)
+
+    def _sample(self, file: IO[bytes], end: int) -> Iterator[dict[str, Any]]:
+        self.sampled = True
+        first, last = self._offset, end - _SAMPLE_BYTES
+        count = self._most // _SAMPLE_BYTES
+        for number in range(count - 1):
+            file.seek(first + number * (last - first) // (count - 1))
+            lines = file.read(_SAMPLE_BYTES).split(b"\n")
+            yield from records_in(lines[:-1] if number == 0 else lines[1:-1])
+        file.seek(last)
+        self._offset = last + len(file.readline(_LONGEST_LINE_BYTES))
+
+    def _rest(self, file: IO[bytes]) -> Iterator[dict[str, Any]]:
+        file.seek(self._offset)
+        torn = b""
+        while block := file.read(_BLOCK_BYTES):
+            seen = torn + block
+            *lines, torn = seen.split(b"\n")
+            if len(torn) > _LONGEST_LINE_BYTES:
+                torn = b""  # no record of ours; what follows of it is none either
+            self._offset += len(seen) - len(torn)
+            yield from records_in(lines)
+
+
+def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    """The JSON objects in `lines`, each parsed when it is asked for; torn and foreign lines are dropped."""
+    return (record for line in lines if (record := parse_record(line)) is not None)

@@ -1,12 +1,13 @@
-"""The metrics of an attempt, typed: the one reader of the lines that `clusterctl.runs.metrics` writes."""
+"""The metrics of an attempt, typed, and its pace by them: the one reader of what `clusterctl.runs.metrics` writes."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clusterctl.observe.lines import records_in
 from clusterctl.runs.fields import Fields
-from clusterctl.runs.files import parse_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +38,7 @@ def parse_measurement(record: Mapping[str, Any]) -> Measurement:
 
 def measurements_in(lines: Iterable[bytes]) -> Iterator[Measurement]:
     """The measurements in `lines`, each parsed when it is asked for; torn and foreign lines are dropped."""
-    return (parse_measurement(record) for line in lines if (record := parse_record(line)) is not None)
+    return map(parse_measurement, records_in(lines))
 
 
 def newest_values(lines: list[bytes]) -> dict[str, Number]:
@@ -51,3 +52,40 @@ def newest_values(lines: list[bytes]) -> dict[str, Number]:
                 shapes.add(shape)
                 merged = measurement.values | merged
     return merged
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Steps a second over the last steps, evaluations between them included, and the time of the last step."""
+
+    steps_per_second: float
+    time: float
+
+
+def pace_of(lines: list[bytes]) -> Pace | None:
+    """The pace by lines of metrics.jsonl; None before the second step."""
+    last, first = _first_step(reversed(lines)), _first_step(lines)
+    if last is None or first is None or last[0] <= first[0] or last[1] <= first[1]:
+        return None
+    return Pace((last[0] - first[0]) / (last[1] - first[1]), last[1])
+
+
+def progress(metrics: Mapping[str, float]) -> float | None:
+    """The share of the training that is done, from 0 to 1: by its steps, else by its epochs."""
+    for done, total in (("step", "steps"), ("epoch", "epochs")):
+        if done in metrics and metrics.get(total, 0) > 0:
+            return min(1.0, max(0.0, metrics[done] / metrics[total]))
+    return None
+
+
+def seconds_left(metrics: Mapping[str, float], pace: Pace | None, now: float) -> float | None:
+    """How long the steps that are left will take at this pace; None where nobody knows how many there are."""
+    if pace is None or "steps" not in metrics or "step" not in metrics:
+        return None
+    since = max(0.0, now - pace.time)
+    return max(0.0, (metrics["steps"] - metrics["step"]) / pace.steps_per_second - since)
+
+
+def _first_step(lines: Iterable[bytes]) -> tuple[float, float] | None:
+    found = ((measured.step, measured.time) for measured in measurements_in(lines))
+    return next(((step, time) for step, time in found if step is not None and time is not None), None)

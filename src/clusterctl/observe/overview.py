@@ -1,8 +1,4 @@
-"""What a monitor shows, looked at again and again: the runs, and everything of the one that is selected.
-
-A run that has ended is read once and kept until its directory changes; Slurm is asked through `report`, with one
-question for all runs, whose answer all processes of the user share.
-"""
+"""What a monitor shows, looked at again and again: the runs, and everything of the one that is selected."""
 
 from __future__ import annotations
 
@@ -10,11 +6,10 @@ import itertools
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from clusterctl.observe.collapse import collapsed
 from clusterctl.observe.history import History
-from clusterctl.observe.logs import Logs, Selection
+from clusterctl.observe.logs import Logs, Selection, collapsed
 from clusterctl.observe.runs import newest_first
 from clusterctl.observe.status import report
 from clusterctl.observe.timeline import Happening
@@ -22,7 +17,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from clusterctl.errors import ConfigError, SlurmError
@@ -31,7 +26,6 @@ if TYPE_CHECKING:
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.slurm import Snapshot
-    from clusterctl.slurm.accounting import Accounted
     from clusterctl.spec import Cluster
 
 _LINES = 300  # of the log that are kept
@@ -41,8 +35,6 @@ _MOST_LOGS = 32  # ranks whose logs are followed; of more, rank 0 alone: a file 
 
 @dataclass(frozen=True)
 class Selected:
-    """The run that is looked at closely."""
-
     status: Status
     history: History
     log: tuple[Line, ...]
@@ -60,13 +52,6 @@ class Scene:
     snapshots: tuple[Snapshot, ...] = ()
 
 
-class _Stamp(NamedTuple):
-    """When a run directory and its folder of attempts last changed: a resume shows in one of them."""
-
-    run: int
-    attempts: int
-
-
 @dataclass
 class Overview:
     """The newest `count` runs of `folder`, or the given `runs` alone."""
@@ -76,60 +61,35 @@ class Overview:
     runs: tuple[RunDir, ...] = ()
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of
     clock: Callable[[], float] = time.time
-    _ended: dict[RunDir, tuple[_Stamp, Status]] = field(default_factory=dict, init=False)
-    _noted: dict[tuple[str, str | None], _Noted] = field(default_factory=dict, init=False)
+    _ended: dict[RunDir, tuple[tuple[int, int], Status]] = field(default_factory=dict, init=False)
+    _snapshots: dict[tuple[str, str | None], Snapshot] = field(default_factory=dict, init=False)
     _closely: _Closely | None = field(default=None, init=False)
 
     def look(self, selected: str | None = None) -> Scene:
         """Everything as it is now; `selected` is a run's id, or None for the newest run."""
         runs = self.runs or tuple(itertools.islice(newest_first(self.folder), self.count))
-        stamps = {run: _stamp(run) for run in runs}
+        stamps = {run: _stamp(run) for run in runs}  # a run that has ended is read again once its directory changes
         kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}
-        found = report([run for run in runs if run not in kept], self._slurm, self.clock)
+        found = report([run for run in runs if run not in kept], self.slurm_of, self.clock)
         fresh = {status.record.run: status for status in found.statuses}
         self._ended = {
             run: (stamps[run], status)
             for run, status in (kept | fresh).items()
-            if status.sure and _is_over(status.stage)
+            # A run that Slurm does not know, or let go, may come back without a word in its files.
+            if status.sure and status.stage.ended and status.stage not in (Stage.LOST, Stage.PREEMPTED)
         }
         statuses = tuple(status for run in runs if (status := kept.get(run) or fresh.get(run)))
-        chosen = next((status for status in statuses if status.record.run.id == selected), None)
-        if chosen is None and statuses and selected is None:
-            chosen = statuses[0]
-        snapshots = tuple(noted.kept for noted in self._noted.values() if noted.kept)
-        return Scene(found.as_of, statuses, self._look_closely(chosen), found.problems, snapshots)
-
-    def _look_closely(self, status: Status | None) -> Selected | None:
-        if status is None:
-            return None
-        if self._closely is None or self._closely.run != status.record.run:
-            self._closely = _Closely(status.record)
-        return self._closely.look(status)
-
-    def _slurm(self, cluster: Cluster) -> Slurm:
-        if cluster.controller not in self._noted:
-            self._noted[cluster.controller] = _Noted(self.slurm_of(cluster))
-        return self._noted[cluster.controller]  # type: ignore[return-value]
-
-
-@dataclass
-class _Noted:
-    """A Slurm whose last answer is kept, to tell how old it is; how often it is asked is the answer's own matter."""
-
-    slurm: Slurm
-    kept: Snapshot | None = None
-
-    def snapshot(self) -> Snapshot:
-        self.kept = self.slurm.snapshot()
-        return self.kept
-
-    def accounted(self, job_ids: Sequence[str]) -> tuple[Accounted, ...]:
-        return self.slurm.accounted(job_ids)
+        chosen = next((status for status in statuses if selected in (None, status.record.run.id)), None)
+        self._snapshots |= {controller: snapshot for controller, snapshot in found.snapshots.items() if snapshot}
+        closely = None
+        if chosen is not None:
+            if self._closely is None or self._closely.run != chosen.record.run:
+                self._closely = _Closely(chosen.record)
+            closely = self._closely.look(chosen)
+        return Scene(found.as_of, statuses, closely, found.problems, tuple(self._snapshots.values()))
 
 
 class _Closely:
-    """One run, looked at closely: its history and its logs, read as they grow."""
-
     def __init__(self, record: RunRecord) -> None:
         self.run = record.run
         self._history = History(self.run)
@@ -145,30 +105,26 @@ class _Closely:
 
 def happenings(status: Status, history: History) -> list[Happening]:
     """All that is worth a line, in the order of time: from the submission to the end."""
-    told = [Happening(status.record.created, 0, None, "submitted")]
-    for timeline in history.attempts.values():
+    told = [Happening(status.record.created, None, "submitted")]
+    for number, timeline in history.attempts.items():
         told += timeline.happenings
         host = timeline.host
         if host and host.start is not None:
             where = f" on {host.nodes}" if host.nodes else ""
             began = max(host.start, status.record.created)  # the script tells whole seconds
-            told.append(Happening(began, timeline.number, None, f"attempt {timeline.number} starts{where}"))
+            told.append(Happening(began, None, f"attempt {number} starts{where}"))
         if host and host.end is not None and host.exit_code is not None:
-            text = f"attempt {timeline.number} ends: exit code {host.exit_code}"
-            told.append(Happening(host.end, timeline.number, None, text, bad=host.exit_code != 0))
+            text = f"attempt {number} ends: exit code {host.exit_code}"
+            told.append(Happening(host.end, None, text, bad=host.exit_code != 0))
     if status.ended is not None:
-        bad = status.stage.value not in ("finished", "cancelled")
-        told.append(Happening(status.ended, max(history.attempts, default=0), None, str(status.stage), bad))
+        bad = status.stage not in (Stage.FINISHED, Stage.CANCELLED)
+        told.append(Happening(status.ended, None, str(status.stage), bad))
     return sorted(told, key=lambda happening: happening.time)
 
 
-def _is_over(stage: Stage) -> bool:
-    """Whether a run stays so: one that Slurm does not know, or let go, may come back without a word in its files."""
-    return stage.ended and stage not in (Stage.LOST, Stage.PREEMPTED)
-
-
-def _stamp(run: RunDir) -> _Stamp:
-    return _Stamp(_modified(run.path), _modified(run.attempts_folder))
+def _stamp(run: RunDir) -> tuple[int, int]:
+    """When the run directory and its folder of attempts last changed: a resume shows in one of them."""
+    return _modified(run.path), _modified(run.attempts_folder)
 
 
 def _modified(path: Path) -> int:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import Cause
-from clusterctl.observe.lines import last_lines, tail
+from clusterctl.observe.lines import last_lines, records_in, tail
 from clusterctl.runs.fields import Fields
-from clusterctl.runs.files import open_regular, parse_record
+from clusterctl.runs.files import open_regular
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ class Began(Event):
 
 @dataclass(frozen=True)
 class Entered(Event):
-    """A stage begins."""
-
     stage: Stage
 
 
@@ -70,8 +68,6 @@ class TakenOver(Event):
 
 @dataclass(frozen=True)
 class Exited(Event):
-    """The rank left."""
-
     code: int | None
 
 
@@ -100,8 +96,7 @@ def parse_event(record: Mapping[str, Any]) -> Event | None:
 
 def events_in(lines: Iterable[bytes]) -> Iterator[Event]:
     """The events in `lines`, each parsed when it is asked for."""
-    records = (record for line in lines if (record := parse_record(line)) is not None)
-    return (event for record in records if (event := parse_event(record)) is not None)
+    return filter(None, map(parse_event, records_in(lines)))
 
 
 def last_events(path: Path) -> tuple[tuple[Event, ...], str]:

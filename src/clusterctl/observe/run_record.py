@@ -44,11 +44,6 @@ class RunRecord:
         return self.created if self.resumed is None else self.resumed
 
     @property
-    def controller(self) -> tuple[str, str | None]:
-        """Who knows the run's job: runs that share it are asked about with one question."""
-        return self.cluster.controller
-
-    @property
     def tasks_per_node(self) -> int:
         return self.job.resources.tasks_per_node or 1
 

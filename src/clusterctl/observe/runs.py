@@ -27,7 +27,7 @@ def newest_first(folder: Path) -> Iterator[RunDir]:
     stamped.sort(reverse=True)
     for _, same_second in itertools.groupby(stamped, key=lambda item: item[0]):
         runs = [RunDir(path) for _, path in same_second]
-        ages = {run: modified for run in runs if (modified := _modified(run)) is not None}
+        ages = {run: age for run in runs if (age := _modified(run.run_json)) is not None}
         yield from sorted(ages, key=lambda run: ages[run], reverse=True)
 
 
@@ -39,12 +39,9 @@ def find_run(folder: Path, name: str) -> RunDir:
     runs = list(newest_first(folder)) if name != NEWEST else list(itertools.islice(newest_first(folder), 1))
     if name == NEWEST and runs:
         return runs[0]
-    for run in runs:
-        if name == run.id:
-            return run
-    for run in runs:
-        if name == job_name(run):
-            return run
+    meant = [run for run in runs if name == run.id] or [run for run in runs if name == job_name(run)]
+    if meant:
+        return meant[0]
     begun = [run for run in runs if name and run.id.startswith(name)]
     if len(begun) > 1:
         raise UsageError(f"several runs begin with: {name}", "one of " + ", ".join(run.id for run in begun[:5]))
@@ -62,8 +59,8 @@ def job_name(run: RunDir) -> str:
     return match["name"] if match else run.id
 
 
-def _modified(run: RunDir) -> int | None:
+def _modified(path: Path) -> int | None:
     try:
-        return run.run_json.stat().st_mtime_ns
+        return path.stat().st_mtime_ns
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -15,10 +15,9 @@ from clusterctl.runs.stages import Stage
 from clusterctl.slurm.queue import JobState
 
 if TYPE_CHECKING:
-    from clusterctl.observe.attempt import AttemptEvidence, RunEvidence
+    from clusterctl.observe.attempt import Answer, AttemptEvidence, RunEvidence
     from clusterctl.observe.run_record import RunRecord
     from clusterctl.runs.vocabulary import Number
-    from clusterctl.slurm import QueuedJob
 
 SUBMIT_SECONDS = 120  # for so long a run without a job may still be on its way to Slurm
 _LONGEST_SLACK_SECONDS = 60  # the limit counts from the allocation, the attempt from its script's first line
@@ -30,16 +29,8 @@ _STAGE_OF_ENDED_JOB = {
     JobState.DEADLINE: Stage.TIMED_OUT,
     JobState.PREEMPTED: Stage.PREEMPTED,
 }
-
-
 # A warm run is a step of the job: how the job ended is not how the run did, only that it cannot go on.
-_STAGE_OF_ENDED_ALLOCATION = {
-    JobState.COMPLETED: Stage.CANCELLED,
-    JobState.CANCELLED: Stage.CANCELLED,
-    JobState.TIMEOUT: Stage.TIMED_OUT,
-    JobState.DEADLINE: Stage.TIMED_OUT,
-    JobState.PREEMPTED: Stage.PREEMPTED,
-}
+_STAGE_OF_ENDED_ALLOCATION = _STAGE_OF_ENDED_JOB | {JobState.COMPLETED: Stage.CANCELLED}
 
 
 @dataclass(frozen=True)
@@ -58,7 +49,6 @@ class Status:
 
     @property
     def attempt(self) -> AttemptEvidence | None:
-        """The last one."""
         return self.attempts[-1] if self.attempts else None
 
     @property
@@ -70,22 +60,15 @@ class Status:
         return self.attempt.exit_code if self.attempt and self.stage.ended else None
 
 
-def settled(evidence: RunEvidence) -> bool:
-    """Whether the files alone say how the run ended, so that Slurm need not be asked."""
-    return _settled_stage(evidence) is not None
-
-
 def judge(evidence: RunEvidence, now: float) -> Status:
     """The status of a run at `now`."""
-    by_files = _settled_stage(evidence)
-    job = evidence.answer.job if evidence.answer else None
-    stage = by_files or (_stage_by_slurm(evidence, now) if evidence.answer else _stage_by_files(evidence))
-    last = evidence.last
+    by_files, answer, job, last = settled(evidence), evidence.answer, evidence.job, evidence.last
+    stage = by_files or (_stage_by_slurm(evidence, answer, now) if answer else _stage_by_files(evidence))
     end = (last.end if last else None) or (job.end_time if job else None)
     return Status(
         record=evidence.record,
         stage=stage,
-        sure=by_files is not None or (evidence.answer is not None and not evidence.answer.stale),
+        sure=by_files is not None or (answer is not None and not answer.stale),
         job_id=evidence.job_id or (job.job_id if job else None),
         attempts=evidence.attempts,
         cancelling=evidence.cancelled_at is not None and not stage.ended,
@@ -95,7 +78,8 @@ def judge(evidence: RunEvidence, now: float) -> Status:
     )
 
 
-def _settled_stage(evidence: RunEvidence) -> Stage | None:
+def settled(evidence: RunEvidence) -> Stage | None:
+    """How the run ended, where its files alone say so; None where Slurm has to be asked."""
     if evidence.finished_at is not None:
         return Stage.FINISHED
     last = evidence.last
@@ -105,32 +89,31 @@ def _settled_stage(evidence: RunEvidence) -> Stage | None:
         return Stage.CANCELLED
     if last.requeued:
         return None
-    if last.terminated:
-        return Stage.TIMED_OUT if _reached_limit(evidence, last) else None  # preempted, cancelled by hand or requeued
+    if last.signal:  # ended from outside: at its time limit, else preempted, cancelled by hand or requeued
+        return Stage.TIMED_OUT if _reached_limit(evidence, last) else None
     if last.exit_code == EXIT_RESTART and not last.hung:  # it was warned, has saved and left, and is not started again
         return Stage.TIMED_OUT if _reached_limit(evidence, last) else Stage.PREEMPTED
     return Stage.FAILED if last.exit_code else Stage.FINISHED
 
 
-def _stage_by_slurm(evidence: RunEvidence, now: float) -> Stage:
+def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> Stage:
     """The stage of a run whose end is not settled by files, now that Slurm has answered."""
-    job = evidence.answer.job if evidence.answer else None
-    last = evidence.last
+    job, last = answer.job, evidence.last
     if job is None:
-        if evidence.answer is not None and evidence.answer.early:
+        if answer.early:
             return _stage_by_files(evidence)
         if evidence.cancelled_at is not None:
             return Stage.CANCELLED
-        if evidence.answer is not None and evidence.answer.ended:
-            return _stage_of_ended(evidence, evidence.answer.ended)
+        if answer.ended:
+            return _stage_of_ended(evidence, answer.ended)
         if last and last.exit_code is not None and not last.requeued:
-            if evidence.record.allocation:
-                return Stage.CANCELLED  # TERM, and its allocation is gone
-            return Stage.PREEMPTED  # TERM far from the limit, nobody's cancel, and not in the queue again
+            # TERM far from the limit, nobody's cancel, and not in the queue again; or its allocation is gone.
+            return Stage.CANCELLED if evidence.record.allocation else Stage.PREEMPTED
         on_its_way = evidence.job_id is None and now - evidence.record.submitted < SUBMIT_SECONDS
         return Stage.QUEUED if on_its_way else Stage.LOST
     if job.state.waiting:
-        return _stage_by_files(evidence) if _started_since(job, last) else Stage.QUEUED
+        claimed = last is not None and last.exit_code is None and last.restart_count == job.restart_count
+        return _stage_by_files(evidence) if claimed else Stage.QUEUED
     if job.state.ended:
         return _stage_of_ended(evidence, job.state)
     if last and last.requeued and not _started_again(evidence, last):
@@ -146,25 +129,17 @@ def _stage_of_ended(evidence: RunEvidence, state: JobState) -> Stage:
 def _stage_by_files(evidence: RunEvidence) -> Stage:
     """The stage of a run that goes on, or may: as far as it said itself."""
     last = evidence.last
-    if last is None:
-        return Stage.QUEUED
-    return Stage.QUEUED if last.requeued else last.stage or Stage.STARTING
+    return Stage.QUEUED if last is None or last.requeued else last.stage or Stage.STARTING
 
 
 def _started_again(evidence: RunEvidence, last: AttemptEvidence) -> bool:
     """Whether Slurm has restarted the job since the last attempt was claimed."""
-    job = evidence.answer.job if evidence.answer else None
+    job = evidence.job
     return job is not None and not job.state.ended and job.restart_count > last.restart_count
 
 
-def _started_since(job: QueuedJob, last: AttemptEvidence | None) -> bool:
-    """Whether the job that waits in Slurm's answer has claimed its attempt since."""
-    return last is not None and last.exit_code is None and last.restart_count == job.restart_count
-
-
 def _reached_limit(evidence: RunEvidence, last: AttemptEvidence) -> bool:
-    job = evidence.answer.job if evidence.answer else None
-    if job and job.state is JobState.TIMEOUT:
+    if evidence.job and evidence.job.state is JobState.TIMEOUT:
         return True
     if last.start is None or last.end is None:
         return False

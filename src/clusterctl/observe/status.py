@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from clusterctl.errors import ConfigError, SlurmError
 from clusterctl.launch.adopt import adopt
 from clusterctl.observe.accounting import accounted
 from clusterctl.observe.attempt import Answer, read_evidence
-from clusterctl.observe.pace import progress, seconds_left
+from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.runs import job_name, newest_first
 from clusterctl.observe.stage import judge, settled
@@ -23,13 +23,12 @@ from clusterctl.runs.vocabulary import KNOWN, Role
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from clusterctl.observe.attempt import RunEvidence
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.stages import Stage
-    from clusterctl.runs.vocabulary import Number
     from clusterctl.slurm import JobState, Snapshot
     from clusterctl.spec import Cluster
 
@@ -45,6 +44,7 @@ class Report:
     as_of: float
     statuses: tuple[Status, ...]
     problems: tuple[ConfigError | SlurmError, ...]
+    snapshots: Mapping[tuple[str, str | None], Snapshot | None] = field(default_factory=dict)  # by controller
 
 
 Ended = dict["RunDir", "RunEvidence"]
@@ -66,41 +66,35 @@ def report(
             found.append(evidence or read_evidence(read_record(run)))
         except ConfigError as error:
             problems.append(error)
-    snapshots: dict[tuple[str, str | None], Snapshot | None] = {}  # runs in one folder may be on several clusters
+    snapshots: dict[tuple[str, str | None], Snapshot | None] = {}  # by controller: runs may be on several clusters
     for index, evidence in enumerate(found):
         if settled(evidence):
             if ended is not None and evidence.finished_at is not None:  # a failed run may be resumed
                 ended[evidence.record.run] = evidence
             continue
-        controller = evidence.record.controller
+        controller = evidence.record.cluster.controller
         if controller not in snapshots:
             try:
                 snapshots[controller] = asked = slurm_of(evidence.record.cluster).snapshot()
-                if asked.problem:
-                    problems.append(_stale(asked.problem, clock() - asked.taken_at))
+                if problem := asked.problem:
+                    stale = f"{problem.message}; what Slurm knew is as of {clock() - asked.taken_at:.0f} s ago"
+                    problems.append(SlurmError(stale, problem.hint))
             except SlurmError as error:
                 snapshots[controller] = None
                 problems.append(error)
         snapshot = snapshots[controller]
         if snapshot is not None:
             found[index] = answered(evidence, snapshot)
-    found = settled_by_accounting(found, slurm_of, clock)
+    found = _settled_by_accounting(found, slurm_of, clock)
     now = clock()
-    return Report(now, tuple(judge(evidence, now) for evidence in found), tuple(problems))
-
-
-def _stale(problem: SlurmError, age: float) -> SlurmError:
-    return SlurmError(f"{problem.message}; what Slurm knew is as of {age:.0f} s ago", problem.hint)
+    return Report(now, tuple(judge(evidence, now) for evidence in found), tuple(problems), snapshots)
 
 
 def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
     """`evidence` with Slurm's answer. A job found by its folder is noted in the run: its submitter died, or is slow."""
     run = evidence.record.run
-    job = (
-        snapshot.jobs.get(evidence.job_id)
-        if evidence.job_id
-        else snapshot.in_folder(run.path, evidence.record.past_jobs)
-    )
+    known = evidence.job_id
+    job = snapshot.jobs.get(known) if known else snapshot.in_folder(run.path, evidence.record.past_jobs)
     if job is None:  # it may have begun and ended between the look at its files and the question
         evidence = read_evidence(evidence.record)
     job_id = evidence.job_id or (job.job_id if job else None)
@@ -110,24 +104,20 @@ def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
     return replace(evidence, job_id=job_id, answer=Answer(job, early, stale=snapshot.problem is not None))
 
 
-def settled_by_accounting(
+def _settled_by_accounting(
     found: list[RunEvidence], slurm_of: Callable[[Cluster], Slurm], clock: Callable[[], float]
 ) -> list[RunEvidence]:
     """`found`, with how those jobs ended that squeue has forgotten and whose runs did not write it: lost, preempted."""
-    open_ends: dict[tuple[str, str | None], dict[RunDir, str]] = {}
-    for evidence in found:
-        if (job_id := _forgotten(evidence)) is not None:
-            open_ends.setdefault(evidence.record.controller, {})[evidence.record.run] = job_id
-    if not open_ends:
-        return found
-    clusters = {evidence.record.controller: evidence.record.cluster for evidence in found}
-    ends: dict[RunDir, JobState] = {}
-    for controller, jobs in open_ends.items():
-        for run, lines in accounted(jobs, slurm_of(clusters[controller]).accounted, clock=clock).items():
-            ends[run] = next(line.ended for line in lines if line.ended)
+    clusters = {evidence.record.cluster.controller: evidence.record.cluster for evidence in found}
+    ended: dict[RunDir, JobState] = {}
+    for controller, cluster in clusters.items():
+        of_this = (evidence for evidence in found if evidence.record.cluster.controller == controller)
+        jobs = {evidence.record.run: job_id for evidence in of_this if (job_id := _forgotten(evidence))}
+        for run, lines in (accounted(jobs, slurm_of(cluster).accounted, clock=clock) if jobs else {}).items():
+            ended[run] = next(line.ended for line in lines if line.ended)
     return [
-        replace(evidence, answer=replace(evidence.answer, ended=ends[evidence.record.run]))
-        if evidence.answer and evidence.record.run in ends
+        replace(evidence, answer=replace(evidence.answer, ended=end))
+        if evidence.answer and (end := ended.get(evidence.record.run))
         else evidence
         for evidence in found
     ]
@@ -181,7 +171,8 @@ def to_json(report: Report) -> dict[str, Any]:
 
 def run_record(status: Status, now: float) -> dict[str, Any]:
     """One run, as `status -o json`, `jsonl` and `csv` print it."""
-    record, metrics = status.record, {name: _finite(value) for name, value in status.metrics.items()}
+    record = status.record
+    metrics = {name: value if math.isfinite(value) else None for name, value in status.metrics.items()}  # as JSON needs
     listed = [metric for metric in KNOWN.values() if metric.listed]
     attempt = status.attempt
     at_work = attempt is not None and not status.stage.ended
@@ -217,8 +208,3 @@ def run_record(status: Status, now: float) -> dict[str, Any]:
 def run_columns() -> list[str]:
     """The keys of `run_record`, in its order."""
     return list(json.loads(SCHEMA.read_text(encoding="utf-8"))["$defs"]["run"]["properties"])
-
-
-def _finite(value: Number) -> Number | None:
-    """JSON knows no nan and no infinity."""
-    return value if math.isfinite(value) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.observe.growing_records import GrowingRecords
+from clusterctl.observe.lines import GrowingRecords
 from clusterctl.observe.rank_events import Began, Entered, Exited, Raised, parse_event
 from clusterctl.runs.stages import Stage
 
@@ -34,7 +34,6 @@ class Happening(NamedTuple):
     """Something worth a line. `rank` is None for what happened to the run as a whole."""
 
     time: float
-    attempt: int
     rank: int | None
     text: str
     bad: bool = False
@@ -52,21 +51,18 @@ class AttemptTimeline:
     happenings: deque[Happening] = field(default_factory=lambda: deque(maxlen=_MOST_HAPPENINGS))
     nodes: dict[int, str] = field(default_factory=dict)  # rank -> host name
     first_event: float | None = None  # of any rank
-    last_event: float | None = None
     _files: dict[int, GrowingRecords] = field(default_factory=dict)
     _told: set[Stage] = field(default_factory=set)
     _left: set[int] = field(default_factory=set)
     _turn: int = 0
 
-    @property
-    def number(self) -> int:
-        return self.attempt.number
-
     def update(self) -> None:
         """Read what the ranks have told since the last look: rank 0 and whoever is new, of the others some in turn."""
         paths = self.attempt.event_files()
         new = paths.keys() - self._files.keys()
-        for rank in sorted({0, *new, *self._in_turn(list(paths))} & paths.keys()):
+        first = self._turn if self._turn < len(paths) else 0
+        self._turn = first + _RANKS_A_LOOK  # a thousand files opened every other second would be felt by a file server
+        for rank in sorted({0, *new, *list(paths)[first : self._turn]} & paths.keys()):
             file = self._files.setdefault(rank, GrowingRecords(paths[rank]))
             for record in file.read():
                 event = parse_event(record)
@@ -79,22 +75,25 @@ class AttemptTimeline:
         for _ in range(0, len(self.attempt.event_files()) + 1, _RANKS_A_LOOK):
             self.update()
 
-    def _in_turn(self, ranks: list[int]) -> list[int]:
-        """The ranks whose turn it is: a thousand files opened every other second would be felt by a file server."""
-        first = self._turn if self._turn < len(ranks) else 0
-        self._turn = first + _RANKS_A_LOOK
-        return ranks[first : self._turn]
-
     def phases(self, now: float) -> list[Span]:
         """The phases from the attempt's start to its end, or to `now`; the time before the first word is `starting`."""
         start = self._start
         if start is None:
             return []
-        if not self.spans:
-            return [Span(Stage.STARTING, start, max(start, self._end(now)))]
-        starting = [Span(Stage.STARTING, start, self.spans[0].start)] if self.spans[0].start > start else []
-        *past, last = self.spans
-        return [*starting, *past, last._replace(end=max(last.start, self._end(now))) if last.end is None else last]
+        spans = list(self.spans)
+        if not spans or spans[0].start > start:
+            spans.insert(0, Span(Stage.STARTING, start, spans[0].start if spans else None))
+        if spans[-1].end is None:
+            spans[-1] = spans[-1]._replace(end=max(spans[-1].start, self._end(now)))
+        return spans
+
+    def stage_seconds(self, now: float) -> dict[Stage, float]:
+        """Phase -> the seconds that the attempt has spent in it; of phases that were summed up, exactly."""
+        seconds = dict(self.seconds)
+        for span in self.phases(now):
+            if span not in self.spans and span.end is not None:  # it lasts, or lies before the first event
+                seconds[span.stage] = seconds.get(span.stage, 0.0) + span.end - span.start
+        return seconds
 
     def held(self, now: float) -> float:
         """The seconds that the attempt has held its nodes until `now`."""
@@ -109,7 +108,6 @@ class AttemptTimeline:
 
     def _take(self, rank: int, event: Event, time: float) -> None:
         self.first_event = time if self.first_event is None else min(time, self.first_event)
-        self.last_event = time if self.last_event is None else max(time, self.last_event)
         match event:
             case Began(host=host):
                 self.nodes[rank] = host
@@ -139,7 +137,7 @@ class AttemptTimeline:
             self.seconds[span.stage] = self.seconds.get(span.stage, 0.0) + max(0.0, time - span.start)
 
     def _tell(self, time: float, rank: int | None, text: str, *, bad: bool = False) -> None:
-        self.happenings.append(Happening(time, self.number, rank, text, bad))
+        self.happenings.append(Happening(time, rank, text, bad))
 
 
 def _halved(spans: list[Span]) -> list[Span]:

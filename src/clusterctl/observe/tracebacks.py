@@ -41,8 +41,7 @@ class Failure:
 def failures(run: RunDir, selection: Selection, lines: Iterable[Line]) -> list[Failure]:
     """The different errors of the chosen ranks, the first one first: those in their events, and those in `lines`."""
     found: dict[tuple[int, str, str], Failure] = {}
-    every = sorted([*_recorded(run, selection), *_printed(lines)], key=lambda failure: failure.time)
-    for failure in every:
+    for failure in sorted([*_recorded(run, selection), *_printed(lines)], key=lambda failure: failure.time):
         frames = _FRAME.findall(failure.text)
         place = ":".join(frames[-1]) if frames else ""
         first = found.setdefault((failure.attempt, _VARYING.sub("#", failure.message), place), failure)

@@ -12,7 +12,7 @@ from support.mistake import check_plain
 from clusterctl.display.monitor.arrange import PAGES, Pane
 from clusterctl.display.monitor.frame import frame
 from clusterctl.display.monitor.panes import MonitorView, draw
-from clusterctl.observe.growing_records import GrowingRecords
+from clusterctl.observe.lines import GrowingRecords
 from clusterctl.observe.overview import Overview
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -13,7 +13,7 @@ from clusterctl.display.monitor.fitting import beside, fitted
 from clusterctl.display.monitor.run_rows import stage_style
 from clusterctl.display.plain import duration, share
 from clusterctl.display.units import bar, compact
-from clusterctl.observe.pace import seconds_left
+from clusterctl.observe.measurements import seconds_left
 from clusterctl.runs.vocabulary import number, score_of
 
 if TYPE_CHECKING:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.diagnosis.diagnose import diagnose_status
-from clusterctl.diagnosis.efficiency import advise
+from clusterctl.diagnosis.efficiency import advise, use_of
 from clusterctl.display.explanation import explanation
 from clusterctl.observe.history import History
 from clusterctl.observe.overview import happenings
 from clusterctl.observe.status import report
-from clusterctl.observe.use import use_of
 from clusterctl.runs.files import read_json
 from clusterctl.slurm import Slurm
 
@@ -20,11 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from clusterctl.diagnosis.efficiency import Advice
+    from clusterctl.diagnosis.efficiency import Advice, Use
     from clusterctl.errors import ConfigError, SlurmError
     from clusterctl.observe.stage import Status
     from clusterctl.observe.timeline import Happening
-    from clusterctl.observe.use import Use
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Cluster
 

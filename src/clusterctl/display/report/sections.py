@@ -12,7 +12,6 @@ from clusterctl.display.plain import duration, share
 from clusterctl.display.report.charts import PhasesRow, Piece, line_chart, shares, waterfall
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.display.units import compact
-from clusterctl.observe.use import stage_seconds
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import KNOWN, Role, counted_examples
 
@@ -104,16 +103,16 @@ def phases(told: PostMortem) -> Markup:
     """The waterfall of attempts, what each phase took, and what happened."""
     rows, totals = [], dict[Stage, float]()
     before = told.status.record.created
-    for timeline in list(told.history.attempts.values())[-_MOST_ATTEMPTS:]:
+    for number, timeline in list(told.history.attempts.items())[-_MOST_ATTEMPTS:]:
         spans = timeline.phases(told.as_of)
         if not spans:
             continue
         waited = max(0.0, spans[0].start - before)
         queued = [Piece(Stage.QUEUED, before, spans[0].start)] if waited else []
         pieces = (Piece(span.stage, span.start, span.end or span.start) for span in spans)
-        rows.append(PhasesRow(f"attempt {timeline.number}", [*queued, *pieces]))
+        rows.append(PhasesRow(f"attempt {number}", [*queued, *pieces]))
         totals[Stage.QUEUED] = totals.get(Stage.QUEUED, 0.0) + waited
-        for stage, seconds in stage_seconds(timeline, told.as_of).items():
+        for stage, seconds in timeline.stage_seconds(told.as_of).items():
             totals[stage] = totals.get(stage, 0.0) + seconds
         before = spans[-1].end or before
     if not rows:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from support.busy_run import GPUS, NODES, NOW, busy_files
 
+from clusterctl.diagnosis.efficiency import use_of
 from clusterctl.observe.attempt import read_evidence
 from clusterctl.observe.history import History
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import judge
-from clusterctl.observe.use import stage_seconds, use_of
 from clusterctl.runs.stages import Stage
 
 
@@ -26,7 +26,7 @@ def test_the_use_of_a_busy_run(fabricate) -> None:
     assert use.cpu_busiest == 14.5
     assert use.memory_highest == 93 * 2**30
     assert not use.finished
-    seconds = stage_seconds(history.attempts[0], NOW)
+    seconds = history.attempts[0].stage_seconds(NOW)
     assert seconds[Stage.LOADING] == 14.0
     assert sum(seconds.values()) == pytest.approx(200.0)
 
