@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_origin
 
 from clusterctl.spec.job import Job
+from clusterctl.spec.overrides import leaves
 from clusterctl.spec.records import fields_of, to_record, unwrapped
 from clusterctl.spec.values import Duration, OneOf
 
@@ -84,20 +85,8 @@ def described(cls: type, name: str) -> str:
 
 def leaves_as_written(job: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
     """The values of a job's record by key, as a file would have them."""
-    keys = {key.path: key for key in keys_of(Job)}
-    leaves: list[tuple[tuple[str, ...], Any]] = []
-
-    def walk(table: Mapping[str, Any], prefix: tuple[str, ...]) -> None:
-        for name, value in table.items():
-            path = (*prefix, name)
-            if isinstance(value, dict) and value:
-                walk(value, path)
-            else:
-                key = keys.get(".".join(path))
-                leaves.append((path, key.written(value) if key else value))
-
-    walk(job, ())
-    return leaves
+    keys = {tuple(key.path.split(".")): key for key in keys_of(Job)}
+    return [(path, keys[path].written(value) if path in keys else value) for path, value in leaves(job)]
 
 
 def as_toml(value: Any) -> str:

@@ -89,10 +89,8 @@ def _value(hint: Any) -> Schema:
 
 def _apply(mark: values.Mark, schema: Schema) -> None:
     match mark:
-        case values.AtLeast(minimum):
-            schema |= {"minimum": minimum, "maximum": values.LARGEST}
-        case values.AtMost(maximum):
-            schema |= {"maximum": maximum}
+        case values.AtLeast(minimum, maximum):
+            schema |= {"minimum": minimum, "maximum": maximum}
         case values.Above(bound):
             schema |= {"exclusiveMinimum": bound}
         case values.Fraction():
@@ -109,8 +107,6 @@ def _apply(mark: values.Mark, schema: Schema) -> None:
             schema |= {"minItems": count, "maxItems": count}
         case values.Window():
             schema |= {"items": {"type": "integer", "minimum": 1, "maximum": values.LARGEST}, "maxItems": 2}
-        case values.Each(each):
-            _apply(each, schema["items"])
         case values.Unshown():
             pass
         case _:

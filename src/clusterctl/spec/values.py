@@ -1,8 +1,4 @@
-"""Values with a meaning: durations, sizes, bounds, choices - as marks on plain types.
-
-A mark sits in `typing.Annotated`, next to the type it refines: `Annotated[int, AtLeast(1)]`. It knows how to parse and
-to check one value; `spec.records` applies it.
-"""
+"""Marks that refine plain types, as in `Annotated[int, AtLeast(1)]`: each parses and checks one value."""
 
 from __future__ import annotations
 
@@ -33,19 +29,11 @@ class AtLeast(Mark):
     """Bounded above too: neither Slurm nor torch takes a number of more than 32 bits everywhere."""
 
     minimum: float
+    maximum: float = LARGEST
 
     def check(self, value: Any) -> None:
         if not value >= self.minimum:
             raise ValueError(f"must be at least {self.minimum}")
-        if value > LARGEST:
-            raise ValueError(f"must be at most {LARGEST}")
-
-
-@dataclass(frozen=True)
-class AtMost(Mark):
-    maximum: float
-
-    def check(self, value: Any) -> None:
         if value > self.maximum:
             raise ValueError(f"must be at most {self.maximum}")
 
@@ -129,17 +117,6 @@ class Window(Mark):
     def check(self, value: Any) -> None:
         if value and not (len(value) == 2 and 1 <= value[0] <= value[1] <= LARGEST):
             raise ValueError("must be [first, last] with 1 <= first <= last, or [] for none")
-
-
-@dataclass(frozen=True)
-class Each(Mark):
-    """Applies a mark to every element of a list."""
-
-    mark: Mark
-
-    def check(self, value: Any) -> None:
-        for element in value:
-            self.mark.check(element)
 
 
 _SUFFIXES = {"s": 1, "m": 60, "h": 3600, "d": 86400}
