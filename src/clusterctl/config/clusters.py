@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from clusterctl.config.places import find_file, images_folder, runs_folder, user_config_folder
-from clusterctl.config.source import EVERY_KEY, Values, explained, read_toml, shown_path
+from clusterctl.config.source import read_toml, read_values
 from clusterctl.errors import UsageError
-from clusterctl.spec import Cluster, from_record
+from clusterctl.spec import Cluster
 from clusterctl.spec.cluster import UserConfiguration
-from clusterctl.spec.records import InvalidRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-T = TypeVar("T")
 
 
 def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Cluster:
@@ -38,7 +35,7 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
     values = read_toml(path)
     if values.get(("name",)) is None:
         values.put(("name",), path.stem, "file name")
-    return _read(Cluster, values, path)
+    return read_values(Cluster, values, path)
 
 
 def chosen_runs_folder(name: str | None, environment: Mapping[str, str] = os.environ) -> Path:
@@ -60,11 +57,4 @@ def _chosen(name: str | None, environment: Mapping[str, str]) -> str | None:
 def _configured_cluster() -> str | None:
     path = user_config_folder() / "config.toml"
     hint = 'it has one key, such as: cluster = "local"'
-    return _read(UserConfiguration, read_toml(path), path, hint).cluster if path.is_file() else None
-
-
-def _read(cls: type[T], values: Values, path: Path, hint: str = EVERY_KEY) -> T:
-    try:
-        return from_record(cls, values.tree, parse=True)
-    except InvalidRecord as error:
-        raise explained(error.problems, values, shown_path(path), hint) from error
+    return read_values(UserConfiguration, read_toml(path), path, hint).cluster if path.is_file() else None

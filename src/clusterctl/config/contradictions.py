@@ -43,16 +43,11 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("train", "device"), '"cuda" needs resources.gpus_per_node')
     if 0 in getattr(job.train, "fan_out", ()):
         yield Problem(("train", "fan_out"), "needs one number a layer, each above 0, or -1 for all neighbours")
-    yield from _of_the_container(job, cluster)
-
-
-def _of_the_container(job: Job, cluster: Cluster) -> Iterator[Problem]:
     image = job.container.image
     if job.container.code == "image" and not image:
         yield Problem(("container", "code"), '"image" needs an image; set container.image')
     if job.container.workdir and not job.container.workdir.startswith("/"):
         yield Problem(("container", "workdir"), f"not an absolute path: {job.container.workdir}")
     if image and cluster.has_pyxis and not cluster.is_slurm:
-        yield Problem(
-            ("container", "image"), 'the emulator has no pyxis; set container_runtime = "builtin" in its file'
-        )
+        hint = 'the emulator has no pyxis; set container_runtime = "builtin" in its file'
+        yield Problem(("container", "image"), hint)

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 from clusterctl.config.contradictions import contradictions
 from clusterctl.config.places import expanded, find_file
 from clusterctl.config.secrets import HIDDEN, Secrets
-from clusterctl.config.source import Values, explained, read_toml, shown_path
+from clusterctl.config.source import Values, explained, read_toml, read_values
 from clusterctl.errors import ConfigError
-from clusterctl.spec import Container, Job, from_record, to_record
+from clusterctl.spec import Container, Job, to_record
 from clusterctl.spec.keys import leaves_as_written
 from clusterctl.spec.overrides import parse_override
-from clusterctl.spec.records import InvalidRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -68,19 +67,13 @@ def resolve(
     values.layer(file)
     overrides = _overrides(settings, values.get(("workload",)))
     values.layer(overrides)
-    mounts = [m for layer in (cluster.container.mounts, file.get(("container", "mounts"))) for m in _listed(layer)]
+    of_job = file.get(("container", "mounts"))
+    mounts = [*cluster.container.mounts, *(of_job if isinstance(of_job, list) else ())]
     if mounts and ("container", "mounts") not in overrides.origins:
         values.put(("container", "mounts"), mounts, values.origin(("container", "mounts")))
-    try:
-        raw = from_record(Job, values.tree, parse=True)
-    except InvalidRecord as error:
-        raise explained(error.problems, values, shown_path(path)) from error
-    resolved = _completed(raw, values, path, cwd)
-    if problems := list(contradictions(resolved, cluster)):
-        raise explained(problems, values, shown_path(path))
+    complete, origins = _read_job(values, cluster, path, cwd)
     secrets = Secrets(cluster.secrets).having(cluster.env, file.get(("env",)), overrides.get(("env",)))
-    origins = {".".join(key): origin for key, origin in values.origins.items()}
-    return Resolved(resolved, cluster, origins, path, secrets, ("submit", job), settings)
+    return Resolved(complete, cluster, origins, path, secrets, ("submit", job), settings)
 
 
 def resolve_again(
@@ -106,16 +99,17 @@ def resolve_again(
     overrides = _overrides(settings, record.get("workload"))
     values.layer(overrides)
     _bring_secrets(values, cluster, environment)
-    try:
-        raw = from_record(Job, values.tree, parse=True)
-    except InvalidRecord as error:
-        raise explained(error.problems, values, shown_path(run_json)) from error
-    resolved = _completed(raw, values, run_json, Path.cwd())
-    if problems := list(contradictions(resolved, cluster)):
-        raise explained(problems, values, shown_path(run_json))
-    secrets = Secrets(cluster.secrets).having(to_record(resolved)["env"])
-    found = {".".join(key): origin for key, origin in values.origins.items()}
-    return Resolved(resolved, cluster, found, run_json, secrets, ("resume", run_json.parent.name), settings)
+    job, found = _read_job(values, cluster, run_json, Path.cwd())
+    secrets = Secrets(cluster.secrets).having(job.env)
+    return Resolved(job, cluster, found, run_json, secrets, ("resume", run_json.parent.name), settings)
+
+
+def _read_job(values: Values, cluster: Cluster, file: Path, cwd: Path) -> tuple[Job, dict[str, str]]:
+    """The job that `values` describe, complete and checked, and the origins by key."""
+    job = _completed(read_values(Job, values, file), values, file, cwd)
+    if problems := list(contradictions(job, cluster)):
+        raise explained(problems, values, file)
+    return job, {".".join(key): origin for key, origin in values.origins.items()}
 
 
 def _overrides(settings: Iterable[str], workload: object) -> Values:
@@ -156,10 +150,6 @@ def _cluster_values(cluster: Cluster) -> Values:
     for name, value in cluster.env.items():
         values.put(("env", name), value, origin)
     return values
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else []
 
 
 def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
