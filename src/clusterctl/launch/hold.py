@@ -5,15 +5,13 @@ A batch script and not `salloc`: the login shell may go away, and something has 
 
 from __future__ import annotations
 
-import subprocess
 from shlex import quote
 from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.config import runs_folder
-from clusterctl.errors import SlurmError
 from clusterctl.launch.plan import check_path, make_plan
-from clusterctl.launch.sbatch import TIMEOUT_SECONDS, refusal
+from clusterctl.launch.sbatch import pipe_to_sbatch, refusal
 from clusterctl.launch.script import part, sbatch_lines
 from clusterctl.launch.warm import warm_folder
 from clusterctl.runs.files import make_private
@@ -47,22 +45,11 @@ def hold(resolved: Resolved, sbatch: str, environment: Mapping[str, str]) -> str
     runs = runs_folder(resolved.cluster)
     check_path(str(runs))
     folder = make_private(warm_folder(make_private(runs)))
-    try:
-        done = subprocess.run(
-            [sbatch, "--parsable"],
-            input=render_holder(resolved, folder).encode(),
-            env=dict(environment),
-            capture_output=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise SlurmError(
-            f"sbatch did not answer within {TIMEOUT_SECONDS} s", "is it in the queue? squeue --me"
-        ) from error
+    script = render_holder(resolved, folder)
+    done = pipe_to_sbatch([sbatch, "--parsable"], script, environment, "is it in the queue? squeue --me")
     if done.returncode:
-        raise refusal(done.stderr.decode(errors="replace"))
-    return done.stdout.decode(errors="replace").strip().partition(";")[0]
+        raise refusal(done.stderr)
+    return done.stdout.strip().partition(";")[0]
 
 
 def let_go(runs: Path, job_id: str) -> bool:

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 from threading import get_native_id
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import clusterctl
 from clusterctl.errors import ConfigError
@@ -85,14 +85,8 @@ def _project_files(project: Path, runs: Path) -> list[Path]:
 
 def _listed_by_git(project: Path) -> Iterable[Path] | None:
     """The files that git tracks or would track; None where there is no repository, no git, or it ignores all."""
-    if not any((folder / ".git").exists() for folder in (project, *project.parents)):
-        return None
-    command: list[str | Path] = ["git", "-C", project, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    try:
-        done = subprocess.run(command, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    names = dict.fromkeys(Path(os.fsdecode(name)) for name in done.stdout.split(b"\0") if name)
+    listed = _git(project, "ls-files", "-z", "--cached", "--others", "--exclude-standard", seconds=None) or ""
+    names = dict.fromkeys(Path(name) for name in listed.split("\0") if name)
     return _existing(project, names) if names else None
 
 
@@ -129,25 +123,21 @@ def _digest(files: dict[Path, Path]) -> str:
     return total.hexdigest()[:20]
 
 
-class GitState(TypedDict):
-    commit: str
-    dirty: bool
-
-
-def git_state(folder: Path) -> tuple[GitState, str] | None:
-    """The commit of `folder` and the patch of uncommitted changes to tracked files; None outside git."""
-    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
-        return None
+def git_state(folder: Path) -> tuple[dict[str, Any], str] | None:
+    """The commit of `folder`, whether it is dirty, and the patch of changes to tracked files; None outside git."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
     patch = _git(folder, "diff", "--binary", "HEAD", "--", ".") or ""
-    return GitState(commit=commit.strip(), dirty=bool(patch)), patch
+    return {"commit": commit.strip(), "dirty": bool(patch)}, patch
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, *words: str, seconds: float | None = 10) -> str | None:
+    """What git prints; None where there is no repository, no git, or it fails or takes longer."""
+    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
+        return None
     try:
-        done = subprocess.run(["git", "-C", folder, *words], capture_output=True, timeout=10, check=False)
+        done = subprocess.run(["git", "-C", folder, *words], capture_output=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode(errors="surrogateescape") if done.returncode == 0 else None

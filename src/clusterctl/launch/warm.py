@@ -16,7 +16,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import NotFoundError, UsageError
-from clusterctl.launch.plan import Warm
+from clusterctl.launch.plan import Warm, gpu_options
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def _shape(resolved: Resolved, name: str) -> list[str]:
     """What sbatch would have been told, as srun's flags: inside an allocation they shape the step."""
     resources = resolved.job.resources
     tasks = resources.tasks_per_node or 1
+    options = gpu_options(resources, resolved.cluster)
     shape = [
         "--overlap",
         f"--job-name={name}",
@@ -109,13 +110,9 @@ def _shape(resolved: Resolved, name: str) -> list[str]:
         "--mem=0",  # all of the allocation's: its steps share
         f"--time={slurm_time(resources.time)}",
     ]
-    if resources.gpus_per_node:
-        gpus = str(resources.gpus_per_node)
-        by_node = resolved.cluster.gpu_request == "gpus-per-node"
-        shape.append(f"--gpus-per-node={gpus}" if by_node else f"--gres=gpu:{gpus}")
     if resources.warning:
-        shape.append(f"--signal=USR2@{resources.warning}")
-    return shape
+        options.append(("signal", f"USR2@{resources.warning}"))
+    return [*shape, *(f"--{name}={value}" for name, value in options)]
 
 
 def start_host_step(plan: Plan, time_limit: str, srun: str, environment: Mapping[str, str]) -> None:
