@@ -22,9 +22,11 @@ def cluster_rules(found: Surroundings) -> Iterator[Check]:
         yield ok("emulator", f"{emulator.nodes} virtual nodes with {emulator.cpus_per_node} CPUs each on this machine")
     if not answers:
         return
-    yield _answered("slurm", answers["version"])
-    if isinstance(answers["version"], SlurmError):
+    version = answers["version"]
+    if isinstance(version, SlurmError):
+        yield fail("slurm", version.message, version.hint)
         return
+    yield ok("slurm", version.strip().removeprefix("slurm ") or "no answer")
     yield _controller(answers["ping"])
     if not isinstance(answers["partitions"], SlurmError):
         yield _partition(answers["partitions"].split(), cluster.partition)
@@ -34,12 +36,6 @@ def cluster_rules(found: Surroundings) -> Iterator[Check]:
         yield ok("accounting", "on" if on else "off: only the run's own files record how it ended")
     if not isinstance(answers["srun"], SlurmError):
         yield _pyxis("--container-image" in answers["srun"], cluster)
-
-
-def _answered(name: str, answer: Answer) -> Check:
-    if isinstance(answer, SlurmError):
-        return fail(name, answer.message, answer.hint)
-    return ok(name, answer.strip().removeprefix("slurm ") or "no answer")
 
 
 def _controller(answer: Answer) -> Check:

@@ -29,7 +29,9 @@ def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str) -> Check |
     size, count = _size(resources), resources.nodes
     fewer = len(nodes) < count
     least = min(count, len(nodes))
-    short = [name for name in NodeSize._fields if sum(_has(node, size, name) for node in nodes) < least]
+    short = [
+        name for name in NodeSize._fields if sum(getattr(node, name) >= getattr(size, name) for node in nodes) < least
+    ]
     if not short and not fewer:  # each is there, but not on the same nodes
         short = [name for name in NodeSize._fields if getattr(size, name)]
     asked = _in_words(short, size)
@@ -54,11 +56,7 @@ def sizes(resources: Resources, inventory: Inventory) -> tuple[str, list[NodeSiz
         return "", []
     nodes = [node for node in inventory.nodes_of(partition) if has_features(node, asked.constraint)]
     found = [
-        NodeSize(
-            sum(kind.total for kind in node.gpus if asked.gpu_type in ("", kind.type)),
-            node.cpus,
-            node.memory,
-        )
+        NodeSize(sum(kind.total for kind in node.gpus if asked.gpu_type in ("", kind.type)), node.cpus, node.memory)
         for node in nodes
     ]
     most = len(found) if partition.most_nodes is None else partition.most_nodes
@@ -68,10 +66,6 @@ def sizes(resources: Resources, inventory: Inventory) -> tuple[str, list[NodeSiz
 def _size(resources: Resources) -> NodeSize:
     asked = asked_of(resources)
     return NodeSize(asked.gpus, asked.cpus, asked.memory or 0)
-
-
-def _has(node: NodeSize, size: NodeSize, name: str) -> bool:
-    return bool(getattr(node, name) >= getattr(size, name))
 
 
 def _fits(resources: Resources, nodes: Sequence[NodeSize]) -> bool:
