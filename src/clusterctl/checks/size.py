@@ -29,9 +29,8 @@ def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str) -> Check |
     size, count = _size(resources), resources.nodes
     fewer = len(nodes) < count
     least = min(count, len(nodes))
-    short = [
-        name for name in NodeSize._fields if sum(getattr(node, name) >= getattr(size, name) for node in nodes) < least
-    ]
+    enough = {name: sum(getattr(node, name) >= getattr(size, name) for node in nodes) for name in NodeSize._fields}
+    short = [name for name, number in enough.items() if number < least]
     if not short and not fewer:  # each is there, but not on the same nodes
         short = [name for name in NodeSize._fields if getattr(size, name)]
     asked = _in_words(short, size)

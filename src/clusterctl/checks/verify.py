@@ -6,12 +6,11 @@ import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from clusterctl.checks.cluster_rules import cluster_rules
 from clusterctl.checks.container_rules import container_rules
 from clusterctl.checks.interpreters import interpreter_rules
 from clusterctl.checks.job_rules import code_rules, data_rules, request_rules
 from clusterctl.checks.look import look_around, look_at_cluster
-from clusterctl.checks.machine_rules import machine_rules
+from clusterctl.checks.machine_rules import cluster_rules, machine_rules
 from clusterctl.checks.size import misfit, sizes
 from clusterctl.config import load_cluster
 from clusterctl.errors import ClusterctlError, ConfigError, SlurmError
@@ -79,8 +78,7 @@ def explained(refused: SlurmRefused, resolved: Resolved, slurm: Slurm) -> SlurmR
 
 
 def _hint(fatal: Sequence[Check], resolved: Resolved) -> str:
-    lines = [_remedy(fatal, resolved), *(check.hint for check in fatal)]
-    return "\n".join(dict.fromkeys(filter(None, lines)))
+    return "\n".join(dict.fromkeys(filter(None, [_remedy(fatal, resolved), *(check.hint for check in fatal)])))
 
 
 def _remedy(fatal: Sequence[Check], resolved: Resolved) -> str:
@@ -99,8 +97,10 @@ def _remedy(fatal: Sequence[Check], resolved: Resolved) -> str:
 
 def _flags(changes: Mapping[str, str]) -> list[str]:
     """The settings as one types them, by their short flags where there are any."""
-    words = ((_SHORT.get(key, ""), key, value) for key, value in changes.items())
-    return [word for flag, key, value in words for word in ((flag, value) if flag else ("--set", f"{key}={value}"))]
+    words: list[str] = []
+    for key, value in changes.items():
+        words += [_SHORT[key], value] if key in _SHORT else ["--set", f"{key}={value}"]
+    return words
 
 
 def _cluster_flag(cluster: Cluster) -> tuple[str, ...] | None:

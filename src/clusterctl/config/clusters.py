@@ -38,23 +38,21 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
     return read_values(Cluster, values, path)
 
 
-def chosen_runs_folder(name: str | None, environment: Mapping[str, str] = os.environ) -> Path:
+def chosen_runs_folder(name: str | None) -> Path:
     """Where the runs of a cluster are, or those of nowhere in particular where none is chosen: looking harms nobody."""
-    name = _chosen(name, environment)
-    return runs_folder(load_cluster(name, environment) if name else None)
+    chosen = _chosen(name, os.environ)
+    return runs_folder(load_cluster(chosen) if chosen else None)
 
 
-def chosen_images_folder(name: str | None, environment: Mapping[str, str] = os.environ) -> Path:
+def chosen_images_folder(name: str | None) -> Path:
     """Where the images of a cluster are, or the user's own where none is chosen."""
-    name = _chosen(name, environment)
-    return images_folder(load_cluster(name, environment) if name else None)
+    chosen = _chosen(name, os.environ)
+    return images_folder(load_cluster(chosen) if chosen else None)
 
 
 def _chosen(name: str | None, environment: Mapping[str, str]) -> str | None:
-    return name or environment.get("CLUSTERCTL_CLUSTER") or _configured_cluster()
-
-
-def _configured_cluster() -> str | None:
+    if chosen := name or environment.get("CLUSTERCTL_CLUSTER"):
+        return chosen
     path = user_config_folder() / "config.toml"
     hint = 'it has one key, such as: cluster = "local"'
     return read_values(UserConfiguration, read_toml(path), path, hint).cluster if path.is_file() else None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _LARGEST_BYTES = 2**20
-EVERY_KEY = "`clusterctl config keys` lists every key"
+_HINT = "`clusterctl config keys` lists every key"
 
 
 @dataclass
@@ -79,7 +79,7 @@ def read_toml(path: Path) -> Values:
     return values
 
 
-def read_values(cls: type[T], values: Values, path: Path, hint: str = EVERY_KEY) -> T:
+def read_values(cls: type[T], values: Values, path: Path, hint: str = _HINT) -> T:
     """The `cls` that `values` describe. Raises ConfigError with every problem and its place; `path` has the rest."""
     try:
         return from_record(cls, values.tree, parse=True)
@@ -87,7 +87,7 @@ def read_values(cls: type[T], values: Values, path: Path, hint: str = EVERY_KEY)
         raise explained(error.problems, values, path, hint) from error
 
 
-def explained(problems: list[Problem], values: Values, path: Path, hint: str = EVERY_KEY) -> ConfigError:
+def explained(problems: list[Problem], values: Values, path: Path, hint: str = _HINT) -> ConfigError:
     """One error that names every problem with its place, the first one first in the file."""
     file = shown_path(path)
     lines = [f"{values.origin(problem.path) or file}: {problem}" for problem in problems]

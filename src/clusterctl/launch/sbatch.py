@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
 from clusterctl.launch.script import render
-from clusterctl.runs.entry import Entry
+from clusterctl.runs.files import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +65,7 @@ def call_sbatch(plan: Plan, command: list[str], environment: Mapping[str, str]) 
     from submitit.core.utils import FailedSubmissionError
 
     from clusterctl.launch.executor import Executor
+    from clusterctl.runs.entry import Entry
 
     maybe = f"if Slurm took the job, `clusterctl status {plan.run.id}` finds it"
 
@@ -96,6 +98,12 @@ def _answer(argv: list[str], environment: Mapping[str, str], maybe: str) -> str:
     return answer
 
 
+def adopt(run: RunDir, job_id: str) -> None:
+    """Note the job of `run`, when sbatch has answered or later when it is found, unless it is noted: one job a run."""
+    if not run.submission_json.exists():
+        write_json(run.submission_json, {"job_id": job_id, "time": time.time()})
+
+
 def pipe_to_sbatch(
     argv: list[str], script: str, environment: Mapping[str, str], hint: str
 ) -> subprocess.CompletedProcess[str]:
@@ -118,6 +126,8 @@ def pipe_to_sbatch(
 def write_pickle(run: RunDir, seconds: int) -> None:
     """Write what the tasks unpickle, under the name that the script links to submitit's; `seconds`: the time limit."""
     from submitit.core.utils import DelayedSubmission
+
+    from clusterctl.runs.entry import Entry
 
     submission = DelayedSubmission(Entry(str(run.path)))
     submission.set_timeout(max(1, seconds // 60), 0)

@@ -1,8 +1,9 @@
-"""A warm run: the same script as any run's, started as a step of an allocation that is held already.
+"""Warm runs: the same script as any run's, started as a step of an allocation that a waiting batch job holds.
 
-Two steps a run: `<run>.host` is the script, on the allocation's first node, and `<run>.ranks` are the tasks (and the
-import of the image before them). The first is started from the login side and needs nobody there afterwards. What the
-script of a warm run has besides is `warm.sh`.
+A batch job and not `salloc`: the login shell may go away, and at the end something has to remove the imported images.
+Each run has two steps: `<run>.host` is the script, on the allocation's first node, started from the login side and
+independent of it; `<run>.ranks` are the tasks, and before them the import of the image. `warm.sh` is what the script of
+a warm run has besides.
 """
 
 from __future__ import annotations
@@ -12,11 +13,18 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from threading import Thread
 from typing import TYPE_CHECKING
 
+import clusterctl
+from clusterctl.config import runs_folder
 from clusterctl.errors import NotFoundError, UsageError
-from clusterctl.launch.plan import Warm, gpu_options
+from clusterctl.launch.plan import Warm, check_path, gpu_options, make_plan
+from clusterctl.launch.sbatch import SlurmRefused, pipe_to_sbatch, refusal
+from clusterctl.launch.script import part, sbatch_lines
+from clusterctl.runs.files import make_private
+from clusterctl.runs.layout import RunDir
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
@@ -28,15 +36,42 @@ if TYPE_CHECKING:
     from clusterctl.slurm.allocation import Allocation
     from clusterctl.spec import Resources
 
-HOST, RANKS = "host", "ranks"
+HOST, RANKS = "host", "ranks"  # a step is called <run>.<one of these>
+CLOSING_SECONDS = 60  # before the time limit
+CLOSE_SIGNAL = "USR1"
+_REPLACED = ("signal", "requeue", "no-requeue")
 LONGEST_START_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
 _IMAGE_FLAG = "--container-image="
 
 
-def step_name(run_id: str, part: str) -> str:
-    """The name by which squeue shows a step of a warm run."""
-    return f"{run_id}.{part}"
+def render_holder(resolved: Resolved, folder: Path) -> str:
+    """The script of a job that holds the nodes of `resolved`; `folder` is where warm runs keep their marks."""
+    run = RunDir(folder / "allocation")
+    plan = make_plan(resolved, run, folder / "code", clusterctl.__version__)
+    options: list[tuple[str, str | int | None]] = [("job-name", plan.name)]
+    options += [option for option in plan.options if option[0] not in _REPLACED]
+    options += [("signal", f"B:{CLOSE_SIGNAL}@{CLOSING_SECONDS}"), ("no-requeue", None)]
+    options += [("chdir", str(folder)), ("output", f"{folder}/%j.log"), ("open-mode", "append")]
+    marks = f"marks={quote(str(folder))}/$SLURM_JOB_ID"
+    return "\n".join(["#!/bin/bash", *sbatch_lines(options), marks, part("hold.sh")])
+
+
+def hold(resolved: Resolved, sbatch: str, environment: Mapping[str, str]) -> str:
+    """Ask for the nodes of `resolved`; the job's number. Raises SlurmRefused, and SlurmError for silence."""
+    runs = runs_folder(resolved.cluster)
+    check_path(str(runs))
+    folder = make_private(warm_folder(make_private(runs)))
+    script = render_holder(resolved, folder)
+    done = pipe_to_sbatch([sbatch, "--parsable"], script, environment, "is it in the queue? squeue --me")
+    if done.returncode:
+        raise refusal(done.stderr)
+    return done.stdout.strip().partition(";")[0]
+
+
+def let_go(runs: Path, job_id: str) -> bool:
+    """Whether a holder of ours runs under this number, which closes up when it gets `CLOSE_SIGNAL`."""
+    return (warm_folder(runs) / job_id / "held").exists()
 
 
 def find_allocation(slurm: Slurm, job_id: str) -> Allocation:
@@ -66,7 +101,7 @@ def check_fits(resources: Resources, allocation: Allocation) -> None:
 
 def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -> Plan:
     """`plan` as a warm run in `allocation`. `stamp` tells the image's content from others under the same name."""
-    step, flags = step_name(plan.run.id, RANKS), plan.flags
+    step, flags = f"{plan.run.id}.{RANKS}", plan.flags
     warm = Warm(allocation.job_id, allocation.node_list)
     if image := next((flag for flag in flags if flag.startswith(_IMAGE_FLAG)), ""):
         digest = hashlib.sha256(f"{image}\0{stamp}".encode()).hexdigest()[:8]
@@ -122,14 +157,12 @@ def start_host_step(plan: Plan, time_limit: str, srun: str, environment: Mapping
     the step goes on (seen with 22.05): what it writes goes to files. Raises SlurmRefused with srun's own words where it
     ends before.
     """
-    from clusterctl.launch.sbatch import SlurmRefused
-
     assert plan.warm is not None
     argv = [
         srun,
         f"--jobid={plan.warm.job_id}",
         "--overlap",
-        f"--job-name={step_name(plan.run.id, HOST)}",
+        f"--job-name={plan.run.id}.{HOST}",
         "--nodes=1",
         "--ntasks=1",
         "--relative=0",  # the allocation's first node, where all scripts of it run
@@ -158,23 +191,20 @@ def start_host_step(plan: Plan, time_limit: str, srun: str, environment: Mapping
     while time.monotonic() < deadline and not ended and not plan.run.attempts():
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended and not plan.run.attempts():
-            words = _last_line(plan.slurm_log) or f"exit code {os.waitstatus_to_exitcode(status)}"
+            lines = plan.slurm_log.read_text(errors="replace").strip().splitlines() or [""]
+            words = lines[-1].removeprefix("srun: ").removeprefix("error: ")
+            words = words or f"exit code {os.waitstatus_to_exitcode(status)}"
             raise SlurmRefused("srun did not start the run", words, "is the allocation still there? squeue --me")
         time.sleep(_LOOK_SECONDS)
     if not ended:  # a process that lives on, such as a notebook's, is to keep no zombie
         Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines() or [""]
-    return lines[-1].removeprefix("srun: ").removeprefix("error: ")
-
-
 def end_steps(slurm: Slurm, run_id: str, job_id: str) -> None:
     """End the steps of a warm run, and nothing else in its allocation: TERM to the ranks, URG to the script."""
     ids = {step.name: step.id for step in slurm.steps(job_id)}
-    for part, signal in ((HOST, "URG"), (RANKS, "TERM")):  # the script first: it is to know why the ranks end
-        if step := ids.get(step_name(run_id, part)):
+    for name, signal in ((HOST, "URG"), (RANKS, "TERM")):  # the script first: it is to know why the ranks end
+        if step := ids.get(f"{run_id}.{name}"):
             slurm.signal(signal, [step])
 
 
