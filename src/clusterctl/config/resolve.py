@@ -135,17 +135,14 @@ def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, s
     missing = []
     for name, value in (values.get(("env",)) or {}).items():
         if value == HIDDEN:
-            given = environment.get(name) or (cluster.env.get(name) if cluster.env.get(name) != HIDDEN else None)
-            if given is None:
+            given = environment.get(name) or cluster.env.get(name, HIDDEN)
+            if given == HIDDEN:
                 missing.append(name)
             else:
                 values.put(("env", name), given, f"environment {name}")
     if missing:
-        listed = ", ".join(missing)
-        raise ConfigError(
-            f"the run has secrets, which no file keeps: {listed}",
-            f"set {'it' if len(missing) == 1 else 'them'} in your environment: export {' '.join(missing)}",
-        )
+        hint = f"set {'it' if len(missing) == 1 else 'them'} in your environment: export {' '.join(missing)}"
+        raise ConfigError(f"the run has secrets, which no file keeps: {', '.join(missing)}", hint)
 
 
 def _cluster_values(cluster: Cluster) -> Values:
@@ -174,6 +171,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
 
     resources = job.resources
     gpus = resources.gpus_per_node or 0
+    tasks = resources.tasks_per_node or gpus or 1
     code = absolute(("code",), job.code)
     if code is None and job.workload == "command" and job.container.code == "mounted":
         code = str(cwd)
@@ -190,9 +188,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
     return replace(
         job,
         code=code,
-        resources=replace(
-            resources, gpus_per_node=gpus, tasks_per_node=resources.tasks_per_node or gpus or 1, warning=warning
-        ),
+        resources=replace(resources, gpus_per_node=gpus, tasks_per_node=tasks, warning=warning),
         container=replace(job.container, image=image),
         data=replace(job.data, root=absolute(("data", "root"), job.data.root)),
     )

@@ -47,16 +47,13 @@ def find_code(runs: Path, project: Path | None) -> Code:
 
 def take_snapshot(code: Code) -> Path:
     """The snapshot of `code`, made if its content is new. Safe against concurrent calls."""
-    if not code.folder.is_dir():
-        _copy(code.files, code.folder)
-    return code.folder
-
-
-def _copy(files: dict[Path, Path], final: Path) -> None:
+    final = code.folder
+    if final.is_dir():
+        return final
     aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))
     try:
         (aside / "project").mkdir()
-        for name, source in files.items():
+        for name, source in code.files.items():
             (aside / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, aside / name, follow_symlinks=source.is_file())
         aside.rename(final)
@@ -64,6 +61,7 @@ def _copy(files: dict[Path, Path], final: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
         if not final.is_dir():  # else someone made the same one in the meantime
             raise
+    return final
 
 
 def _project_files(project: Path, runs: Path) -> list[Path]:
@@ -76,10 +74,9 @@ def _project_files(project: Path, runs: Path) -> list[Path]:
         names.append(name)
         size += (project / name).lstat().st_size
         if size > LARGEST_BYTES or len(names) > MOST_FILES:
-            raise ConfigError(
-                f"code: {project} holds more than {LARGEST_BYTES // 2**20} MiB or {MOST_FILES} files",
-                "set `code` to the folder of the program alone, or keep data out of it with .gitignore",
-            )
+            message = f"code: {project} holds more than {LARGEST_BYTES // 2**20} MiB or {MOST_FILES} files"
+            hint = "set `code` to the folder of the program alone, or keep data out of it with .gitignore"
+            raise ConfigError(message, hint)
     return names
 
 

@@ -78,9 +78,8 @@ def find_allocation(slurm: Slurm, job_id: str) -> Allocation:
     """The allocation with this number, its nodes held. Raises NotFoundError, and UsageError where it waits or ended."""
     found = slurm.allocation(job_id) if job_id.isascii() and job_id.isdigit() else None
     if found is None:
-        raise NotFoundError(
-            f"you have no job with this number: {job_id}", "hold nodes with: clusterctl alloc --nodes 2"
-        )
+        hint = "hold nodes with: clusterctl alloc --nodes 2"
+        raise NotFoundError(f"you have no job with this number: {job_id}", hint)
     if not found.is_held:
         raise UsageError(f"allocation {job_id} holds no nodes: {found.state}", "see your jobs by hand: squeue --me")
     return found
@@ -93,10 +92,9 @@ def check_fits(resources: Resources, allocation: Allocation) -> None:
         raise UsageError(message, f"add --nodes {allocation.nodes}, or hold a larger one: clusterctl alloc")
     gpus = resources.gpus_per_node or 0
     if allocation.gpus_per_node is not None and gpus > allocation.gpus_per_node:
-        message = (
-            f"the job asks for {gpus} GPUs a node, allocation {allocation.job_id} has {allocation.gpus_per_node} a node"
-        )
-        raise UsageError(message, f"add --gpus-per-node {allocation.gpus_per_node}")
+        there = f"allocation {allocation.job_id} has {allocation.gpus_per_node} a node"
+        hint = f"add --gpus-per-node {allocation.gpus_per_node}"
+        raise UsageError(f"the job asks for {gpus} GPUs a node, {there}", hint)
 
 
 def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -> Plan:

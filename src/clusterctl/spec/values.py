@@ -168,12 +168,11 @@ Name = Annotated[
     str,
     Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "1 to 64 letters, digits, '.', '_' and '-', not beginning with a sign"),
 ]
+_CONTROL = r"\x00-\x1f\x7f-\x9f"
 Text = Annotated[str, Matches(r"[^\x00]*", "text without NUL characters")]
-Line = Annotated[str, Matches(r"[^\x00-\x1f\x7f-\x9f]+", "one line without control characters, not empty")]
-OptionText = Annotated[str, Matches(r"[^\x00-\x1f\x7f-\x9f\\]*", "one line without control characters and backslashes")]
+Line = Annotated[str, Matches(rf"[^{_CONTROL}]+", "one line without control characters, not empty")]
+OptionText = Annotated[str, Matches(rf"[^{_CONTROL}\\]*", "one line without control characters and backslashes")]
 """What a `#SBATCH` line can carry: sbatch takes a backslash for an escape, even between single quotes."""
-Option = Annotated[
-    str, Matches(r"[^\x00-\x1f\x7f-\x9f\\]+", "one line without control characters and backslashes, not empty")
-]
-Word = Annotated[str, Matches(r"[^\s\x00-\x1f\x7f-\x9f]+", "one word without spaces")]
+Option = Annotated[str, Matches(rf"[^{_CONTROL}\\]+", "one line without control characters and backslashes, not empty")]
+Word = Annotated[str, Matches(rf"[^\s{_CONTROL}]+", "one word without spaces")]
 Memory = Annotated[str, Matches(r"[0-9]{1,18}[KMGT]?B?", 'a size such as "64G"')]
