@@ -12,7 +12,7 @@ from clusterctl.errors import SlurmError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.checks.surroundings import Answer, Folder, LoginNode, Surroundings
+    from clusterctl.checks.surroundings import Answer, Folder, Surroundings
     from clusterctl.spec import Cluster
 
 LEAST_OPEN_FILES = 1024
@@ -27,8 +27,15 @@ LOCAL_FILE_SYSTEMS = frozenset({"ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", 
 def machine_rules(found: Surroundings) -> Iterator[Check]:
     node = found.login_node
     if node:
+        runs = found.runs
         yield ok("python", node.python)
-        yield from _folders(found, node)
+        yield _folder("runs", runs, "set CLUSTERCTL_RUNS, or `runs` in the cluster file, to a folder of yours")
+        if not found.cluster.nodes_are_here and runs.file_system in LOCAL_FILE_SYSTEMS:
+            message = f"{runs.path} is on {runs.file_system}, which other nodes may not see"
+            yield warn("runs", message, "set `runs` in the cluster file to a folder on the shared file system")
+        yield _folder("state", node.state, "set XDG_STATE_HOME to a folder of yours")
+        if node.images:
+            yield _folder("images", node.images, "set `images` in the cluster file to a folder of yours")
         yield _clock(node.clock_ahead)
     yield from _space(found.runs)
     yield from _open_files(found)
@@ -58,17 +65,6 @@ def cluster_rules(found: Surroundings) -> Iterator[Check]:
         yield ok("accounting", "on" if on else "off: only the run's own files record how it ended")
     if not isinstance(answers["srun"], SlurmError):
         yield _pyxis("--container-image" in answers["srun"], cluster)
-
-
-def _folders(found: Surroundings, node: LoginNode) -> Iterator[Check]:
-    runs = found.runs
-    yield _folder("runs", runs, "set CLUSTERCTL_RUNS, or `runs` in the cluster file, to a folder of yours")
-    if not found.cluster.nodes_are_here and runs.file_system in LOCAL_FILE_SYSTEMS:
-        message = f"{runs.path} is on {runs.file_system}, which other nodes may not see"
-        yield warn("runs", message, "set `runs` in the cluster file to a folder on the shared file system")
-    yield _folder("state", node.state, "set XDG_STATE_HOME to a folder of yours")
-    if node.images:
-        yield _folder("images", node.images, "set `images` in the cluster file to a folder of yours")
 
 
 def _folder(name: str, folder: Folder, elsewhere: str) -> Check:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks.container_rules import container_rules
 from clusterctl.checks.interpreters import interpreter_rules
-from clusterctl.checks.job_rules import code_rules, data_rules, request_rules
+from clusterctl.checks.job_rules import code_rules, data_rules, misfit, request_rules, sizes
 from clusterctl.checks.look import look_around, look_at_cluster
 from clusterctl.checks.machine_rules import cluster_rules, machine_rules
-from clusterctl.checks.size import misfit, sizes
 from clusterctl.config import load_cluster
 from clusterctl.errors import ClusterctlError, ConfigError, SlurmError
 from clusterctl.launch.sbatch import SlurmRefused

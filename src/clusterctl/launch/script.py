@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.launch.plan import Plan, Warm
+    from clusterctl.launch.plan import Plan
 
 
 def render(plan: Plan) -> str:
@@ -22,6 +22,15 @@ def render(plan: Plan) -> str:
     srun = ["in_allocation", "srun"] if plan.warm else ["srun"]  # the cluster's own lines may make a function of it
     task = [plan.python, "-u", "-m", "submitit.core._submit", str(plan.run.pickles)]
     setup = "".join(f"\n{line}" for line in plan.setup)
+    warm = []
+    if plan.warm:
+        warm = [
+            f"node_list={quote(plan.warm.node_list)} # of allocation {plan.warm.job_id}, of which this is a step",
+            f"image_mark={quote(plan.warm.image_mark)}",
+            _array("importing", _flag_by_flag(plan.warm.importing)),
+            "",
+            part("warm.sh"),
+        ]
     return "\n".join(
         [
             "#!/bin/bash",
@@ -38,7 +47,7 @@ def render(plan: Plan) -> str:
             _array("task", _flag_by_flag([*plan.runner, *task])),
             _array("closing", _flag_by_flag(plan.closing)),
             "",
-            *(_warm(plan.warm) if plan.warm else []),
+            *warm,
             part("batch.sh"),
         ]
     )
@@ -51,16 +60,6 @@ def sbatch_lines(options: Iterable[tuple[str, str | int | None]]) -> list[str]:
 def part(name: str) -> str:
     """A fixed part of a script, a file beside this one."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
-def _warm(warm: Warm) -> list[str]:
-    return [
-        f"node_list={quote(warm.node_list)} # of allocation {warm.job_id}, of which this is a step",
-        f"image_mark={quote(warm.image_mark)}",
-        _array("importing", _flag_by_flag(warm.importing)),
-        "",
-        part("warm.sh"),
-    ]
 
 
 def _array(name: str, lines: Iterable[list[str]]) -> str:
