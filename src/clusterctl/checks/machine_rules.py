@@ -57,14 +57,15 @@ def cluster_rules(found: Surroundings) -> Iterator[Check]:
         return
     yield ok("slurm", version.strip().removeprefix("slurm ") or "no answer")
     yield _controller(answers["ping"])
-    if not isinstance(answers["partitions"], SlurmError):
-        yield _partition(answers["partitions"].split(), cluster.partition)
-    if not isinstance(answers["config"], SlurmError):
-        kind = re.search(r"AccountingStorageType\s*=\s*(\S+)", answers["config"])
+    texts = {question: answer for question, answer in answers.items() if isinstance(answer, str)}
+    if "partitions" in texts:
+        yield _partition(texts["partitions"].split(), cluster.partition)
+    if "config" in texts:
+        kind = re.search(r"AccountingStorageType\s*=\s*(\S+)", texts["config"])
         on = kind and not kind[1].endswith(("/none", "(null)"))
         yield ok("accounting", "on" if on else "off: only the run's own files record how it ended")
-    if not isinstance(answers["srun"], SlurmError):
-        yield _pyxis("--container-image" in answers["srun"], cluster)
+    if "srun" in texts:
+        yield _pyxis("--container-image" in texts["srun"], cluster)
 
 
 def _folder(name: str, folder: Folder, elsewhere: str) -> Check:
@@ -132,9 +133,8 @@ def _partition(known: list[str], wanted: str | None) -> Check:
         default = next((name.rstrip("*") for name in known if name.endswith("*")), None)
         if default:
             return ok("partition", f"{default}, Slurm's default")
-        return warn(
-            "partition", "none is set, and Slurm has no default", f"set `partition` in the cluster file {one_of}"
-        )
+        hint = f"set `partition` in the cluster file {one_of}"
+        return warn("partition", "none is set, and Slurm has no default", hint)
     missing = [name for name in wanted.split(",") if name not in names]
     if missing:
         return fail("partition", f"Slurm has no partition {', '.join(missing)}", f"set `partition` {one_of}")

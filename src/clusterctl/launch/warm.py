@@ -156,24 +156,11 @@ def start_host_step(plan: Plan, time_limit: str, srun: str, environment: Mapping
     ends before.
     """
     assert plan.warm is not None
-    argv = [
-        srun,
-        f"--jobid={plan.warm.job_id}",
-        "--overlap",
-        f"--job-name={plan.run.id}.{HOST}",
-        "--nodes=1",
-        "--ntasks=1",
-        "--relative=0",  # the allocation's first node, where all scripts of it run
-        "--mem=0",
-        f"--time={time_limit}",
-        "--mpi=none",
-        "--input=none",
-        f"--output={plan.slurm_log}",
-        "--open-mode=append",
-        f"--chdir={plan.run.path}",
-        "/bin/bash",
-        str(plan.run.script),
-    ]
+    # --relative=0 is the allocation's first node, where all scripts of it run.
+    place = [f"--jobid={plan.warm.job_id}", "--overlap", "--nodes=1", "--ntasks=1", "--relative=0", "--mem=0"]
+    step = [f"--job-name={plan.run.id}.{HOST}", f"--time={time_limit}", "--mpi=none", f"--chdir={plan.run.path}"]
+    files = ["--input=none", f"--output={plan.slurm_log}", "--open-mode=append"]
+    argv = [srun, *place, *step, *files, "/bin/bash", str(plan.run.script)]
     pid = os.posix_spawn(
         srun,
         argv,
