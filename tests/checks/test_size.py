@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.checks.size import misfit, sizes
+from clusterctl.checks.job_rules import misfit, sizes
 from clusterctl.checks.surroundings import NodeSize
 from clusterctl.config import Resolved
 from clusterctl.slurm.nodes import parse_nodes

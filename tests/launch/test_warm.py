@@ -17,10 +17,9 @@ import pytest
 
 from clusterctl.config import Resolved
 from clusterctl.errors import UsageError
-from clusterctl.launch.hold import render_holder
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.script import render
-from clusterctl.launch.warm import check_fits, image_stamp, warm_folder, warmed
+from clusterctl.launch.warm import check_fits, image_stamp, render_holder, warm_folder, warmed
 from clusterctl.runs.layout import RunDir
 from clusterctl.slurm.queue import Allocation
 from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources

@@ -12,7 +12,7 @@ from support.json_schema import SCHEMAS, schema, violations
 
 from clusterctl.errors import ClusterctlError
 from clusterctl.spec import WORKLOADS, Cluster, Job, from_record
-from clusterctl.spec.schema import cluster_schema, job_schema
+from clusterctl.spec.keys import cluster_schema, job_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = [*ROOT.glob("jobs/*.toml"), *ROOT.glob("cluster/*.toml")]

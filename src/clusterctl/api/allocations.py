@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.api.settings import settings
 from clusterctl.config import load_cluster, resolve, runs_folder, shipped_folder
 from clusterctl.errors import NotFoundError, SlurmError
-from clusterctl.launch.hold import CLOSE_SIGNAL, hold, let_go
+from clusterctl.launch.warm import CLOSE_SIGNAL, hold, let_go
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve_again
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, SlurmError, UsageError
-from clusterctl.launch.adopt import adopt
 from clusterctl.launch.plan import make_plan
-from clusterctl.launch.sbatch import SlurmRefused, call_sbatch
+from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch
 from clusterctl.launch.script import render
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.status import report

@@ -22,9 +22,8 @@ from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve, runs_folder
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError
-from clusterctl.launch.adopt import adopt
 from clusterctl.launch.plan import brings_code, make_plan
-from clusterctl.launch.sbatch import SlurmRefused, call_sbatch, submitit_version, test_only, write_pickle
+from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch, submitit_version, test_only, write_pickle
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import find_code, git_state, take_snapshot
 from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.checks import verify as checks
 from clusterctl.checks.check import Check, Verdict
 from clusterctl.errors import ConfigError
-from clusterctl.launch.fetch import fetch_image, needs_image
 from clusterctl.runs.files import make_private
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from clusterctl.config import Resolved
     from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.plan import Plan
@@ -24,9 +22,12 @@ if TYPE_CHECKING:
 def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener) -> tuple[Check, ...]:
     """The warnings. Raises one error for everything that would make the run fail; imports the image that it needs."""
     _make_folders(plan.run.path.parent)
-    if needs_image(plan, resolved):
+    image = resolved.job.container.image
+    if image and plan.view and plan.view.image != image:  # a reference that no pyxis will fetch
         checks.refuse(checks.verify(resolved, replace(plan, view=None), slurm), resolved)  # an import may take minutes
-        fetch_image(plan, resolved, progress)
+        from clusterctl.containers.importing import import_reference
+
+        import_reference(image, None, Path(plan.view.image).parent, progress)  # others that import it wait
     found = checks.verify(resolved, plan, slurm)
     checks.refuse(found, resolved)
     return tuple(check for check in found if check.verdict is Verdict.WARN)

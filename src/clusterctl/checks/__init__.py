@@ -1,4 +1,1 @@
-"""What `submit`, `resume` and `doctor` verify: machine, cluster, container, code, data and request.
-
-`verify` lists the rules and is the way in; `look` gathers the `surroundings` that they judge; each gives a `check`.
-"""
+"""What `submit`, `resume` and `doctor` verify. `look` gathers the evidence, `verify` lists the rules that judge it."""

@@ -1,26 +1,110 @@
-"""Container: what would go wrong with the image and the mounts, judged before anything is submitted.
+"""Container: what is known of the image and the mounts, and what would go wrong with them.
 
-On a cluster the node looks for the image and the mounts, hours later; most of it can be seen from here.
+On a cluster the node looks for both, hours later; most of it can be seen from here, before anything is submitted.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import shlex
+import shutil
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, Verdict, fail, ok, warn
-from clusterctl.checks.interpreter_rules import OLDEST_PYTHON, requirement
-from clusterctl.containers.contents import overridden
+from clusterctl.checks.interpreters import OLDEST_PYTHON, requirement
+from clusterctl.checks.surroundings import ContainerFacts, Seen, exists
+from clusterctl.containers import unpacked
+from clusterctl.containers.contents import Contents, Unreadable, look_into, overridden
+from clusterctl.containers.folder import is_squashfs
+from clusterctl.containers.pyxis import IMAGE_PYTHON, make_view
 from clusterctl.errors import SlurmError
+from clusterctl.launch.plan import brings_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.checks.surroundings import ContainerFacts, Surroundings
+    from clusterctl.checks.surroundings import Surroundings
+    from clusterctl.config import Resolved
+    from clusterctl.launch.plan import Plan
+    from clusterctl.slurm import Slurm
+    from clusterctl.spec import Cluster
 
 _SHOWN = ("torch", "torch_geometric", "submitit", "clusterctl")  # of the packages in an image
+
+
+def look_at_cluster_image(cluster: Cluster) -> ContainerFacts | None:
+    """The cluster's own image, without what a run would add."""
+    image = cluster.container.image
+    if not image:
+        return None
+    if image.startswith((".", "~")):
+        image = str(Path(image).expanduser().absolute())
+    facts = ContainerFacts(
+        view=make_view(image, cluster.container, [], cluster.env, None),
+        python=cluster.python or IMAGE_PYTHON,
+        builtin=not cluster.has_pyxis,
+        gpus=cluster.gpus_per_node,
+        environment=os.environ,
+    )
+    return _looked_into(facts, cluster.nodes_are_here)
+
+
+def look_at_image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFacts | None:
+    """The image and the mounts of a run."""
+    job, cluster = resolved.job, resolved.cluster
+    if plan.view is None:
+        return None
+    facts = ContainerFacts(
+        view=plan.view,
+        python=plan.python,
+        brings_code=brings_code(job),
+        brings_packages="PYTHONPATH" in job.env,
+        srun_help=slurm.answer("srun", "--help") if cluster.has_pyxis else None,
+        builtin=not cluster.has_pyxis,
+        gpus=job.resources.gpus_per_node or 0,
+        environment=slurm.environment,
+    )
+    return _looked_into(facts, cluster.nodes_are_here, made_later=str(plan.run.path.parent))
+
+
+def _looked_into(facts: ContainerFacts, nodes_are_here: bool, made_later: str = "") -> ContainerFacts:
+    """`facts` with what can be seen of its image and mounts; the source `made_later` need not exist yet."""
+    image, is_file = Path(facts.view.image), facts.view.image.startswith("/")
+    unpacks_here = nodes_are_here and facts.builtin
+    problem, squashfs = "", True
+    contents: Contents | None = None
+    if is_file and exists(image):
+        try:
+            squashfs = is_squashfs(image)
+            contents = look_into(image) if squashfs else None
+        except OSError as error:
+            problem = str(error.strerror)
+        except Unreadable as error:
+            problem = str(error)
+    rooms = None
+    if unpacks_here and contents and not unpacked.is_here(image, facts.environment):
+        rooms = {str(store): unpacked.room(store) for store in unpacked.stores(facts.environment)}
+    sources = dict.fromkeys(mount.source for mount in facts.view.mounts if mount.source != made_later)
+    return replace(
+        facts,
+        image=_shared(image, unpacks_here) if is_file else None,
+        problem=problem,
+        squashfs=squashfs,
+        contents=contents,
+        has_unsquashfs=shutil.which("unsquashfs", path=facts.environment.get("PATH")) is not None,
+        unpacks_here=unpacks_here,
+        sources=tuple(_shared(Path(source), unpacks_here) for source in sources),
+        rooms=rooms,
+    )
+
+
+def _shared(path: Path, nodes_are_here: bool) -> Seen:
+    """What is mounted is on a shared file system, as a rule: if the first folder of its path is here, it should be."""
+    return Seen.at(path, nodes_are_here, Path(*path.parts[: 2 if len(path.parts) > 2 else 1]))
 
 
 def container_rules(found: Surroundings) -> Iterator[Check]:

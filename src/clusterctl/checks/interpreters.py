@@ -1,17 +1,26 @@
-"""Asks the tasks' Python for its version and packages, without importing any of them."""
+"""Code: the tasks' Python and what it has installed, asked without importing any of it, and judged."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import shutil
 import subprocess
 import sys
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.checks.surroundings import Interpreter
+from clusterctl.checks.check import Check, fail, ok, warn
+from clusterctl.checks.surroundings import Interpreter, Seen
 
 if TYPE_CHECKING:
-    from clusterctl.checks.surroundings import Seen
+    from collections.abc import Iterator
 
+    from clusterctl.checks.surroundings import Surroundings
+
+OLDEST_PYTHON = (3, 11)
 PACKAGES = ("torch", "submitit")
 VERSION_SECONDS = 10
 PACKAGES_SECONDS = 30  # a package without metadata is imported, perhaps from a slow file system
@@ -32,8 +41,18 @@ print(json.dumps({{"version": sys.version_info[:3], "packages": packages}}))
 """
 
 
+def find_interpreter(python: str, nodes_are_here: bool) -> Seen:
+    """Where `python` is; a bare name is looked up on the nodes' PATH, which need not be this one."""
+    if "/" in python:
+        return Seen.at(Path(python), nodes_are_here)
+    found = shutil.which(python)
+    return Seen(found or python, found is not None, nodes_are_here or found is not None)
+
+
 def ask_version(seen: Seen) -> Interpreter:
     """The version alone: it costs milliseconds, and nothing for this interpreter."""
+    if not seen.there:
+        return Interpreter(seen)
     if seen.path == sys.executable:
         return Interpreter(seen, sys.version_info[:3])
     return _ask(seen, ["-E", "-S", "-c", _ASK_VERSION], VERSION_SECONDS)
@@ -41,7 +60,7 @@ def ask_version(seen: Seen) -> Interpreter:
 
 def ask_packages(seen: Seen) -> Interpreter:
     """The version, and those of `PACKAGES`."""
-    return _ask(seen, ["-c", _ASK_PACKAGES], PACKAGES_SECONDS)
+    return _ask(seen, ["-c", _ASK_PACKAGES], PACKAGES_SECONDS) if seen.there else Interpreter(seen)
 
 
 def _ask(seen: Seen, words: list[str], seconds: float) -> Interpreter:
@@ -64,3 +83,43 @@ def _ask(seen: Seen, words: list[str], seconds: float) -> Interpreter:
     except (ValueError, IndexError, KeyError, TypeError):
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         return Interpreter(seen, problem=last)
+
+
+def interpreter_rules(found: Surroundings) -> Iterator[Check]:
+    interpreter = found.interpreter
+    if interpreter is None:
+        return
+    path, version = interpreter.seen.path, ".".join(map(str, interpreter.version))
+    bad = warn if found.cluster.setup else fail  # setup lines may load on the nodes what is missing here
+    if not interpreter.seen.there and not interpreter.seen.visible:
+        if found.login_node:
+            yield warn("tasks", f"not on this machine: {path}", "the nodes must have it; it was not asked")
+    elif not interpreter.seen.there:
+        yield bad("tasks", f"no such interpreter: {path}", "set `python` in the cluster file")
+    elif not interpreter.version:
+        problem = f"does not run as Python: {path}: {interpreter.problem}"
+        yield bad("tasks", problem, "set `python` in the cluster file")
+    else:
+        if interpreter.version < OLDEST_PYTHON:
+            yield bad("tasks", f"{path} is Python {version}", "set `python` in the cluster file to 3.11 or later")
+        for name, installed in (interpreter.packages or {}).items():
+            if installed:
+                yield ok(name, f"{installed} in {path}")
+            elif name == "torch":
+                needed = ("torch", "torch_geometric", "numpy", "scipy")
+                message = f"{path} has no torch: only jobs with workload `command` run without it"
+                yield warn(name, message, _install(path, *needed))
+            else:
+                yield bad(name, f"{path} has no {name}", _install(path, name))
+
+
+def requirement(package: str) -> str:
+    """What clusterctl asks for of `package`, as pip reads it."""
+    lines = [line.partition(";")[0].strip() for line in metadata.requires("clusterctl") or ()]
+    named = {re.split(r"[^\w.-]", line)[0].replace("-", "_"): line for line in lines}
+    return named.get(package, package)
+
+
+def _install(python: str, *packages: str) -> str:
+    """clusterctl itself travels with each run: its requirements are what the tasks' Python lacks."""
+    return shlex.join([python, "-m", "pip", "install", *map(requirement, packages)])

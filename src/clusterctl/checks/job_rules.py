@@ -1,20 +1,28 @@
-"""Data, code and request: what the job names exists, and what it asks for fits."""
+"""Data, code and request: what the job names exists, what it asks for fits the nodes, and which settings would fit."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, Verdict, fail
 from clusterctl.checks.look import data_folder
-from clusterctl.checks.size import misfit
+from clusterctl.checks.surroundings import NodeSize
 from clusterctl.config import shipped_folder
-from clusterctl.spec import WORKLOADS
+from clusterctl.errors import SlurmError
+from clusterctl.slurm.fits import asked_of, has_features
+from clusterctl.spec import WORKLOADS, from_record, to_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from clusterctl.checks.surroundings import Surroundings, WantedRun
+    from clusterctl.config import Resolved
+    from clusterctl.slurm import Inventory
+    from clusterctl.spec import Resources
+
+_GIBIBYTE = 1024  # MiB
 
 
 def data_rules(found: Surroundings) -> Iterator[Check]:
@@ -60,3 +68,106 @@ def request_rules(found: Surroundings) -> Iterator[Check]:
     wanted = found.wanted
     if wanted and wanted.nodes and (check := misfit(wanted.resolved, wanted.nodes, found.cluster.name)):
         yield check
+
+
+def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str) -> Check | None:
+    """What is wrong if `nodes` can never run the job; `where` names them, as in "local" or "main partition"."""
+    resources = resolved.job.resources
+    if _fits(resources, nodes):
+        return None
+    size, count = _size(resources), resources.nodes
+    fewer = len(nodes) < count
+    least = min(count, len(nodes))
+    enough = {name: sum(getattr(node, name) >= getattr(size, name) for node in nodes) for name in NodeSize._fields}
+    short = [name for name, number in enough.items() if number < least]
+    if not short and not fewer:  # each is there, but not on the same nodes
+        short = [name for name in NodeSize._fields if getattr(size, name)]
+    asked = _in_words(short, size)
+    best = NodeSize(*map(max, zip(*nodes, strict=True))) if nodes else NodeSize(0, 0, 0)
+    there = ("at most " if len(set(nodes)) > 1 else "") + _in_words(short, best)
+    if not fewer:
+        message = f"asks for {asked} per node; {where} nodes have {there}"
+    elif short:
+        message = f"asks for {count} nodes with {asked} each; {where} has {len(nodes)} with {there}"
+    else:
+        message = f"asks for {count} nodes; {where} has {len(nodes)}"
+    changes = _smaller(resolved, nodes)
+    hint = "" if changes else "see what there is: clusterctl nodes"
+    return Check("size", Verdict.FAIL, f"{resolved.job.name} {message}", hint, changes, error=SlurmError)
+
+
+def sizes(resources: Resources, inventory: Inventory) -> tuple[str, list[NodeSize]]:
+    """The nodes that Slurm could give the job, free or not, and what they are called together."""
+    asked = asked_of(resources)
+    partition = inventory.partition_for(resources.partition)
+    if partition is None:
+        return "", []
+    nodes = [node for node in inventory.nodes_of(partition) if has_features(node, asked.constraint)]
+    found = [
+        NodeSize(sum(kind.total for kind in node.gpus if asked.gpu_type in ("", kind.type)), node.cpus, node.memory)
+        for node in nodes
+    ]
+    most = len(found) if partition.most_nodes is None else partition.most_nodes
+    return f"{partition.name} partition", sorted(found, reverse=True)[:most]
+
+
+def _size(resources: Resources) -> NodeSize:
+    asked = asked_of(resources)
+    return NodeSize(asked.gpus, asked.cpus, asked.memory or 0)
+
+
+def _fits(resources: Resources, nodes: Sequence[NodeSize]) -> bool:
+    size = _size(resources)
+    return sum(all(map(int.__ge__, node, size)) for node in nodes) >= resources.nodes
+
+
+def _in_words(names: Sequence[str], size: NodeSize) -> str:
+    """4 GPUs, 16 CPUs and 64 GiB."""
+    words = {
+        "gpus": f"{size.gpus} GPU{'s' * (size.gpus != 1)}",
+        "cpus": f"{size.cpus} CPU{'s' * (size.cpus != 1)}",
+        "memory": f"{round(size.memory / _GIBIBYTE, 1):g} GiB",
+    }
+    *most, last = [words[name] for name in names] or [""]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _smaller(resolved: Resolved, nodes: Sequence[NodeSize]) -> dict[str, str]:
+    """The settings that let the job fit on as many of the nodes as it asks for; empty if none are known."""
+    before = resolved.job.resources
+    if not nodes:
+        return {}
+    size, count = _size(before), min(before.nodes, len(nodes))
+    usable = sorted((NodeSize(*map(min, node, size)) for node in nodes), reverse=True)[:count]
+    most = NodeSize(*map(min, zip(*usable, strict=True)))
+    follows_gpus = resolved.origins.get("resources.tasks_per_node", "").startswith("default")
+    gpus = min(before.gpus_per_node or 0, most.gpus)
+    wanted = (gpus or 1) if follows_gpus else before.tasks_per_node or 1
+    tasks = max(1, min(wanted, most.cpus))
+    cpus = max(1, min(before.cpus_per_task, most.cpus // tasks))
+    after = replace(before, nodes=count, gpus_per_node=gpus, tasks_per_node=tasks, cpus_per_task=cpus)
+    after = _with_memory(after, before, most)
+    if not _fits(after, nodes):
+        return {}
+    changes = {
+        f"resources.{name}": str(value)
+        for name, value in vars(after).items()
+        if value != vars(before)[name] and not (name == "tasks_per_node" and follows_gpus and tasks == wanted)
+    }
+    on_cpu = not gpus and getattr(resolved.job.train, "device", "") == "cuda"
+    return changes | ({"train.device": "auto"} if on_cpu else {})
+
+
+def _with_memory(after: Resources, before: Resources, most: NodeSize) -> Resources:
+    """`after` with as much memory as the nodes have if `before` asks for more, in whole GiB where that leaves any."""
+    if most.memory >= _size(before).memory:
+        return after
+    shares = {
+        "memory": 1,
+        "mem_per_cpu": (after.tasks_per_node or 1) * after.cpus_per_task,
+        "mem_per_gpu": max(1, after.gpus_per_node or 0),
+    }
+    name = next(key for key in shares if getattr(before, key))
+    share = most.memory // shares[name]
+    text = f"{share // _GIBIBYTE}G" if share >= _GIBIBYTE else f"{share}M"
+    return from_record(type(after), to_record(after) | {name: text})

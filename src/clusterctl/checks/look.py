@@ -12,20 +12,20 @@ import shutil
 import stat
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.checks.interpreters import ask_packages, ask_version
-from clusterctl.checks.surroundings import Folder, Interpreter, LoginNode, NodeSize, Seen, Surroundings, WantedRun
+from clusterctl.checks.container_rules import look_at_cluster_image, look_at_image
+from clusterctl.checks.interpreters import ask_packages, ask_version, find_interpreter
+from clusterctl.checks.surroundings import Folder, LoginNode, NodeSize, Seen, Surroundings, WantedRun, exists
 from clusterctl.config import runs_folder, state_folder
 from clusterctl.errors import SlurmError
 from clusterctl.slurm import Slurm
 from clusterctl.spec import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.checks.surroundings import Answer, ContainerFacts
+    from clusterctl.checks.surroundings import Answer
     from clusterctl.config import Resolved
     from clusterctl.launch.plan import Plan
     from clusterctl.spec import Cluster, Job
@@ -46,16 +46,16 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
 
     runs = runs_folder(cluster)
     with ThreadPoolExecutor() as pool:
-        container = pool.submit(_cluster_image, cluster)
-        python = None if cluster.container.image else cluster.python or sys.executable
-        interpreter = pool.submit(_interpreter, python, cluster, ask_packages)
+        container = pool.submit(look_at_cluster_image, cluster)
+        python = find_interpreter(cluster.python or sys.executable, cluster.nodes_are_here)
+        interpreter = None if cluster.container.image else pool.submit(ask_packages, python)
         questions = QUESTIONS if cluster.is_slurm else {}
         slurm = {name: pool.submit(_ask, cluster, words) for name, words in questions.items()}
         return Surroundings(
             cluster=cluster,
             runs=look_at(runs),
             open_files=_soft_limit(resource.RLIMIT_NOFILE),
-            interpreter=interpreter.result(),
+            interpreter=interpreter.result() if interpreter else None,
             container=container.result(),
             login_node=LoginNode(
                 python=platform.python_version(),
@@ -72,14 +72,16 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
 def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
     """What the run of `plan` would find, as far as it can be seen from this machine."""
     job, cluster = resolved.job, resolved.cluster
-    brought = job.container.image or cluster.setup  # these may bring an interpreter and programs
+    python = None
+    if cluster.python and not job.container.image and not cluster.setup:  # these may bring an interpreter
+        python = find_interpreter(cluster.python, cluster.nodes_are_here)
     data = data_folder(job.workload)
     return Surroundings(
         cluster=cluster,
         runs=look_at(runs_folder(cluster)),
         open_files=_soft_limit(resource.RLIMIT_NOFILE),
-        interpreter=None if brought else _interpreter(cluster.python, cluster, ask_version),
-        container=_job_image(resolved, plan, slurm),
+        interpreter=ask_version(python) if python else None,
+        container=look_at_image(resolved, plan, slurm),
         wanted=WantedRun(
             resolved=resolved,
             tasks=plan.tasks,
@@ -127,18 +129,6 @@ def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     return max(above, default=(0, ""), key=lambda item: item[0])[1]
 
 
-def seen(path: Path, nodes_are_here: bool, folder: Path | None = None) -> Seen:
-    """Whether `path` exists. Where the nodes are elsewhere, it counts as visible if `folder`, its own, exists here."""
-    return Seen(str(path), exists(path), nodes_are_here or exists(folder or path.parent))
-
-
-def exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name too long, a folder that may not be entered
-        return False
-
-
 def _nearest(path: Path) -> Path:
     """`path`, or the nearest folder above it that exists."""
     return next((folder for folder in (path, *path.parents) if exists(folder)), Path("/"))
@@ -150,19 +140,6 @@ def _soft_limit(which: int) -> int:
     return 2**31 if soft == resource.RLIM_INFINITY else soft
 
 
-def _interpreter(python: str | None, cluster: Cluster, ask: Callable[[Seen], Interpreter]) -> Interpreter | None:
-    """The tasks' interpreter; a bare name is looked up on the nodes' PATH, which need not be this one."""
-    if python is None:
-        return None
-    here = cluster.nodes_are_here
-    if "/" in python:
-        place = seen(Path(python), here)
-    else:
-        found = shutil.which(python)
-        place = Seen(found or python, found is not None, here or found is not None)
-    return ask(place) if place.there else Interpreter(place)
-
-
 def _ask(cluster: Cluster, words: tuple[str, ...]) -> Answer:
     try:
         return Slurm.of(cluster).answer(*words)
@@ -170,44 +147,9 @@ def _ask(cluster: Cluster, words: tuple[str, ...]) -> Answer:
         return error
 
 
-def _cluster_image(cluster: Cluster) -> ContainerFacts | None:
-    """The cluster's own image, without what a run would add."""
-    if not cluster.container.image:
-        return None
-    from clusterctl.checks.container_facts import gather_container
-    from clusterctl.containers.pyxis import IMAGE_PYTHON, make_view
-
-    image = cluster.container.image
-    if image.startswith((".", "~")):
-        image = str(Path(image).expanduser().absolute())
-    view = make_view(image, cluster.container, [], cluster.env, None)
-    return gather_container(view, cluster.python or IMAGE_PYTHON, cluster, gpus=cluster.gpus_per_node)
-
-
-def _job_image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFacts | None:
-    if plan.view is None:
-        return None
-    from clusterctl.checks.container_facts import gather_container
-    from clusterctl.launch.plan import brings_code
-
-    job, cluster = resolved.job, resolved.cluster
-    return gather_container(
-        plan.view,
-        plan.python,
-        cluster,
-        gpus=job.resources.gpus_per_node or 0,
-        brings_code=brings_code(job),
-        brings_packages="PYTHONPATH" in job.env,
-        made_later=(str(plan.run.path.parent),),
-        srun_help=slurm.answer("srun", "--help") if cluster.has_pyxis else None,
-        environment=slurm.environment,
-    )
-
-
 def _data_set(workload: str, root: Path, nodes_are_here: bool) -> Seen:
-    found = seen(root, nodes_are_here)
     missing = tuple(part for part in WORKLOADS[workload].data if not any(root.glob(part)))
-    return Seen(found.path, found.there, found.visible, missing)
+    return replace(Seen.at(root, nodes_are_here), missing=missing)
 
 
 def _program(job: Job, plan: Plan) -> Seen | None:
@@ -220,7 +162,7 @@ def _program(job: Job, plan: Plan) -> Seen | None:
         return None
     if argv[0].rpartition("/")[2].rstrip("0123456789.") != "python":
         return None
-    return seen(Path(code, argv[1]), nodes_are_here=True)
+    return Seen.at(Path(code, argv[1]), nodes_are_here=True)
 
 
 def _virtual_nodes(cluster: Cluster) -> tuple[NodeSize, ...]:

@@ -1,16 +1,19 @@
-"""Machine: folders, free space, clock and limits of this machine."""
+"""Machine and cluster: folders, space, clock and limits of this machine, and what Slurm says of itself."""
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, fail, ok, warn
+from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.checks.surroundings import Folder, LoginNode, Surroundings
+    from clusterctl.checks.surroundings import Answer, Folder, Surroundings
+    from clusterctl.spec import Cluster
 
 LEAST_OPEN_FILES = 1024
 LEAST_PROCESSES = 512  # every rank has dozens of threads, and threads count
@@ -24,8 +27,15 @@ LOCAL_FILE_SYSTEMS = frozenset({"ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", 
 def machine_rules(found: Surroundings) -> Iterator[Check]:
     node = found.login_node
     if node:
+        runs = found.runs
         yield ok("python", node.python)
-        yield from _folders(found, node)
+        yield _folder("runs", runs, "set CLUSTERCTL_RUNS, or `runs` in the cluster file, to a folder of yours")
+        if not found.cluster.nodes_are_here and runs.file_system in LOCAL_FILE_SYSTEMS:
+            message = f"{runs.path} is on {runs.file_system}, which other nodes may not see"
+            yield warn("runs", message, "set `runs` in the cluster file to a folder on the shared file system")
+        yield _folder("state", node.state, "set XDG_STATE_HOME to a folder of yours")
+        if node.images:
+            yield _folder("images", node.images, "set `images` in the cluster file to a folder of yours")
         yield _clock(node.clock_ahead)
     yield from _space(found.runs)
     yield from _open_files(found)
@@ -34,15 +44,28 @@ def machine_rules(found: Surroundings) -> Iterator[Check]:
         yield ok("git", "found") if node.git else warn("git", "not on PATH: runs record no commit", "install git")
 
 
-def _folders(found: Surroundings, node: LoginNode) -> Iterator[Check]:
-    runs = found.runs
-    yield _folder("runs", runs, "set CLUSTERCTL_RUNS, or `runs` in the cluster file, to a folder of yours")
-    if not found.cluster.nodes_are_here and runs.file_system in LOCAL_FILE_SYSTEMS:
-        message = f"{runs.path} is on {runs.file_system}, which other nodes may not see"
-        yield warn("runs", message, "set `runs` in the cluster file to a folder on the shared file system")
-    yield _folder("state", node.state, "set XDG_STATE_HOME to a folder of yours")
-    if node.images:
-        yield _folder("images", node.images, "set `images` in the cluster file to a folder of yours")
+def cluster_rules(found: Surroundings) -> Iterator[Check]:
+    cluster, answers = found.cluster, found.slurm
+    if found.login_node and not cluster.is_slurm:
+        emulator = cluster.emulator
+        yield ok("emulator", f"{emulator.nodes} virtual nodes with {emulator.cpus_per_node} CPUs each on this machine")
+    if not answers:
+        return
+    version = answers["version"]
+    if isinstance(version, SlurmError):
+        yield fail("slurm", version.message, version.hint)
+        return
+    yield ok("slurm", version.strip().removeprefix("slurm ") or "no answer")
+    yield _controller(answers["ping"])
+    texts = {question: answer for question, answer in answers.items() if isinstance(answer, str)}
+    if "partitions" in texts:
+        yield _partition(texts["partitions"].split(), cluster.partition)
+    if "config" in texts:
+        kind = re.search(r"AccountingStorageType\s*=\s*(\S+)", texts["config"])
+        on = kind and not kind[1].endswith(("/none", "(null)"))
+        yield ok("accounting", "on" if on else "off: only the run's own files record how it ended")
+    if "srun" in texts:
+        yield _pyxis("--container-image" in texts["srun"], cluster)
 
 
 def _folder(name: str, folder: Folder, elsewhere: str) -> Check:
@@ -92,3 +115,38 @@ def _limit(name: str, value: int, least: int, flag: str) -> Check:
     if value < least:
         return warn(name, f"at most {value}", f"ulimit {flag} {least}")
     return ok(name, "unlimited" if value >= 2**31 else f"up to {value}")
+
+
+def _controller(answer: Answer) -> Check:
+    if isinstance(answer, SlurmError):
+        return fail("controller", answer.message, answer.hint)
+    if re.search(r"\bUP\b", answer):
+        return ok("controller", "answers")
+    problem = answer.strip().replace("\n", "; ") or "no answer"
+    return fail("controller", problem, "ask your administrator: scontrol ping")
+
+
+def _partition(known: list[str], wanted: str | None) -> Check:
+    names = [name.rstrip("*") for name in known]
+    one_of = f"to one of: {', '.join(names)}"
+    if wanted is None:
+        default = next((name.rstrip("*") for name in known if name.endswith("*")), None)
+        if default:
+            return ok("partition", f"{default}, Slurm's default")
+        hint = f"set `partition` in the cluster file {one_of}"
+        return warn("partition", "none is set, and Slurm has no default", hint)
+    missing = [name for name in wanted.split(",") if name not in names]
+    if missing:
+        return fail("partition", f"Slurm has no partition {', '.join(missing)}", f"set `partition` {one_of}")
+    return ok("partition", wanted)
+
+
+def _pyxis(there: bool, cluster: Cluster) -> Check:
+    if not cluster.has_pyxis:
+        return ok("containers", "images are run by clusterctl itself")
+    if there:
+        return ok("containers", "srun has pyxis")
+    if cluster.container.image:
+        hint = 'set container_runtime = "builtin" in the cluster file, or ask your administrator for pyxis'
+        return fail("containers", "srun --help shows no --container-image, and the cluster file has an image", hint)
+    return ok("containers", "none: jobs run on the host")

@@ -12,6 +12,7 @@ from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from clusterctl.config import Resolved
     from clusterctl.containers.contents import Contents
@@ -44,6 +45,18 @@ class Seen:
     there: bool
     visible: bool = True
     missing: tuple[str, ...] = ()  # of a data set: the parts that it lacks
+
+    @classmethod
+    def at(cls, path: Path, nodes_are_here: bool, folder: Path | None = None) -> Seen:
+        """Where the nodes are elsewhere, `path` counts as visible if `folder`, by default its own, exists here."""
+        return cls(str(path), exists(path), nodes_are_here or exists(folder or path.parent))
+
+
+def exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name too long, a folder that may not be entered
+        return False
 
 
 @dataclass(frozen=True)

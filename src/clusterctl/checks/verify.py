@@ -6,13 +6,11 @@ import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from clusterctl.checks.cluster_rules import cluster_rules
 from clusterctl.checks.container_rules import container_rules
-from clusterctl.checks.interpreter_rules import interpreter_rules
-from clusterctl.checks.job_rules import code_rules, data_rules, request_rules
+from clusterctl.checks.interpreters import interpreter_rules
+from clusterctl.checks.job_rules import code_rules, data_rules, misfit, request_rules, sizes
 from clusterctl.checks.look import look_around, look_at_cluster
-from clusterctl.checks.machine_rules import machine_rules
-from clusterctl.checks.size import misfit, sizes
+from clusterctl.checks.machine_rules import cluster_rules, machine_rules
 from clusterctl.config import load_cluster
 from clusterctl.errors import ClusterctlError, ConfigError, SlurmError
 from clusterctl.launch.sbatch import SlurmRefused
@@ -28,21 +26,16 @@ if TYPE_CHECKING:
     from clusterctl.spec import Cluster
 
 # In the order in which one would fix what they find.
-RULES: dict[str, tuple[Callable[[Surroundings], Iterator[Check]], ...]] = {
-    "machine": (machine_rules,),
-    "cluster": (cluster_rules,),
-    "container": (container_rules,),
-    "code": (interpreter_rules, code_rules),
-    "data": (data_rules,),
-    "request": (request_rules,),
-}
-
+RULES: tuple[Callable[[Surroundings], Iterator[Check]], ...] = (
+    *(machine_rules, cluster_rules, container_rules, interpreter_rules),
+    *(code_rules, data_rules, request_rules),
+)
 _SHORT = {f"resources.{key}": f"--{key.replace('_', '-')}" for key in ("nodes", "gpus_per_node", "tasks_per_node")}
 
 
 def judge(found: Surroundings) -> tuple[Check, ...]:
     """Every check that applies to `found`."""
-    return tuple(check for rules in RULES.values() for rule in rules for check in rule(found))
+    return tuple(check for rule in RULES for check in rule(found))
 
 
 def check_cluster(cluster: Cluster) -> tuple[Check, ...]:
@@ -60,9 +53,7 @@ def refuse(checks: Iterable[Check], resolved: Resolved) -> None:
     fatal = list({check.message: check for check in checks if check.fatal}.values())
     if not fatal:
         return
-    error: type[ClusterctlError] = ConfigError
-    if all(check.error is SlurmError for check in fatal):
-        error = SlurmError
+    error = SlurmError if all(check.error is SlurmError for check in fatal) else ConfigError
     message = fatal[0].message
     if len(fatal) > 1:
         message = "\n".join([f"{len(fatal)} problems would make the run fail", *(check.message for check in fatal)])
@@ -80,15 +71,13 @@ def explained(refused: SlurmRefused, resolved: Resolved, slurm: Slurm) -> SlurmR
         where, nodes = sizes(resolved.job.resources, slurm.nodes())
     except SlurmError:
         return refused
-    check = misfit(resolved, nodes, where) if nodes else None
-    if check is None:
+    if not nodes or not (check := misfit(resolved, nodes, where)):
         return refused
     return SlurmRefused("sbatch refused the job", check.message, _hint([check], resolved))
 
 
 def _hint(fatal: Sequence[Check], resolved: Resolved) -> str:
-    lines = [_remedy(fatal, resolved), *(check.hint for check in fatal)]
-    return "\n".join(dict.fromkeys(filter(None, lines)))
+    return "\n".join(dict.fromkeys(filter(None, [_remedy(fatal, resolved), *(check.hint for check in fatal)])))
 
 
 def _remedy(fatal: Sequence[Check], resolved: Resolved) -> str:
@@ -107,8 +96,10 @@ def _remedy(fatal: Sequence[Check], resolved: Resolved) -> str:
 
 def _flags(changes: Mapping[str, str]) -> list[str]:
     """The settings as one types them, by their short flags where there are any."""
-    words = ((_SHORT.get(key, ""), key, value) for key, value in changes.items())
-    return [word for flag, key, value in words for word in ((flag, value) if flag else ("--set", f"{key}={value}"))]
+    words: list[str] = []
+    for key, value in changes.items():
+        words += [_SHORT[key], value] if key in _SHORT else ["--set", f"{key}={value}"]
+    return words
 
 
 def _cluster_flag(cluster: Cluster) -> tuple[str, ...] | None:

@@ -9,7 +9,7 @@ import click
 from clusterctl.api import config as api
 from clusterctl.api.submit import load
 from clusterctl.display.plain import plain
-from clusterctl.spec.schema import SCHEMAS
+from clusterctl.spec.keys import SCHEMAS
 
 
 @click.group(short_help="Show jobs, clusters and where values come from")

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from clusterctl.config.places import find_file, images_folder, runs_folder, user_config_folder
-from clusterctl.config.source import EVERY_KEY, Values, explained, read_toml, shown_path
+from clusterctl.config.source import read_toml, read_values
 from clusterctl.errors import UsageError
-from clusterctl.spec import Cluster, from_record
+from clusterctl.spec import Cluster
 from clusterctl.spec.cluster import UserConfiguration
-from clusterctl.spec.records import InvalidRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-T = TypeVar("T")
 
 
 def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, cwd: Path | None = None) -> Cluster:
@@ -38,33 +35,24 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
     values = read_toml(path)
     if values.get(("name",)) is None:
         values.put(("name",), path.stem, "file name")
-    return _read(Cluster, values, path)
+    return read_values(Cluster, values, path)
 
 
-def chosen_runs_folder(name: str | None, environment: Mapping[str, str] = os.environ) -> Path:
+def chosen_runs_folder(name: str | None) -> Path:
     """Where the runs of a cluster are, or those of nowhere in particular where none is chosen: looking harms nobody."""
-    name = _chosen(name, environment)
-    return runs_folder(load_cluster(name, environment) if name else None)
+    chosen = _chosen(name, os.environ)
+    return runs_folder(load_cluster(chosen) if chosen else None)
 
 
-def chosen_images_folder(name: str | None, environment: Mapping[str, str] = os.environ) -> Path:
+def chosen_images_folder(name: str | None) -> Path:
     """Where the images of a cluster are, or the user's own where none is chosen."""
-    name = _chosen(name, environment)
-    return images_folder(load_cluster(name, environment) if name else None)
+    chosen = _chosen(name, os.environ)
+    return images_folder(load_cluster(chosen) if chosen else None)
 
 
 def _chosen(name: str | None, environment: Mapping[str, str]) -> str | None:
-    return name or environment.get("CLUSTERCTL_CLUSTER") or _configured_cluster()
-
-
-def _configured_cluster() -> str | None:
+    if chosen := name or environment.get("CLUSTERCTL_CLUSTER"):
+        return chosen
     path = user_config_folder() / "config.toml"
     hint = 'it has one key, such as: cluster = "local"'
-    return _read(UserConfiguration, read_toml(path), path, hint).cluster if path.is_file() else None
-
-
-def _read(cls: type[T], values: Values, path: Path, hint: str = EVERY_KEY) -> T:
-    try:
-        return from_record(cls, values.tree, parse=True)
-    except InvalidRecord as error:
-        raise explained(error.problems, values, shown_path(path), hint) from error
+    return read_values(UserConfiguration, read_toml(path), path, hint).cluster if path.is_file() else None

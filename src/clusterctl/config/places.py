@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,16 +15,21 @@ from clusterctl.spec.records import nearest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from platformdirs import PlatformDirs
+
     from clusterctl.spec import Cluster
+
+
+def _user() -> PlatformDirs:
+    from platformdirs import PlatformDirs
+
+    return PlatformDirs("clusterctl")
 
 
 def state_folder() -> Path:
     """Where the emulator and the sandbox live: private and on this machine's own disk."""
-    from platformdirs import user_state_path
-
-    folder = user_state_path("clusterctl")
     try:
-        return make_private(folder)
+        return make_private(_user().user_state_path)
     except OSError as error:
         message = f"cannot make the state folder: {error.filename}: {error.strerror}"
         raise ConfigError(message, "set XDG_STATE_HOME to a folder of yours") from error
@@ -32,33 +38,23 @@ def state_folder() -> Path:
 def runs_folder(cluster: Cluster | None) -> Path:
     """The folder of all runs: the cluster's, else CLUSTERCTL_RUNS, else the user's data folder."""
     configured = (cluster and cluster.runs) or os.environ.get("CLUSTERCTL_RUNS")
-    if configured:
-        return expanded(configured).absolute()
-    from platformdirs import user_data_path
-
-    return user_data_path("clusterctl") / "runs"
+    return expanded(configured).absolute() if configured else _user().user_data_path / "runs"
 
 
 def images_folder(cluster: Cluster | None) -> Path:
     """The folder of all images: the cluster's, else the user's data folder."""
     if cluster and cluster.images:
         return expanded(cluster.images).absolute()
-    from platformdirs import user_data_path
-
-    return user_data_path("clusterctl") / "images"
+    return _user().user_data_path / "images"
 
 
 def cache_folder() -> Path:
     """What can be made again: wheels, base images' descriptions."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("clusterctl")
+    return _user().user_cache_path
 
 
 def user_config_folder() -> Path:
-    from platformdirs import user_config_path
-
-    return user_config_path("clusterctl")
+    return _user().user_config_path
 
 
 def shipped_folder() -> Path:
@@ -75,15 +71,17 @@ def find_file(kind: str, name: str, cwd: Path) -> Path:
     """
     noun = "job" if kind == "jobs" else "cluster"
     if "/" in name or name.endswith(".toml"):
-        path = cwd / expanded(name)
-        if _is_file(path):
-            return path
-        raise NotFoundError(f"no such {noun} file: {name}", _known_names(kind, name, cwd))
-    for folder in _search_folders(kind, cwd):
-        path = folder / f"{name}.toml"
-        if _is_file(path):
-            return path
-    raise NotFoundError(f"no {noun} named: {name}", _known_names(kind, Path(name).stem, cwd))
+        candidates, problem = [cwd / expanded(name)], f"no such {noun} file: {name}"
+    else:
+        candidates = [folder / f"{name}.toml" for folder in _search_folders(kind, cwd)]
+        problem = f"no {noun} named: {name}"
+    for path in candidates:
+        with suppress(OSError):  # a name too long, a folder that may not be entered
+            if path.is_file():
+                return path
+    known = sorted(names(kind, cwd))
+    close = nearest(Path(name).stem, known)
+    raise NotFoundError(problem, f"did you mean {close}?" if close else f"known: {', '.join(known)}")
 
 
 def names(kind: str, cwd: Path) -> dict[str, Path]:
@@ -103,13 +101,6 @@ def expanded(path: str) -> Path:
         raise ConfigError(f"nobody knows whose home is: {path}", "write the folder's path without `~`") from error
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name too long, a folder that may not be entered
-        return False
-
-
 def _search_folders(kind: str, cwd: Path) -> Iterator[Path]:
     yield cwd / kind
     for folder in (cwd, *cwd.parents):
@@ -118,9 +109,3 @@ def _search_folders(kind: str, cwd: Path) -> Iterator[Path]:
             break
     yield user_config_folder() / kind
     yield shipped_folder() / kind
-
-
-def _known_names(kind: str, name: str, cwd: Path) -> str:
-    known = sorted(names(kind, cwd))
-    close = nearest(Path(name).stem, known)
-    return f"did you mean {close}?" if close else f"known: {', '.join(known)}"

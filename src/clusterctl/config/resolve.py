@@ -11,18 +11,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.config.contradictions import contradictions
 from clusterctl.config.places import expanded, find_file
 from clusterctl.config.secrets import HIDDEN, Secrets
-from clusterctl.config.source import Values, explained, read_toml, shown_path
+from clusterctl.config.source import Values, explained, read_toml, read_values
 from clusterctl.errors import ConfigError
-from clusterctl.spec import Container, Job, from_record, to_record
+from clusterctl.spec import Container, Job, to_record
 from clusterctl.spec.keys import leaves_as_written
 from clusterctl.spec.overrides import parse_override
-from clusterctl.spec.records import InvalidRecord
+from clusterctl.spec.records import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from clusterctl.spec import Cluster
 
@@ -30,6 +29,17 @@ if TYPE_CHECKING:
 SBATCH_VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_PARTITION": "partition", "SBATCH_QOS": "qos"}
 CLUSTER_DEFAULTS = ("partition", "account", "qos", "gpus_per_node")
 DEFAULT_WARNING_SECONDS = 120
+# What a run is found, watched and ended by is not the user's to change through [resources] sbatch.
+RESERVED_OPTIONS = frozenset(
+    {"array", "chdir", "error", "export", "hold", "input", "job-name", "mem", "no-requeue", "ntasks", "ntasks-per-node"}
+    | {"open-mode", "output", "parsable", "signal", "test-only", "uid", "wait", "wrap"}
+)
+# Nor what Slurm and the batch script tell the tasks, and the script's own variables.
+RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
+SCRIPT_VARIABLES = frozenset(
+    {"attempt", "closing", "code", "dropped", "end", "exports", "full", "marks", "number", "ranks", "refused"}
+    | {"restarts", "run", "setup", "signal", "srun", "start", "task", "text", "try"}
+)
 
 
 @dataclass(frozen=True)
@@ -68,19 +78,13 @@ def resolve(
     values.layer(file)
     overrides = _overrides(settings, values.get(("workload",)))
     values.layer(overrides)
-    mounts = [m for layer in (cluster.container.mounts, file.get(("container", "mounts"))) for m in _listed(layer)]
+    of_job = file.get(("container", "mounts"))
+    mounts = [*cluster.container.mounts, *(of_job if isinstance(of_job, list) else ())]
     if mounts and ("container", "mounts") not in overrides.origins:
         values.put(("container", "mounts"), mounts, values.origin(("container", "mounts")))
-    try:
-        raw = from_record(Job, values.tree, parse=True)
-    except InvalidRecord as error:
-        raise explained(error.problems, values, shown_path(path)) from error
-    resolved = _completed(raw, values, path, cwd)
-    if problems := list(contradictions(resolved, cluster)):
-        raise explained(problems, values, shown_path(path))
+    complete, origins = _read_job(values, cluster, path, cwd)
     secrets = Secrets(cluster.secrets).having(cluster.env, file.get(("env",)), overrides.get(("env",)))
-    origins = {".".join(key): origin for key, origin in values.origins.items()}
-    return Resolved(resolved, cluster, origins, path, secrets, ("submit", job), settings)
+    return Resolved(complete, cluster, origins, path, secrets, ("submit", job), settings)
 
 
 def resolve_again(
@@ -106,16 +110,17 @@ def resolve_again(
     overrides = _overrides(settings, record.get("workload"))
     values.layer(overrides)
     _bring_secrets(values, cluster, environment)
-    try:
-        raw = from_record(Job, values.tree, parse=True)
-    except InvalidRecord as error:
-        raise explained(error.problems, values, shown_path(run_json)) from error
-    resolved = _completed(raw, values, run_json, Path.cwd())
-    if problems := list(contradictions(resolved, cluster)):
-        raise explained(problems, values, shown_path(run_json))
-    secrets = Secrets(cluster.secrets).having(to_record(resolved)["env"])
-    found = {".".join(key): origin for key, origin in values.origins.items()}
-    return Resolved(resolved, cluster, found, run_json, secrets, ("resume", run_json.parent.name), settings)
+    job, found = _read_job(values, cluster, run_json, Path.cwd())
+    secrets = Secrets(cluster.secrets).having(job.env)
+    return Resolved(job, cluster, found, run_json, secrets, ("resume", run_json.parent.name), settings)
+
+
+def _read_job(values: Values, cluster: Cluster, file: Path, cwd: Path) -> tuple[Job, dict[str, str]]:
+    """The job that `values` describe, complete and checked, and the origins by key."""
+    job = _completed(read_values(Job, values, file), values, file, cwd)
+    if problems := list(contradictions(job, cluster)):
+        raise explained(problems, values, file)
+    return job, {".".join(key): origin for key, origin in values.origins.items()}
 
 
 def _overrides(settings: Iterable[str], workload: object) -> Values:
@@ -130,17 +135,14 @@ def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, s
     missing = []
     for name, value in (values.get(("env",)) or {}).items():
         if value == HIDDEN:
-            given = environment.get(name) or (cluster.env.get(name) if cluster.env.get(name) != HIDDEN else None)
-            if given is None:
+            given = environment.get(name) or cluster.env.get(name, HIDDEN)
+            if given == HIDDEN:
                 missing.append(name)
             else:
                 values.put(("env", name), given, f"environment {name}")
     if missing:
-        listed = ", ".join(missing)
-        raise ConfigError(
-            f"the run has secrets, which no file keeps: {listed}",
-            f"set {'it' if len(missing) == 1 else 'them'} in your environment: export {' '.join(missing)}",
-        )
+        hint = f"set {'it' if len(missing) == 1 else 'them'} in your environment: export {' '.join(missing)}"
+        raise ConfigError(f"the run has secrets, which no file keeps: {', '.join(missing)}", hint)
 
 
 def _cluster_values(cluster: Cluster) -> Values:
@@ -158,10 +160,6 @@ def _cluster_values(cluster: Cluster) -> Values:
     return values
 
 
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else []
-
-
 def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
     """Fill in what depends on other values, and make paths absolute (relative to the job file; `--set`: to here)."""
 
@@ -173,6 +171,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
 
     resources = job.resources
     gpus = resources.gpus_per_node or 0
+    tasks = resources.tasks_per_node or gpus or 1
     code = absolute(("code",), job.code)
     if code is None and job.workload == "command" and job.container.code == "mounted":
         code = str(cwd)
@@ -189,9 +188,36 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
     return replace(
         job,
         code=code,
-        resources=replace(
-            resources, gpus_per_node=gpus, tasks_per_node=resources.tasks_per_node or gpus or 1, warning=warning
-        ),
+        resources=replace(resources, gpus_per_node=gpus, tasks_per_node=tasks, warning=warning),
         container=replace(job.container, image=image),
         data=replace(job.data, root=absolute(("data", "root"), job.data.root)),
     )
+
+
+def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
+    """What is wrong with a job although every single value is right, and what is not the user's to set."""
+    resources = job.resources
+    if job.workload == "command" and not any(job.argv[:1]):
+        yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
+    if job.workload != "command" and job.argv:
+        yield Problem(("argv",), f'only workload "command" takes a program, not "{job.workload}"')
+    own = {name.replace("_", "-") for name in vars(resources)} | RESERVED_OPTIONS
+    for name in sorted(own & set(resources.sbatch)):
+        yield Problem(("resources", "sbatch", name), "clusterctl sets this option; use the key of the job file for it")
+    for name in job.env:
+        if name.startswith(RESERVED_PREFIXES) or name in SCRIPT_VARIABLES:
+            yield Problem(("env", name), "Slurm or clusterctl sets this variable; choose another name")
+    if resources.warning and resources.warning >= resources.time:
+        yield Problem(("resources", "warning"), f"must be shorter than the time of {resources.time} s")
+    if getattr(job.train, "device", "auto") == "cuda" and not resources.gpus_per_node:
+        yield Problem(("train", "device"), '"cuda" needs resources.gpus_per_node')
+    if 0 in getattr(job.train, "fan_out", ()):
+        yield Problem(("train", "fan_out"), "needs one number a layer, each above 0, or -1 for all neighbours")
+    image = job.container.image
+    if job.container.code == "image" and not image:
+        yield Problem(("container", "code"), '"image" needs an image; set container.image')
+    if job.container.workdir and not job.container.workdir.startswith("/"):
+        yield Problem(("container", "workdir"), f"not an absolute path: {job.container.workdir}")
+    if image and cluster.has_pyxis and not cluster.is_slurm:
+        hint = 'the emulator has no pyxis; set container_runtime = "builtin" in its file'
+        yield Problem(("container", "image"), hint)

@@ -1,4 +1,4 @@
-"""Secrets: variables of [env] whose values stand in no script, no record and no message.
+"""Secrets: variables of [env] whose values appear in no script, record or message.
 
 They travel in the environment of sbatch (docs/decisions/0009-secrets.md).
 """
@@ -36,7 +36,7 @@ class Secrets:
         return any(fnmatchcase(str(name).upper(), pattern.upper()) for pattern in self.patterns)
 
     def having(self, *environments: object) -> Secrets:
-        """With the values of secret variables in `environments` added; what is no table has none."""
+        """With the values of secret variables in `environments` added; non-mappings are ignored."""
         tables = [table for table in environments if isinstance(table, dict)]
         found = {str(value) for table in tables for name, value in table.items() if name in self}
         return replace(self, values=self.values | found)
@@ -54,10 +54,10 @@ class Secrets:
         return text
 
     def hide_typed(self, words: Iterable[str]) -> list[str]:
-        """A command line as it may be recorded: `--set env.NAME=...` keeps its name alone, whatever the name."""
+        """A command line as it may be recorded: of `--set env.NAME=...` only the name, whatever the name."""
         return [self.hide(_ENV_SETTING.sub(rf"\1{HIDDEN}", word)) for word in words]
 
     def parted(self, environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         """The variables that a script may show, and those that it may not."""
-        public = {name: value for name, value in environment.items() if name not in self}
-        return public, {name: value for name, value in environment.items() if name in self}
+        secret = {name: value for name, value in environment.items() if name in self}
+        return {name: value for name, value in environment.items() if name not in secret}, secret

@@ -6,18 +6,21 @@ import os
 import re
 import tomllib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterctl.errors import ConfigError
-from clusterctl.spec.overrides import Key, put
+from clusterctl.spec.overrides import Key, leaves, put
+from clusterctl.spec.records import InvalidRecord, from_record
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.spec.records import Problem
 
+T = TypeVar("T")
+
 _LARGEST_BYTES = 2**20
-EVERY_KEY = "`clusterctl config keys` lists every key"
+_HINT = "`clusterctl config keys` lists every key"
 
 
 @dataclass
@@ -69,15 +72,24 @@ def read_toml(path: Path) -> Values:
         raise ConfigError(f"{shown}: not valid TOML: {error}", hint) from error
     lines = _lines(text)
     values = Values()
-    for key, value in _leaves(tree):
+    for key, value in leaves(tree):
         # A key inside an inline table or a dotted key has no line of its own: take that of what holds it.
         line = next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
         values.put(key, value, f"{shown}:{line}" if line else shown)
     return values
 
 
-def explained(problems: list[Problem], values: Values, file: str, hint: str = EVERY_KEY) -> ConfigError:
+def read_values(cls: type[T], values: Values, path: Path, hint: str = _HINT) -> T:
+    """The `cls` that `values` describe. Raises ConfigError with every problem and its place; `path` has the rest."""
+    try:
+        return from_record(cls, values.tree, parse=True)
+    except InvalidRecord as error:
+        raise explained(error.problems, values, path, hint) from error
+
+
+def explained(problems: list[Problem], values: Values, path: Path, hint: str = _HINT) -> ConfigError:
     """One error that names every problem with its place, the first one first in the file."""
+    file = shown_path(path)
     lines = [f"{values.origin(problem.path) or file}: {problem}" for problem in problems]
     if len(lines) == 1:
         return ConfigError(lines[0], hint)
@@ -89,14 +101,6 @@ def shown_path(path: Path) -> str:
     """`path` as a person would type it from here."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("../..") else relative
-
-
-def _leaves(tree: dict[str, Any], prefix: Key = ()) -> list[tuple[Key, Any]]:
-    leaves: list[tuple[Key, Any]] = []
-    for name, value in tree.items():
-        key = (*prefix, name)
-        leaves += _leaves(value, key) if isinstance(value, dict) and value else [(key, value)]
-    return leaves
 
 
 def _lines(text: str) -> dict[Key, int]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.config import Resolved
     from clusterctl.containers.pyxis import ContainerView
     from clusterctl.runs.layout import RunDir
-    from clusterctl.spec import Job, Resources
+    from clusterctl.spec import Cluster, Job, Resources
 
 # Job and Resources name sbatch's options as Python can; these are rendered by rules of their own.
 _OWN_RULES = {
@@ -102,7 +102,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         run=run,
         version=version,
         name=job.name,
-        options=tuple(_options(job, cluster.gpu_request)),
+        options=tuple(_options(job.resources, cluster)),
         setup=cluster.setup,
         unset=_OF_ANOTHER_PYTHON if job.container.image else (),
         exports=tuple(exports.items()),
@@ -148,22 +148,26 @@ def check_path(path: str) -> None:
     if len(os.fsencode(path)) > _LONGEST_PATH:
         raise ConfigError(f"a path is too long: {path[:60]}...", f"choose a folder of at most {_LONGEST_PATH} bytes")
     if found := _FORBIDDEN_IN_PATHS.search(path):
-        raise ConfigError(
-            f"{found[0]!r} in a path: {path!r}", "Slurm rewrites '%' and '\\' in paths; choose a folder without them"
-        )
+        hint = "Slurm rewrites '%' and '\\' in paths; choose a folder without them"
+        raise ConfigError(f"{found[0]!r} in a path: {path!r}", hint)
 
 
-def _options(job: Job, gpu_request: str) -> list[tuple[str, str | int | None]]:
-    resources: Resources = job.resources
+def gpu_options(resources: Resources, cluster: Cluster) -> list[tuple[str, str | int | None]]:
+    """The option, of sbatch and srun alike, that asks for the GPUs of a node."""
+    gpus = resources.gpus_per_node
+    if not gpus:
+        return []
+    return [("gpus-per-node", gpus) if cluster.gpu_request == "gpus-per-node" else ("gres", f"gpu:{gpus}")]
+
+
+def _options(resources: Resources, cluster: Cluster) -> list[tuple[str, str | int | None]]:
     options: list[tuple[str, str | int | None]] = [
         ("nodes", resources.nodes),
         ("ntasks-per-node", resources.tasks_per_node),
         ("cpus-per-task", resources.cpus_per_task),
         ("time", slurm_time(resources.time)),
+        *gpu_options(resources, cluster),
     ]
-    if resources.gpus_per_node:
-        gpus = ("gres", f"gpu:{resources.gpus_per_node}")
-        options.append(("gpus-per-node", resources.gpus_per_node) if gpu_request == "gpus-per-node" else gpus)
     if resources.memory:
         options.append(("mem", resources.memory))
     if resources.warning:

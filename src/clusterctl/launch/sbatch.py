@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
 from clusterctl.launch.script import render
-from clusterctl.runs.entry import Entry
+from clusterctl.runs.files import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,8 +41,6 @@ _HINTS = {
     "unable to contact slurm controller": "is slurmctld up? `scontrol ping`",
     "unrecognized option": "this Slurm does not know an option of [resources]; remove it",
 }
-
-
 # Those that a job of another size may not meet.
 _FOR_SIZE = ("node count", "node configuration is not available", "more processors", "memory", "generic resource")
 
@@ -66,6 +65,7 @@ def call_sbatch(plan: Plan, command: list[str], environment: Mapping[str, str]) 
     from submitit.core.utils import FailedSubmissionError
 
     from clusterctl.launch.executor import Executor
+    from clusterctl.runs.entry import Entry
 
     maybe = f"if Slurm took the job, `clusterctl status {plan.run.id}` finds it"
 
@@ -98,9 +98,36 @@ def _answer(argv: list[str], environment: Mapping[str, str], maybe: str) -> str:
     return answer
 
 
+def adopt(run: RunDir, job_id: str) -> None:
+    """Note the job of `run`, when sbatch has answered or later when it is found, unless it is noted: one job a run."""
+    if not run.submission_json.exists():
+        write_json(run.submission_json, {"job_id": job_id, "time": time.time()})
+
+
+def pipe_to_sbatch(
+    argv: list[str], script: str, environment: Mapping[str, str], hint: str
+) -> subprocess.CompletedProcess[str]:
+    """Run sbatch with `script` on its standard input. Raises SlurmError with `hint` where it does not answer."""
+    try:
+        return subprocess.run(
+            argv,
+            input=script,
+            env=environment,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SlurmError(f"sbatch did not answer within {TIMEOUT_SECONDS} s", hint) from error
+
+
 def write_pickle(run: RunDir, seconds: int) -> None:
     """Write what the tasks unpickle, under the name that the script links to submitit's; `seconds`: the time limit."""
     from submitit.core.utils import DelayedSubmission
+
+    from clusterctl.runs.entry import Entry
 
     submission = DelayedSubmission(Entry(str(run.path)))
     submission.set_timeout(max(1, seconds // 60), 0)
@@ -116,19 +143,9 @@ def submitit_version() -> str:
 
 def test_only(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> str:
     """Ask Slurm whether and when it would start `plan`, without submitting it; Slurm's answer."""
-    try:
-        done = subprocess.run(
-            [sbatch, "--test-only"],
-            input=render(plan).encode(),
-            env=dict(environment),
-            capture_output=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise SlurmError(f"sbatch did not answer within {TIMEOUT_SECONDS} s", "`scontrol ping`") from error
-    text = (done.stderr or done.stdout).decode(errors="replace").strip()
-    if done.returncode != 0:
+    done = pipe_to_sbatch([sbatch, "--test-only"], render(plan), environment, "`scontrol ping`")
+    text = (done.stderr or done.stdout).strip()
+    if done.returncode:
         refused = refusal(text)
         if "unable to contact" in text.lower():  # silence is no verdict on the job
             raise SlurmError(refused.message, refused.hint)
@@ -147,12 +164,7 @@ class Estimate:
 
 def estimate_start(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> Estimate | None:
     """`test_only`, read: None where Slurm's answer names no time. Raises SlurmRefused, and SlurmError for silence."""
-    return parse_estimate(test_only(plan, sbatch, {**environment, "SLURM_TIME_FORMAT": "%s"}))
-
-
-def parse_estimate(text: str) -> Estimate | None:
-    """What `sbatch --test-only` says, with times as seconds since the epoch; other lines may stand around it."""
-    match = _TO_START.search(text)
+    match = _TO_START.search(test_only(plan, sbatch, {**environment, "SLURM_TIME_FORMAT": "%s"}))
     return Estimate(int(match["start"]), match["nodes"], match["partition"]) if match else None
 
 

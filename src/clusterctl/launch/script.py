@@ -12,15 +12,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from clusterctl.launch.plan import Plan, Warm
+    from clusterctl.launch.plan import Plan
 
 
 def render(plan: Plan) -> str:
     """The whole script. Everything that a user gave is quoted, for the shell and for sbatch's reading of its lines."""
+    # squeue shows the folder: a job that lost its submitter is found by it
+    own = [("chdir", str(plan.run.path)), ("output", str(plan.slurm_log)), ("open-mode", "append")]
+    srun = ["in_allocation", "srun"] if plan.warm else ["srun"]  # the cluster's own lines may make a function of it
+    task = [plan.python, "-u", "-m", "submitit.core._submit", str(plan.run.pickles)]
+    setup = "".join(f"\n{line}" for line in plan.setup)
+    warm = []
+    if plan.warm:
+        warm = [
+            f"node_list={quote(plan.warm.node_list)} # of allocation {plan.warm.job_id}, of which this is a step",
+            f"image_mark={quote(plan.warm.image_mark)}",
+            _array("importing", _flag_by_flag(plan.warm.importing)),
+            "",
+            part("warm.sh"),
+        ]
     return "\n".join(
         [
             "#!/bin/bash",
-            *([] if plan.warm else sbatch_lines(_options(plan))),
+            *([] if plan.warm else sbatch_lines([("job-name", plan.name), *plan.options, *own])),
             f"# Rendered by clusterctl {plan.version}; the run directory is the record of what happened.",
             "",
             f"run={quote(str(plan.run.path))}",
@@ -28,12 +42,12 @@ def render(plan: Plan) -> str:
             f"restarts={plan.restarts} # how often the job may go back to the queue",
             _array("dropped", [[name] for name in plan.unset]),
             _array("exports", [[f"{name}={value}"] for name, value in plan.exports]),
-            f"setup={quote(_lines(plan.setup))} # the cluster's own lines",
-            _array("srun", _flag_by_flag([*_srun(plan), *plan.flags, f"--chdir={plan.workdir}"])),
-            _array("task", _flag_by_flag([*plan.runner, *_task(plan)])),
+            f"setup={quote(setup)} # the cluster's own lines",
+            _array("srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.workdir}"])),
+            _array("task", _flag_by_flag([*plan.runner, *task])),
             _array("closing", _flag_by_flag(plan.closing)),
             "",
-            *(_warm(plan.warm) if plan.warm else []),
+            *warm,
             part("batch.sh"),
         ]
     )
@@ -46,39 +60,6 @@ def sbatch_lines(options: Iterable[tuple[str, str | int | None]]) -> list[str]:
 def part(name: str) -> str:
     """A fixed part of a script, a file beside this one."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
-def _options(plan: Plan) -> list[tuple[str, str | int | None]]:
-    return [
-        ("job-name", plan.name),
-        *plan.options,
-        ("chdir", str(plan.run.path)),  # squeue shows it: a job that lost its submitter is found by it
-        ("output", str(plan.slurm_log)),
-        ("open-mode", "append"),
-    ]
-
-
-def _srun(plan: Plan) -> list[str]:
-    """How the script calls srun, which may be a function of the cluster's own lines."""
-    return ["in_allocation", "srun"] if plan.warm else ["srun"]
-
-
-def _task(plan: Plan) -> list[str]:
-    return [plan.python, "-u", "-m", "submitit.core._submit", str(plan.run.pickles)]
-
-
-def _warm(warm: Warm) -> list[str]:
-    return [
-        f"node_list={quote(warm.node_list)} # of allocation {warm.job_id}, of which this is a step",
-        f"image_mark={quote(warm.image_mark)}",
-        _array("importing", _flag_by_flag(warm.importing)),
-        "",
-        part("warm.sh"),
-    ]
-
-
-def _lines(setup: tuple[str, ...]) -> str:
-    return "".join(f"\n{line}" for line in setup)
 
 
 def _array(name: str, lines: Iterable[list[str]]) -> str:

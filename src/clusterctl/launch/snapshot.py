@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 from threading import get_native_id
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import clusterctl
 from clusterctl.errors import ConfigError
@@ -47,16 +47,13 @@ def find_code(runs: Path, project: Path | None) -> Code:
 
 def take_snapshot(code: Code) -> Path:
     """The snapshot of `code`, made if its content is new. Safe against concurrent calls."""
-    if not code.folder.is_dir():
-        _copy(code.files, code.folder)
-    return code.folder
-
-
-def _copy(files: dict[Path, Path], final: Path) -> None:
+    final = code.folder
+    if final.is_dir():
+        return final
     aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))
     try:
         (aside / "project").mkdir()
-        for name, source in files.items():
+        for name, source in code.files.items():
             (aside / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, aside / name, follow_symlinks=source.is_file())
         aside.rename(final)
@@ -64,6 +61,7 @@ def _copy(files: dict[Path, Path], final: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
         if not final.is_dir():  # else someone made the same one in the meantime
             raise
+    return final
 
 
 def _project_files(project: Path, runs: Path) -> list[Path]:
@@ -76,23 +74,16 @@ def _project_files(project: Path, runs: Path) -> list[Path]:
         names.append(name)
         size += (project / name).lstat().st_size
         if size > LARGEST_BYTES or len(names) > MOST_FILES:
-            raise ConfigError(
-                f"code: {project} holds more than {LARGEST_BYTES // 2**20} MiB or {MOST_FILES} files",
-                "set `code` to the folder of the program alone, or keep data out of it with .gitignore",
-            )
+            message = f"code: {project} holds more than {LARGEST_BYTES // 2**20} MiB or {MOST_FILES} files"
+            hint = "set `code` to the folder of the program alone, or keep data out of it with .gitignore"
+            raise ConfigError(message, hint)
     return names
 
 
 def _listed_by_git(project: Path) -> Iterable[Path] | None:
     """The files that git tracks or would track; None where there is no repository, no git, or it ignores all."""
-    if not any((folder / ".git").exists() for folder in (project, *project.parents)):
-        return None
-    command: list[str | Path] = ["git", "-C", project, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    try:
-        done = subprocess.run(command, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    names = dict.fromkeys(Path(os.fsdecode(name)) for name in done.stdout.split(b"\0") if name)
+    listed = _git(project, "ls-files", "-z", "--cached", "--others", "--exclude-standard", seconds=None) or ""
+    names = dict.fromkeys(Path(name) for name in listed.split("\0") if name)
     return _existing(project, names) if names else None
 
 
@@ -129,25 +120,21 @@ def _digest(files: dict[Path, Path]) -> str:
     return total.hexdigest()[:20]
 
 
-class GitState(TypedDict):
-    commit: str
-    dirty: bool
-
-
-def git_state(folder: Path) -> tuple[GitState, str] | None:
-    """The commit of `folder` and the patch of uncommitted changes to tracked files; None outside git."""
-    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
-        return None
+def git_state(folder: Path) -> tuple[dict[str, Any], str] | None:
+    """The commit of `folder`, whether it is dirty, and the patch of changes to tracked files; None outside git."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
     patch = _git(folder, "diff", "--binary", "HEAD", "--", ".") or ""
-    return GitState(commit=commit.strip(), dirty=bool(patch)), patch
+    return {"commit": commit.strip(), "dirty": bool(patch)}, patch
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, *words: str, seconds: float | None = 10) -> str | None:
+    """What git prints; None where there is no repository, no git, or it fails or takes longer."""
+    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
+        return None
     try:
-        done = subprocess.run(["git", "-C", folder, *words], capture_output=True, timeout=10, check=False)
+        done = subprocess.run(["git", "-C", folder, *words], capture_output=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode(errors="surrogateescape") if done.returncode == 0 else None

@@ -1,8 +1,9 @@
-"""A warm run: the same script as any run's, started as a step of an allocation that is held already.
+"""Warm runs: the same script as any run's, started as a step of an allocation that a waiting batch job holds.
 
-Two steps a run: `<run>.host` is the script, on the allocation's first node, and `<run>.ranks` are the tasks (and the
-import of the image before them). The first is started from the login side and needs nobody there afterwards. What the
-script of a warm run has besides is `warm.sh`.
+A batch job and not `salloc`: the login shell may go away, and at the end something has to remove the imported images.
+Each run has two steps: `<run>.host` is the script, on the allocation's first node, started from the login side and
+independent of it; `<run>.ranks` are the tasks, and before them the import of the image. `warm.sh` is what the script of
+a warm run has besides.
 """
 
 from __future__ import annotations
@@ -12,11 +13,18 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from threading import Thread
 from typing import TYPE_CHECKING
 
+import clusterctl
+from clusterctl.config import runs_folder
 from clusterctl.errors import NotFoundError, UsageError
-from clusterctl.launch.plan import Warm
+from clusterctl.launch.plan import Warm, check_path, gpu_options, make_plan
+from clusterctl.launch.sbatch import SlurmRefused, pipe_to_sbatch, refusal
+from clusterctl.launch.script import part, sbatch_lines
+from clusterctl.runs.files import make_private
+from clusterctl.runs.layout import RunDir
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
@@ -28,24 +36,50 @@ if TYPE_CHECKING:
     from clusterctl.slurm.queue import Allocation
     from clusterctl.spec import Resources
 
-HOST, RANKS = "host", "ranks"
+HOST, RANKS = "host", "ranks"  # a step is called <run>.<one of these>
+CLOSING_SECONDS = 60  # before the time limit
+CLOSE_SIGNAL = "USR1"
+_REPLACED = ("signal", "requeue", "no-requeue")
 LONGEST_START_SECONDS = 30.0
 _LOOK_SECONDS = 0.05
 _IMAGE_FLAG = "--container-image="
 
 
-def step_name(run_id: str, part: str) -> str:
-    """The name by which squeue shows a step of a warm run."""
-    return f"{run_id}.{part}"
+def render_holder(resolved: Resolved, folder: Path) -> str:
+    """The script of a job that holds the nodes of `resolved`; `folder` is where warm runs keep their marks."""
+    run = RunDir(folder / "allocation")
+    plan = make_plan(resolved, run, folder / "code", clusterctl.__version__)
+    options: list[tuple[str, str | int | None]] = [("job-name", plan.name)]
+    options += [option for option in plan.options if option[0] not in _REPLACED]
+    options += [("signal", f"B:{CLOSE_SIGNAL}@{CLOSING_SECONDS}"), ("no-requeue", None)]
+    options += [("chdir", str(folder)), ("output", f"{folder}/%j.log"), ("open-mode", "append")]
+    marks = f"marks={quote(str(folder))}/$SLURM_JOB_ID"
+    return "\n".join(["#!/bin/bash", *sbatch_lines(options), marks, part("hold.sh")])
+
+
+def hold(resolved: Resolved, sbatch: str, environment: Mapping[str, str]) -> str:
+    """Ask for the nodes of `resolved`; the job's number. Raises SlurmRefused, and SlurmError for silence."""
+    runs = runs_folder(resolved.cluster)
+    check_path(str(runs))
+    folder = make_private(warm_folder(make_private(runs)))
+    script = render_holder(resolved, folder)
+    done = pipe_to_sbatch([sbatch, "--parsable"], script, environment, "is it in the queue? squeue --me")
+    if done.returncode:
+        raise refusal(done.stderr)
+    return done.stdout.strip().partition(";")[0]
+
+
+def let_go(runs: Path, job_id: str) -> bool:
+    """Whether a holder of ours runs under this number, which closes up when it gets `CLOSE_SIGNAL`."""
+    return (warm_folder(runs) / job_id / "held").exists()
 
 
 def find_allocation(slurm: Slurm, job_id: str) -> Allocation:
     """The allocation with this number, its nodes held. Raises NotFoundError, and UsageError where it waits or ended."""
     found = slurm.allocation(job_id) if job_id.isascii() and job_id.isdigit() else None
     if found is None:
-        raise NotFoundError(
-            f"you have no job with this number: {job_id}", "hold nodes with: clusterctl alloc --nodes 2"
-        )
+        hint = "hold nodes with: clusterctl alloc --nodes 2"
+        raise NotFoundError(f"you have no job with this number: {job_id}", hint)
     if not found.is_held:
         raise UsageError(f"allocation {job_id} holds no nodes: {found.state}", "see your jobs by hand: squeue --me")
     return found
@@ -58,15 +92,14 @@ def check_fits(resources: Resources, allocation: Allocation) -> None:
         raise UsageError(message, f"add --nodes {allocation.nodes}, or hold a larger one: clusterctl alloc")
     gpus = resources.gpus_per_node or 0
     if allocation.gpus_per_node is not None and gpus > allocation.gpus_per_node:
-        message = (
-            f"the job asks for {gpus} GPUs a node, allocation {allocation.job_id} has {allocation.gpus_per_node} a node"
-        )
-        raise UsageError(message, f"add --gpus-per-node {allocation.gpus_per_node}")
+        there = f"allocation {allocation.job_id} has {allocation.gpus_per_node} a node"
+        hint = f"add --gpus-per-node {allocation.gpus_per_node}"
+        raise UsageError(f"the job asks for {gpus} GPUs a node, {there}", hint)
 
 
 def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -> Plan:
     """`plan` as a warm run in `allocation`. `stamp` tells the image's content from others under the same name."""
-    step, flags = step_name(plan.run.id, RANKS), plan.flags
+    step, flags = f"{plan.run.id}.{RANKS}", plan.flags
     warm = Warm(allocation.job_id, allocation.node_list)
     if image := next((flag for flag in flags if flag.startswith(_IMAGE_FLAG)), ""):
         digest = hashlib.sha256(f"{image}\0{stamp}".encode()).hexdigest()[:8]
@@ -100,6 +133,7 @@ def _shape(resolved: Resolved, name: str) -> list[str]:
     """What sbatch would have been told, as srun's flags: inside an allocation they shape the step."""
     resources = resolved.job.resources
     tasks = resources.tasks_per_node or 1
+    options = gpu_options(resources, resolved.cluster)
     shape = [
         "--overlap",
         f"--job-name={name}",
@@ -109,13 +143,9 @@ def _shape(resolved: Resolved, name: str) -> list[str]:
         "--mem=0",  # all of the allocation's: its steps share
         f"--time={slurm_time(resources.time)}",
     ]
-    if resources.gpus_per_node:
-        gpus = str(resources.gpus_per_node)
-        by_node = resolved.cluster.gpu_request == "gpus-per-node"
-        shape.append(f"--gpus-per-node={gpus}" if by_node else f"--gres=gpu:{gpus}")
     if resources.warning:
-        shape.append(f"--signal=USR2@{resources.warning}")
-    return shape
+        options.append(("signal", f"USR2@{resources.warning}"))
+    return [*shape, *(f"--{name}={value}" for name, value in options)]
 
 
 def start_host_step(plan: Plan, time_limit: str, srun: str, environment: Mapping[str, str]) -> None:
@@ -125,27 +155,12 @@ def start_host_step(plan: Plan, time_limit: str, srun: str, environment: Mapping
     the step goes on (seen with 22.05): what it writes goes to files. Raises SlurmRefused with srun's own words where it
     ends before.
     """
-    from clusterctl.launch.sbatch import SlurmRefused
-
     assert plan.warm is not None
-    argv = [
-        srun,
-        f"--jobid={plan.warm.job_id}",
-        "--overlap",
-        f"--job-name={step_name(plan.run.id, HOST)}",
-        "--nodes=1",
-        "--ntasks=1",
-        "--relative=0",  # the allocation's first node, where all scripts of it run
-        "--mem=0",
-        f"--time={time_limit}",
-        "--mpi=none",
-        "--input=none",
-        f"--output={plan.slurm_log}",
-        "--open-mode=append",
-        f"--chdir={plan.run.path}",
-        "/bin/bash",
-        str(plan.run.script),
-    ]
+    # --relative=0 is the allocation's first node, where all scripts of it run.
+    place = [f"--jobid={plan.warm.job_id}", "--overlap", "--nodes=1", "--ntasks=1", "--relative=0", "--mem=0"]
+    step = [f"--job-name={plan.run.id}.{HOST}", f"--time={time_limit}", "--mpi=none", f"--chdir={plan.run.path}"]
+    files = ["--input=none", f"--output={plan.slurm_log}", "--open-mode=append"]
+    argv = [srun, *place, *step, *files, "/bin/bash", str(plan.run.script)]
     pid = os.posix_spawn(
         srun,
         argv,
@@ -161,23 +176,20 @@ def start_host_step(plan: Plan, time_limit: str, srun: str, environment: Mapping
     while time.monotonic() < deadline and not ended and not plan.run.attempts():
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended and not plan.run.attempts():
-            words = _last_line(plan.slurm_log) or f"exit code {os.waitstatus_to_exitcode(status)}"
+            lines = plan.slurm_log.read_text(errors="replace").strip().splitlines() or [""]
+            words = lines[-1].removeprefix("srun: ").removeprefix("error: ")
+            words = words or f"exit code {os.waitstatus_to_exitcode(status)}"
             raise SlurmRefused("srun did not start the run", words, "is the allocation still there? squeue --me")
         time.sleep(_LOOK_SECONDS)
     if not ended:  # a process that lives on, such as a notebook's, is to keep no zombie
         Thread(target=os.waitpid, args=(pid, 0), daemon=True).start()
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines() or [""]
-    return lines[-1].removeprefix("srun: ").removeprefix("error: ")
-
-
 def end_steps(slurm: Slurm, run_id: str, job_id: str) -> None:
     """End the steps of a warm run, and nothing else in its allocation: TERM to the ranks, URG to the script."""
     ids = {step.name: step.id for step in slurm.steps(job_id)}
-    for part, signal in ((HOST, "URG"), (RANKS, "TERM")):  # the script first: it is to know why the ranks end
-        if step := ids.get(step_name(run_id, part)):
+    for name, signal in ((HOST, "URG"), (RANKS, "TERM")):  # the script first: it is to know why the ranks end
+        if step := ids.get(f"{run_id}.{name}"):
             slurm.signal(signal, [step])
 
 

@@ -1,9 +1,4 @@
-"""What can be asked for: jobs, clusters, workloads. Frozen dataclasses, standard library only.
-
-`job` and `cluster` mirror the two kinds of file; `train` has one class per workload and their table; `values` holds
-durations, bounds and choices; `records` turns all of it into JSON and back; `keys` lists every key with its
-description, `schema` writes the same as JSON schemas for editors.
-"""
+"""What can be asked for: jobs, clusters, workloads. Frozen dataclasses, standard library only."""
 
 from clusterctl.spec.cluster import Cluster, Emulator
 from clusterctl.spec.job import Checkpoint, Container, Data, Job, Resources, Restart, Watchdog

@@ -205,6 +205,3 @@ class Job:
     """When a rank counts as stuck."""
     train: Train = field(default_factory=Train)
     """Settings of the workload."""
-
-
-__all__ = ["Checkpoint", "Container", "Data", "Environment", "Job", "Resources", "Restart", "Watchdog"]

@@ -1,7 +1,8 @@
-"""Every key of job and cluster files, read off the dataclasses: its type, default and description.
+"""Every key of job and cluster files, read off the dataclasses: its type, default and description, and JSON schemas.
 
 The description is the string below the field, where editors look for it too. Python discards such strings, so they are
-parsed from the source, and only when somebody asks for them.
+parsed from the source, and only when somebody asks for them. The schemas are written by `make docs`
+(docs/decisions/0031-descriptions-and-schemas.md).
 """
 
 from __future__ import annotations
@@ -14,16 +15,23 @@ import itertools
 import json
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
+from clusterctl.spec import values
+from clusterctl.spec.cluster import Cluster
 from clusterctl.spec.job import Job
+from clusterctl.spec.overrides import leaves
 from clusterctl.spec.records import fields_of, to_record, unwrapped
-from clusterctl.spec.values import Duration, OneOf
+from clusterctl.spec.train import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-_KINDS = {int: "integer", float: "number", str: "string", bool: "true or false", tuple: "list", dict: "table"}
+Schema = dict[str, Any]
+
+_DRAFT = "http://json-schema.org/draft-07/schema#"
+_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
+_KINDS = {**_TYPES, bool: "true or false", tuple: "list", dict: "table"}
 
 
 @dataclass(frozen=True)
@@ -36,8 +44,8 @@ class FileKey:
     hint: Any
 
     @property
-    def duration(self) -> Duration | None:
-        return next((mark for mark in unwrapped(self.hint)[1] if isinstance(mark, Duration)), None)
+    def duration(self) -> values.Duration | None:
+        return next((mark for mark in unwrapped(self.hint)[1] if isinstance(mark, values.Duration)), None)
 
     @property
     def kind(self) -> str:
@@ -45,7 +53,7 @@ class FileKey:
         plain, marks = unwrapped(self.hint)
         if self.duration:
             return f"duration ({'minutes' if self.duration.unit == 60 else 'seconds'})"
-        choices = next((mark.choices for mark in marks if isinstance(mark, OneOf)), ())
+        choices = next((mark.choices for mark in marks if isinstance(mark, values.OneOf)), ())
         return " | ".join(choices) or _KINDS[get_origin(plain) or plain]
 
     @property
@@ -66,13 +74,17 @@ class FileKey:
 
 def keys_of(cls: type, prefix: str = "") -> Iterator[FileKey]:
     """The keys of `cls` in the order of definition; tables in place."""
+    for key in _own_keys(cls, prefix):
+        if isinstance(key.hint, type) and dataclasses.is_dataclass(key.hint):
+            yield from keys_of(key.hint, f"{key.path}.")
+        else:
+            yield key
+
+
+def _own_keys(cls: type, prefix: str = "") -> Iterator[FileKey]:
     hints = fields_of(cls)
     for field in dataclasses.fields(cls):
-        hint = hints[field.name]
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-            yield from keys_of(hint, f"{prefix}{field.name}.")
-        else:
-            yield FileKey(f"{prefix}{field.name}", cls, field, hint)
+        yield FileKey(f"{prefix}{field.name}", cls, field, hints[field.name])
 
 
 def described(cls: type, name: str) -> str:
@@ -84,20 +96,8 @@ def described(cls: type, name: str) -> str:
 
 def leaves_as_written(job: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
     """The values of a job's record by key, as a file would have them."""
-    keys = {key.path: key for key in keys_of(Job)}
-    leaves: list[tuple[tuple[str, ...], Any]] = []
-
-    def walk(table: Mapping[str, Any], prefix: tuple[str, ...]) -> None:
-        for name, value in table.items():
-            path = (*prefix, name)
-            if isinstance(value, dict) and value:
-                walk(value, path)
-            else:
-                key = keys.get(".".join(path))
-                leaves.append((path, key.written(value) if key else value))
-
-    walk(job, ())
-    return leaves
+    keys = {tuple(key.path.split(".")): key for key in keys_of(Job)}
+    return [(path, keys[path].written(value) if path in keys else value) for path, value in leaves(job)]
 
 
 def as_toml(value: Any) -> str:
@@ -116,3 +116,93 @@ def _descriptions(module: str) -> dict[tuple[str, str], str]:
                 case ast.AnnAssign(target=ast.Name(field)), ast.Expr(ast.Constant(str(text))):
                     found[cls.name, field] = " ".join(text.split())
     return found
+
+
+def cluster_schema() -> Schema:
+    """Of a cluster file."""
+    return {"$schema": _DRAFT, "title": "clusterctl cluster file", **_table(Cluster)}
+
+
+def job_schema() -> Schema:
+    """Of a job file, whose [train] table depends on its workload."""
+    job = _table(Job)
+    job["properties"]["workload"]["enum"] = list(WORKLOADS)
+    tables = {name: _table(workload.train) for name, workload in WORKLOADS.items()}
+    # Editors complete from `properties` alone, hence every workload's keys there; what is allowed is in `then`.
+    job["properties"]["train"] |= {"properties": _any_of(list(tables.values())), "additionalProperties": True}
+    chain: Schema = {}
+    for name, table in reversed(tables.items()):
+        chain = {
+            "if": {"properties": {"workload": {"const": name}}, "required": ["workload"]},
+            "then": {"properties": {"train": table}},
+            **({"else": chain} if chain else {}),
+        }
+    return {"$schema": _DRAFT, "title": "clusterctl job file", **job, "required": ["workload"], **chain}
+
+
+def _any_of(tables: list[Schema]) -> Schema:
+    """The keys of all `tables` with their descriptions and choices."""
+    found: Schema = {}
+    for key, schema in (item for table in tables for item in table["properties"].items()):
+        known = found.setdefault(key, {"description": schema["description"]})
+        if schema["description"] not in known["description"]:
+            known["description"] += f" Or: {schema['description']}"
+        if "enum" in schema:
+            known["enum"] = list(dict.fromkeys([*known.get("enum", ()), *schema["enum"]]))
+    return found
+
+
+def _table(cls: type) -> Schema:
+    """Of a table that `cls` describes."""
+    properties = {}
+    for key in _own_keys(cls):
+        schema = {"description": key.description, **_value(key.hint)}
+        properties[key.path] = schema | ({} if key.default is None else {"default": key.default})
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _value(hint: Any) -> Schema:
+    """Of a value of type `hint`. TOML has no null: what is not set is left out."""
+    plain, marks = unwrapped(hint)
+    if dataclasses.is_dataclass(plain):
+        return _table(plain)  # type: ignore[arg-type]
+    schema: Schema = {}
+    if get_origin(plain) is tuple:
+        schema = {"type": "array", "items": _value(get_args(plain)[0])}
+    elif get_origin(plain) is dict:
+        names, items = map(_value, get_args(plain))
+        schema = {"type": "object", "propertyNames": names, "additionalProperties": items}
+    else:
+        schema = {"type": _TYPES[plain]}
+    for mark in marks:
+        _apply(mark, schema)
+    return schema
+
+
+def _apply(mark: values.Mark, schema: Schema) -> None:
+    match mark:
+        case values.AtLeast(minimum, maximum):
+            schema |= {"minimum": minimum, "maximum": maximum}
+        case values.Above(bound):
+            schema |= {"exclusiveMinimum": bound}
+        case values.Fraction():
+            schema |= {"minimum": 0, "exclusiveMaximum": 1}
+        case values.OneOf(choices):
+            schema |= {"enum": list(choices)}
+        case values.Matches(pattern):
+            schema |= {"pattern": f"^{pattern}$"}
+        case values.Duration():
+            schema |= {"type": ["integer", "string"], "pattern": f"^{values.DURATION}$"}
+        case values.NotEmpty():
+            schema |= {"minItems": 1}
+        case values.Length(count):
+            schema |= {"minItems": count, "maxItems": count}
+        case values.Window():
+            schema |= {"items": {"type": "integer", "minimum": 1, "maximum": values.LARGEST}, "maxItems": 2}
+        case values.Unshown():
+            pass
+        case _:
+            raise TypeError(f"no schema for {mark}")
+
+
+SCHEMAS: dict[str, Callable[[], Schema]] = {"job": job_schema, "cluster": cluster_schema}

@@ -6,11 +6,15 @@ import dataclasses
 import re
 import tomllib
 import typing
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import UsageError
-from clusterctl.spec import WORKLOADS, Job
+from clusterctl.spec.job import Job
 from clusterctl.spec.records import fields_of, unwrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 Key = tuple[str, ...]
 
@@ -42,6 +46,15 @@ def put(tree: dict[str, Any], key: Key, value: Any) -> list[Key]:
     return [key]
 
 
+def leaves(tree: Mapping[str, Any], prefix: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """The values of nested tables by key, an empty table among them: what `put` makes such a tree of."""
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*prefix, name))
+        else:
+            yield (*prefix, name), value
+
+
 def _value(key: Key, text: str, workload: object) -> Any:
     """`text` as a TOML value; a key that takes a string takes the text as it stands."""
     if _takes_text(key, workload) and text[:1] not in ("'", '"'):
@@ -49,26 +62,19 @@ def _value(key: Key, text: str, workload: object) -> Any:
     try:
         value = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):  # also of numbers and nesting that Python itself refuses
-        return _number(text)
+        with suppress(ValueError):
+            return float(text)
+        return text
     # "01:30:00" would be a time of day, and a newline could smuggle in a second key.
     plain = set(value) == {"value"} and isinstance(value["value"], bool | int | float | str | list | dict)
     return value["value"] if plain else text
-
-
-def _number(text: str) -> Any:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _takes_text(key: Key, workload: object) -> bool:
     hint: Any = Job
     for name in key:
         if dataclasses.is_dataclass(hint):
-            hints = fields_of(typing.cast("type", hint))
-            if "train" in hints and isinstance(workload, str) and workload in WORKLOADS:
-                hints["train"] = WORKLOADS[workload].train
+            hints = fields_of(typing.cast("type", hint), workload if isinstance(workload, str) else "")
             hint = unwrapped(hints.get(name))[0]
         elif typing.get_origin(hint) is dict:
             hint = unwrapped(typing.get_args(hint)[1])[0]

@@ -1,7 +1,6 @@
 """Dataclasses to plain records (JSON, TOML) and back, with every problem of a record found at once.
 
-Both halves read records: `config` those of job and cluster files, a task those in run.json and the words typed after
-`torchrun -m clusterctl.workloads.NAME`. Hence the standard library alone, and one set of rules (docs/decisions/0002).
+Both halves read records, hence the standard library alone, and one set of rules (docs/decisions/0002).
 """
 
 from __future__ import annotations
@@ -16,6 +15,9 @@ from typing import Any, NamedTuple, TypeVar
 from clusterctl.errors import ConfigError
 from clusterctl.spec.train import WORKLOADS, Train
 from clusterctl.spec.values import Mark, Unshown
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Mapping
 
 T = TypeVar("T")
 
@@ -69,14 +71,12 @@ def nearest(word: str, names: typing.Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(word, list(names), n=1)), "")
 
 
-def fields_of(cls: type) -> dict[str, Any]:
-    """Field name -> type with its marks, in the order of definition; the caller's own."""
-    return dict(_fields_of(cls))
-
-
 @functools.cache  # a thousand records are read for one `status`, and types never change
-def _fields_of(cls: type) -> dict[str, Any]:
+def fields_of(cls: type, workload: str = "") -> Mapping[str, Any]:
+    """Field name -> type with its marks, in the order of definition; `train` has the class of `workload`, if known."""
     hints = typing.get_type_hints(cls, include_extras=True)
+    if hints.get("train") is Train and workload in WORKLOADS:
+        hints["train"] = WORKLOADS[workload].train
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
@@ -95,13 +95,12 @@ def unwrapped(hint: Any) -> tuple[Any, tuple[Mark, ...]]:
 
 
 def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, ...], problems: list[Problem]) -> Any:
-    hints = fields_of(cls)
-    if hints.get("train") is Train:
-        workload = record.get("workload")
-        if isinstance(workload, str) and workload in WORKLOADS:
-            hints["train"] = WORKLOADS[workload].train
+    hints, workload = fields_of(cls), record.get("workload")
+    if hints.get("train") is Train and isinstance(workload, str):
+        if workload in WORKLOADS:
+            hints = fields_of(cls, workload)
             record = {"train": {}, **record}
-        elif isinstance(workload, str):
+        else:
             choices = f"must be one of {', '.join(WORKLOADS)}"
             problems.append(Problem((*path, "workload"), choices, nearest(workload, WORKLOADS)))
             record = {key: value for key, value in record.items() if key != "train"}  # its keys cannot be judged
@@ -134,9 +133,8 @@ def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: lis
         elif origin is dict and isinstance(raw, dict):
             value = {}
             for key, item in raw.items():
-                value[_read(arguments[0], key, False, (*path, key), problems)] = _read(
-                    arguments[1], item, parse, (*path, key), problems
-                )
+                name = _read(arguments[0], key, False, (*path, key), problems)
+                value[name] = _read(arguments[1], item, parse, (*path, key), problems)
         elif hint is float and type(raw) is int:
             value = float(raw)
         elif isinstance(hint, type) and type(raw) is hint:
@@ -158,9 +156,7 @@ def _describe(hint: Any) -> str:
 
 
 def _shown(raw: Any) -> str:
-    if isinstance(raw, bool):
-        return str(raw).lower()
     if isinstance(raw, dict | list):
         return "a table" if isinstance(raw, dict) else "a list"
-    text = repr(raw)
+    text = str(raw).lower() if isinstance(raw, bool) else repr(raw)
     return text if len(text) <= 60 else text[:57] + "..."

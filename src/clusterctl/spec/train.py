@@ -11,9 +11,7 @@ from typing import Annotated, NamedTuple
 
 from clusterctl.spec.values import (
     AtLeast,
-    AtMost,
     Count,
-    Each,
     Length,
     Natural,
     NonNegative,
@@ -25,7 +23,7 @@ from clusterctl.spec.values import (
 )
 
 PROFILED_STEPS = (10, 20)  # of `submit --profile`: behind the warm-up, and few enough for a browser
-FanOut = Annotated[tuple[int, ...], NotEmpty(), Each(AtLeast(-1))]
+FanOut = Annotated[tuple[Annotated[int, AtLeast(-1)], ...], NotEmpty()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +86,6 @@ class SyntheticTrain(NodeTrain):
     """A random graph: PyG's FakeDataset, by default with edges that prefer nodes of the same class."""
 
     epochs: Count = 3
-    batch_size: Count = 128
-    lr: Positive = 0.01
     weight_decay: NonNegative = 5e-4
     model: Annotated[str, OneOf(("sage", "gcn"))] = "gcn"
     fan_out: FanOut = (50, 50)
@@ -109,8 +105,6 @@ class RedditTrain(NodeTrain):
     epochs: Count = 20
     batch_size: Count = 1024
     lr: Positive = 1e-3
-    fan_out: FanOut = (25, 10)
-    hidden_channels: Count = 256
     dropout: Share = 0.5
 
 
@@ -145,7 +139,7 @@ class GraphClassificationTrain(LoopTrain):
     """How the nodes of a graph are pooled."""
     dropout: Share = 0.5
     """Fraction of activations to drop in training."""
-    folds: Annotated[int, AtLeast(1), AtMost(10)] = 10
+    folds: Annotated[int, AtLeast(1, 10)] = 10
     """How many of the ten folds to run; 1 is a single 80/10/10 split."""
 
 

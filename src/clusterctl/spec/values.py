@@ -1,8 +1,4 @@
-"""Values with a meaning: durations, sizes, bounds, choices - as marks on plain types.
-
-A mark sits in `typing.Annotated`, next to the type it refines: `Annotated[int, AtLeast(1)]`. It knows how to parse and
-to check one value; `spec.records` applies it.
-"""
+"""Marks that refine plain types, as in `Annotated[int, AtLeast(1)]`: each parses and checks one value."""
 
 from __future__ import annotations
 
@@ -33,19 +29,11 @@ class AtLeast(Mark):
     """Bounded above too: neither Slurm nor torch takes a number of more than 32 bits everywhere."""
 
     minimum: float
+    maximum: float = LARGEST
 
     def check(self, value: Any) -> None:
         if not value >= self.minimum:
             raise ValueError(f"must be at least {self.minimum}")
-        if value > LARGEST:
-            raise ValueError(f"must be at most {LARGEST}")
-
-
-@dataclass(frozen=True)
-class AtMost(Mark):
-    maximum: float
-
-    def check(self, value: Any) -> None:
         if value > self.maximum:
             raise ValueError(f"must be at most {self.maximum}")
 
@@ -131,17 +119,6 @@ class Window(Mark):
             raise ValueError("must be [first, last] with 1 <= first <= last, or [] for none")
 
 
-@dataclass(frozen=True)
-class Each(Mark):
-    """Applies a mark to every element of a list."""
-
-    mark: Mark
-
-    def check(self, value: Any) -> None:
-        for element in value:
-            self.mark.check(element)
-
-
 _SUFFIXES = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _AMOUNT = r"([0-9]{1,18})\s*([smhd]?)"
 _CLOCK = r"(?:([0-9]{1,18})-)?([0-9]{1,18})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?"
@@ -191,12 +168,11 @@ Name = Annotated[
     str,
     Matches(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "1 to 64 letters, digits, '.', '_' and '-', not beginning with a sign"),
 ]
+_CONTROL = r"\x00-\x1f\x7f-\x9f"
 Text = Annotated[str, Matches(r"[^\x00]*", "text without NUL characters")]
-Line = Annotated[str, Matches(r"[^\x00-\x1f\x7f-\x9f]+", "one line without control characters, not empty")]
-OptionText = Annotated[str, Matches(r"[^\x00-\x1f\x7f-\x9f\\]*", "one line without control characters and backslashes")]
+Line = Annotated[str, Matches(rf"[^{_CONTROL}]+", "one line without control characters, not empty")]
+OptionText = Annotated[str, Matches(rf"[^{_CONTROL}\\]*", "one line without control characters and backslashes")]
 """What a `#SBATCH` line can carry: sbatch takes a backslash for an escape, even between single quotes."""
-Option = Annotated[
-    str, Matches(r"[^\x00-\x1f\x7f-\x9f\\]+", "one line without control characters and backslashes, not empty")
-]
-Word = Annotated[str, Matches(r"[^\s\x00-\x1f\x7f-\x9f]+", "one word without spaces")]
+Option = Annotated[str, Matches(rf"[^{_CONTROL}\\]+", "one line without control characters and backslashes, not empty")]
+Word = Annotated[str, Matches(rf"[^\s{_CONTROL}]+", "one word without spaces")]
 Memory = Annotated[str, Matches(r"[0-9]{1,18}[KMGT]?B?", 'a size such as "64G"')]
