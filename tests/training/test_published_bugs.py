@@ -24,8 +24,8 @@ from torch.nn.parameter import is_lazy
 
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.gin import Gin, PlainGin
-from clusterctl.graph.hetero_sampling import HeteroSampler
 from clusterctl.graph.recommender import ITEM, USER, Recommender, fan_outs
+from clusterctl.graph.sampling import HeteroSampler
 from clusterctl.graph.storage import Graph
 from clusterctl.spec import LoopTrain, NodeTrain, TaobaoTrain
 from clusterctl.task.task import Task

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from clusterctl.graph.dropout import keyed_dropout
-from clusterctl.graph.hashing import Purpose, stream
+from clusterctl.graph.hashing import Purpose, keyed_dropout, stream
 from clusterctl.graph.products import Linear, linear
 
 if TYPE_CHECKING:

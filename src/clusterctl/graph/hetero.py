@@ -6,12 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from clusterctl.graph.storage import compressed
-
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-    from torch_geometric.data import HeteroData
 
 EdgeType = tuple[str, str, str]
 """The type of the source, the name of the relation, the type of the target; as PyG writes it."""
@@ -23,10 +20,6 @@ class Relation:
 
     indptr: Tensor  # int64 [targets + 1]
     indices: Tensor  # int32 [edges], sources; ascending for each target
-
-    @property
-    def num_targets(self) -> int:
-        return self.indptr.numel() - 1
 
     @cached_property
     def degree(self) -> Tensor:
@@ -63,18 +56,3 @@ class HeteroGraph:
             indices={edge_type: indices.to(device) for edge_type, indices in self.indices.items()},
             x={node_type: x.to(device, dtype) for node_type, x in self.x.items()},
         )
-
-
-def from_hetero_data(data: HeteroData) -> HeteroGraph:
-    """The nodes, edges and features of PyG's HeteroData, by target; repeated edges are kept."""
-    num_nodes = {node_type: int(data[node_type].num_nodes) for node_type in data.node_types}
-    parts = {
-        edge_type: compressed(data[edge_type].edge_index, num_nodes[edge_type[2]], num_nodes[edge_type[0]])
-        for edge_type in data.edge_types
-    }
-    return HeteroGraph(
-        num_nodes=num_nodes,
-        indptr={edge_type: indptr for edge_type, (indptr, _) in parts.items()},
-        indices={edge_type: indices for edge_type, (_, indices) in parts.items()},
-        x={node_type: data[node_type].x for node_type in data.node_types if "x" in data[node_type]},
-    )

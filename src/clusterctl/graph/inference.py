@@ -9,7 +9,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.graph.blocks import Block
-from clusterctl.task.shared_table import shared_table
+from clusterctl.graph.storage import shared_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,7 +9,7 @@ import torch
 from clusterctl.errors import TaskError
 
 if TYPE_CHECKING:
-    from clusterctl.task.groups import Member
+    from clusterctl.task.rendezvous import Member
 
 
 def choose_device(wanted: str, gpus_asked: int, visible: int, local_rank: int) -> torch.device:

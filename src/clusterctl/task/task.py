@@ -17,9 +17,8 @@ from clusterctl.runs.once import prepared_once
 from clusterctl.runs.stages import Stage
 from clusterctl.spec import Checkpoint, LoopTrain
 from clusterctl.task.device import check_exclusive, choose_device, gpu_identity, visible_gpus
-from clusterctl.task.groups import call_roll, node_group, ranks_by_node
 from clusterctl.task.node_telemetry import start_telemetry
-from clusterctl.task.rendezvous import meet
+from clusterctl.task.rendezvous import call_roll, meet, node_group, ranks_by_node
 from clusterctl.task.step_clock import StepClock
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
-from clusterctl.graph.gin import Gin, PlainGin, first_sum
+from clusterctl.graph.gin import Copied, Gin, PlainGin, first_sum
 from clusterctl.graph.hashing import Purpose, stream
 from clusterctl.training.objective import Accuracy
 from clusterctl.training.precision import PRECISIONS
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.graph.collection import Collection, GraphBatch
-    from clusterctl.graph.distinct import Copied
     from clusterctl.spec import GraphClassificationTrain
     from clusterctl.task.task import Task
     from clusterctl.training.epoch_plan import Batch
