@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clusterctl.graph import distinct as module
+from clusterctl.graph import gin as module
 from clusterctl.graph.gin import distinct
 
 

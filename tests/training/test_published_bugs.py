@@ -105,7 +105,7 @@ ANY_PAIR_IS_NEGATIVE = Mutation(
     "graph/links.py", "waiting[has_edge(graph, sources[waiting], targets[waiting])]", "waiting[:0]"
 )
 OTHER_SPLITS_ARE_NEGATIVE = Mutation(
-    "workloads/taobao_graph.py", "everything, events.num_items, torch", "Relation(*of_user), events.num_items, torch"
+    "workloads/taobao_graph.py", "everything, events.num_items, torch", "Adjacency(*of_user), events.num_items, torch"
 )
 MEAN_OVER_POSITIVES = Mutation(_PAIRS, "/ (2 * batch.total)", "/ batch.total")
 IN_PLACE = Mutation(
@@ -113,7 +113,7 @@ IN_PLACE = Mutation(
 )
 FIRST_GPU = Mutation("task/device.py", 'torch.device("cuda", local_rank)', 'torch.device("cuda", 0)')
 LOADER_PROCESSES = Mutation(
-    "training/prefetch.py",
+    _LOOP,
     'ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (1,))',
     '__import__("concurrent.futures").futures.ProcessPoolExecutor(1)',
 )

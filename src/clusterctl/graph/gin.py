@@ -29,12 +29,7 @@ class GinConv(nn.Module):
         self.network = network
 
     def forward(self, batch: GraphBatch, rows: Tensor) -> Tensor:
-        return self.of_sum(rows + batch.neighbor_sum(rows))
-
-    def of_sum(self, summed: Tensor) -> Tensor:
-        """The layer from `h_v + sum h_u`."""
-        out: Tensor = self.network(summed)
-        return out
+        return self.network(rows + batch.neighbor_sum(rows))  # type: ignore[no-any-return]
 
 
 def first_sum(collection: Collection, features: Tensor) -> Distinct:
@@ -112,7 +107,7 @@ class PlainGin(nn.Module):
 
     def forward(self, batch: GraphBatch, summed: Copied, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002
         first, *others = self.layers
-        rows = summed.spread(cast("GinConv", first).of_sum(summed.rows))
+        rows = summed.spread(cast("GinConv", first).network(summed.rows))
         for layer in others:
             rows = layer(batch, rows.relu())
         return batch.readout(rows, self._readout)
@@ -136,7 +131,7 @@ class Gin(nn.Module):
         """The scores [graphs, classes]; `summed` is the `first_sum` of the batch's nodes, `randomness` keys dropout."""
         rows, total = summed.rows, summed.rows.new_zeros(())
         for depth, (layer, scores) in enumerate(zip(self.layers, self.scores, strict=True)):
-            rows = layer(batch, rows) if depth else summed.spread(cast("GinConv", layer).of_sum(rows))
+            rows = layer(batch, rows) if depth else summed.spread(cast("GinConv", layer).network(rows))
             if self.training:
                 rows = keyed_dropout(rows, batch.nodes, self._dropout, stream(Purpose.DROPOUT, *randomness, depth))
             total = total + scores(batch.readout(rows, self._readout))

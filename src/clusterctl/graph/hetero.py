@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Self
+
+from clusterctl.graph.blocks import Adjacency
 
 if TYPE_CHECKING:
     import torch
@@ -15,21 +16,8 @@ EdgeType = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Relation:
-    """The edges of one type, by target: the sources of `v` are `indices[indptr[v]:indptr[v + 1]]`."""
-
-    indptr: Tensor  # int64 [targets + 1]
-    indices: Tensor  # int32 [edges], sources; ascending for each target
-
-    @cached_property
-    def degree(self) -> Tensor:
-        """int64 [targets]: incoming edges."""
-        return self.indptr.diff()
-
-
-@dataclass(frozen=True)
 class HeteroGraph:
-    """`indptr` and `indices` of each relation as in `Relation`; features for the node types that have any."""
+    """`indptr` and `indices` of each relation as in `Adjacency`; features for the node types that have any."""
 
     num_nodes: dict[str, int]
     indptr: dict[EdgeType, Tensor]
@@ -44,9 +32,9 @@ class HeteroGraph:
     def num_edges(self) -> int:
         return sum(indices.numel() for indices in self.indices.values())
 
-    def relation(self, edge_type: EdgeType) -> Relation:
+    def relation(self, edge_type: EdgeType) -> Adjacency:
         """The edges of this type."""
-        return Relation(self.indptr[edge_type], self.indices[edge_type])
+        return Adjacency(self.indptr[edge_type], self.indices[edge_type])
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
         """The graph on `device`, features as `dtype`; on the CPU nothing is copied that is there already."""

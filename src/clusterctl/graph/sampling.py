@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from clusterctl.graph.hetero import EdgeType, HeteroGraph
     from clusterctl.graph.storage import Graph
 
-_WORTH_COMPILING = 2_000_000  # edges: the import of numba takes a second
+WORTH_COMPILING = 2_000_000  # edges: the import of numba takes a second
 Sampled = tuple[Tensor, Tensor]
 
 
@@ -124,7 +124,7 @@ class HeteroSampler:
 
 def _engine(edges: int, device: torch.device) -> tuple[Callable[..., Sampled], Callable[[int], Callable[..., Sampled]]]:
     """`sample_neighbors`, and `renumbered` for a number of nodes: by numba where it pays off and is installed."""
-    if device.type == "cpu" and edges >= _WORTH_COMPILING and find_spec("numba") is not None:
+    if device.type == "cpu" and edges >= WORTH_COMPILING and find_spec("numba") is not None:
         from clusterctl.graph.compiled import Renumbering, sample_neighbors_compiled
 
         return sample_neighbors_compiled, Renumbering

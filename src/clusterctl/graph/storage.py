@@ -9,30 +9,28 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import zipfile
 from contextlib import contextmanager
-from dataclasses import Field, dataclass, fields, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from clusterctl.graph.blocks import Adjacency
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from _typeshed import DataclassInstance
+
     from clusterctl.task.task import Task
 
 
-class Stored(Protocol):
-    """A dataclass of tensors and numbers: a Graph, a Collection."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-
-T = TypeVar("T", bound="Stored")
+T = TypeVar("T", bound="DataclassInstance")  # of tensors and numbers: a Graph, a Collection
 
 FORMAT = 2  # of the prepared files; part of its name
 FILE = "graph.pt"
@@ -40,11 +38,9 @@ _ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
-class Graph:
-    """A node-labelled graph by incoming edges (CSC): the neighbours of `v` are `indices[indptr[v]:indptr[v + 1]]`."""
+class Graph(Adjacency):
+    """A graph with features and classes of its nodes."""
 
-    indptr: Tensor  # int64 [nodes + 1]
-    indices: Tensor  # int32 [edges], sources; ascending for each target
     x: Tensor  # float [nodes, features]
     y: Tensor  # int64 [nodes]
     train: Tensor  # int64, ascending, as `val` and `test`
@@ -60,14 +56,9 @@ class Graph:
     def num_features(self) -> int:
         return self.x.size(1)
 
-    @cached_property
-    def degree(self) -> Tensor:
-        """int64 [nodes]: incoming edges."""
-        return self.indptr.diff()
-
 
 def resident(graph: Graph, task: Task, dtype: torch.dtype) -> Graph:
-    """The graph on the task's device with features of `dtype`; on the CPU a node holds one copy of all, as of the file.
+    """The graph on the task's device with features of `dtype`; on the CPU a node holds one copy.
 
     A collective of the node's ranks.
     """
@@ -139,7 +130,7 @@ def row_offsets(targets: Tensor, num_targets: int) -> Tensor:
 
 
 class Recipe(NamedTuple, Generic[T]):
-    """How prepared data comes about.
+    """How prepared data is made.
 
     The identity holds what the data depends on: change it, and they are prepared anew. `build` gets a scratch folder.
     """
@@ -159,9 +150,7 @@ class Recipe(NamedTuple, Generic[T]):
         scratch = folder / "scratch"
         scratch.mkdir()
         save(self.build(scratch), folder / FILE)
-        for path in sorted(scratch.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-        scratch.rmdir()
+        shutil.rmtree(scratch)
 
 
 def shared(task: Task, kind: type[T], name: str, identity: dict[str, Any], build: Callable[[Path], T]) -> T:
@@ -182,7 +171,7 @@ def whole(folder: Path) -> bool:
         return False
 
 
-def save(value: Stored, path: Path) -> None:
+def save(value: DataclassInstance, path: Path) -> None:
     """Write `value`; it is on the disk on return."""
     with path.open("wb") as file:
         torch.save(_record(value), file)
@@ -195,5 +184,5 @@ def load(kind: type[T], path: Path) -> T:
     return kind(**torch.load(path, mmap=True, weights_only=True))
 
 
-def _record(value: Stored) -> dict[str, Any]:
+def _record(value: DataclassInstance) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}

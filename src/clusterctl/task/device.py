@@ -1,4 +1,4 @@
-"""Which device a rank uses. Decisions are pure; only `visible_gpus` and `gpu_identity` look at the machine."""
+"""Which device a rank uses. Decisions are pure; only `gpu_identity` looks at the machine."""
 
 from __future__ import annotations
 
@@ -44,10 +44,6 @@ def check_exclusive(members: list[Member]) -> None:
                 f"ranks {other} and {rank} would share one GPU of node {member.node_rank}: {member.gpu}",
                 "set tasks_per_node to at most gpus_per_node",
             )
-
-
-def visible_gpus() -> int:
-    return torch.cuda.device_count()
 
 
 def gpu_identity(device: torch.device) -> str:

@@ -7,8 +7,8 @@
      "ranks": {"2": {"step": 120, "phase": "training", "step_seconds": 0.031, "busy_seconds": 0.028}}}
 
 `cpu` counts processors in use; memory is in bytes, the rates are in bytes a second, power in watts, temperature in
-degrees Celsius, utilisation and sm_activity in percent. `seconds` says how long a sample lasted: old ones are averaged
-(see `SampleFile`).
+degrees Celsius, utilisation and sm_activity in percent. `seconds` is how long a sample lasted; `SampleFile`
+averages old ones.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 INTERVAL_SECONDS = 5.0
 _FIRST_SECONDS = 1.0  # so that a short run has one too
+_RATES = ("disk_read", "disk_write", "net_in", "net_out")
 _OF_BEATS = ("step", "phase", "step_seconds", "busy_seconds")
 _EVERY = 500  # new samples, until the old ones are averaged
 _FINENESS = 200  # a sample lasts at most this part of its age: a week is 2,000 samples, a year 3,000
@@ -140,10 +141,7 @@ def rates(before: Usage, now: Usage, seconds: float) -> dict[str, Any]:
         "cpu": round(rate(now.cpu_seconds, before.cpu_seconds), 2),
         "memory": now.memory,
         "memory_limit": now.memory_limit,
-        "disk_read": round(rate(now.disk_read, before.disk_read)),
-        "disk_write": round(rate(now.disk_write, before.disk_write)),
-        "net_in": round(rate(now.net_in, before.net_in)),
-        "net_out": round(rate(now.net_out, before.net_out)),
+        **{name: round(rate(getattr(now, name), getattr(before, name))) for name in _RATES},
     }
 
 

@@ -34,7 +34,7 @@ def meet(place: Place, attempt: Attempt | None) -> Store:
     if attempt is None:
         hint = "use `clusterctl submit`, or torchrun"
         raise TaskError(f"{place.world_size} ranks cannot meet outside a run", hint)
-    if interface := os.environ.get("CLUSTERCTL_INTERFACE"):  # for gloo and NCCL too, unless the user says otherwise
+    if interface := os.environ.get("CLUSTERCTL_INTERFACE"):  # for gloo and NCCL too, unless the user has set them
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     return _serve(place, attempt) if place.rank == 0 else _connect(place, attempt)
@@ -69,7 +69,7 @@ def _store(host: str, port: int, ranks: int, **how: Any) -> Store:
 
 @dataclass(frozen=True)
 class Member:
-    """What a rank tells the others: its node, and the GPU it would use (its UUID; none on the CPU)."""
+    """A rank's node, and the UUID of the GPU that it would use (empty on the CPU)."""
 
     node_rank: int
     gpu: str = ""
