@@ -4,8 +4,7 @@ from pathlib import Path
 
 import torch
 
-from clusterctl.graph.hetero import HeteroGraph
-from clusterctl.graph.storage import compressed, load, save
+from clusterctl.graph.storage import HeteroGraph, compressed, load, save
 
 OF_USER, LIKES = ("item", "rev_to", "user"), ("user", "likes", "user")
 
@@ -25,7 +24,6 @@ def shop() -> HeteroGraph:
 
 def test_every_relation_is_kept_by_target_with_repeated_edges() -> None:
     graph = shop()
-    assert graph.num_edges == 5
     relation = graph.relation(OF_USER)
     assert (relation.indptr.tolist(), relation.indices.tolist()) == ([0, 2, 2, 4], [0, 1, 3, 3])
     assert (relation.indptr.dtype, relation.indices.dtype) == (torch.int64, torch.int32)
@@ -37,9 +35,9 @@ def test_a_saved_graph_comes_back_mapped_and_equal(tmp_path: Path) -> None:
     save(graph, tmp_path / "graph.pt")
     loaded = load(HeteroGraph, tmp_path / "graph.pt")
     assert loaded.num_nodes == graph.num_nodes
-    assert loaded.edge_types == graph.edge_types
+    assert list(loaded.indptr) == list(graph.indptr)
     for ours, theirs in ((loaded.indptr, graph.indptr), (loaded.indices, graph.indices)):
-        assert all(torch.equal(ours[edge_type], theirs[edge_type]) for edge_type in graph.edge_types)
+        assert all(torch.equal(ours[edge_type], theirs[edge_type]) for edge_type in graph.indptr)
     assert str(tmp_path) in Path("/proc/self/maps").read_text()
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch_geometric.data import HeteroData
     from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
-    from clusterctl.graph.hetero import EdgeType
+    from clusterctl.graph.storage import EdgeType
 
 Counts = list[int]  # a hop
 _ONLY = ""  # the node type of a graph that has one

@@ -16,8 +16,8 @@ from clusterctl.graph.products import Linear
 
 if TYPE_CHECKING:
     from clusterctl.graph.blocks import Block
-    from clusterctl.graph.hetero import HeteroGraph
     from clusterctl.graph.sampling import HeteroSample
+    from clusterctl.graph.storage import HeteroGraph
     from clusterctl.task.task import Task
 
 USER, ITEM = "user", "item"

@@ -21,8 +21,7 @@ from clusterctl.graph.neighbors import renumbered, sample_neighbors
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from clusterctl.graph.hetero import EdgeType, HeteroGraph
-    from clusterctl.graph.storage import Graph
+    from clusterctl.graph.storage import EdgeType, Graph, HeteroGraph
 
 WORTH_COMPILING = 2_000_000  # edges: the import of numba takes a second
 Sampled = tuple[Tensor, Tensor]
@@ -77,9 +76,9 @@ class HeteroSampler:
     ) -> None:
         self._graph, self._fan_out, self._seed, self._replace = graph, fan_out, seed, replace
         self._hops = max(len(counts) for counts in fan_out.values())
-        self._numbers = {edge_type: number for number, edge_type in enumerate(graph.edge_types)}
-        device = next(iter(graph.indices.values())).device
-        self._sample_neighbors, renumbering = _engine(graph.num_edges, device)
+        self._numbers = {edge_type: number for number, edge_type in enumerate(graph.indptr)}
+        edges = list(graph.indices.values())
+        self._sample_neighbors, renumbering = _engine(sum(map(len, edges)), edges[0].device)
         self._renumbered = {node_type: renumbering(count) for node_type, count in graph.num_nodes.items()}
 
     def sample(

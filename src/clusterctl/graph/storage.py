@@ -13,7 +13,7 @@ import shutil
 import zipfile
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from clusterctl.task.task import Task
 
+EdgeType = tuple[str, str, str]
+"""The type of the source, the name of the relation, the type of the target; as PyG writes it."""
 
 T = TypeVar("T", bound="DataclassInstance")  # of tensors and numbers: a Graph, a Collection
 
@@ -39,7 +41,7 @@ _ROWS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True)
 class Graph(Adjacency):
-    """A graph with features and classes of its nodes."""
+    """A graph of one node type, with features, classes and splits of its nodes."""
 
     x: Tensor  # float [nodes, features]
     y: Tensor  # int64 [nodes]
@@ -55,6 +57,29 @@ class Graph(Adjacency):
     @property
     def num_features(self) -> int:
         return self.x.size(1)
+
+
+@dataclass(frozen=True)
+class HeteroGraph:
+    """Nodes and edges of several types: an `Adjacency` of each relation; features for the node types that have any."""
+
+    num_nodes: dict[str, int]
+    indptr: dict[EdgeType, Tensor]
+    indices: dict[EdgeType, Tensor]
+    x: dict[str, Tensor]  # float [nodes, features]
+
+    def relation(self, edge_type: EdgeType) -> Adjacency:
+        """The edges of this type."""
+        return Adjacency(self.indptr[edge_type], self.indices[edge_type])
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Self:
+        """The graph on `device`, features as `dtype`; on the CPU nothing is copied that is there already."""
+        return replace(
+            self,
+            indptr={edge_type: indptr.to(device) for edge_type, indptr in self.indptr.items()},
+            indices={edge_type: indices.to(device) for edge_type, indices in self.indices.items()},
+            x={node_type: x.to(device, dtype) for node_type, x in self.x.items()},
+        )
 
 
 def resident(graph: Graph, task: Task, dtype: torch.dtype) -> Graph:

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.graph.hetero import HeteroGraph
 from clusterctl.graph.inference import own_slice
 from clusterctl.graph.links import ends, negatives, with_copies
 from clusterctl.graph.recommender import ITEM, OF_USER, USER, Recommender, fan_outs
 from clusterctl.graph.sampling import HeteroSample, HeteroSampler
 from clusterctl.graph.sharded_table import Route, ShardedTable
+from clusterctl.graph.storage import HeteroGraph
 from clusterctl.training.objective import PRECISIONS
 
 if TYPE_CHECKING:
