@@ -12,8 +12,8 @@ import os
 import shutil
 import zipfile
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
+from dataclasses import Field, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,14 +25,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from _typeshed import DataclassInstance
-
     from clusterctl.task.task import Task
 
 EdgeType = tuple[str, str, str]
 """The type of the source, the name of the relation, the type of the target; as PyG writes it."""
 
-T = TypeVar("T", bound="DataclassInstance")  # of tensors and numbers: a Graph, a Collection
+
+class Stored(Protocol):
+    """A dataclass of tensors and numbers: a Graph, a Collection."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+T = TypeVar("T", bound="Stored")
 
 FORMAT = 2  # of the prepared files; part of its name
 FILE = "graph.pt"
@@ -196,7 +201,7 @@ def whole(folder: Path) -> bool:
         return False
 
 
-def save(value: DataclassInstance, path: Path) -> None:
+def save(value: Stored, path: Path) -> None:
     """Write `value`; it is on the disk on return."""
     with path.open("wb") as file:
         torch.save(_record(value), file)
@@ -209,5 +214,5 @@ def load(kind: type[T], path: Path) -> T:
     return kind(**torch.load(path, mmap=True, weights_only=True))
 
 
-def _record(value: DataclassInstance) -> dict[str, Any]:
+def _record(value: Stored) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
