@@ -26,8 +26,8 @@ from clusterctl.task.task import joined
 from clusterctl.training.adam import Adam
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
+from clusterctl.training.loop import prefetched
 from clusterctl.training.node_objective import NodeClassification
-from clusterctl.training.prefetch import prefetched
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def measure(wanted: Wanted, ranks: int, threads: int) -> Measured:
 
 
 def main(wanted: Wanted) -> None:
-    sampling.worth_compiling = lambda *_: True  # so that ranks without a graph run the same programs
+    sampling.WORTH_COMPILING = 0  # so that ranks without a graph run the same programs
     settings = replace(
         RedditTrain(),
         batch_size=wanted.batch_size,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.random_shop import random_shop
 
 from clusterctl.errors import TaskError
-from clusterctl.graph.hetero import Relation
+from clusterctl.graph.blocks import Adjacency
 from clusterctl.graph.links import ends, has_edge, negatives, with_copies
 from clusterctl.graph.neighbors import sample_neighbors
 from clusterctl.graph.recommender import OF_USER
@@ -19,11 +19,11 @@ MakeGraph = Callable[..., Graph]
 USERS, ITEMS = 40, 60
 
 
-def relation() -> Relation:
+def relation() -> Adjacency:
     return random_shop(USERS, ITEMS).relation(OF_USER)
 
 
-def pairs_of(graph: Relation) -> list[tuple[int, int]]:
+def pairs_of(graph: Adjacency) -> list[tuple[int, int]]:
     sources, targets = ends(graph, torch.arange(graph.indices.numel()))
     return list(zip(sources.tolist(), targets.tolist(), strict=True))
 
@@ -33,7 +33,7 @@ def test_an_edge_is_found_where_there_is_one_and_nowhere_else() -> None:
     everything = torch.cartesian_prod(torch.arange(ITEMS), torch.arange(USERS))
     found = has_edge(graph, everything[:, 0], everything[:, 1])
     assert {tuple(pair) for pair in everything[found].tolist()} == known
-    empty = Relation(*compressed(torch.empty(2, 0, dtype=torch.int64), USERS, ITEMS))
+    empty = Adjacency(*compressed(torch.empty(2, 0, dtype=torch.int64), USERS, ITEMS))
     assert not has_edge(empty, torch.tensor([0]), torch.tensor([0])).any()
 
 
@@ -57,7 +57,7 @@ def test_to_exclude_edges_is_to_sample_a_graph_without_them(gone: set[int], coun
     kept = torch.ones(graph.indices.numel(), dtype=torch.bool)
     kept[sorted(gone)] = False
     sources, targets = ends(graph, torch.arange(kept.numel()))
-    without = Relation(*compressed(torch.stack([sources[kept], targets[kept]]), USERS, ITEMS))
+    without = Adjacency(*compressed(torch.stack([sources[kept], targets[kept]]), USERS, ITEMS))
     nodes = torch.arange(USERS)
     excluded = torch.tensor(sorted(gone), dtype=torch.int64)
     for ours, theirs in zip(
@@ -68,7 +68,7 @@ def test_to_exclude_edges_is_to_sample_a_graph_without_them(gone: set[int], coun
 
 def test_negatives_are_never_edges_though_most_pairs_are() -> None:
     everything = torch.cartesian_prod(torch.arange(8), torch.arange(9)).T
-    graph = Relation(*compressed(everything[:, everything.sum(0) % 8 != 0], 9, 8))
+    graph = Adjacency(*compressed(everything[:, everything.sum(0) % 8 != 0], 9, 8))
     sources, targets = negatives(graph, 8, torch.arange(3000), seed=1, epoch=2)
     assert not has_edge(graph, sources, targets).any()
     absent = everything[:, everything.sum(0) % 8 == 0]
@@ -88,6 +88,6 @@ def test_a_negative_depends_on_seed_epoch_and_example_alone() -> None:
 
 
 def test_data_that_hold_every_pair_are_the_users_error() -> None:
-    complete = Relation(*compressed(torch.cartesian_prod(torch.arange(3), torch.arange(4)).T, 4, 3))
+    complete = Adjacency(*compressed(torch.cartesian_prod(torch.arange(3), torch.arange(4)).T, 4, 3))
     with pytest.raises(TaskError, match="no pair without an edge"):
         negatives(complete, 3, torch.arange(5), seed=0, epoch=0)

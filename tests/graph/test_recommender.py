@@ -9,8 +9,8 @@ from torch_geometric.nn import SAGEConv
 
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.convolutions import SageConv
-from clusterctl.graph.hetero_sampling import HeteroSample, HeteroSampler
 from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER, Recommender, fan_outs
+from clusterctl.graph.sampling import HeteroSample, HeteroSampler
 
 CHANNELS = 6
 

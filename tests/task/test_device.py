@@ -4,7 +4,7 @@ import pytest
 
 from clusterctl.errors import TaskError
 from clusterctl.task.device import check_exclusive, choose_device
-from clusterctl.task.groups import Member
+from clusterctl.task.rendezvous import Member
 
 
 @pytest.mark.parametrize(

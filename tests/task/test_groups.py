@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.task.groups import Member, ranks_by_node
+from clusterctl.task.rendezvous import Member, ranks_by_node
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))

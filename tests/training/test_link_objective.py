@@ -84,7 +84,7 @@ def test_every_pair_of_a_split_is_scored_once_from_whole_neighbourhoods_whatever
     sampling, whole = (objective(lone_task, replace(TRAIN, fan_out=fan_out)) for fan_out in ((3, 2), (-1, -1)))
     for trained in (sampling, whole):
         scores = trained.evaluate(("val", "test"))
-        assert {split: score.positives for split, score in scores.items()} == {"val": 25, "test": 25}
+        assert {split: score.total for split, score in scores.items()} == {"val": 25, "test": 25}
         assert {score.negatives for score in scores.values()} == {25}
     with torch.no_grad():
         encoded = sampling._encoded()

@@ -24,7 +24,7 @@ from clusterctl.runs.place import Place
 from clusterctl.spec import Job, TaobaoTrain
 from clusterctl.task.task import joined
 from clusterctl.training.adam import TableAdam
-from clusterctl.training.auc import auc
+from clusterctl.training.link_objective import auc
 from clusterctl.training.link_objective import LinkPrediction
 from clusterctl.training.loop import fit
 

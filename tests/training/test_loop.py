@@ -19,10 +19,9 @@ from clusterctl.runs.layout import RunDir
 from clusterctl.runs.vocabulary import KNOWN
 from clusterctl.spec import LoopTrain
 from clusterctl.task.task import Task
-from clusterctl.training.auc import Auc
 from clusterctl.training.epoch_plan import Batch
 from clusterctl.training.graph_objective import GraphClassification
-from clusterctl.training.link_objective import LinkPrediction
+from clusterctl.training.link_objective import Auc, LinkPrediction
 from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
 from clusterctl.training.objective import Accuracy, Score

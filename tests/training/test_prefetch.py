@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from clusterctl.training.prefetch import prefetched
+from clusterctl.training.loop import prefetched
 
 
 def test_items_come_in_order_with_what_was_made_of_them_in_another_thread() -> None:

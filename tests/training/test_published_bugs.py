@@ -24,8 +24,8 @@ from torch.nn.parameter import is_lazy
 
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.gin import Gin, PlainGin
-from clusterctl.graph.hetero_sampling import HeteroSampler
 from clusterctl.graph.recommender import ITEM, USER, Recommender, fan_outs
+from clusterctl.graph.sampling import HeteroSampler
 from clusterctl.graph.storage import Graph
 from clusterctl.spec import LoopTrain, NodeTrain, TaobaoTrain
 from clusterctl.task.task import Task
@@ -105,7 +105,7 @@ ANY_PAIR_IS_NEGATIVE = Mutation(
     "graph/links.py", "waiting[has_edge(graph, sources[waiting], targets[waiting])]", "waiting[:0]"
 )
 OTHER_SPLITS_ARE_NEGATIVE = Mutation(
-    "workloads/taobao.py", "everything, events.num_items, torch", "Relation(*of_user), events.num_items, torch"
+    "workloads/taobao.py", "everything, events.num_items, torch", "Adjacency(*of_user), events.num_items, torch"
 )
 MEAN_OVER_POSITIVES = Mutation(_PAIRS, "/ (2 * batch.total)", "/ batch.total")
 IN_PLACE = Mutation(
@@ -113,7 +113,7 @@ IN_PLACE = Mutation(
 )
 FIRST_GPU = Mutation("task/device.py", 'torch.device("cuda", local_rank)', 'torch.device("cuda", 0)')
 LOADER_PROCESSES = Mutation(
-    "training/prefetch.py",
+    _LOOP,
     'ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (1,))',
     '__import__("concurrent.futures").futures.ProcessPoolExecutor(1)',
 )

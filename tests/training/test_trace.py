@@ -162,7 +162,7 @@ def test_a_rank_that_leaves_within_the_window_leaves_with_its_own_exit_code_and_
 from types import SimpleNamespace
 import torch
 from clusterctl.task.step_clock import StepClock
-from clusterctl.training.prefetch import prefetched
+from clusterctl.training.loop import prefetched
 from clusterctl.training.trace import StepTrace
 
 trace = StepTrace(SimpleNamespace(device=torch.device("cpu"), clock=StepClock()), (2, 99), 0, 99)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,27 +13,24 @@ from torch.nn import functional as F
 from clusterctl.graph.products import rounded
 
 
-class Adjacency(Protocol):
-    """Edges by target (CSC): a `Graph`, or one `Relation` of a heterogeneous graph."""
+@dataclass(frozen=True)
+class Adjacency:
+    """Edges by target (CSC): the sources of those into `v` are `indices[indptr[v]:indptr[v + 1]]`."""
 
-    @property
-    def indptr(self) -> Tensor:
-        """int64 [targets + 1]."""
+    indptr: Tensor  # int64 [targets + 1]
+    indices: Tensor  # int32 [edges]; ascending for each target
 
-    @property
-    def indices(self) -> Tensor:
-        """int32 [edges], sources; ascending for each target."""
-
-    @property
+    @cached_property
     def degree(self) -> Tensor:
         """int64 [targets]: incoming edges."""
+        return self.indptr.diff()
 
 
 @dataclass(frozen=True)
 class Block:
     """The sampled edges into `nodes`, by target: those of `nodes[i]` are `offsets[i]` up to `offsets[i + 1]`.
 
-    `columns` says in which row of the source table each neighbour's values stand. In the outermost block the source
+    `columns` are the rows of the source table that hold each neighbour's values. In the outermost block the source
     table is the graph's own features and `columns` are the neighbours themselves, so nothing is gathered or renumbered;
     in the others its first rows are those of `nodes`.
     """

@@ -1,6 +1,6 @@
 """The sampler's two loops compiled by numba, for large graphs on a CPU: the same samples, bit for bit.
 
-Serial and without the interpreter's lock: sampling runs beside the step before (see `training.prefetch`), and several
+Serial and without the interpreter's lock: sampling runs beside the step before (see `loop.prefetched`), and several
 ranks share a node's cores anyway. Compiled code is kept in NUMBA_CACHE_DIR.
 """
 
@@ -53,17 +53,20 @@ class Renumbering:
         return torch.from_numpy(sources), torch.from_numpy(columns)
 
 
-def _mix_loop(value: Any) -> Any:
+def _compiled(loop: Any) -> Any:
+    return numba.njit(nogil=True, cache=True)(loop)
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _mix(value: Any) -> Any:
     value = value + _GOLDEN
     value = (value ^ (value >> _S30)) * _FIRST
     value = (value ^ (value >> _S27)) * _SECOND
     return value ^ (value >> _S31)
 
 
-_mix = numba.njit(inline="always")(_mix_loop)
-
-
-def _fill_loop(
+@_compiled
+def _fill(
     indices: Any,
     nodes: Any,
     starts: Any,
@@ -102,7 +105,8 @@ def _fill_loop(
             neighbors[first + j] = indices[edge]
 
 
-def _find_new_loop(row: Any, nodes: Any, neighbors: Any) -> Any:
+@_compiled
+def _find_new(row: Any, nodes: Any, neighbors: Any) -> Any:
     targets = nodes.size
     for place in range(targets - 1, -1, -1):  # backwards: a node's first place wins
         row[nodes[place]] = place
@@ -116,7 +120,8 @@ def _find_new_loop(row: Any, nodes: Any, neighbors: Any) -> Any:
     return new[:count]
 
 
-def _renumber_loop(row: Any, nodes: Any, new: Any, neighbors: Any) -> Any:
+@_compiled
+def _renumber(row: Any, nodes: Any, new: Any, neighbors: Any) -> Any:
     sources = np.concatenate((nodes, new))
     for place in range(nodes.size, sources.size):
         row[sources[place]] = place
@@ -126,8 +131,3 @@ def _renumber_loop(row: Any, nodes: Any, new: Any, neighbors: Any) -> Any:
     for node in sources:
         row[node] = -1
     return sources, columns
-
-
-_fill = numba.njit(nogil=True, cache=True)(_fill_loop)
-_find_new = numba.njit(nogil=True, cache=True)(_find_new_loop)
-_renumber = numba.njit(nogil=True, cache=True)(_renumber_loop)

@@ -7,13 +7,12 @@ that is narrower, rows that `send` has projected already (`receive`): projection
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
-from clusterctl.graph.dropout import keyed_dropout
-from clusterctl.graph.hashing import Purpose, stream
+from clusterctl.graph.hashing import Purpose, keyed_dropout, stream
 from clusterctl.graph.products import Linear, linear
 
 if TYPE_CHECKING:
@@ -24,58 +23,70 @@ if TYPE_CHECKING:
 _PRODUCTS_AN_ADDITION = 5  # of a number of a neighbour's row: it comes from a cache or from memory
 
 
-class Convolution(Protocol):
-    """What `Network` and `inference` need of a layer."""
+class Convolution(nn.Module):
+    """What `Network` and `inference` need of a layer. `weight` is what it multiplies the neighbours' rows with."""
 
-    def __call__(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:
+    weight: Tensor
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self._projects_first = out_channels < in_channels
+
+    def forward(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:
         """The new rows [targets, out] from the source table [rows, in] and the targets' own rows [targets, in]."""
+        return self.combine(self.aggregate(block, table, targets), targets)
 
     def aggregate(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:
         """The part of a call that has no parameters: the aggregated neighbour features."""
+        raise NotImplementedError
 
     def combine(self, aggregated: Tensor, targets: Tensor) -> Tensor:
         """The other part: a call is `combine(aggregate(block, table, targets), targets)`."""
+        raise NotImplementedError
 
     def send(self, rows: Tensor) -> Tensor:
         """What these rows send to their neighbours: projected, or as they are, whichever is narrower."""
+        return linear(rows, self.weight) if self._projects_first else rows
 
     def receive(self, block: Block, sent: Tensor, targets: Tensor) -> Tensor:
         """As a call, from a source table that went through `send`."""
+        if self._projects_first:
+            return self.from_projected(block, sent, targets)
+        return self(block, sent, targets)  # type: ignore[no-any-return]
+
+    def from_projected(self, block: Block, projected: Tensor, targets: Tensor) -> Tensor:
+        """As a call, from a source table that was multiplied with `weight`."""
+        raise NotImplementedError
 
 
-class SageConv(nn.Module):
+class SageConv(Convolution):
     """GraphSAGE with the mean of the neighbours (Hamilton et al., "Inductive representation learning on large graphs").
 
     `W_neighbor mean(h_u) + b + W_root h_v`, as PyG's SAGEConv; an isolated node's mean is zero.
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
-        super().__init__()
-        self._projects_first = out_channels < in_channels
+        super().__init__(in_channels, out_channels)
         self.neighbor = Linear(in_channels, out_channels)
         self.root = Linear(in_channels, out_channels, bias=False)
 
-    def forward(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:
-        return self.combine(self.aggregate(block, table, targets), targets)
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        return self.neighbor.weight
 
-    def aggregate(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG002 - of the protocol
+    def aggregate(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG002 - of the base class
         return block.mean(table)
 
     def combine(self, aggregated: Tensor, targets: Tensor) -> Tensor:
         out: Tensor = self.neighbor(aggregated) + self.root(targets)
         return out
 
-    def send(self, rows: Tensor) -> Tensor:
-        return linear(rows, self.neighbor.weight) if self._projects_first else rows
-
-    def receive(self, block: Block, sent: Tensor, targets: Tensor) -> Tensor:
-        if not self._projects_first:
-            return self(block, sent, targets)  # type: ignore[no-any-return]
-        out: Tensor = block.mean(sent) + self.neighbor.bias + self.root(targets)
+    def from_projected(self, block: Block, projected: Tensor, targets: Tensor) -> Tensor:
+        out: Tensor = block.mean(projected) + self.neighbor.bias + self.root(targets)
         return out
 
 
-class GcnConv(nn.Module):
+class GcnConv(Convolution):
     """A graph convolution (Kipf and Welling, "Semi-supervised classification with graph convolutional networks").
 
     `W (sum h_u / sqrt(d_u d_v) + h_v / d_v) + b`, as PyG's GCNConv on all neighbours of a graph without self loops.
@@ -84,28 +95,19 @@ class GcnConv(nn.Module):
     """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
-        super().__init__()
-        self._projects_first = out_channels < in_channels
+        super().__init__(in_channels, out_channels)
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels))
         self.bias = nn.Parameter(torch.zeros(out_channels))
         nn.init.xavier_uniform_(self.weight)
 
-    def forward(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:
-        return self.combine(self.aggregate(block, table, targets), targets)
-
     def aggregate(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:
         return _normalized_sum(block, table, targets)
 
-    def combine(self, aggregated: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG002 - of the protocol
+    def combine(self, aggregated: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG002 - of the base class
         return linear(aggregated, self.weight, self.bias)
 
-    def send(self, rows: Tensor) -> Tensor:
-        return linear(rows, self.weight) if self._projects_first else rows
-
-    def receive(self, block: Block, sent: Tensor, targets: Tensor) -> Tensor:
-        if not self._projects_first:
-            return self(block, sent, targets)  # type: ignore[no-any-return]
-        return _normalized_sum(block, sent, linear(targets, self.weight)) + self.bias
+    def from_projected(self, block: Block, projected: Tensor, targets: Tensor) -> Tensor:
+        return _normalized_sum(block, projected, linear(targets, self.weight)) + self.bias
 
 
 def _normalized_sum(block: Block, table: Tensor, targets: Tensor) -> Tensor:
@@ -135,7 +137,7 @@ class Network(nn.Module):
         """What the outermost block takes from the features `x` of the whole graph: the part without parameters.
 
         The aggregated neighbour features, and the targets' own rows. Where the first layer's aggregation of all
-        neighbours is known (`inference.first_aggregation`), it stands for that of the block.
+        neighbours is known (`inference.first_aggregation`), it replaces that of the block.
         """
         targets = x.index_select(0, block.nodes)  # on a CPU several times faster than x[nodes]
         if aggregated is not None:

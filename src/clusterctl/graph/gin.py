@@ -7,20 +7,18 @@ IMDB-BINARY 85 of 100), and the first layer, whose rows know nothing else, compu
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from clusterctl.graph.distinct import distinct
-from clusterctl.graph.dropout import keyed_dropout
-from clusterctl.graph.hashing import Purpose, stream
+from clusterctl.graph.collection import Collection, GraphBatch, Rows, sum_rows
+from clusterctl.graph.hashing import Purpose, draws, keyed_dropout, stream
 from clusterctl.graph.products import Linear
 
-if TYPE_CHECKING:
-    from clusterctl.graph.collection import Collection, GraphBatch
-    from clusterctl.graph.distinct import Copied, Distinct
+_ROWS_AT_ONCE = 1 << 16
 
 
 class GinConv(nn.Module):
@@ -31,18 +29,71 @@ class GinConv(nn.Module):
         self.network = network
 
     def forward(self, batch: GraphBatch, rows: Tensor) -> Tensor:
-        return self.of_sum(rows + batch.neighbor_sum(rows))
-
-    def of_sum(self, summed: Tensor) -> Tensor:
-        """The layer from `h_v + sum h_u`."""
-        out: Tensor = self.network(summed)
-        return out
+        return self.network(rows + batch.neighbor_sum(rows))  # type: ignore[no-any-return]
 
 
 def first_sum(collection: Collection, features: Tensor) -> Distinct:
     """`h_v + sum h_u` of the features [nodes, channels] of the whole collection."""
     everything = collection.batch(torch.arange(collection.num_graphs, device=features.device))
     return distinct(features + everything.neighbor_sum(features))
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """A table whose row `i` is `rows[of[i]]`: of equal rows there is one."""
+
+    rows: Tensor  # [distinct, channels]
+    of: Tensor  # int64 [rows]
+
+    def select(self, wanted: Tensor) -> Copied:
+        """The table's rows with these int64 numbers, of equal ones one."""
+        which, place, counts = torch.unique(self.of.index_select(0, wanted), return_inverse=True, return_counts=True)
+        bounds = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return Copied(self.rows.index_select(0, which), place, (bounds, place.argsort(stable=True)))
+
+    def select_all(self, wanted: Tensor) -> Copied:
+        """The same with the equal ones too, where little is computed of each."""
+        return Copied(self.rows.index_select(0, self.of.index_select(0, wanted)))
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Row `i` is `rows[place[i]]`; without `place` it is `rows[i]`."""
+
+    rows: Tensor  # [distinct, channels]
+    place: Tensor | None = None  # int64 [all]
+    copies: Rows | None = None  # the `i` that have each of `rows`
+
+    def spread(self, values: Tensor) -> Tensor:
+        """What `values` [distinct, any] of the distinct rows are for all rows."""
+        if self.place is None:
+            return values
+        return _Spread.apply(values, self.place, self.copies)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Spread(torch.autograd.Function):
+    """Its gradient is a sum over bags; torch's own adds row by row, on a GPU in any order."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, place: Tensor, copies: Rows) -> Tensor:
+        ctx.copies = copies
+        return values.index_select(0, place)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return sum_rows(ctx.copies, gradients[0].contiguous()), None, None
+
+
+def distinct(rows: Tensor) -> Distinct:
+    """The table of these floats [rows, channels]."""
+    factors = draws(0, torch.arange(rows.size(1), device=rows.device))
+    bits = {4: torch.int32, 8: torch.int64}[rows.element_size()]
+    keys = [(part.view(bits) * factors).sum(1) for part in torch.split(rows.contiguous(), _ROWS_AT_ONCE)]
+    different, of = torch.unique(torch.cat(keys), return_inverse=True)
+    number = torch.arange(of.numel(), device=of.device)
+    found = Distinct(rows[torch.empty_like(different).scatter_(0, of, number)], of)
+    collided = not torch.equal(found.rows.index_select(0, of), rows)
+    return Distinct(rows, number) if collided else found
 
 
 class PlainGin(nn.Module):
@@ -56,7 +107,7 @@ class PlainGin(nn.Module):
 
     def forward(self, batch: GraphBatch, summed: Copied, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002
         first, *others = self.layers
-        rows = summed.spread(cast("GinConv", first).of_sum(summed.rows))
+        rows = summed.spread(cast("GinConv", first).network(summed.rows))
         for layer in others:
             rows = layer(batch, rows.relu())
         return batch.readout(rows, self._readout)
@@ -80,7 +131,7 @@ class Gin(nn.Module):
         """The scores [graphs, classes]; `summed` is the `first_sum` of the batch's nodes, `randomness` keys dropout."""
         rows, total = summed.rows, summed.rows.new_zeros(())
         for depth, (layer, scores) in enumerate(zip(self.layers, self.scores, strict=True)):
-            rows = layer(batch, rows) if depth else summed.spread(cast("GinConv", layer).of_sum(rows))
+            rows = layer(batch, rows) if depth else summed.spread(cast("GinConv", layer).network(rows))
             if self.training:
                 rows = keyed_dropout(rows, batch.nodes, self._dropout, stream(Purpose.DROPOUT, *randomness, depth))
             total = total + scores(batch.readout(rows, self._readout))

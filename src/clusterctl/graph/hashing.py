@@ -8,10 +8,9 @@ generators", OOPSLA 2014) in the wrapping int64 arithmetic that torch offers on 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+import torch
+from torch import Tensor
 
 
 def _signed(bits: int) -> int:
@@ -22,6 +21,8 @@ GOLDEN = _signed(0x9E3779B97F4A7C15)
 FIRST = _signed(0xBF58476D1CE4E5B9)
 SECOND = _signed(0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
+_LEVELS = 1 << 16  # of the share that dropout zeroes
+_ROWS = 2048  # at a time on the CPU: the random bits stay in the cache
 
 
 class Purpose(IntEnum):
@@ -79,3 +80,23 @@ def _mix_number(value: int) -> int:
 def _shift_right(values: Tensor, shift: int) -> Tensor:
     """The logical shift; torch's own copies the sign bit."""
     return (values >> shift).bitwise_and_((1 << (64 - shift)) - 1)
+
+
+def keyed_dropout(values: Tensor, nodes: Tensor, share: float, key: int) -> Tensor:
+    """`values` [nodes, channels] with a `share` of them zeroed and the others scaled up; `nodes` are their int64 ids.
+
+    One 64-bit hash decides four values, so `share` is rounded to a multiple of 2**-16; the scale is that of the
+    rounded share.
+    """
+    dropped = min(round(share * _LEVELS), _LEVELS - 1)
+    if dropped == 0:
+        return values
+    words = (values.size(1) + 3) // 4
+    keys = draws(key, nodes)
+    lanes = torch.arange(words, device=values.device)
+    rows = _ROWS if values.device.type == "cpu" else max(1, nodes.numel())
+    keep = torch.empty(values.shape, dtype=torch.uint8, device=values.device)  # 4 times faster than bool on a CPU
+    for part, mask in zip(torch.split(keys, rows), torch.split(keep, rows), strict=True):
+        bits = grid(part, lanes).view(torch.int16)[:, : values.size(1)]
+        torch.ge(bits, dropped - _LEVELS // 2, out=mask)
+    return values * keep.to(values.dtype).mul_(_LEVELS / (_LEVELS - dropped))

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.graph.blocks import Block
-from clusterctl.task.shared_table import shared_table
+from clusterctl.graph.storage import shared_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.graph.storage import Graph
     from clusterctl.task.task import Task
 
-_NODES_AT_ONCE = 16384  # bounds what a layer holds beside its input and output
+_NODES_AT_ONCE = 16384  # bounds what a layer holds in addition to its input and output
 
 
 @torch.no_grad()

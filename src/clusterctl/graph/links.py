@@ -33,8 +33,7 @@ def first_at_least(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor
         open_still = middle < high
         less = open_still & (graph.indices[middle.where(open_still, 0)] < sources)
         low, high = torch.where(less, middle + 1, low), torch.where(less, high, middle)
-    found: Tensor = low
-    return found
+    return low
 
 
 def has_edge(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
@@ -43,8 +42,7 @@ def has_edge(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
         return torch.zeros_like(targets, dtype=torch.bool)
     place = first_at_least(graph, sources, targets)
     inside = place < graph.indptr[targets + 1]
-    found: Tensor = inside & (graph.indices[place.where(inside, 0)] == sources)
-    return found
+    return inside & (graph.indices[place.where(inside, 0)] == sources)
 
 
 def with_copies(graph: Adjacency, edges: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def choose(degree: Tensor, count: int, keys: Tensor, *, replace: bool = False) -
 def renumbered(nodes: Tensor, neighbors: Tensor) -> tuple[Tensor, Tensor]:
     """The source nodes of a block, `nodes` first and then the new ones, and the neighbours' rows among them (int32).
 
-    A node that stands in `nodes` more than once is found at its first place, on every device.
+    A node that is in `nodes` more than once is found at its first place, on every device.
     """
     unique, inverse = torch.unique(torch.cat([nodes, neighbors.to(torch.int64)]), return_inverse=True)
     targets = nodes.numel()

@@ -26,7 +26,7 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not _faster_as_convolution(rows, weight):
         return F.linear(rows, weight, bias)
     line = rows.contiguous()[None, None].permute(0, 3, 1, 2)  # batch, channels, height, width: the bytes stay in place
-    # Of one pixel a dilation changes nothing, but that torch takes oneDNN for a single thread too.
+    # With one pixel the dilation changes nothing, except that torch uses oneDNN for a single thread too.
     return F.conv2d(line, weight[:, :, None, None], bias, dilation=2).permute(0, 2, 3, 1)[0, 0]
 
 

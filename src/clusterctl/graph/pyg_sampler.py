@@ -12,7 +12,7 @@ of link loaders are PyG's, which may be positives, and seed edges are not left o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NumNeighbors, SamplerOutput
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
-from clusterctl.graph.hetero import EdgeType, Relation
+from clusterctl.graph.blocks import Adjacency
 from clusterctl.graph.neighbors import renumbered, sample_positions
 from clusterctl.graph.storage import row_offsets
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from torch_geometric.data import HeteroData
     from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+
+    from clusterctl.graph.storage import EdgeType
 
 Counts = list[int]  # a hop
 _ONLY = ""  # the node type of a graph that has one
@@ -61,7 +63,7 @@ class PygNeighborSampler(BaseSampler):  # type: ignore[misc]
         for edge_type, (sources, targets) in edges.items():
             order = (targets * self._num_nodes[edge_type[0]] + sources).argsort(stable=True)
             indptr = row_offsets(targets, self._num_nodes[edge_type[2]])
-            self._relations[edge_type] = Relation(indptr, sources[order].to(torch.int32))
+            self._relations[edge_type] = Adjacency(indptr, sources[order].to(torch.int32))
             self._order[edge_type] = order
 
     def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput | HeteroSamplerOutput:
@@ -85,28 +87,15 @@ class PygNeighborSampler(BaseSampler):  # type: ignore[misc]
             raise ValueError("sampling by time is not supported: leave input_time and edge_label_time out")
         found = self._walk({_ONLY: seed} if isinstance(seed, Tensor) else seed)
         if not self._homogeneous:
-            return HeteroSamplerOutput(
-                node=found.nodes,
-                row=found.rows,
-                col=found.columns,
-                edge=found.edges,
-                num_sampled_nodes=found.nodes_by_hop,
-                num_sampled_edges=found.edges_by_hop,
-            )
-        return SamplerOutput(
-            node=found.nodes[_ONLY],
-            row=found.rows[_HOMOGENEOUS],
-            col=found.columns[_HOMOGENEOUS],
-            edge=found.edges[_HOMOGENEOUS],
-            num_sampled_nodes=found.nodes_by_hop[_ONLY],
-            num_sampled_edges=found.edges_by_hop[_HOMOGENEOUS],
-        )
+            return HeteroSamplerOutput(**found)
+        return SamplerOutput(**{name: next(iter(by_type.values())) for name, by_type in found.items()})
 
-    def _walk(self, seeds: dict[str, Tensor]) -> _Found:
+    def _walk(self, seeds: dict[str, Tensor]) -> dict[str, dict[Any, Any]]:
+        """What was sampled, by PyG's names for it and by type: sources are `row` and targets `col`."""
         none = torch.empty(0, dtype=torch.int64)
         nodes = {node_type: seeds.get(node_type, none) for node_type in self._num_nodes}
         new = dict(nodes)
-        found = _Found(nodes, {}, {}, {}, {node_type: [count.numel()] for node_type, count in nodes.items()}, {})
+        nodes_by_hop = {node_type: [found.numel()] for node_type, found in nodes.items()}
         parts: dict[EdgeType, list[tuple[Tensor, Tensor, Tensor]]] = {edge_type: [] for edge_type in self._relations}
         for hop in range(self._hops):
             key = int(torch.randint(torch.iinfo(torch.int64).max, ()))
@@ -122,21 +111,14 @@ class PygNeighborSampler(BaseSampler):  # type: ignore[misc]
                 parts[edge_type].append((columns.to(torch.int64), reached, places))
             new = {node_type: known[before[node_type] :] for node_type, known in nodes.items()}
             for node_type, fresh in new.items():
-                found.nodes_by_hop[node_type].append(fresh.numel())
-        for edge_type, hops in parts.items():
-            found.rows[edge_type], found.columns[edge_type], found.edges[edge_type] = (
-                torch.cat(column) for column in zip(*hops, strict=True)
-            )
-            found.edges_by_hop[edge_type] = [places.numel() for _, _, places in hops]
-        return found
-
-
-class _Found(NamedTuple):
-    """All that a walk found; sources are `rows` and targets `columns`, as PyG names them."""
-
-    nodes: dict[str, Tensor]
-    rows: dict[EdgeType, Tensor]
-    columns: dict[EdgeType, Tensor]
-    edges: dict[EdgeType, Tensor]
-    nodes_by_hop: dict[str, list[int]]
-    edges_by_hop: dict[EdgeType, list[int]]
+                nodes_by_hop[node_type].append(fresh.numel())
+        return {
+            "node": nodes,
+            "row": {edge_type: torch.cat([columns for columns, _, _ in hops]) for edge_type, hops in parts.items()},
+            "col": {edge_type: torch.cat([reached for _, reached, _ in hops]) for edge_type, hops in parts.items()},
+            "edge": {edge_type: torch.cat([places for _, _, places in hops]) for edge_type, hops in parts.items()},
+            "num_sampled_nodes": nodes_by_hop,
+            "num_sampled_edges": {
+                edge_type: [len(places) for _, _, places in hops] for edge_type, hops in parts.items()
+            },
+        }

@@ -16,8 +16,8 @@ from clusterctl.graph.products import Linear
 
 if TYPE_CHECKING:
     from clusterctl.graph.blocks import Block
-    from clusterctl.graph.hetero import HeteroGraph
-    from clusterctl.graph.hetero_sampling import HeteroSample
+    from clusterctl.graph.sampling import HeteroSample
+    from clusterctl.graph.storage import HeteroGraph
     from clusterctl.task.task import Task
 
 USER, ITEM = "user", "item"
@@ -33,12 +33,8 @@ class ItemEncoder(nn.Module):
         self.first, self.second = SageConv(channels, channels), SageConv(channels, channels)
         self.last = Linear(channels, channels)
 
-    def hidden(self, means: Tensor, rows: Tensor) -> Tensor:
-        """The first layer's output for items, from their own rows and the means of their neighbours'."""
-        return self.first.combine(means, rows).relu()
-
     def forward(self, block: Block, hidden: Tensor, targets: Tensor) -> Tensor:
-        """The second layer's and the map's, for the targets of a block."""
+        """For the targets of a block; `hidden` and `targets` are rows after the first layer."""
         out: Tensor = self.last(self.second(block, hidden, targets).relu())
         return out
 
@@ -51,10 +47,6 @@ class UserEncoder(nn.Module):
         self.items = SageConv(channels, channels)
         self.first, self.second = SageConv(channels, channels), SageConv(channels, channels)
         self.last = Linear(channels, channels)
-
-    def hidden(self, means: Tensor, rows: Tensor) -> Tensor:
-        """What users see of items beside their rows, from these and the means of the items' neighbours."""
-        return self.items.combine(means, rows).relu()
 
     def forward(self, block: Block, items: Tensor, hidden: Tensor, users: Tensor) -> Tensor:
         """For the targets of a block, whose rows are `users`; `items` are rows, `hidden` theirs after their layer."""
@@ -79,10 +71,10 @@ class Recommender(nn.Module):
         outer, of_items, of_users = sample.hops[1][TOGETHER], sample.hops[0][TOGETHER], sample.hops[0][OF_USER]
         rows = items[: outer.nodes.numel()]
         means = outer.mean(items)
-        hidden = self.items.hidden(means, rows)
+        hidden = self.items.first.combine(means, rows).relu()
         encoded_items = self.items(of_items, hidden, hidden[: of_items.nodes.numel()])
         users = users[: of_users.nodes.numel()]
-        encoded_users = self.users(of_users, rows, self.users.hidden(means, rows), users)
+        encoded_users = self.users(of_users, rows, self.users.items.combine(means, rows).relu(), users)
         return self.scores(encoded_users[pairs[0]], encoded_items[pairs[1]])
 
     def scores(self, users: Tensor, items: Tensor) -> Tensor:
@@ -101,10 +93,10 @@ class Recommender(nn.Module):
         own_items, own_users = own_slice(item_count), own_slice(user_count)
         rows = shared_rows([items], items, item_count, task)
         means = torch.cat([block.mean(rows) for _, block in blocks(together, own_items)])
-        own = self.items.hidden(means, items)
+        own = self.items.first.combine(means, items).relu()
         hidden = shared_rows([own], own, item_count, task)
         encoded_items = [self.items(block, hidden, own[part]) for part, block in blocks(together, own_items)]
-        own = self.users.hidden(means, items)
+        own = self.users.items.combine(means, items).relu()
         hidden = shared_rows([own], own, item_count, task)
         encoded_users = [self.users(block, rows, hidden, users[part]) for part, block in blocks(of_user, own_users)]
         return (

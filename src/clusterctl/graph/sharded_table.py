@@ -25,7 +25,7 @@ class ShardedTable(nn.Module):
     """`total` rows of `channels` numbers, begun as torch.nn.Embedding does: standard normal.
 
     Rank r holds `size` rows from `r * size` on (the last ones fewer). They are no parameters: a step takes the rows
-    that it needs with `fetch`, and brings their gradients home with `collect`. The values do not depend on the number
+    that it needs with `fetch`, and returns their gradients with `collect`. The values do not depend on the number
     of ranks. `lazy` tells the optimiser to move touched rows alone.
     """
 
@@ -53,7 +53,12 @@ class ShardedTable(nn.Module):
         """The rows [wanted, channels], a leaf whose gradient `collect` takes. A collective."""
         asked = self._exchanged_ids(route)
         with torch.no_grad():
-            rows = self._back(self.rows.index_select(0, asked - self.start), route)
+            rows = self.rows.index_select(0, asked - self.start)
+            if route.order is not None:
+                arrived = rows.new_empty(route.ids.numel(), rows.size(1))
+                dist.all_to_all_single(arrived, rows, route.counts, self._asked[1])
+                rows = torch.empty_like(arrived)
+                rows[route.order] = arrived
         if torch.is_grad_enabled():
             rows.requires_grad_()
             self._fetched = (route, rows)
@@ -96,15 +101,6 @@ class ShardedTable(nn.Module):
         dist.all_to_all_single(asked, route.ids, counts, route.counts)
         self._asked = (asked, counts)
         return asked
-
-    def _back(self, answer: Tensor, route: Route) -> Tensor:
-        if route.order is None:
-            return answer
-        arrived = answer.new_empty(route.ids.numel(), answer.size(1))
-        dist.all_to_all_single(arrived, answer, route.counts, self._asked[1])
-        rows = torch.empty_like(arrived)
-        rows[route.order] = arrived
-        return rows
 
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -1,8 +1,8 @@
 """The same samples in tensors whose sizes are known beforehand: a GPU's host asks it for nothing.
 
 Every target has as many places as the fan-out, and those without a neighbour count for nothing. Nodes that are reached
-twice are computed twice, from the same neighbours and with the same dropout, as both are keyed by the node: so what
-comes out is what the blocks of `sampling` come to, for some more rows.
+twice are computed twice, from the same neighbours and with the same dropout, as both are keyed by the node: the result
+is that of the blocks of `sampling`, at the cost of some more rows.
 """
 
 from __future__ import annotations
@@ -76,24 +76,22 @@ class StaticSampler:
         self._graph, self._fan_out, self._seed, self._replace = graph, fan_out, seed, replace
 
     def sample(self, seeds: Tensor, epoch: int, step: int) -> list[StaticBlock]:
-        """The blocks in the order of the layers, as of `NeighborSampler`."""
+        """The blocks in the order of the layers, as from `NeighborSampler`."""
         blocks, nodes = [], seeds
         for hop, count in enumerate(self._fan_out):
             key = stream(Purpose.SAMPLING, self._seed, epoch, step, hop)
             sampled, neighbors = self._neighbors(nodes, count, key)
             inner = hop < len(self._fan_out) - 1
-            places = neighbors.numel()
-            offsets = torch.arange(nodes.numel() + 1, dtype=torch.int32, device=nodes.device) * count
-            first = nodes.numel()
-            own = torch.arange(first, first + places, dtype=torch.int32, device=nodes.device)
-            blocks.append(
-                StaticBlock(self._graph, nodes, offsets, neighbors, own if inner else neighbors, sampled, inner)
-            )
+            targets = nodes.numel()
+            offsets = torch.arange(targets + 1, dtype=torch.int32, device=nodes.device) * count
+            own = torch.arange(targets, targets + neighbors.numel(), dtype=torch.int32, device=nodes.device)
+            columns = own if inner else neighbors
+            blocks.append(StaticBlock(self._graph, nodes, offsets, neighbors, columns, sampled, inner))
             nodes = torch.cat([nodes, neighbors.to(torch.int64)])
         return blocks[::-1]
 
     def _neighbors(self, nodes: Tensor, count: int, key: int) -> tuple[Tensor, Tensor]:
-        """How many of `count` places each node fills, and what stands in all of them [nodes * count], both int32."""
+        """How many of `count` places each node fills, and the node in every place [nodes * count], both int32."""
         start, degree = remaining(self._graph, nodes, None)
         sampled = sizes(degree, count, self._replace).to(torch.int32)
         if count == 0 or self._graph.indices.numel() == 0:

@@ -9,21 +9,26 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import zipfile
+from contextlib import contextmanager
 from dataclasses import Field, dataclass, fields, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
-from clusterctl.task.shared_table import shared_table
+from clusterctl.graph.blocks import Adjacency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from clusterctl.task.task import Task
+
+EdgeType = tuple[str, str, str]
+"""The type of the source, the name of the relation, the type of the target; as PyG writes it."""
 
 
 class Stored(Protocol):
@@ -40,11 +45,9 @@ _ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
-class Graph:
-    """A node-labelled graph by incoming edges (CSC): the neighbours of `v` are `indices[indptr[v]:indptr[v + 1]]`."""
+class Graph(Adjacency):
+    """A graph of one node type, with features, classes and splits of its nodes."""
 
-    indptr: Tensor  # int64 [nodes + 1]
-    indices: Tensor  # int32 [edges], sources; ascending for each target
     x: Tensor  # float [nodes, features]
     y: Tensor  # int64 [nodes]
     train: Tensor  # int64, ascending, as `val` and `test`
@@ -60,14 +63,32 @@ class Graph:
     def num_features(self) -> int:
         return self.x.size(1)
 
-    @cached_property
-    def degree(self) -> Tensor:
-        """int64 [nodes]: incoming edges."""
-        return self.indptr.diff()
+
+@dataclass(frozen=True)
+class HeteroGraph:
+    """Nodes and edges of several types: an `Adjacency` of each relation; features for the node types that have any."""
+
+    num_nodes: dict[str, int]
+    indptr: dict[EdgeType, Tensor]
+    indices: dict[EdgeType, Tensor]
+    x: dict[str, Tensor]  # float [nodes, features]
+
+    def relation(self, edge_type: EdgeType) -> Adjacency:
+        """The edges of this type."""
+        return Adjacency(self.indptr[edge_type], self.indices[edge_type])
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> Self:
+        """The graph on `device`, features as `dtype`; on the CPU nothing is copied that is there already."""
+        return replace(
+            self,
+            indptr={edge_type: indptr.to(device) for edge_type, indptr in self.indptr.items()},
+            indices={edge_type: indices.to(device) for edge_type, indices in self.indices.items()},
+            x={node_type: x.to(device, dtype) for node_type, x in self.x.items()},
+        )
 
 
 def resident(graph: Graph, task: Task, dtype: torch.dtype) -> Graph:
-    """The graph on the task's device with features of `dtype`; on the CPU a node holds one copy of all, as of the file.
+    """The graph on the task's device with features of `dtype`; on the CPU a node holds one copy.
 
     A collective of the node's ranks.
     """
@@ -82,6 +103,42 @@ def resident(graph: Graph, task: Task, dtype: torch.dtype) -> Graph:
                 part = slice(start, start + _ROWS_AT_ONCE)
                 moved["x"][part] = graph.x[part]
     return replace(graph, **moved)
+
+
+@contextmanager
+def shared_table(task: Task, shape: tuple[int, ...], dtype: torch.dtype) -> Iterator[tuple[Tensor, bool]]:
+    """A table of zeros on the task's device, and whether this rank's writes are wanted; ready for all at the end.
+
+    On the CPU the ranks of a node get the same memory, and all may write to it; where a piece is known to more than
+    one of them, the one with `True` should. On GPUs each rank has a table of its own. A collective of the node's ranks.
+    """
+    if task.device.type != "cpu" or task.node.size() == 1:
+        yield torch.zeros(shape, dtype=dtype, device=task.device), True
+        return
+    table = _mapped(task, shape, dtype)
+    yield table, task.leads_node
+    dist.barrier(task.node)
+
+
+def _mapped(task: Task, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """The table in a file without a name, which goes with its last mapping: no rank has to remove it.
+
+    The others open it through /proc, so containers that mount a /tmp or a small /dev/shm of their own do not matter.
+    """
+    count = torch.Size(shape).numel()
+    where = torch.zeros(2, dtype=torch.int64)
+    descriptor = -1
+    if task.leads_node:
+        descriptor = os.memfd_create("clusterctl-table")
+        os.ftruncate(descriptor, max(1, count * dtype.itemsize))
+        where = torch.tensor([os.getpid(), descriptor])
+    dist.broadcast(where, dist.get_global_rank(task.node, 0), group=task.node)
+    process, number = where.tolist()
+    table = torch.from_file(f"/proc/{process}/fd/{number}", shared=True, size=count, dtype=dtype).view(shape)
+    dist.barrier(task.node)
+    if task.leads_node:
+        os.close(descriptor)
+    return table
 
 
 def compressed(edges: Tensor, num_nodes: int, num_sources: int | None = None) -> tuple[Tensor, Tensor]:
@@ -103,7 +160,7 @@ def row_offsets(targets: Tensor, num_targets: int) -> Tensor:
 
 
 class Recipe(NamedTuple, Generic[T]):
-    """How prepared data comes about.
+    """How prepared data is made.
 
     The identity holds what the data depends on: change it, and they are prepared anew. `build` gets a scratch folder.
     """
@@ -123,9 +180,7 @@ class Recipe(NamedTuple, Generic[T]):
         scratch = folder / "scratch"
         scratch.mkdir()
         save(self.build(scratch), folder / FILE)
-        for path in sorted(scratch.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-        scratch.rmdir()
+        shutil.rmtree(scratch)
 
 
 def shared(task: Task, kind: type[T], name: str, identity: dict[str, Any], build: Callable[[Path], T]) -> T:

@@ -1,4 +1,4 @@
-"""Which device a rank uses. Decisions are pure; only `visible_gpus` and `gpu_identity` look at the machine."""
+"""Which device a rank uses. Decisions are pure; only `gpu_identity` looks at the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from clusterctl.errors import TaskError
 
 if TYPE_CHECKING:
-    from clusterctl.task.groups import Member
+    from clusterctl.task.rendezvous import Member
 
 
 def choose_device(wanted: str, gpus_asked: int, visible: int, local_rank: int) -> torch.device:
@@ -44,10 +44,6 @@ def check_exclusive(members: list[Member]) -> None:
                 f"ranks {other} and {rank} would share one GPU of node {member.node_rank}: {member.gpu}",
                 "set tasks_per_node to at most gpus_per_node",
             )
-
-
-def visible_gpus() -> int:
-    return torch.cuda.device_count()
 
 
 def gpu_identity(device: torch.device) -> str:

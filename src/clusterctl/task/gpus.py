@@ -17,14 +17,14 @@ class NodeGpus:
         self._nvml = nvml
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         uuids = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-        self._handles = {index: handles[index] for index in chosen(uuids, environment)}
-        self._activity = {index: self._activity_of(handle) for index, handle in self._handles.items()}
+        own = chosen(uuids, environment)
+        self._gpus = [(index, handles[index], self._activity_of(handles[index])) for index in own]
 
     def read(self) -> list[Gpu]:
         """One record a GPU; None for what it or its driver does not report."""
-        return [self._read(index, handle) for index, handle in self._handles.items()]
+        return [self._read(*gpu) for gpu in self._gpus]
 
-    def _read(self, index: int, handle: Any) -> Gpu:
+    def _read(self, index: int, handle: Any, activity: Any) -> Gpu:
         nvml, reported = self._nvml, self._reported
         power = reported(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         return {
@@ -35,7 +35,7 @@ class NodeGpus:
             "memory_total": reported(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
             "power": None if power is None else power / 1000,
             "temperature": reported(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-            "sm_activity": reported(self._activity[index]) if self._activity[index] else None,
+            "sm_activity": reported(activity) if activity else None,
         }
 
     def _reported(self, ask: Callable[[], Any]) -> Any:
@@ -86,8 +86,8 @@ def find_gpus(environment: Mapping[str, str]) -> NodeGpus | None:
 def chosen(uuids: Sequence[str], environment: Mapping[str, str]) -> list[int]:
     """Which of the node's GPUs, given by their UUIDs, the job has.
 
-    Slurm's list names those of all the node's tasks, CUDA_VISIBLE_DEVICES maybe only those of one. Where a cgroup hides
-    the other jobs' GPUs, those left are numbered anew: then all that can be seen are the job's.
+    Slurm's list names those of all the node's tasks, CUDA_VISIBLE_DEVICES possibly only those of one. Where a cgroup
+    hides the other jobs' GPUs, the visible ones are renumbered: then all of them are the job's.
     """
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
         words = [word.strip() for word in environment.get(name, "").split(",") if word.strip()]

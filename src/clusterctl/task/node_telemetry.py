@@ -7,12 +7,13 @@
      "ranks": {"2": {"step": 120, "phase": "training", "step_seconds": 0.031, "busy_seconds": 0.028}}}
 
 `cpu` counts processors in use; memory is in bytes, the rates are in bytes a second, power in watts, temperature in
-degrees Celsius, utilisation and sm_activity in percent. `seconds` says how long a sample lasted: old ones are averaged
-(see `samples`).
+degrees Celsius, utilisation and sm_activity in percent. `seconds` is how long a sample lasted; `SampleFile`
+averages old ones.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -20,13 +21,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.runs.files import Lines, read_lines, write_text
 from clusterctl.runs.heartbeats import read_beat
 from clusterctl.task.gpus import find_gpus
-from clusterctl.task.samples import SampleFile
 from clusterctl.task.usage import NodeUsage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from clusterctl.runs.layout import Attempt
     from clusterctl.runs.place import Place
@@ -35,7 +37,70 @@ if TYPE_CHECKING:
 
 INTERVAL_SECONDS = 5.0
 _FIRST_SECONDS = 1.0  # so that a short run has one too
+_RATES = ("disk_read", "disk_write", "net_in", "net_out")
 _OF_BEATS = ("step", "phase", "step_seconds", "busy_seconds")
+_EVERY = 500  # new samples, until the old ones are averaged
+_FINENESS = 200  # a sample lasts at most this part of its age: a week is 2,000 samples, a year 3,000
+_PEAKS = frozenset({"memory", "memory_total"})  # what a job needs is its most, not its mean
+_LATEST = frozenset({"ranks", "index", "cpus"})
+
+Sample = dict[str, Any]
+
+
+class SampleFile:
+    """Writes one file, which stays small: old samples are averaged into fewer, longer ones.
+
+    Each line holds one sample: `time` is its end, `seconds` how long it lasted. Now and then the file is written anew
+    aside and renamed, so that a reader sees the old file or the new one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lines = Lines(path)
+        self._new = 0
+
+    def append(self, sample: Sample) -> None:
+        """Add the newest sample; its `time` is taken for now."""
+        self._lines.append(sample)
+        self._new += 1
+        if self._new >= _EVERY:
+            self._new = 0
+            kept = thinned(read_lines(self._path), sample["time"])
+            write_text(self._path, "".join(json.dumps(one) + "\n" for one in kept))
+            self._lines.close()
+            self._lines = Lines(self._path)
+
+
+def thinned(samples: Iterable[Sample], now: float) -> list[Sample]:
+    """The samples in order of time, neighbours joined as long as together they are short for their age."""
+    kept: list[Sample] = []
+    for sample in samples:
+        if kept and sample["time"] - kept[-1]["time"] + kept[-1]["seconds"] <= (now - sample["time"]) / _FINENESS:
+            kept[-1] = joined(kept[-1], sample)
+        else:
+            kept.append(sample)
+    return kept
+
+
+def joined(before: Sample, after: Sample) -> Sample:
+    """One sample for two in a row: means weighted by duration, the peak of memory, of everything else the later."""
+    weights = (before["seconds"], after["seconds"])
+    whole = _mean(before, after, weights)
+    return {**whole, "time": after["time"], "seconds": round(sum(weights), 1)}
+
+
+def _mean(before: Any, after: Any, weights: tuple[float, float], key: str = "") -> Any:
+    if key in _LATEST:
+        return after
+    if isinstance(before, dict) and isinstance(after, dict):
+        return {name: _mean(before.get(name), value, weights, name) for name, value in after.items()}
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return [_mean(one, other, weights) for one, other in zip(before, after, strict=True)]
+    if not isinstance(before, int | float) or not isinstance(after, int | float):
+        return before if after is None else after
+    if key in _PEAKS:
+        return max(before, after)
+    return round((before * weights[0] + after * weights[1]) / (sum(weights) or 1.0), 3)
 
 
 class NodeTelemetry:
@@ -60,19 +125,10 @@ class NodeTelemetry:
         seconds = max(now - self._time, 1e-3)
         machine = rates(self._last, usage, seconds) | {"cpus": self._usage.cpus}
         self._time, self._last = now, usage
-        self._file.append(
-            {
-                "time": round(now, 3),
-                "seconds": round(seconds, 1),
-                **machine,
-                "gpus": self._gpus(),
-                "ranks": self._beats(),
-            }
-        )
-
-    def _beats(self) -> dict[str, dict[str, Any]]:
         beats = {rank: read_beat(self._attempt.heartbeat(rank)) for rank in self.ranks}
-        return {str(rank): {name: getattr(beat, name) for name in _OF_BEATS} for rank, beat in beats.items() if beat}
+        ranks = {str(rank): {name: getattr(beat, name) for name in _OF_BEATS} for rank, beat in beats.items() if beat}
+        times = {"time": round(now, 3), "seconds": round(seconds, 1)}
+        self._file.append(times | machine | {"gpus": self._gpus(), "ranks": ranks})
 
 
 def rates(before: Usage, now: Usage, seconds: float) -> dict[str, Any]:
@@ -85,10 +141,7 @@ def rates(before: Usage, now: Usage, seconds: float) -> dict[str, Any]:
         "cpu": round(rate(now.cpu_seconds, before.cpu_seconds), 2),
         "memory": now.memory,
         "memory_limit": now.memory_limit,
-        "disk_read": round(rate(now.disk_read, before.disk_read)),
-        "disk_write": round(rate(now.disk_write, before.disk_write)),
-        "net_in": round(rate(now.net_in, before.net_in)),
-        "net_out": round(rate(now.net_out, before.net_out)),
+        **{name: round(rate(getattr(now, name), getattr(before, name))) for name in _RATES},
     }
 
 

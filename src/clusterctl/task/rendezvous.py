@@ -1,12 +1,15 @@
-"""The store through which the ranks find each other: rank 0 serves it, the others connect."""
+"""Where the ranks find each other: a store that rank 0 serves, the roll of all ranks, and a process group per node."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from torch import distributed as dist
 from torch.distributed import DistError, HashStore, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from clusterctl.errors import Cause, TaskError
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import Attempt
     from clusterctl.runs.place import Place
 
+_PATIENCE = timedelta(hours=6)  # a node's ranks wait in their group while one of them prepares a large data set
+
 
 def meet(place: Place, attempt: Attempt | None) -> Store:
     """The store of this run's ranks: torchrun's own under torchrun, else one that rank 0 serves and publishes."""
@@ -27,11 +32,11 @@ def meet(place: Place, attempt: Attempt | None) -> Store:
     if place.world_size == 1:
         return HashStore()
     if attempt is None:
-        raise TaskError(
-            f"{place.world_size} ranks cannot meet outside a run",
-            "use `clusterctl submit`, or torchrun",
-        )
-    _bind_collectives()
+        hint = "use `clusterctl submit`, or torchrun"
+        raise TaskError(f"{place.world_size} ranks cannot meet outside a run", hint)
+    if interface := os.environ.get("CLUSTERCTL_INTERFACE"):  # for gloo and NCCL too, unless the user has set them
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     return _serve(place, attempt) if place.rank == 0 else _connect(place, attempt)
 
 
@@ -39,15 +44,8 @@ def _serve(place: Place, attempt: Attempt) -> Store:
     host = meeting.own_address(place)
     listener = socket.create_server((host, 0), backlog=min(4096, 2 * place.world_size))
     port = listener.getsockname()[1]
-    store = TCPStore(
-        host,
-        port,
-        place.world_size,
-        is_master=True,
-        timeout=timedelta(seconds=meeting.TIMEOUT_SECONDS),
-        wait_for_workers=False,
-        master_listen_fd=listener.detach(),  # handed over while listening: nobody can take the port in between
-    )
+    # handed over while listening: nobody can take the port in between
+    store = _store(host, port, place.world_size, is_master=True, master_listen_fd=listener.detach())
     meeting.publish(attempt, host, port)
     return store
 
@@ -55,14 +53,7 @@ def _serve(place: Place, attempt: Attempt) -> Store:
 def _connect(place: Place, attempt: Attempt) -> Store:
     host, port = meeting.find(attempt)
     try:
-        return TCPStore(
-            host,
-            port,
-            place.world_size,
-            is_master=False,
-            timeout=timedelta(seconds=meeting.TIMEOUT_SECONDS),
-            wait_for_workers=False,
-        )
+        return _store(host, port, place.world_size, is_master=False)
     except DistError as error:
         raise TaskError(
             f"{socket.gethostname()} cannot reach rank 0 at {host}:{port}: {str(error).splitlines()[0]}",
@@ -71,8 +62,40 @@ def _connect(place: Place, attempt: Attempt) -> Store:
         ) from error
 
 
-def _bind_collectives() -> None:
-    """Let gloo and NCCL use the cluster's interface too, unless the user says otherwise."""
-    if interface := os.environ.get("CLUSTERCTL_INTERFACE"):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+def _store(host: str, port: int, ranks: int, **how: Any) -> Store:
+    timeout = timedelta(seconds=meeting.TIMEOUT_SECONDS)
+    return TCPStore(host, port, ranks, timeout=timeout, wait_for_workers=False, **how)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A rank's node, and the UUID of the GPU that it would use (empty on the CPU)."""
+
+    node_rank: int
+    gpu: str = ""
+
+
+def call_roll(store: Store, place: Place, gpu: str = "") -> list[Member]:
+    """The members by rank. Goes through the store, since wrong devices must be found before NCCL sees them."""
+    store.set(f"roll/{place.rank}", json.dumps(asdict(Member(place.node_rank, gpu))))
+    answers = store.multi_get([f"roll/{rank}" for rank in range(place.world_size)])
+    return [Member(**json.loads(answer)) for answer in answers]
+
+
+def ranks_by_node(members: list[Member]) -> list[list[int]]:
+    """The ranks of each node, nodes in order; nodes may hold different numbers of ranks."""
+    nodes = sorted({member.node_rank for member in members})
+    return [[rank for rank, member in enumerate(members) if member.node_rank == node] for node in nodes]
+
+
+def node_group(members: list[Member], rank: int) -> dist.ProcessGroup:
+    """The group of the ranks on the node of `rank`.
+
+    Every rank builds the groups of all nodes in the same order, as torch.distributed.new_group demands. They speak
+    gloo: what a node shares lies in its memory, not on its GPUs.
+    """
+    for ranks in ranks_by_node(members):
+        group: dist.ProcessGroup = dist.new_group(ranks, _PATIENCE, backend="gloo")
+        if rank in ranks:
+            own = group
+    return own

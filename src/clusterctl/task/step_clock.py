@@ -1,8 +1,7 @@
 """Where the time of a training step goes: sampling, gathering, compute, communication.
 
-`enter` says what begins; what was before ends. On a GPU the marks are events in its stream, so that nothing waits for
-it: the parts are then those of the GPU's time, its waiting for the host included. A lap is read where the host waits
-for the GPU anyway.
+On a GPU the marks are events in its stream, so that nothing waits for it: the parts then add up to the GPU's time,
+including its waiting for the host. A lap is read where the host waits for the GPU anyway.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ class StepClock:
         self._now: Callable[[], Any] = _recorded_event if on_gpu else time.perf_counter
         self._between: Callable[[Any, Any], float] = _seconds_between if on_gpu else lambda start, end: end - start
         self._marks: list[tuple[str, Any]] = []
-        self.listener: Callable[[str], None] | None = None  # is told what begins
+        self.listener: Callable[[str], None] | None = None  # called with what begins
         self._work = {"nodes": 0, "edges": 0}
 
     def enter(self, part: str, stage: str = "") -> None:
-        """From here on the time is that of `part`; `stage` says more exactly of what, to a listener."""
+        """End the current part and begin `part`; `stage` is a finer name for listeners."""
         self._marks.append((part, self._now()))
         if self.listener:
             self.listener(stage or part)

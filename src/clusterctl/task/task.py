@@ -16,10 +16,9 @@ from clusterctl.runs.metrics import MetricsWriter
 from clusterctl.runs.once import prepared_once
 from clusterctl.runs.stages import Stage
 from clusterctl.spec import Checkpoint, LoopTrain
-from clusterctl.task.device import check_exclusive, choose_device, gpu_identity, visible_gpus
-from clusterctl.task.groups import call_roll, node_group, ranks_by_node
+from clusterctl.task.device import check_exclusive, choose_device, gpu_identity
 from clusterctl.task.node_telemetry import start_telemetry
-from clusterctl.task.rendezvous import meet
+from clusterctl.task.rendezvous import call_roll, meet, node_group, ranks_by_node
 from clusterctl.task.step_clock import StepClock
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def joined(context: Context) -> Iterator[Task]:
     telemetry = start_telemetry(attempt, place)
     events.stage(Stage.RENDEZVOUS)
     wanted = job.train.device if isinstance(job.train, LoopTrain) else "auto"
-    device = choose_device(wanted, job.resources.gpus_per_node or 0, visible_gpus(), place.local_rank)
+    device = choose_device(wanted, job.resources.gpus_per_node or 0, torch.cuda.device_count(), place.local_rank)
     store = meet(place, attempt)
     members = call_roll(store, place, gpu_identity(device))
     if telemetry is not None:
@@ -93,15 +92,10 @@ def joined(context: Context) -> Iterator[Task]:
     for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(variable, _PRODUCTS_KEPT)
     metrics, cache = MetricsWriter(attempt, place.rank), _cache_folder(attempt)
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # its default is beside the code, maybe read-only
-    clock = StepClock(device)
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # the default, next to the code, may be read-only
     events.stage(Stage.LOADING)
-    yield Task(
-        *(place, device, node, cache, events, metrics, context.stop, clock),
-        attempt=attempt,
-        checkpoint=job.checkpoint,
-        restarts=may_restart(job),
-    )
+    settings = attempt, job.checkpoint, may_restart(job)
+    yield Task(place, device, node, cache, events, metrics, context.stop, StepClock(device), *settings)
     dist.destroy_process_group()  # not after an error: NCCL would wait for ranks that may never come
 
 

@@ -1,8 +1,8 @@
 """What the tasks of a run use of their node: processors, memory, disk and network, from /proc and the job's cgroup.
 
-Where Slurm has put the job into a cgroup, its counters say what processors and memory the job uses, as the limits count
-it. Elsewhere, and for the disk, the processes of the run are added up: those with its folder, its attempt and this node
-in the environment that they were started with. The network's counters are those of the whole node.
+Processors and memory come from the cgroup that Slurm made for the job. Without one, and for the disk, the run's
+processes are added up: those started with its folder, its attempt and this node in their environment. The network's
+counters are those of the whole node.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _GONE = (OSError, ValueError, IndexError)  # a process that has just ended, a co
 
 @dataclass(frozen=True)
 class Usage:
-    """Totals since some beginning, but for memory: that is now. Bytes, and seconds of one processor."""
+    """Totals since an arbitrary start, except memory, which is current. Bytes, and seconds of one processor."""
 
     cpu_seconds: float
     memory: int
@@ -39,7 +39,7 @@ class Usage:
 
 @dataclass
 class Counters:
-    """One process that was seen: since when it is, whether it is the run's, and its totals."""
+    """One process: its start time, whether it belongs to the run, and its totals."""
 
     started: int
     ours: bool
@@ -66,17 +66,9 @@ class NodeUsage:
         """The usage now."""
         memory = self._add_up_processes()
         ticks, read, written = self._totals
-        net_in, net_out = self._network()
-        in_cgroup = self._cgroup_memory() if self._memory else None
-        return Usage(
-            cpu_seconds=self._cgroup_cpu_seconds() if self._processors else ticks / _TICKS,
-            memory=memory if in_cgroup is None else in_cgroup,
-            memory_limit=self._memory_limit(),
-            disk_read=read,
-            disk_write=written,
-            net_in=net_in,
-            net_out=net_out,
-        )
+        cpu_seconds = _cpu_seconds(self._processors) if self._processors else ticks / _TICKS
+        memory = _memory_in(self._memory) if self._memory else memory
+        return Usage(cpu_seconds, memory, self._memory_limit(), read, written, *self._network())
 
     @property
     def cpus(self) -> int:
@@ -130,26 +122,11 @@ class NodeUsage:
                 job = re.match(r".*?/job_[0-9]+(?=/|$)", path)
                 mounted = self.root / "sys/fs/cgroup"
                 if job and controller in controllers.split(","):
-                    return _existing(mounted / controllers / job[0][1:]) or _existing(mounted / controller / job[0][1:])
+                    folders = (mounted / name / job[0][1:] for name in (controllers, controller))
+                    return next(filter(Path.is_dir, folders), None)
                 if job and not controllers and (mounted / job[0][1:] / proof).exists():
                     return mounted / job[0][1:]
         return None
-
-    def _cgroup_cpu_seconds(self) -> float:
-        assert self._processors
-        usage = self._processors / "cpuacct.usage"
-        if usage.exists():
-            return int(usage.read_text()) / 1e9
-        return _named(self._processors / "cpu.stat", "usage_usec") / 1e6
-
-    def _cgroup_memory(self) -> int:
-        """What the job holds but for cached files that the kernel would give up first."""
-        assert self._memory
-        first = self._memory / "memory.usage_in_bytes"
-        if first.exists():
-            return int(first.read_text()) - _named(self._memory / "memory.stat", "total_inactive_file")
-        current = int((self._memory / "memory.current").read_text())
-        return current - _named(self._memory / "memory.stat", "inactive_file")
 
     def _memory_limit(self) -> int | None:
         for name in ("memory.limit_in_bytes", "memory.max") if self._memory else ():
@@ -177,14 +154,20 @@ class NodeUsage:
         return received, sent
 
 
-def _existing(path: Path) -> Path | None:
-    return path if path.is_dir() else None
+def _cpu_seconds(cgroup: Path) -> float:
+    usage = cgroup / "cpuacct.usage"
+    return int(usage.read_text()) / 1e9 if usage.exists() else _named(cgroup / "cpu.stat", "usage_usec") / 1e6
+
+
+def _memory_in(cgroup: Path) -> int:
+    """The memory that the job holds, without cached files, which the kernel would give up first."""
+    first = cgroup / "memory.usage_in_bytes"
+    if first.exists():
+        return int(first.read_text()) - _named(cgroup / "memory.stat", "total_inactive_file")
+    return int((cgroup / "memory.current").read_text()) - _named(cgroup / "memory.stat", "inactive_file")
 
 
 def _named(path: Path, name: str) -> int:
-    """The number that stands behind `name` in a file of names and numbers; 0 where it is not."""
-    for line in path.read_text().splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return int(value)
-    return 0
+    """The number after `name` in a file of names and numbers; 0 where it is missing."""
+    lines = (line.partition(" ") for line in path.read_text().splitlines())
+    return next((int(value) for key, _, value in lines if key == name), 0)

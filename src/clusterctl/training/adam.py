@@ -49,7 +49,7 @@ class Adam:
 
 
 class TableAdam:
-    """The same for a table whose gradients are zero but for a few rows.
+    """Adam for a table in which only a few rows have gradients.
 
     A row without a gradient moves too, along its means, and so it does here: every row in every step, a few hundred at
     a time on a CPU. Where the table is lazy, rows and means without a gradient stay as they are, as in

@@ -29,7 +29,7 @@ from clusterctl.training.objective import Accuracy
 from clusterctl.training.state import Staging, pieces, wholes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -38,16 +38,12 @@ if TYPE_CHECKING:
     from clusterctl.spec import LoopTrain
     from clusterctl.task.task import Task
     from clusterctl.training.flat import Stops
-    from clusterctl.training.state import Stateful
+    from clusterctl.training.state import Sharded, Stateful
 
 LAST_SAVE_SECONDS = 20.0  # after TERM; Slurm kills after KillWait, 30 s by default
 # What may be changed when a run is resumed; with any other value it would be another training.
-_CHANGEABLE = {"epochs", "batch_size", "lr", "schedule", "warmup", "clip_norm", "weight_decay", "device"} | {
-    "evaluate_every",
-    "patience",
-    "folds",
-    "profile",
-}
+_CHANGEABLE = {"epochs", "batch_size", "lr", "schedule", "warmup", "clip_norm", "weight_decay", "device"}
+_CHANGEABLE |= {"evaluate_every", "patience", "folds", "profile"}
 
 
 class Position(NamedTuple):
@@ -78,8 +74,7 @@ class Checkpoints:
         if task.attempt is not None and task.attempt.number > 0:
             self._found = self._choose(task.attempt)
         if self._found:
-            position = self._found[1]["position"]
-            self.results = [Accuracy(*counts) for counts in position["results"]]
+            self.results = [Accuracy(*counts) for counts in self._found[1]["position"]["results"]]
 
     # Going on
 
@@ -115,12 +110,10 @@ class Checkpoints:
     def _choose(self, attempt: Attempt) -> tuple[Path, dict[str, Any]] | None:
         """The newest whole checkpoint of this run's lineage, all ranks reading a share of its files each."""
         leads = self._task.place.rank == 0
-        for folder in self._from_first(checkpoints.candidates(attempt) if leads else None):
+        group = self._group("agreeing")
+        for folder in _from_first(lambda: checkpoints.candidates(attempt), group):
             manifest = checkpoints.read_manifest(folder)
-            wrong = self._judge(folder, manifest)
-            verdicts: list[str] = [""] * dist.get_world_size()
-            dist.all_gather_object(verdicts, wrong, self._group("agreeing"))
-            wrong = next((verdict for verdict in verdicts if verdict), "")
+            wrong = next(filter(None, _from_all(self._judge(folder, manifest), group)), "")
             if not wrong and manifest is not None:
                 if leads:
                     checkpoints.note_origin(attempt, folder)
@@ -156,8 +149,7 @@ class Checkpoints:
         Raises SystemExit where it leaves: 75 when the batch script is asked to start the run again, 143 after TERM.
         """
         attempt = self._task.attempt
-        first_warning = stop.warned and not self._warned
-        if first_warning:
+        if first_warning := stop.warned and not self._warned:
             self._warned = True
             self._task.events.stage(Stage.TRAINING, epoch=position.epoch, warned=True)
         if stop.terminated:
@@ -192,21 +184,19 @@ class Checkpoints:
     def _leave(self, attempt: Attempt, position: Position) -> None:
         """Ask to be started again, and leave when that is written."""
         if self._task.place.rank == 0:
-            made = [name for name in self._names() if name.attempt == attempt.number]
-            request_restart(attempt, "warned", step=position.step, progress=bool(made))
+            names = [checkpoints.parse_name(path.name) for path in checkpoints.candidates(attempt)]
+            made = any(name and name.attempt == attempt.number for name in names)
+            request_restart(attempt, "warned", step=position.step, progress=made)
         dist.barrier(self._group("agreeing"))
         raise SystemExit(EXIT_RESTART)
 
-    def _names(self) -> list[checkpoints.Name]:
-        assert self._task.attempt is not None
-        found = [checkpoints.parse_name(path.name) for path in checkpoints.candidates(self._task.attempt)]
-        return [name for name in found if name is not None]
-
     def _goes_on(self, attempt: Attempt) -> bool:
         """Whether the run may be wanted again: nobody cancelled it, and no newer attempt has it."""
-        cancelled = RunDir(attempt.path.parents[1]).cancel_json.exists()
-        (answer,) = self._from_first([not cancelled and checkpoints.newer_attempt(attempt) is None])
-        return bool(answer)
+        cancel = RunDir(attempt.path.parents[1]).cancel_json
+        wanted = _from_first(
+            lambda: not cancel.exists() and checkpoints.newer_attempt(attempt) is None, self._group("agreeing")
+        )
+        return bool(wanted)
 
     def _save(self, position: Position, parts: Mapping[str, Stateful], *, wait: bool) -> None:
         attempt, place = self._task.attempt, self._task.place
@@ -225,8 +215,8 @@ class Checkpoints:
             "fingerprint": self._fingerprint,
             "position": {**position._asdict(), "results": results, "metrics": self.metrics},
         }
-        write = _Write(self._task, attempt, position.step, staged, facts, group)
-        self._writer = threading.Thread(target=write, name="checkpoint", daemon=True)
+        work = (attempt, position.step, staged, facts, group)
+        self._writer = threading.Thread(target=self._write, args=work, name="checkpoint", daemon=True)
         self._writer.start()
         if wait:
             self._writer.join()
@@ -242,67 +232,54 @@ class Checkpoints:
             self._groups[purpose] = dist.new_group(backend="gloo")
         return self._groups[purpose]
 
-    def _from_first(self, items: list[Any] | None) -> list[Any]:
-        """The list that rank 0 has."""
-        box = [items]
-        dist.broadcast_object_list(box, 0, group=self._group("agreeing"))
-        return box[0] or []
-
     def _print(self, text: str) -> None:
         if self._task.place.rank == 0:
             print(text, flush=True)
 
+    # In the writing thread
 
-class _Write:
-    """Writing one checkpoint, in a thread of each rank. A failure is recorded, and the training goes on."""
-
-    def __init__(
-        self, task: Task, attempt: Attempt, step: int, staged: dict[str, Any], facts: dict[str, Any], group: Any
+    def _write(
+        self, attempt: Attempt, step: int, staged: dict[str, Sharded], facts: dict[str, Any], group: dist.ProcessGroup
     ) -> None:
-        self._task, self._attempt, self._step = task, attempt, step
-        self._staged, self._facts, self._group = staged, facts, group
-
-    def __call__(self) -> None:
-        began = time.monotonic()
+        """Write one checkpoint. A failure is recorded, and the training goes on."""
+        began, rank, events = time.monotonic(), self._task.place.rank, self._task.events
         try:
-            final = self._write()
+            final = self._written(attempt, step, staged, facts, group)
         except Exception as error:  # a full disk, a peer that is gone: a training can do without this checkpoint
             why = _reason(error)
-            if self._task.place.rank == 0:
-                print(f"checkpoint of step {self._step} failed: {why}", file=sys.stderr, flush=True)
-            self._task.events.record("checkpoint-failed", step=self._step, why=why)
+            if rank == 0:
+                print(f"checkpoint of step {step} failed: {why}", file=sys.stderr, flush=True)
+            events.record("checkpoint-failed", step=step, why=why)
             return
-        if self._task.place.rank == 0:
-            seconds = time.monotonic() - began
-            self._task.events.record("checkpoint", name=final, step=self._step, seconds=seconds)
+        if rank == 0:
+            events.record("checkpoint", name=final, step=step, seconds=time.monotonic() - began)
 
-    def _write(self) -> str:
+    def _written(
+        self, attempt: Attempt, step: int, staged: dict[str, Sharded], facts: dict[str, Any], group: dist.ProcessGroup
+    ) -> str:
+        """The name of the finished checkpoint."""
         from clusterctl.training.shards import write  # slow to import
 
         rank = self._task.place.rank
-        box = [_tried(lambda: str(checkpoints.write_aside(self._attempt, self._step))) if rank == 0 else None]
-        dist.broadcast_object_list(box, 0, group=self._group)
-        aside = RunDir(self._attempt.path.parents[1]).checkpoints / os.path.basename(_raised(box[0]))  # noqa: PTH119
+        name = _from_first(lambda: checkpoints.write_aside(attempt, step).name, group)
+        aside = RunDir(attempt.path.parents[1]).checkpoints / name
+
+        def complete() -> str:
+            files = {name: found for own in digests for name, found in _raised(own).items()}
+            final = checkpoints.complete(attempt, aside, facts, files)
+            with suppress(OSError):
+                checkpoints.prune(attempt, self._task.checkpoint.keep)
+            return final.name
+
         try:
-            write(self._staged, aside, self._group)
+            write(staged, aside, group)
             names = [path.name for path in aside.glob(f"__{rank}_*")] + [".metadata"] * (rank == 0)
-            digests: list[Any] = [None] * dist.get_world_size()
-            own = _tried(lambda: {name: checkpoints.digest(aside / name) for name in names})
-            dist.all_gather_object(digests, own, self._group)
-            box = [_tried(lambda: self._complete(aside, digests)) if rank == 0 else None]
-            dist.broadcast_object_list(box, 0, group=self._group)
-            return str(_raised(box[0]))
+            digests = _from_all(_tried(lambda: {name: checkpoints.digest(aside / name) for name in names}), group)
+            return str(_from_first(complete, group))
         except BaseException:
             if rank == 0:
                 shutil.rmtree(aside, ignore_errors=True)
             raise
-
-    def _complete(self, aside: Path, digests: list[Any]) -> str:
-        files = {name: found for own in digests for name, found in _raised(own).items()}
-        final = checkpoints.complete(self._attempt, aside, self._facts, files)
-        with suppress(OSError):
-            checkpoints.prune(self._attempt, self._task.checkpoint.keep)
-        return final.name
 
 
 def fingerprint(train: LoopTrain) -> dict[str, Any]:
@@ -311,28 +288,37 @@ def fingerprint(train: LoopTrain) -> dict[str, Any]:
     return {"train": type(train).__name__, **kept, "patience": bool(getattr(train, "patience", 0))}
 
 
-class _Failure(NamedTuple):
-    why: str
+def _from_first(work: Callable[[], Any], group: dist.ProcessGroup) -> Any:
+    """What `work` returns on rank 0; its OSError is raised on every rank. A collective."""
+    box = [_tried(work) if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(box, 0, group=group)
+    return _raised(box[0])
 
 
-def _tried(work: Any) -> Any:
+def _from_all(value: Any, group: dist.ProcessGroup) -> list[Any]:
+    """The values of all ranks. A collective."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value, group)
+    return values
+
+
+def _tried(work: Callable[[], Any]) -> Any:
     """What `work` returns, or its failure as a value: the other ranks wait to hear of it."""
     try:
         return work()
     except (OSError, Superseded) as error:
-        return _Failure(_reason(error))
+        return OSError(_reason(error))
 
 
 def _raised(value: Any) -> Any:
-    if isinstance(value, _Failure):
-        raise OSError(value.why)
+    if isinstance(value, OSError):
+        raise value
     return value
 
 
 def _reason(error: BaseException) -> str:
     """The innermost cause in one line: DCP wraps what happened on a rank in a report of many lines."""
-    failures = getattr(error, "failures", None)
-    if failures:
+    if failures := getattr(error, "failures", None):
         error = next(iter(failures.values()))[0]
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

@@ -45,9 +45,9 @@ class EpochPlan:
         return -(-self.seeds.numel() // self._global_size)
 
     def batches(self, epoch: int, done: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, but for its first `done` seeds, which all ranks together have trained on already.
+        """The batches of an epoch without its first `done` seeds, on which all ranks together have trained already.
 
-        They may have been another number of ranks: the steps then count on so that the last has its usual number.
+        That may have been another number of ranks: steps are numbered so that the last keeps its usual number.
         """
         generator = torch.Generator().manual_seed(stream(Purpose.EPOCH_PLAN, self.seed, epoch))
         order = torch.randperm(self.seeds.numel(), generator=generator).to(self.seeds.device)

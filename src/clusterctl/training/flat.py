@@ -28,7 +28,7 @@ class Stops(NamedTuple):
 
     warned: bool
     terminated: bool
-    due: bool = False  # rank 0 says that it is time for a checkpoint
+    due: bool = False  # rank 0 finds that it is time for a checkpoint
 
 
 class FlatModel:
@@ -71,7 +71,7 @@ class FlatModel:
         return whole, Stops(*(flag > 0 for flag in stops))
 
     def agree(self, stop: StopRequest, due: bool = False) -> Stops:
-        """What `backward` says of stopping, where there is nothing to differentiate."""
+        """The stops that `backward` returns, without anything to differentiate."""
         flags = self._reduced[-3:]
         flags[0], flags[1], flags[2] = stop.warned, stop.terminated, due
         dist.all_reduce(flags)

@@ -10,22 +10,20 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
-from clusterctl.graph.gin import Gin, PlainGin, first_sum
+from clusterctl.graph.gin import Copied, Gin, PlainGin, first_sum
 from clusterctl.graph.hashing import Purpose, stream
-from clusterctl.training.objective import Accuracy
-from clusterctl.training.precision import PRECISIONS
+from clusterctl.training.objective import PRECISIONS, Accuracy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.graph.collection import Collection, GraphBatch
-    from clusterctl.graph.distinct import Copied
     from clusterctl.spec import GraphClassificationTrain
     from clusterctl.task.task import Task
     from clusterctl.training.epoch_plan import Batch
 
 PARTS = 10
-_DEGREES = 128  # classes of the degree feature; the last stands for all above
+_DEGREES = 128  # classes of the degree feature; the last one is for all above
 
 
 class Graphs(NamedTuple):

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.graph.hetero import HeteroGraph
-from clusterctl.graph.hetero_sampling import HeteroSample, HeteroSampler
 from clusterctl.graph.inference import own_slice
 from clusterctl.graph.links import ends, negatives, with_copies
 from clusterctl.graph.recommender import ITEM, OF_USER, USER, Recommender, fan_outs
+from clusterctl.graph.sampling import HeteroSample, HeteroSampler
 from clusterctl.graph.sharded_table import Route, ShardedTable
-from clusterctl.training.auc import Auc, auc
-from clusterctl.training.precision import PRECISIONS
+from clusterctl.graph.storage import HeteroGraph
+from clusterctl.training.objective import PRECISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ class LinkModel(nn.Module):
 
 
 class LinkPrediction:
-    """Trains a network to tell the pairs that are from others.
+    """Trains a network to tell pairs with an edge from those without.
 
     A step's own examples, and their copies, carry no message in that step: on no rank, since all leave out those of the
     global batch.
@@ -144,3 +144,47 @@ class LinkPrediction:
         with self._precision.autocast(rows.device):
             scores: Tensor = self.model.network(prepared.sample, users, items, prepared.pairs)
         return scores.to(self._precision.weights)
+
+
+class Auc(NamedTuple):
+    """How often a positive example scores above a negative one; ties count half."""
+
+    half_wins: int  # pairs of a positive and a negative: 2 where the positive is above, 1 for a tie
+    total: int  # positives
+    negatives: int
+
+    @property
+    def name(self) -> str:
+        return "AUC"
+
+    @property
+    def share(self) -> float:
+        pairs = self.total * self.negatives
+        return self.half_wins / (2 * pairs) if pairs else 0.0
+
+
+def auc(positive: Tensor, negative: Tensor) -> Auc:
+    """Of all ranks' scores together; each rank gives its own. A collective.
+
+    Every rank gets the negatives of all and counts for its own positives: with n scores, O(n log n) and whole numbers.
+    """
+    below, positive = _everyones(negative).sort().values, positive.contiguous()
+    wins = torch.searchsorted(below, positive).sum() + torch.searchsorted(below, positive, right=True).sum()
+    counts = torch.stack([wins, wins.new_tensor(positive.numel())])
+    dist.all_reduce(counts)
+    half_wins, positives = counts.tolist()
+    return Auc(half_wins, positives, below.numel())
+
+
+def _everyones(scores: Tensor) -> Tensor:
+    """The scores of all ranks, which may have different numbers of them."""
+    world = dist.get_world_size()
+    counts = torch.zeros(world, dtype=torch.int64, device=scores.device)
+    counts[dist.get_rank()] = scores.numel()
+    dist.all_reduce(counts)
+    longest = int(counts.max())
+    padded = scores.new_zeros(longest)
+    padded[: scores.numel()] = scores
+    table = scores.new_empty(world, longest)
+    dist.all_gather(list(table), padded)
+    return torch.cat([row[:count] for row, count in zip(table, counts.tolist(), strict=True)])

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import distributed as dist
@@ -16,22 +18,26 @@ from clusterctl.graph.sharded_table import ShardedTable, whole_weights
 from clusterctl.training.adam import Adam, TableAdam
 from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.flat import FlatModel, Stops
-from clusterctl.training.prefetch import prefetched
-from clusterctl.training.selection import Best
-from clusterctl.training.state import Stateful
+from clusterctl.training.flat import FlatModel
+from clusterctl.training.state import PartState, Sharded, Stateful
 from clusterctl.training.trace import StepTrace
 from clusterctl.training.training_log import Fold, TrainingLog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
     from clusterctl.spec import LoopTrain
     from clusterctl.task.task import Task
     from clusterctl.training.epoch_plan import Batch
+    from clusterctl.training.flat import Stops
     from clusterctl.training.objective import Objective, Score
+
+_AHEAD = 2  # batches prepared; a second one in waiting evens out slow ones
+
+T = TypeVar("T")
+P = TypeVar("P")
 
 
 def fit(
@@ -53,12 +59,12 @@ def fit(
     best = Best(learner.flat.values, train.patience, learner.tables)
     parts = learner.parts() | {"best": best}
     checkpoints = checkpoints or Checkpoints(task, train)
-    log = TrainingLog(task, train, plan.steps, objective, fold, checkpoints.metrics)
     position = checkpoints.restore(parts, fold.number if fold else 1)
     if position.epoch > train.epochs:  # resumed with fewer epochs
         position = position._replace(epoch=train.epochs, seeds=plan.seeds.numel())
+    log = TrainingLog(task, train, plan.steps, objective, fold, checkpoints.metrics)
     if position.step:
-        log.resume(position.epoch, plan.steps_after(position.seeds), checkpoints.metrics)
+        log.resume(position.epoch, plan.steps_after(position.seeds))
 
     steps_left = (train.epochs + 1 - position.epoch) * plan.steps - plan.steps_after(position.seeds)
     trace = StepTrace(task, train.profile, log.steps_done, steps_left)
@@ -101,12 +107,21 @@ def fit(
     return scores["test"]
 
 
-class StepResult(NamedTuple):
-    """What the bookkeeping needs of a step."""
+def prefetched(items: Iterable[T], prepare: Callable[[T], P]) -> Iterator[tuple[T, P]]:
+    """Each item with what `prepare` makes of it, in order; an error of `prepare` is raised at its item.
 
-    loss: float  # the mean over the seeds of all ranks
-    stops: Stops
-    seconds: dict[str, float]  # by part, as `StepClock.lap` returns them
+    One thread, no processes: nothing is copied, and nothing needs shared memory. It computes with one core, as all of
+    them belong to the step.
+    """
+    waiting: deque[tuple[T, Future[P]]] = deque()
+    with ThreadPoolExecutor(1, "prefetch", torch.set_num_threads, (1,)) as pool:
+        for item in items:
+            waiting.append((item, pool.submit(prepare, item)))
+            if len(waiting) > _AHEAD:
+                ready, prepared = waiting.popleft()
+                yield ready, prepared.result()
+        for ready, prepared in waiting:
+            yield ready, prepared.result()
 
 
 class Learner:
@@ -121,8 +136,13 @@ class Learner:
         self.table_optimizers = [TableAdam(table, train.lr, train.weight_decay) for table in self.tables]
         self._max_norm, self._clock, self._stop = train.clip_norm, task.clock, task.stop
 
-    def train_step(self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool) -> StepResult:
-        """Move the parameters by one batch: forward, backward, one sum over all ranks, clip, update. A collective."""
+    def train_step(
+        self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool
+    ) -> tuple[float, Stops, dict[str, float]]:
+        """Move the parameters by one batch: forward, backward, one sum over all ranks, clip, update. A collective.
+
+        Returns the mean loss over the seeds of all ranks, who asked to stop, and the seconds of `StepClock.lap`.
+        """
         self._clock.enter("compute", "forward")
         loss, stops = self.flat.backward(self.objective.loss(batch, prepared), self._stop, checkpoint_due)
         for table_optimizer in self.table_optimizers:
@@ -133,13 +153,60 @@ class Learner:
         self.optimizer.step(lr_scale)
         for table_optimizer in self.table_optimizers:
             table_optimizer.step(lr_scale)
-        return StepResult(loss, stops, seconds)
+        return loss, stops, seconds
 
     def parts(self) -> dict[str, Stateful]:
         """What a checkpoint holds of it, by name."""
         parts: dict[str, Stateful] = {"model": self.flat, "optimizer": self.optimizer}
         parts |= {f"table{number}": optimizer for number, optimizer in enumerate(self.table_optimizers)}
         return parts | ({"objective": self.objective} if isinstance(self.objective, Stateful) else {})
+
+
+class Best:
+    """Keeps `values` and the rows of `tables` as they were at the best score; of equal scores the earliest."""
+
+    def __init__(self, values: Tensor, patience: int, tables: Sequence[ShardedTable] = ()) -> None:
+        self._values, self._patience, self._tables = [values, *(table.rows for table in tables)], patience, tables
+        self._kept = [value.clone() for value in self._values] if patience else []
+        self._share, self._waited = -1.0, 0
+
+    def state(self) -> PartState:
+        """The best share, the scores waited, and the best weights where they may be restored."""
+        noted = torch.tensor([self._share, self._waited], dtype=torch.float64)
+        if not self._patience:
+            return PartState({"noted": noted})
+        values, *rows = self._kept
+        parts = [Sharded(kept, table.start, table.total) for kept, table in zip(rows, self._tables, strict=True)]
+        sharded = {f"kept{number}": part for number, part in enumerate(parts)}
+        return PartState({"noted": noted, "kept": values}, sharded)
+
+    def load(self, state: PartState) -> None:
+        self._share, waited = state.same["noted"].tolist()
+        self._waited = int(waited)
+        if self._patience:
+            _copy([state.same["kept"], *(part.rows for part in state.sharded.values())], self._kept)
+
+    def offer(self, score: Score) -> bool:
+        """Note a score of the present values; whether `patience` scores in a row were no better."""
+        if score.total == 0:
+            raise TaskError(
+                "the validation split is empty, and train.patience chooses by it", "set train.patience = 0", Cause.DATA
+            )
+        if score.share > self._share:
+            self._share, self._waited = score.share, 0
+            _copy(self._values, self._kept)
+        else:
+            self._waited += 1
+        return self._waited >= self._patience
+
+    def restore(self) -> None:
+        """Bring the kept values back."""
+        _copy(self._kept, self._values)
+
+
+def _copy(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_(source)
 
 
 def lr_scale(schedule: str, warmup: float, step: int, steps: int) -> float:

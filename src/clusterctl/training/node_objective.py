@@ -14,8 +14,7 @@ from clusterctl.graph.inference import first_aggregation, infer
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.graph.storage import resident
-from clusterctl.training.objective import Accuracy
-from clusterctl.training.precision import PRECISIONS
+from clusterctl.training.objective import PRECISIONS, Accuracy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,8 +1,10 @@
-"""What can be trained: the contract between the loop and a learning problem."""
+"""What can be trained: the contract between the loop and a learning problem, and the number formats."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,6 +48,24 @@ class Accuracy(NamedTuple):
         return self.correct / self.total if self.total else 0.0
 
 
+class Precision(NamedTuple):
+    """Weights, gradients and the optimiser's state are `weights`; features and what layers compute are `values`."""
+
+    weights: torch.dtype
+    values: torch.dtype
+
+    def autocast(self, device: torch.device) -> torch.autocast:
+        """The context in which layers compute."""
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.values == torch.bfloat16)
+
+
+PRECISIONS = {
+    "float32": Precision(torch.float32, torch.float32),
+    "float64": Precision(torch.float64, torch.float64),
+    "bfloat16": Precision(torch.float32, torch.bfloat16),  # not float16: its range ends at sums over large degrees
+}
+
+
 class Objective(Protocol[Prepared]):
     """A learning problem. All ranks call its methods at the same time, so they may hold collectives."""
 
@@ -59,7 +79,7 @@ class Objective(Protocol[Prepared]):
 
     @property
     def model(self) -> nn.Module:
-        """What has the parameters, and maybe a `ShardedTable`."""
+        """The module with the parameters, which may contain a `ShardedTable`."""
 
     @property
     def seeds(self) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.distributed.checkpoint.default_planner import create_default_global_save_plan
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, create_default_global_save_plan
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
@@ -23,7 +23,6 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import (
     LoadPlan,
-    LoadPlanner,
     ReadItem,
     SavePlan,
     SavePlanner,
@@ -115,43 +114,24 @@ class _Writing(SavePlanner):
         return self._pieces[write_item.index.fqn].rows
 
 
-class _Reading(LoadPlanner):
+class _Reading(DefaultLoadPlanner):
     """What this rank wants."""
 
     def __init__(self, pieces: Mapping[str, Sharded]) -> None:
+        super().__init__()
         self._pieces = pieces
 
-    def set_up_planner(
-        self,
-        state_dict: dict[str, Any],  # noqa: ARG002 - DCP's signature
-        metadata: Metadata | None = None,
-        is_coordinator: bool = False,  # noqa: ARG002
-    ) -> None:
-        assert metadata is not None
-        self._metadata = metadata
-
     def create_local_plan(self) -> LoadPlan:
+        assert self.metadata is not None
         items: list[ReadItem] = []
         for name, piece in self._pieces.items():
-            stored = self._metadata.state_dict_metadata[name]
+            stored = self.metadata.state_dict_metadata[name]
             if piece.rows.numel():
                 items += create_read_items_for_chunk_list(name, stored, [_chunk(piece)])  # type: ignore[arg-type]
         return LoadPlan(items)
 
-    def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
-        return global_plan
-
-    def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
-        return central_plan
-
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:  # noqa: ARG002 - DCP's signature
-        raise AssertionError("there are tensors alone")
+        raise AssertionError("there are tensors alone")  # the planner's own would unpickle whatever it is
 
-    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
-        rows = self._pieces[read_item.dest_index.fqn].rows
-        for dimension, (start, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths, strict=True)):
-            rows = rows.narrow(dimension, start, length)
-        return rows
-
-    def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
-        """Nothing to do: it was read in place."""
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        return self._pieces[index.fqn].rows

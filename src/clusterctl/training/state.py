@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _SHARED_OUT = 1 << 14  # elements; a smaller tensor is written by rank 0 alone
 
@@ -47,25 +47,20 @@ class Stateful(Protocol):
 
 def pieces(parts: Mapping[str, Stateful], rank: int, world_size: int) -> dict[str, Sharded]:
     """The rows that `rank` writes, by "part.tensor": views of the living tensors."""
-    found = {}
-    for part, stateful in parts.items():
-        state = stateful.state()
-        for name, tensor in state.same.items():
-            found[f"{part}.{name}"] = _share(tensor, rank, world_size)
-        for name, shard in state.sharded.items():
-            found[f"{part}.{name}"] = shard
-    return found
+    return _by_name(parts, lambda tensor: _share(tensor, rank, world_size))
 
 
 def wholes(parts: Mapping[str, Stateful]) -> dict[str, Sharded]:
     """All rows that a rank needs to go on, by "part.tensor": fresh tensors on the host, or the living ones' rows."""
-    found = {}
+    return _by_name(parts, lambda tensor: Sharded(torch.empty(tensor.shape, dtype=tensor.dtype), 0, tensor.size(0)))
+
+
+def _by_name(parts: Mapping[str, Stateful], rows_of: Callable[[Tensor], Sharded]) -> dict[str, Sharded]:
+    found: dict[str, Sharded] = {}
     for part, stateful in parts.items():
         state = stateful.state()
-        for name, tensor in state.same.items():
-            found[f"{part}.{name}"] = Sharded(torch.empty(tensor.shape, dtype=tensor.dtype), 0, tensor.size(0))
-        for name, shard in state.sharded.items():
-            found[f"{part}.{name}"] = shard
+        found |= {f"{part}.{name}": rows_of(tensor) for name, tensor in state.same.items()}
+        found |= {f"{part}.{name}": shard for name, shard in state.sharded.items()}
     return found
 
 

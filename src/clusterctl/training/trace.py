@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.task.task import Task
 
 _ROWS = 30  # of the text
-_QUIET = "99"  # else the profiler tells stderr when it starts and stops
+_QUIET = "99"  # else the profiler writes to stderr when it starts and stops
 
 T = TypeVar("T")
 P = TypeVar("P")
@@ -36,8 +36,8 @@ P = TypeVar("P")
 class StepTrace:
     """Records what happens from step `first` to step `last` of `window`, both included; nothing where it is empty.
 
-    Steps count from 1 in every attempt: the first ones warm up caches and allocators. Of a training that is shorter,
-    the second half is recorded.
+    Steps count from 1 in every attempt: the first ones warm up caches and allocators. If training is shorter, its
+    second half is recorded.
     """
 
     def __init__(self, task: Task, window: Sequence[int], done: int, left: int) -> None:

@@ -39,23 +39,17 @@ class TrainingLog:
         number, of = fold or (1, 1)
         self._newest = newest
         self._first_step = (number - 1) * train.epochs * steps
-        self._step = self._first_step
+        self.steps_done = self._first_step  # of all epochs and folds
         self._labels = {"fold": number, "folds": of} if fold else {}
         self._counts = {**self._labels, "steps": of * train.epochs * steps, "epochs": train.epochs}
         self._counts["classes"] = objective.classes
         self._began = self._evaluation_began = time.monotonic()
 
-    @property
-    def steps_done(self) -> int:
-        """Steps of all epochs, and of all folds."""
-        return self._step
-
-    def resume(self, epoch: int, steps: int, newest: dict[str, float]) -> None:
+    def resume(self, epoch: int, steps: int) -> None:
         """The training continues in `epoch`, of which `steps` are done; the newest values are recorded again."""
-        self._newest = newest
-        self._step = self._first_step + (epoch - 1) * self._steps + steps
+        self.steps_done = self._first_step + (epoch - 1) * self._steps + steps
         self._counts["epoch"] = epoch
-        self._task.metrics.write(step=self._step, **self._counts, **newest)
+        self._task.metrics.write(step=self.steps_done, **self._counts, **self._newest)
 
     def epoch(self, epoch: int) -> None:
         """An epoch begins."""
@@ -65,9 +59,9 @@ class TrainingLog:
 
     def step(self, loss: float, seconds: dict[str, float]) -> None:
         """A step is done; `seconds` is the clock's lap."""
-        self._step += 1
-        self._task.events.heart.beat(self._step)
-        self._task.metrics.write(step=self._step, **self._counts, loss=loss, **seconds)
+        self.steps_done += 1
+        self._task.events.heart.beat(self.steps_done)
+        self._task.metrics.write(step=self.steps_done, **self._counts, loss=loss, **seconds)
 
     def evaluating(self) -> None:
         self._evaluation_began = time.monotonic()
@@ -82,7 +76,7 @@ class TrainingLog:
             named[f"test_{self._unit}"] = scores["test"].total
         self._newest.update(named)
         seconds = round(time.monotonic() - self._evaluation_began, 6)
-        self._task.metrics.write(step=self._step, **self._counts, **named, evaluation_seconds=seconds)
+        self._task.metrics.write(step=self.steps_done, **self._counts, **named, evaluation_seconds=seconds)
 
     def print_line(self, what: str, scores: Mapping[str, Score]) -> None:
         """One line on rank 0, with the seconds since the epoch began."""

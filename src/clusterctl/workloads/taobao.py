@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from clusterctl.graph.blocks import Adjacency
 from clusterctl.graph.hashing import Purpose, below, draws, stream
-from clusterctl.graph.hetero import Relation
 from clusterctl.graph.links import negatives
 from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER
 from clusterctl.graph.storage import Recipe, compressed, shared
@@ -82,7 +82,7 @@ def interactions(events: TaobaoEvents, together: int, best_auc: float) -> Intera
     users, items = torch.from_numpy(events.users), torch.from_numpy(events.items)
     tenth = below(draws(stream(Purpose.SPLIT, _SPLIT_SEED), users * events.num_items + items), torch.tensor(_TENTHS))
     training = tenth >= 2
-    everything = Relation(*compressed(torch.stack([items, users]), events.num_users, events.num_items))
+    everything = Adjacency(*compressed(torch.stack([items, users]), events.num_users, events.num_items))
     of_user = compressed(torch.stack([items[training], users[training]]), events.num_users, events.num_items)
     pairs = {
         split: torch.stack([users[tenth == part], items[tenth == part]]).to(torch.int32)

@@ -15,7 +15,7 @@ from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
 from clusterctl.spec import Job
-from clusterctl.task.shared_table import shared_table
+from clusterctl.graph.storage import shared_table
 from clusterctl.task.task import joined
 
 def mapped():
