@@ -1,7 +1,6 @@
 """The metrics of a run: what each name in `metrics.jsonl` means, which direction is better, and how it is shown.
 
-The training writes these names, and `status`, the monitor, the report and the diagnosis look them up here. A program
-of one's own (`clusterctl.runs.log`) may log any other name: `metric_of` describes it by its words.
+A user's own program (`clusterctl.runs.log`) may log any other name: `metric_of` describes it by its words.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ Number = float | int
 
 
 class Better(Enum):
-    """The direction in which a metric improves."""
-
     HIGHER = "higher"
     LOWER = "lower"
     NEITHER = "neither"
