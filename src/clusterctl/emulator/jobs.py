@@ -1,4 +1,4 @@
-"""The jobs of the virtual cluster: one folder each, which holds what was asked for and what became of it.
+"""The jobs of the virtual cluster: one folder each.
 
 jobs/<id>/request.json      what sbatch was asked for, environment.json and script beside it
 jobs/<id>/record.json       state, nodes, times; written by the job's supervisor alone
@@ -83,8 +83,7 @@ class EmulatedJob:
     @property
     def environment(self) -> dict[str, str]:
         """The environment that sbatch was called in."""
-        environment: dict[str, str] = _read(self.folder / "environment.json")
-        return environment
+        return dict(_read(self.folder / "environment.json"))
 
     @property
     def record(self) -> JobRecord:
@@ -99,7 +98,7 @@ class EmulatedJob:
         return fifo.has_reader(self.control)
 
     def ask(self, *words: str) -> str:
-        """Tell the supervisor, and wait until it has done so: its answer is empty, or Slurm's words for why not."""
+        """Ask the supervisor and wait for its answer: empty if it did so, else Slurm's words for why not."""
         mailbox = self.folder / f"answer-{os.getpid()}-{time.time_ns()}"
         descriptor = fifo.create(mailbox)
         try:
@@ -149,8 +148,8 @@ def publish(
     machine.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = machine.jobs / f".new-{os.getpid()}-{time.time_ns()}"
     aside.mkdir(mode=0o700)
-    (aside / "steps").mkdir()
-    (aside / "names").mkdir()
+    for name in ("steps", "names"):
+        (aside / name).mkdir()
     (aside / "script").write_bytes(script)
     (aside / "script").chmod(0o700)
     write_aside(aside / "request.json", request._asdict())
@@ -177,7 +176,7 @@ def nudge(machine: Machine) -> None:
 def bury_lost(machine: Machine) -> None:
     """Record the end of jobs whose supervisor was killed, and end what still runs of them.
 
-    Every command does so first, for want of a daemon. A supervisor that ends in order writes the record before it
+    Every command does so first, as there is no daemon. A supervisor that ends by itself writes the record before it
     removes the pipe, so a job without an end and without a reader of its pipe is lost.
     """
     for job in all_jobs(machine):

@@ -66,7 +66,5 @@ class Options:
     def _complete(self, name: str) -> str:
         matches = [name] if name in self._kinds else [known for known in self._kinds if known.startswith(name)]
         if len(matches) != 1:
-            raise SlurmError(
-                f"{'option' if matches else 'unrecognized option'} '--{name}'" + " is ambiguous" * bool(matches)
-            )
+            raise SlurmError(f"option '--{name}' is ambiguous" if matches else f"unrecognized option '--{name}'")
         return matches[0]

@@ -11,7 +11,6 @@ from clusterctl.emulator.options import Options
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
-    from clusterctl.emulator.jobs import EmulatedJob
     from clusterctl.emulator.virtual_cluster import Machine
 
 _SCANCEL = Options("signal=/s batch/b full/f quiet/Q verbose/v")
@@ -45,7 +44,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
     return code
 
 
-def _signal_step(job: EmulatedJob, step: str, options: dict[str, str]) -> None:
+def _signal_step(job: jobs.EmulatedJob, step: str, options: dict[str, str]) -> None:
     """As Slurm's, it ends a step with KILL unless told otherwise."""
     number = parse_signal(options.get("signal", "KILL"))
     if not step.isdigit() or not fifo.send(job.steps / step, str(int(number)), "all"):

@@ -6,15 +6,11 @@ import os
 import re
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from clusterctl.emulator import jobs
 from clusterctl.emulator.stand_in import VERSION
-from clusterctl.emulator.virtual_cluster import node_list, node_name
+from clusterctl.emulator.virtual_cluster import Machine, node_list, node_name
 from clusterctl.errors import SlurmError
-
-if TYPE_CHECKING:
-    from clusterctl.emulator.virtual_cluster import Machine
 
 
 def main(machine: Machine, arguments: list[str]) -> int:
