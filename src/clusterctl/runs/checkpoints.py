@@ -65,9 +65,9 @@ def write_aside(attempt: Attempt, step: int) -> Path:
 
 
 def complete(attempt: Attempt, aside: Path, facts: Mapping[str, Any], digests: Mapping[str, Any] | None = None) -> Path:
-    """Add the manifest, with `facts`, and give the folder its name. Raises Superseded if a newer attempt has begun.
+    """Add the manifest, with `facts` (and the files' `digests`, if known), and give the folder its name.
 
-    `digests` are those of all its files, if their writers have computed them already.
+    Raises Superseded if a newer attempt has begun.
     """
     name = parse_name(aside.name)
     assert name is not None
@@ -104,8 +104,7 @@ def candidates(attempt: Attempt) -> list[Path]:
 def lineage(attempt: int, origins: Mapping[int, Name | None]) -> dict[int, float]:
     """Attempt -> the last of its steps that `attempt` may go on from, for all attempts that it descends from.
 
-    `origins`: the checkpoint that each attempt went on from, None for the very beginning. An attempt that is not in it
-    did not come so far, and made no checkpoint.
+    `origins`: the checkpoint that each attempt went on from, None for the beginning; one that made none is not in it.
     """
     bounds: dict[int, float] = {}
     current, bound = attempt, math.inf
@@ -185,8 +184,5 @@ def _checkpoints(run: RunDir) -> Iterator[tuple[Name, Path]]:
 
 def _origins(run: RunDir) -> dict[int, Name | None]:
     records = {attempt.number: read_fields(attempt.origin_json) for attempt in run.attempts()}
-    return {
-        number: parse_name(record.text("checkpoint"))
-        for number, record in records.items()
-        if not (record.absent or record.problem)
-    }
+    readable = {number: record for number, record in records.items() if not record.absent and not record.problem}
+    return {number: parse_name(record.text("checkpoint")) for number, record in readable.items()}

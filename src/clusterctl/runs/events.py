@@ -30,13 +30,10 @@ if TYPE_CHECKING:
 
 
 class Events:
-    """The writer of one rank's events, silent without an attempt (under torchrun alone).
+    """The writer of one rank's events and mark, silent without an attempt; each stage is a phase of its `heart`."""
 
-    Each stage is a phase of the rank's `heart`. Its mark for the batch script follows its first event and its last.
-    """
-
-    def __init__(self, attempt: Attempt | None, rank: int, heart: Heart | None = None) -> None:
-        self.heart = heart or Heart()
+    def __init__(self, attempt: Attempt | None, rank: int) -> None:
+        self.heart = Heart()
         self._lines = Lines(attempt.events(rank)) if attempt else None
         self._mark = RankMark(attempt, rank) if attempt else None
         self._failed = False

@@ -1,7 +1,4 @@
-"""Reading and writing the run directory's files: one writer a file, whole lines appended, the rest written aside.
-
-Readers drop a torn last line and never see half a JSON file, on NFS and Lustre too.
-"""
+"""Reading and writing the run directory's files: one writer a file, whole lines appended, the rest written aside."""
 
 from __future__ import annotations
 

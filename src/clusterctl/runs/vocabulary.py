@@ -126,9 +126,8 @@ def metric_of(name: str) -> Metric:
         return Metric(name, f"{what} per second", Role.RATE, Better.HIGHER, f"{what}/s")
     higher, lower = _WORDS_OF_HIGHER.intersection(words), _WORDS_OF_LOWER.intersection(words)
     better = Better.LOWER if lower else Better.HIGHER if higher else Better.NEITHER
-    return Metric(
-        name, name.replace("_", " ").strip() or name, Role.CURVE, better, "s" if words[-1] == "seconds" else ""
-    )
+    label, unit = name.replace("_", " ").strip() or name, "s" if words[-1] == "seconds" else ""
+    return Metric(name, label, Role.CURVE, better, unit)
 
 
 def score_of(metrics: Mapping[str, Number], split: str) -> tuple[Metric, Number] | None:

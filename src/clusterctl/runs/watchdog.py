@@ -169,7 +169,10 @@ class Watch:
         dump_stacks(self._attempt, self._place.rank)
         # They may be those of a program that this process started.
         self._wait_for_stacks([self._place.rank], asked + _ANSWER_SECONDS)
-        self._events.record("hang", stacks=_shown_stacks(self._attempt, self._place.rank))
+        stacks = ""
+        with suppress(OSError):
+            stacks = self._attempt.stacks(self._place.rank).read_text(encoding="utf-8", errors="replace")
+        self._events.record("hang", stacks=stacks[:LONGEST_STACKS])
         self._prod_node(asked + _ANSWER_SECONDS)
         if not raised:
             time.sleep(_LEAVE_SECONDS)
@@ -276,13 +279,6 @@ def stacks_text() -> str:
         if ident != own
     ]
     return "\n".join(parts)
-
-
-def _shown_stacks(attempt: Attempt, rank: int) -> str:
-    try:
-        return attempt.stacks(rank).read_text(encoding="utf-8", errors="replace")[:LONGEST_STACKS]
-    except OSError:
-        return ""
 
 
 def _is_of_attempt(pid: int, attempt: Attempt) -> bool:
