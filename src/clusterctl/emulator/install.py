@@ -22,10 +22,7 @@ COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
 
 
 def ensure_stand_ins(state: Path, emulator: Emulator) -> Path:
-    """The folder with the stand-ins for `emulator`, written at first use below the state folder.
-
-    The folder's name tells interpreter, package and settings apart; jobs are common to all of them.
-    """
+    """The folder with the stand-ins for `emulator`, written at first use; all below `state` share their jobs."""
     root = state.absolute() / "emulator"
     package_parent = str(Path(clusterctl.__file__).absolute().parent.parent)
     settings = {"root": str(root), **asdict(emulator)}

@@ -28,6 +28,7 @@ KEPT_SECONDS = 86400
 _ANSWER_SECONDS = 10.0
 HELD = "JobHeldUser"
 UNKNOWN_JOB = "Invalid job id specified"
+_COMPLETING = "Job/step already completing or completed"
 JOB_MARK = "CLUSTERCTL_EMULATOR_JOB"  # in the environment of every process of a job: its folder
 
 
@@ -97,21 +98,23 @@ class EmulatedJob:
     def is_supervised(self) -> bool:
         return fifo.has_reader(self.control)
 
-    def ask(self, *words: str) -> str:
-        """Ask the supervisor and wait for its answer: empty if it did so, else Slurm's words for why not."""
+    def ask(self, *words: str) -> None:
+        """Have the supervisor do something; raises SlurmError if it refuses or does not answer."""
         mailbox = self.folder / f"answer-{os.getpid()}-{time.time_ns()}"
         descriptor = fifo.create(mailbox)
         try:
             if not fifo.send(self.control, mailbox.name, *words):
-                return "Job/step already completing or completed"
+                raise SlurmError(_COMPLETING)
             deadline = time.monotonic() + _ANSWER_SECONDS
             while time.monotonic() < deadline:
                 fifo.wait([descriptor], 0.1)
                 if answer := fifo.drain(descriptor):
-                    return answer.decode().strip()
+                    if refusal := answer.decode().strip():
+                        raise SlurmError(refusal)
+                    return
                 if not self.is_supervised:
-                    return "Job/step already completing or completed"
-            return "Socket timed out on send/recv operation"
+                    raise SlurmError(_COMPLETING)
+            raise SlurmError("Socket timed out on send/recv operation")
         finally:
             os.close(descriptor)
             mailbox.unlink()

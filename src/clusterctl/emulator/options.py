@@ -24,10 +24,7 @@ class Options:
         return frozenset(self._kinds)
 
     def parse(self, arguments: list[str], *, permute: bool = False) -> tuple[dict[str, str], list[str]]:
-        """The options by their long names, and the other words.
-
-        Options end at the first other word, or with `permute` go on behind it. Raises SlurmError.
-        """
+        """The options by long name, and the other words, which end the options unless `permute`. Raises SlurmError."""
         values: dict[str, str] = {}
         others: list[str] = []
         words = arguments[::-1]

@@ -33,13 +33,10 @@ def main(machine: Machine, arguments: list[str]) -> int:
             job = jobs.find(machine, job_id)
             if step:
                 _signal_step(job, step, options)
-                continue
-            # A job that has ended is what was wanted: not an error to Slurm either.
-            answer = "" if job.record.state.ended else job.ask(*request)
+            elif not job.record.state.ended:  # to Slurm, a job that has ended is no error either
+                job.ask(*request)
         except SlurmError as error:
-            answer = error.message
-        if answer:
-            print(f"scancel: error: Kill job error on job id {target}: {answer}", file=sys.stderr)
+            print(f"scancel: error: Kill job error on job id {target}: {error.message}", file=sys.stderr)
             code = 1
     return code
 

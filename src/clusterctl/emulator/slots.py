@@ -71,9 +71,9 @@ def victims(machine: Machine, job: EmulatedJob) -> list[EmulatedJob]:
 
 
 def estimated_start(machine: Machine, request: JobRequest, now: float) -> float:
-    """When there would be room for `request` if every job ran to its time limit; jobs that wait are not weighed.
+    """When there would be room for `request` if every job ran to its time limit, or a year without one.
 
-    As `sbatch --test-only` of Slurm 22.05 does. A job without a limit ends in a year.
+    Jobs that wait are not counted, as in `sbatch --test-only` of Slurm 22.05.
     """
     held = [(job.request, job.record) for job in all_jobs(machine) if job.is_supervised and job.record.nodes]
     ends = {id(record): (record.started or now) + (asked.time_limit or _YEAR_SECONDS) for asked, record in held}
