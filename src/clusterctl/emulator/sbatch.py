@@ -63,10 +63,10 @@ def _read(words: list[str]) -> tuple[str, bytes]:
 def _start_supervisor(machine: Machine, job: EmulatedJob, control: int) -> None:
     """A process of its own that outlives this command. Its standard input is the job's pipe, open all the way."""
     log = os.fspath(job.folder / "supervisor.log")
-    python = [sys.executable, "-X", "utf8", "-I", "-S"]
+    start = os.fspath(machine.bin / "start.py")
     os.posix_spawn(
         sys.executable,
-        [*python, os.fspath(machine.bin / "start.py"), "supervisor", str(job.id)],
+        [sys.executable, "-X", "utf8", "-I", "-S", start, "supervisor", str(job.id)],
         {name: value for name, value in os.environ.items() if name != JOB_MARK},  # sbatch may run inside a job
         file_actions=[
             (os.POSIX_SPAWN_DUP2, control, 0),

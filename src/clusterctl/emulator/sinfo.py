@@ -24,7 +24,8 @@ def main(machine: Machine, arguments: list[str]) -> int:
     free = {slot.node: slot for slot in slots.free_slots(machine, held)}
     rows = [_fields(machine, node, free.get(node)) for node in range(1, machine.nodes + 1)]
     header, columns = long_format(options["Format"], {name: itemgetter(name) for name in rows[0]})
-    print(*([] if "noheader" in options else [header]), *map(columns, rows), sep="\n")
+    lines = [] if "noheader" in options else [header]
+    print(*lines, *map(columns, rows), sep="\n")
     return 0
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from clusterctl.emulator.virtual_cluster import Machine
 
-
 _YEAR_SECONDS = 365 * 86400
 
 
@@ -45,6 +44,7 @@ def lease(machine: Machine) -> Iterator[None]:
 def is_behind(machine: Machine, job: EmulatedJob) -> bool:
     """Whether a job of a higher tier, or one of the same with a lower id, is in the queue."""
     tier = job.request.tier
+    # From the nearest one down: most jobs wait for it.
     others = (other for other in reversed(all_jobs(machine)) if other.id != job.id and other.is_supervised)
     return any((-other.request.tier, other.id) < (-tier, job.id) for other in others if other.record.in_line)
 

@@ -104,7 +104,7 @@ def candidates(attempt: Attempt) -> list[Path]:
 def lineage(attempt: int, origins: Mapping[int, Name | None]) -> dict[int, float]:
     """Attempt -> the last of its steps that `attempt` may go on from, for all attempts that it descends from.
 
-    `origins`: the checkpoint that each attempt went on from, None for the beginning; one that made none is not in it.
+    `origins`: what each attempt went on from (None: the beginning); an attempt that ended before that is not in it.
     """
     bounds: dict[int, float] = {}
     current, bound = attempt, math.inf

@@ -1,4 +1,7 @@
-"""What each task runs: the one object in submitit's pickle, which any Python with this package can open."""
+"""What each task runs: the one object in submitit's pickle.
+
+It is importable by name, as a function that another Python pickled by value crashes.
+"""
 
 from __future__ import annotations
 

@@ -167,8 +167,7 @@ class Watch:
         asked = time.monotonic()
         _ask_flight_recorder(self._attempt, self._place.rank)
         dump_stacks(self._attempt, self._place.rank)
-        # They may be those of a program that this process started.
-        self._wait_for_stacks([self._place.rank], asked + _ANSWER_SECONDS)
+        self._wait_for_stacks([self._place.rank], asked + _ANSWER_SECONDS)  # a program of the user's may write them
         stacks = ""
         with suppress(OSError):
             stacks = self._attempt.stacks(self._place.rank).read_text(encoding="utf-8", errors="replace")

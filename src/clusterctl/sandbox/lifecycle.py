@@ -142,10 +142,9 @@ def _start_accounting(sandbox: Sandbox) -> None:
     defaults = f"--defaults-file={sandbox.path}/etc/my.cnf"
     (sandbox.path / "mysql").mkdir(mode=0o700)
     _call(sandbox, "mariadb-install-db", defaults, "--auth-root-authentication-method=socket", "--skip-test-db")
-    database = str(sandbox.path / "run" / "mysql.socket")
+    database = str(sandbox.path / "run" / "mysql.socket")  # a variable of slurmdbd: its file has no word for it
     marked_processes.serve(sandbox.path, "mariadbd", ["mariadbd", defaults], sandbox.log("mariadbd"), database)
     address = (sandbox.address, sandbox.port_of("slurmdbd"))
-    # The socket as a variable, as slurmdbd.conf has no word for it.
     argv, log = ["slurmdbd", "-D"], sandbox.log("slurmdbd")
     marked_processes.serve(sandbox.path, "slurmdbd", argv, log, address, MYSQL_UNIX_PORT=database)
     user = pwd.getpwuid(os.geteuid()).pw_name
@@ -166,9 +165,7 @@ def _missing(sandbox: Sandbox) -> list[str]:
     expected += ["switch"] if sandbox.namespaces else []
     expected += ["mariadbd", "slurmdbd"] if sandbox.request.accounting else []
     # A daemon's children carry its mark too; the switch is a process that sleeps.
-    alive = {
-        process.part for process in marked_processes.find(sandbox.path) if process.command in (process.part, "sleep")
-    }
+    alive = {each.part for each in marked_processes.find(sandbox.path) if each.command in (each.part, "sleep")}
     return [part for part in expected if part not in alive]
 
 

@@ -82,7 +82,7 @@ def find(folder: Path) -> list[Process]:
 
 
 def end(processes: Iterable[Process]) -> None:
-    """Kill `processes` and wait until they are gone. Nothing here needs to say goodbye: the files go too."""
+    """Kill `processes` and wait until they are gone. None needs a chance to leave by itself: the files go too."""
     processes = [process for process in processes if process.alive()]
     for process in processes:
         with suppress(ProcessLookupError):

@@ -38,8 +38,7 @@ def free_network(folder: Path) -> str:
     The search begins at a number of the folder's own, so that two sandboxes hardly ever choose the same.
     """
     routes = json.loads(_ip("-json", "-4", "route", "show", "table", "all") or "[]")
-    texts = {route["dst"] for route in routes} - {"default"}
-    taken = [ipaddress.ip_network(text, strict=False) for text in texts]
+    taken = [ipaddress.ip_network(route["dst"], strict=False) for route in routes if route["dst"] != "default"]
     for number in range(1 << 16):
         high, low = divmod((int(_digest(folder), 16) + number) % (1 << 16), 256)
         candidate = ipaddress.IPv4Network(f"10.{high}.{low}.0/24")
