@@ -14,8 +14,8 @@ from support.scenario import Stage, wait_until
 from clusterctl.errors import UsageError
 from clusterctl.runs.layout import RunDir
 from clusterctl.sandbox import lifecycle
-from clusterctl.sandbox.cgroups import check_cgroups
 from clusterctl.sandbox.description import SandboxRequest
+from clusterctl.sandbox.lifecycle import check_cgroups
 
 pytestmark = pytest.mark.long
 

@@ -12,8 +12,8 @@ from support.sandbox_fixture import RunningSandbox
 
 from clusterctl.errors import UsageError
 from clusterctl.sandbox import lifecycle
-from clusterctl.sandbox.cgroups import check_cgroups
 from clusterctl.sandbox.description import SandboxRequest
+from clusterctl.sandbox.lifecycle import check_cgroups
 
 
 @pytest.fixture

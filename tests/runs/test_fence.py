@@ -11,7 +11,7 @@ from pathlib import Path
 
 from support.scenario import wait_until
 
-from clusterctl.runs import fence
+from clusterctl.runs.entry import watch_for_newer
 from clusterctl.runs.files import read_lines, write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Job, to_record
@@ -24,7 +24,7 @@ def test_the_claim_of_a_newer_attempt_is_seen_once_and_folders_of_others_are_not
     attempt.path.mkdir(parents=True)
     RunDir(tmp_path).attempt(0).path.mkdir()
     seen, told = [], threading.Event()
-    thread = fence.watch(attempt, lambda newer: (seen.append(newer), told.set()), pause=0.01)
+    thread = watch_for_newer(attempt, lambda newer: (seen.append(newer), told.set()), pause=0.01)
     (attempt.path.parent / "notes").mkdir()
     assert not told.wait(0.1)
     RunDir(tmp_path).attempt(2).path.mkdir()

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.runs.events import Events
+from clusterctl.runs.files import is_listed
 from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.marks import RankMark, ask_for_restart, restart_asked
+from clusterctl.runs.marks import RankMark, ask_for_restart, restart_file
 
 
 @pytest.fixture
@@ -51,9 +52,9 @@ def test_the_events_of_a_rank_move_its_mark(attempt: Attempt) -> None:
 
 
 def test_a_restart_is_asked_for_by_a_file(attempt: Attempt) -> None:
-    assert not restart_asked(attempt)
+    assert not is_listed(restart_file(attempt))
     ask_for_restart(attempt, progress=True)
-    assert restart_asked(attempt)
+    assert is_listed(restart_file(attempt))
     assert names(attempt) == ["restart"]
 
 

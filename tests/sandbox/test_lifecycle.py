@@ -15,7 +15,6 @@ from support.scenario import wait_until
 from clusterctl.errors import SlurmError, UsageError
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.sandbox import lifecycle, marked_processes, network
-from clusterctl.sandbox.cgroups import check_cgroups
 from clusterctl.sandbox.daemon_files import write_files
 from clusterctl.sandbox.description import Sandbox, SandboxRequest, current
 
@@ -183,7 +182,7 @@ def test_accounting_remembers_jobs_and_their_scripts(sandbox_home: RunningSandbo
 def test_control_groups_confine_tasks_to_their_gpus_and_go_with_the_sandbox(sandbox_home: RunningSandbox) -> None:
     request = SandboxRequest(nodes=1, gpus_per_node=2, cgroups=True)
     try:
-        check_cgroups()
+        lifecycle.check_cgroups()
     except UsageError:  # this kernel offers version 2 alone: then nothing is started
         with pytest.raises(UsageError):
             lifecycle.up(sandbox_home.folder, request)

@@ -8,7 +8,7 @@ import pytest
 
 from clusterctl.errors import SlurmError
 from clusterctl.sandbox.description import SandboxRequest
-from clusterctl.sandbox.packages import check_packages
+from clusterctl.sandbox.lifecycle import check_packages
 
 COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "ip", "unshare", "slurmdbd", "mariadbd", "mariadb-install-db")
 

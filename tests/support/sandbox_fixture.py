@@ -18,7 +18,7 @@ import pytest
 from clusterctl.errors import SlurmError
 from clusterctl.sandbox import lifecycle, marked_processes
 from clusterctl.sandbox.description import SandboxRequest
-from clusterctl.sandbox.packages import check_packages
+from clusterctl.sandbox.lifecycle import check_packages
 
 
 @dataclass(frozen=True)

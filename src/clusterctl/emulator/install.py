@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from threading import get_native_id
 from typing import TYPE_CHECKING
@@ -21,19 +22,10 @@ COMMANDS = ("sbatch", "srun", "squeue", "sinfo", "scancel", "scontrol")
 
 
 def ensure_stand_ins(state: Path, emulator: Emulator) -> Path:
-    """The folder with the stand-ins for `emulator`, written at first use below the state folder.
-
-    The folder's name tells interpreter, package and settings apart; jobs are common to all of them.
-    """
+    """The folder with the stand-ins for `emulator`, written at first use; all below `state` share their jobs."""
     root = state.absolute() / "emulator"
     package_parent = str(Path(clusterctl.__file__).absolute().parent.parent)
-    settings = {
-        "root": str(root),
-        "nodes": emulator.nodes,
-        "cpus_per_node": emulator.cpus_per_node,
-        "gpus_per_node": emulator.gpus_per_node,
-        "kill_wait": emulator.kill_wait,
-    }
+    settings = {"root": str(root), **asdict(emulator)}
     identity = json.dumps([sys.executable, package_parent, settings, clusterctl.__version__])
     folder = root / f"bin-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     if not folder.is_dir():

@@ -6,13 +6,10 @@ import re
 import shlex
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from clusterctl.emulator.options import Options
 from clusterctl.errors import SlurmError
-
-if TYPE_CHECKING:
-    from clusterctl.emulator.virtual_cluster import Machine
 
 _EFFECTIVE = """
     job-name=/J nodes=/N ntasks=/n ntasks-per-node= cpus-per-task=/c gpus-per-node= gres= exclusive? time=/t signal=
@@ -122,16 +119,6 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
         comment=options.get("comment", ""),
         arguments=arguments,
     )
-
-
-def refuse_impossible(request: JobRequest, machine: Machine) -> None:
-    """Raise SlurmError for what the virtual nodes can never give."""
-    if (
-        request.nodes > machine.nodes
-        or request.cpus_on_each > machine.cpus_per_node
-        or request.gpus_per_node > machine.gpus_per_node
-    ):
-        raise SlurmError("Batch job submission failed: Requested node configuration is not available")
 
 
 def parse_time(text: str) -> int | None:

@@ -1,4 +1,4 @@
-"""The jobs of the virtual cluster: one folder each, which holds what was asked for and what became of it.
+"""The jobs of the virtual cluster: one folder each.
 
 jobs/<id>/request.json      what sbatch was asked for, environment.json and script beside it
 jobs/<id>/record.json       state, nodes, times; written by the job's supervisor alone
@@ -28,6 +28,7 @@ KEPT_SECONDS = 86400
 _ANSWER_SECONDS = 10.0
 HELD = "JobHeldUser"
 UNKNOWN_JOB = "Invalid job id specified"
+_COMPLETING = "Job/step already completing or completed"
 JOB_MARK = "CLUSTERCTL_EMULATOR_JOB"  # in the environment of every process of a job: its folder
 
 
@@ -83,8 +84,7 @@ class EmulatedJob:
     @property
     def environment(self) -> dict[str, str]:
         """The environment that sbatch was called in."""
-        environment: dict[str, str] = _read(self.folder / "environment.json")
-        return environment
+        return dict(_read(self.folder / "environment.json"))
 
     @property
     def record(self) -> JobRecord:
@@ -98,21 +98,23 @@ class EmulatedJob:
     def is_supervised(self) -> bool:
         return fifo.has_reader(self.control)
 
-    def ask(self, *words: str) -> str:
-        """Tell the supervisor, and wait until it has done so: its answer is empty, or Slurm's words for why not."""
+    def ask(self, *words: str) -> None:
+        """Have the supervisor do something; raises SlurmError if it refuses or does not answer."""
         mailbox = self.folder / f"answer-{os.getpid()}-{time.time_ns()}"
         descriptor = fifo.create(mailbox)
         try:
             if not fifo.send(self.control, mailbox.name, *words):
-                return "Job/step already completing or completed"
+                raise SlurmError(_COMPLETING)
             deadline = time.monotonic() + _ANSWER_SECONDS
             while time.monotonic() < deadline:
                 fifo.wait([descriptor], 0.1)
                 if answer := fifo.drain(descriptor):
-                    return answer.decode().strip()
+                    if refusal := answer.decode().strip():
+                        raise SlurmError(refusal)
+                    return
                 if not self.is_supervised:
-                    return "Job/step already completing or completed"
-            return "Socket timed out on send/recv operation"
+                    raise SlurmError(_COMPLETING)
+            raise SlurmError("Socket timed out on send/recv operation")
         finally:
             os.close(descriptor)
             mailbox.unlink()
@@ -149,8 +151,8 @@ def publish(
     machine.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = machine.jobs / f".new-{os.getpid()}-{time.time_ns()}"
     aside.mkdir(mode=0o700)
-    (aside / "steps").mkdir()
-    (aside / "names").mkdir()
+    for name in ("steps", "names"):
+        (aside / name).mkdir()
     (aside / "script").write_bytes(script)
     (aside / "script").chmod(0o700)
     write_aside(aside / "request.json", request._asdict())
@@ -177,7 +179,7 @@ def nudge(machine: Machine) -> None:
 def bury_lost(machine: Machine) -> None:
     """Record the end of jobs whose supervisor was killed, and end what still runs of them.
 
-    Every command does so first, for want of a daemon. A supervisor that ends in order writes the record before it
+    Every command does so first, as there is no daemon. A supervisor that ends by itself writes the record before it
     removes the pipe, so a job without an end and without a reader of its pipe is lost.
     """
     for job in all_jobs(machine):

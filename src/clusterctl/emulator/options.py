@@ -24,10 +24,7 @@ class Options:
         return frozenset(self._kinds)
 
     def parse(self, arguments: list[str], *, permute: bool = False) -> tuple[dict[str, str], list[str]]:
-        """The options by their long names, and the other words.
-
-        Options end at the first other word, or with `permute` go on behind it. Raises SlurmError.
-        """
+        """The options by long name, and the other words, which end the options unless `permute`. Raises SlurmError."""
         values: dict[str, str] = {}
         others: list[str] = []
         words = arguments[::-1]
@@ -66,7 +63,5 @@ class Options:
     def _complete(self, name: str) -> str:
         matches = [name] if name in self._kinds else [known for known in self._kinds if known.startswith(name)]
         if len(matches) != 1:
-            raise SlurmError(
-                f"{'option' if matches else 'unrecognized option'} '--{name}'" + " is ambiguous" * bool(matches)
-            )
+            raise SlurmError(f"option '--{name}' is ambiguous" if matches else f"unrecognized option '--{name}'")
         return matches[0]

@@ -1,4 +1,4 @@
-"""Where output goes: file names with Slurm's replacement symbols, as in `rank_%5t.out`."""
+"""Slurm's forms of output: file names with replacement symbols (`rank_%5t.out`), columns, times, user names."""
 
 from __future__ import annotations
 
@@ -6,43 +6,69 @@ import os
 import pwd
 import re
 import time
+from typing import TYPE_CHECKING, TypeVar
 
 from clusterctl.emulator.virtual_cluster import node_name
+from clusterctl.errors import SlurmError
 
-_SYMBOL = re.compile(r"%(\d*)(.)", re.DOTALL)
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+Row = TypeVar("Row")
 
 
 def symbols(job_id: int, job_name: str, node: int) -> dict[str, str]:
-    """What stands for what in the names of a job's files. A step adds its own."""
+    """The replacement symbols of a job's file names. A step adds its own."""
     batch = dict.fromkeys("jJA", str(job_id)) | dict.fromkeys("nt", "0")
     return {**batch, "N": node_name(node), "x": job_name, "u": user_name()}
 
 
 def expand(pattern: str, symbols: dict[str, str]) -> str:
-    """Replace `%x` by `symbols["x"]`, `%5x` by the same padded with zeros, `%%` by `%`.
+    """Replace `%x` by `symbols["x"]`, `%5x` by the same padded with zeros, `%%` by `%`; unknown symbols stay.
 
-    Unknown symbols stay. A backslash anywhere switches the replacement off and is dropped (sbatch(1), "filename
-    pattern").
+    A backslash anywhere switches the replacement off and is dropped (sbatch(1), "filename pattern").
     """
     if "\\" in pattern:
         return pattern.replace("\\", "")
 
     def replace(match: re.Match[str]) -> str:
         width, symbol = match.groups()
-        if symbol == "%":
-            return "%"
-        if symbol not in symbols:
-            return match[0]
-        value = symbols[symbol]
+        value = "%" if symbol == "%" else symbols.get(symbol, match[0])
         return value.zfill(min(int(width), 10)) if width and value.isdigit() else value
 
-    return _SYMBOL.sub(replace, pattern)
+    return re.sub(r"(?s)%(\d*)(.)", replace, pattern)
 
 
 def open_output(path: str, *, append: bool) -> int:
     """A descriptor whose writes all go to the end, so that several processes can have it in common."""
     mode = os.O_APPEND if append else os.O_APPEND | os.O_TRUNC
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o666)
+
+
+def long_format(text: str, fields: Mapping[str, Callable[[Row], str]]) -> tuple[str, Callable[[Row], str]]:
+    """The header and the cells of `-O Field:[[.]width][suffix],...`, where a column without a width is cut at 20.
+
+    Raises SlurmError for a field that is not among `fields` (by their names in lower case).
+    """
+    pieces: list[tuple[str, bool, int, str]] = []
+    for word in text.split(","):
+        name, colon, rest = word.partition(":")
+        right, width, suffix = re.fullmatch(r"(\.?)(\d*)(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+        if name.lower() not in fields:
+            raise SlurmError(f"Invalid job format specification: {name}")
+        pieces.append((name.lower(), bool(right), int(width or (0 if colon else 20)), suffix))
+
+    def show(row: Row) -> str:
+        return "".join(cell(fields[name](row), width, right) + suffix for name, right, width, suffix in pieces)
+
+    header = "".join(cell(name.upper(), width, right) + suffix for name, right, width, suffix in pieces)
+    return header, show
+
+
+def cell(value: str, width: int, right: bool) -> str:
+    if not width:
+        return value
+    return value[:width].rjust(width) if right else value[:width].ljust(width)
 
 
 def shown_time(seconds: float) -> str:

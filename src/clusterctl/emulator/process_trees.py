@@ -1,4 +1,4 @@
-"""Starting processes, hearing of their ends, ending whole trees of them. Linux alone has what this takes."""
+"""Starting and reaping processes, and ending whole trees of them. Linux only."""
 
 from __future__ import annotations
 
@@ -58,14 +58,9 @@ def signal_bytes(*numbers: signal.Signals) -> int:
 
 def reaped() -> Iterator[tuple[int, int]]:
     """The children that have ended since the last look, each with its wait status."""
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        yield pid, status
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended
 
 
 def send_signal(group: int, number: int) -> None:
@@ -78,21 +73,19 @@ def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends: none can get away by daemonising itself."""
     import ctypes
 
-    set_child_subreaper = 36  # prctl(2)
-    ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, prctl(2)
 
 
 def descendants(ancestor: int, apart_from: Callable[[int], bool]) -> list[int]:
     """Every process below `ancestor`, but for zombies and for whole trees below and with an exception."""
     children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, parent = (entry / "stat").read_bytes().rpartition(b")")[2].split()[:2]
-            except OSError:
-                continue
-            if state != b"Z":
-                children.setdefault(int(parent), []).append(int(entry.name))
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = path.read_bytes().rpartition(b")")[2].split()[:2]
+        except OSError:
+            continue
+        if state != b"Z":
+            children.setdefault(int(parent), []).append(int(path.parent.name))
     found, unseen = [], [ancestor]
     while unseen:
         below = [pid for pid in children.get(unseen.pop(), []) if not apart_from(pid)]
@@ -107,14 +100,11 @@ def kill_marked(mark: str) -> None:
     found = True
     while found:
         found = False
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                        os.kill(int(entry.name), signal.SIGKILL)
-                        found = True
-                except OSError:  # gone, or another user's
-                    continue
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):  # gone, or another user's
+                if wanted in path.read_bytes().split(b"\0"):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+                    found = True
 
 
 def _complain(message: str) -> None:

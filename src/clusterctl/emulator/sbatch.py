@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.emulator import jobs
-from clusterctl.emulator.job_request import SBATCH, make_request, refuse_impossible, script_options
-from clusterctl.emulator.jobs import HELD, JOB_MARK, EmulatedState, JobRecord
+from clusterctl.emulator.job_request import SBATCH, make_request, script_options
+from clusterctl.emulator.jobs import HELD, JOB_MARK, EmulatedJob, EmulatedState, JobRecord
 from clusterctl.emulator.output import shown_time
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
-    from clusterctl.emulator.jobs import EmulatedJob
     from clusterctl.emulator.virtual_cluster import Machine
 
 
@@ -28,15 +27,18 @@ def main(machine: Machine, arguments: list[str]) -> int:
         raise SlurmError("This does not look like a batch script: its first line must start with #!")
     options = script_options(script.decode(errors="surrogateescape")) | options  # the command line wins
     request = make_request(options, words[1:], name, str(Path.cwd()))
-    refuse_impossible(request, machine)
+    if (
+        request.nodes > machine.nodes
+        or request.cpus_on_each > machine.cpus_per_node
+        or request.gpus_per_node > machine.gpus_per_node
+    ):
+        raise SlurmError("Batch job submission failed: Requested node configuration is not available")
     if "test-only" in options:
         from clusterctl.emulator import slots  # slow to import, seldom needed
 
         start = shown_time(slots.estimated_start(machine, request, time.time()))
-        print(
-            f"sbatch: Job to start at {start} on {request.nodes} nodes in partition {request.partition}",
-            file=sys.stderr,
-        )
+        place = f"on {request.nodes} nodes in partition {request.partition}"
+        print(f"sbatch: Job to start at {start} {place}", file=sys.stderr)
         return 0
     jobs.bury_lost(machine)
     jobs.forget_old(machine)
@@ -61,10 +63,10 @@ def _read(words: list[str]) -> tuple[str, bytes]:
 def _start_supervisor(machine: Machine, job: EmulatedJob, control: int) -> None:
     """A process of its own that outlives this command. Its standard input is the job's pipe, open all the way."""
     log = os.fspath(job.folder / "supervisor.log")
-    python = [sys.executable, "-X", "utf8", "-I", "-S"]
+    start = os.fspath(machine.bin / "start.py")
     os.posix_spawn(
         sys.executable,
-        [*python, os.fspath(machine.bin / "start.py"), "supervisor", str(job.id)],
+        [sys.executable, "-X", "utf8", "-I", "-S", start, "supervisor", str(job.id)],
         {name: value for name, value in os.environ.items() if name != JOB_MARK},  # sbatch may run inside a job
         file_actions=[
             (os.POSIX_SPAWN_DUP2, control, 0),

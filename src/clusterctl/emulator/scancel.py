@@ -11,7 +11,6 @@ from clusterctl.emulator.options import Options
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
-    from clusterctl.emulator.jobs import EmulatedJob
     from clusterctl.emulator.virtual_cluster import Machine
 
 _SCANCEL = Options("signal=/s batch/b full/f quiet/Q verbose/v")
@@ -34,18 +33,15 @@ def main(machine: Machine, arguments: list[str]) -> int:
             job = jobs.find(machine, job_id)
             if step:
                 _signal_step(job, step, options)
-                continue
-            # A job that has ended is what was wanted: not an error to Slurm either.
-            answer = "" if job.record.state.ended else job.ask(*request)
+            elif not job.record.state.ended:  # to Slurm, a job that has ended is no error either
+                job.ask(*request)
         except SlurmError as error:
-            answer = error.message
-        if answer:
-            print(f"scancel: error: Kill job error on job id {target}: {answer}", file=sys.stderr)
+            print(f"scancel: error: Kill job error on job id {target}: {error.message}", file=sys.stderr)
             code = 1
     return code
 
 
-def _signal_step(job: EmulatedJob, step: str, options: dict[str, str]) -> None:
+def _signal_step(job: jobs.EmulatedJob, step: str, options: dict[str, str]) -> None:
     """As Slurm's, it ends a step with KILL unless told otherwise."""
     number = parse_signal(options.get("signal", "KILL"))
     if not step.isdigit() or not fifo.send(job.steps / step, str(int(number)), "all"):

@@ -6,15 +6,12 @@ import os
 import re
 import sys
 import time
-from typing import TYPE_CHECKING
+from contextlib import suppress
 
 from clusterctl.emulator import jobs
 from clusterctl.emulator.stand_in import VERSION
-from clusterctl.emulator.virtual_cluster import node_list, node_name
+from clusterctl.emulator.virtual_cluster import Machine, node_list, node_name
 from clusterctl.errors import SlurmError
-
-if TYPE_CHECKING:
-    from clusterctl.emulator.virtual_cluster import Machine
 
 
 def main(machine: Machine, arguments: list[str]) -> int:
@@ -44,11 +41,9 @@ def _ask(machine: Machine, verb: str, job_ids: list[str]) -> int:
     code = 0
     for job_id in job_ids:
         try:
-            answer = jobs.find(machine, job_id).ask(verb)
+            jobs.find(machine, job_id).ask(verb)
         except SlurmError as error:
-            answer = error.message
-        if answer:
-            print(f"{answer} for job {job_id}", file=sys.stderr)
+            print(f"{error.message} for job {job_id}", file=sys.stderr)
             code = 1
     return code
 
@@ -64,8 +59,9 @@ def _update_node(machine: Machine, values: dict[str, str]) -> None:
             marker.parent.mkdir(exist_ok=True)
             marker.write_text(values.get("reason", ""))
             for job in jobs.all_jobs(machine):
-                if job.is_supervised:
-                    job.ask("node-down", str(node))
+                with suppress(SlurmError):  # it has just ended
+                    if job.is_supervised:
+                        job.ask("node-down", str(node))
         else:
             marker.unlink(missing_ok=True)
             jobs.nudge(machine)
@@ -75,10 +71,8 @@ def _show_job(machine: Machine, job_id: str) -> None:
     job = jobs.find(machine, job_id)
     request, record = job.request, job.record
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.started)) if record.started else "Unknown"
-    print(f"JobId={job_id} JobName={request.name}")
-    print(
-        f"   JobState={record.state} Reason={record.reason} Restarts={record.restarts} Requeue={int(request.requeue)}"
-    )
+    restarts = f"Restarts={record.restarts} Requeue={int(request.requeue)}"
+    print(f"JobId={job_id} JobName={request.name}\n   JobState={record.state} Reason={record.reason} {restarts}")
     print(f"   ExitCode={record.status >> 8}:{record.status & 127} StartTime={start}")
     print(f"   Partition={request.partition} NodeList={node_list(record.nodes) or '(null)'}")
     print(f"   NumNodes={request.nodes} NumTasks={request.tasks} CPUs/Task={request.cpus_per_task or 1}")

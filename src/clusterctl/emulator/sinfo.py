@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import os
+from operator import itemgetter
 
 from clusterctl.emulator import jobs, slots
-from clusterctl.emulator.columns import long_format
 from clusterctl.emulator.job_request import DEFAULT_PARTITION
 from clusterctl.emulator.options import Options
-from clusterctl.emulator.virtual_cluster import node_name
+from clusterctl.emulator.output import long_format
+from clusterctl.emulator.virtual_cluster import Machine, node_name
 from clusterctl.errors import SlurmError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from clusterctl.emulator.virtual_cluster import Machine
-
 _SINFO = Options("noheader/h Node/N Format=/O")
-
-
-class NodeRow(NamedTuple):
-    """A node: what it has, what is free of it, and why it is down, if it is."""
-
-    node: int
-    machine: Machine
-    free: slots.Free | None  # None: down
-    reason: str
 
 
 def main(machine: Machine, arguments: list[str]) -> int:
@@ -33,63 +20,33 @@ def main(machine: Machine, arguments: list[str]) -> int:
     if "Node" not in options or "Format" not in options:
         raise SlurmError("the emulator shows nodes alone, in a format: sinfo -N -O FIELD,...")
     jobs.bury_lost(machine)
-    header, columns = long_format(options["Format"], _FIELDS)
-    if "noheader" not in options:
-        print(header)
     held = ((job.request, job.record) for job in jobs.all_jobs(machine) if job.is_supervised)
     free = {slot.node: slot for slot in slots.free_slots(machine, held)}
-    for node in range(1, machine.nodes + 1):
-        marker = machine.down_marker(node)
-        print(columns(NodeRow(node, machine, free.get(node), marker.read_text() if marker.exists() else "none")))
+    rows = [_fields(machine, node, free.get(node)) for node in range(1, machine.nodes + 1)]
+    header, columns = long_format(options["Format"], {name: itemgetter(name) for name in rows[0]})
+    lines = [] if "noheader" in options else [header]
+    print(*lines, *map(columns, rows), sep="\n")
     return 0
 
 
-def _state(row: NodeRow) -> str:
-    if row.free is None:
-        return "down"
-    used = _cpus_used(row)
-    return "idle" if not used else "mixed" if used < row.machine.cpus_per_node else "allocated"
-
-
-def _cpus_used(row: NodeRow) -> int:
-    return row.machine.cpus_per_node - row.free.cpus if row.free else 0
-
-
-def _cpus(row: NodeRow) -> str:
-    total, used = row.machine.cpus_per_node, _cpus_used(row)
-    idle, other = (total - used, 0) if row.free else (0, total)
-    return f"{used}/{idle}/{other}/{total}"
-
-
-def _gres(row: NodeRow) -> str:
-    return f"gpu:{row.machine.gpus_per_node}" if row.machine.gpus_per_node else "(null)"
-
-
-def _gres_used(row: NodeRow) -> str:
-    return f"gpu:{row.machine.gpus_per_node - len(row.free.gpus) if row.free else 0}"
-
-
-# The emulator keeps no account of memory: as on a cluster that does not, all of it is free.
-_FIELDS: dict[str, Callable[[NodeRow], str]] = {
-    "allocmem": lambda row: "0",  # noqa: ARG005
-    "available": lambda row: "up",  # noqa: ARG005
-    "cpusstate": _cpus,
-    "features": lambda row: "(null)",  # noqa: ARG005
-    "freemem": lambda row: "N/A",  # noqa: ARG005
-    "gres": _gres,
-    "gresused": _gres_used,
-    "memory": lambda row: str(_memory_mib()),  # noqa: ARG005
-    "nodehost": lambda row: node_name(row.node),
-    "partition": lambda row: f"{DEFAULT_PARTITION}*",  # noqa: ARG005
-    "reason": lambda row: row.reason or "none",
-    "size": lambda row: "1-infinite",  # noqa: ARG005
-    "statecomplete": _state,
-    "time": lambda row: "infinite",  # noqa: ARG005
-}
-
-
-def _memory_mib() -> int:
-    """This machine's: the virtual nodes have it in common."""
-    import os
-
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+def _fields(machine: Machine, node: int, free: slots.Free | None) -> dict[str, str]:
+    """What sinfo shows of a node; `free` is None for one that is down."""
+    total, marker = machine.cpus_per_node, machine.down_marker(node)
+    used = total - free.cpus if free else 0
+    up = "idle" if not used else "mixed" if used < total else "allocated"
+    return {
+        "allocmem": "0",  # the emulator does not account for memory: all of it is free
+        "available": "up",
+        "cpusstate": f"{used}/{total - used}/0/{total}" if free else f"0/0/{total}/{total}",
+        "features": "(null)",
+        "freemem": "N/A",
+        "gres": f"gpu:{machine.gpus_per_node}" if machine.gpus_per_node else "(null)",
+        "gresused": f"gpu:{machine.gpus_per_node - len(free.gpus) if free else 0}",
+        "memory": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20),  # this machine's, in MiB
+        "nodehost": node_name(node),
+        "partition": f"{DEFAULT_PARTITION}*",
+        "reason": (marker.read_text() if marker.exists() else "") or "none",
+        "size": "1-infinite",
+        "statecomplete": up if free else "down",
+        "time": "infinite",
+    }

@@ -8,16 +8,13 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.emulator.job_request import PREEMPTABLE, TIERS
-from clusterctl.emulator.jobs import EmulatedState, all_jobs
+from clusterctl.emulator.job_request import PREEMPTABLE, TIERS, JobRequest
+from clusterctl.emulator.jobs import EmulatedJob, EmulatedState, JobRecord, all_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from clusterctl.emulator.job_request import JobRequest
-    from clusterctl.emulator.jobs import EmulatedJob, JobRecord
     from clusterctl.emulator.virtual_cluster import Machine
-
 
 _YEAR_SECONDS = 365 * 86400
 
@@ -30,20 +27,9 @@ class Free(NamedTuple):
     gpus: list[int]
 
 
-class Placement(NamedTuple):
-    """Nodes, and the GPUs of each."""
-
-    nodes: list[int]
-    gpus: list[list[int]]
-
-
 @contextmanager
 def lease(machine: Machine) -> Iterator[None]:
-    """Only one process at a time decides.
-
-    An address in the kernel instead of a file: it goes with its process, so none is ever left behind to be judged
-    stale. Node-local, as the emulator is.
-    """
+    """Only one process at a time decides. The lease is an address in the kernel, which goes with its process."""
     place = machine.root.stat()
     with socket.socket(socket.AF_UNIX) as held:
         while True:
@@ -56,49 +42,38 @@ def lease(machine: Machine) -> Iterator[None]:
 
 
 def is_behind(machine: Machine, job: EmulatedJob) -> bool:
-    """Whether a job of a higher tier, or one of the same with a lower id, stands in line.
-
-    Looks from the nearest one down: most jobs wait for it.
-    """
+    """Whether a job of a higher tier, or one of the same with a lower id, is in the queue."""
     tier = job.request.tier
+    # From the nearest one down: most jobs wait for it.
     others = (other for other in reversed(all_jobs(machine)) if other.id != job.id and other.is_supervised)
-    waiting = (other for other in others if other.record.in_line)
-    return any((-other.request.tier, other.id) < (-tier, job.id) for other in waiting)
+    return any((-other.request.tier, other.id) < (-tier, job.id) for other in others if other.record.in_line)
 
 
-def place(machine: Machine, job: EmulatedJob) -> Placement | None:
-    """The slots for `job`, if there is room now. To be called, and acted on, under the lease."""
-    others = (
-        (other.request, other.record) for other in all_jobs(machine) if other.id != job.id and other.is_supervised
-    )
-    return choose(machine, job.request, free_slots(machine, others))
+def place(machine: Machine, job: EmulatedJob) -> tuple[list[int], list[list[int]]] | None:
+    """The slots for `job` as `choose` returns them. To be called, and acted on, under the lease."""
+    others = (other for other in all_jobs(machine) if other.id != job.id and other.is_supervised)
+    return choose(machine, job.request, free_slots(machine, ((other.request, other.record) for other in others)))
 
 
 def victims(machine: Machine, job: EmulatedJob) -> list[EmulatedJob]:
     """The running jobs that must make room for `job`: of the preemptable ones the newest, and no more than it takes."""
     if job.request.tier <= TIERS[PREEMPTABLE]:
         return []
-    holding = [(other, other.request, other.record) for other in all_jobs(machine) if other.is_supervised]
+    live = [(other, (other.request, other.record)) for other in all_jobs(machine) if other.is_supervised]
     # What is COMPLETING makes room already.
-    holding = [each for each in holding if each[2].state is EmulatedState.RUNNING]
-    yielding = [each for each in reversed(holding) if each[1].partition == PREEMPTABLE]
+    holding = {other: held for other, held in live if held[1].state is EmulatedState.RUNNING}
+    yielding = [other for other in reversed(holding) if holding[other][0].partition == PREEMPTABLE]
     for number in range(len(yielding) + 1):
-        going = yielding[:number]
-        left = [(request, record) for other, request, record in holding if other not in [each[0] for each in going]]
+        left = [held for other, held in holding.items() if other not in yielding[:number]]
         if choose(machine, job.request, free_slots(machine, left)):
-            return [each[0] for each in going]
+            return yielding[:number]
     return []
 
 
-def could_be_placed(machine: Machine, request: JobRequest) -> bool:
-    """Whether the nodes that are up would do if they were empty."""
-    return choose(machine, request, free_slots(machine, [])) is not None
-
-
 def estimated_start(machine: Machine, request: JobRequest, now: float) -> float:
-    """When there would be room for `request` if every job ran to its time limit; jobs that wait are not weighed.
+    """When there would be room for `request` if every job ran to its time limit, or a year without one.
 
-    As `sbatch --test-only` of Slurm 22.05 does. A job without a limit ends in a year.
+    Jobs that wait are not counted, as in `sbatch --test-only` of Slurm 22.05.
     """
     held = [(job.request, job.record) for job in all_jobs(machine) if job.is_supervised and job.record.nodes]
     ends = {id(record): (record.started or now) + (asked.time_limit or _YEAR_SECONDS) for asked, record in held}
@@ -121,13 +96,13 @@ def free_slots(machine: Machine, jobs: Iterable[tuple[JobRequest, JobRecord]]) -
     return [Free(node, cpus[node], sorted(gpus[node])) for node in cpus if not machine.down_marker(node).exists()]
 
 
-def choose(machine: Machine, request: JobRequest, free: list[Free]) -> Placement | None:
-    """The first nodes with room, and their first GPUs."""
+def choose(machine: Machine, request: JobRequest, free: list[Free]) -> tuple[list[int], list[list[int]]] | None:
+    """The first nodes with room, and the first GPUs of each; None if they are too few."""
     cpus, gpus = _cpus_of(machine, request), request.gpus_per_node
     chosen = [node for node in free if node.cpus >= cpus and len(node.gpus) >= gpus][: request.nodes]
     if len(chosen) < request.nodes:
         return None
-    return Placement([node.node for node in chosen], [node.gpus[:gpus] for node in chosen])
+    return [node.node for node in chosen], [node.gpus[:gpus] for node in chosen]
 
 
 def _cpus_of(machine: Machine, request: JobRequest) -> int:

@@ -5,55 +5,41 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from clusterctl.emulator.jobs import JOB_MARK
+from clusterctl.emulator.jobs import JOB_MARK, EmulatedJob, JobRecord
 from clusterctl.emulator.output import user_name
-from clusterctl.emulator.virtual_cluster import node_list, node_name, per_node
+from clusterctl.emulator.virtual_cluster import Machine, node_list, node_name, per_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from clusterctl.emulator.job_request import JobRequest
-    from clusterctl.emulator.jobs import EmulatedJob, JobRecord
-    from clusterctl.emulator.virtual_cluster import Machine
-
-CLUSTER_NAME = "emulator"
 
 
 def batch_environment(
     machine: Machine, job: EmulatedJob, request: JobRequest, record: JobRecord, submitted: Mapping[str, str]
 ) -> dict[str, str]:
     """The environment that the job's command was called in, with what Slurm adds to it on the first node."""
-    tasks, nodes = str(request.tasks), str(request.nodes)
-    names = node_list(record.nodes)
     values: dict[str, object] = {
         "ENVIRONMENT": "BATCH",
         "PATH": f"{machine.bin}{os.pathsep}{submitted.get('PATH', os.defpath)}",
         JOB_MARK: job.folder,
-        "SLURM_CLUSTER_NAME": CLUSTER_NAME,
+        "SLURM_CLUSTER_NAME": "emulator",
         "SLURM_CPUS_ON_NODE": request.cpus_on_each,
         "SLURM_CPUS_PER_TASK": request.cpus_per_task,
-        "SLURM_GPUS_ON_NODE": request.gpus_per_node or None,
-        "SLURM_GPUS_PER_NODE": request.gpus_per_node or None,
-        "SLURM_GTIDS": 0,
-        "SLURM_JOBID": job.id,
+        **dict.fromkeys(("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"), request.gpus_per_node or None),
+        **dict.fromkeys(("SLURM_GTIDS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_PROCID"), 0),
+        **dict.fromkeys(("SLURM_JOBID", "SLURM_JOB_ID"), job.id),
+        **dict.fromkeys(("SLURM_NODELIST", "SLURM_JOB_NODELIST"), node_list(record.nodes)),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_JOB_NUM_NODES"), request.nodes),
+        **dict.fromkeys(("SLURM_NPROCS", "SLURM_NTASKS"), request.tasks),
         "SLURM_JOB_CPUS_PER_NODE": per_node([request.cpus_on_each] * request.nodes),
         "SLURM_JOB_GID": os.getgid(),
-        "SLURM_JOB_ID": job.id,
         "SLURM_JOB_NAME": request.name,
-        "SLURM_JOB_NODELIST": names,
-        "SLURM_JOB_NUM_NODES": nodes,
         "SLURM_JOB_PARTITION": request.partition,
         "SLURM_JOB_UID": os.getuid(),
         "SLURM_JOB_USER": user_name(),
-        "SLURM_LOCALID": 0,
-        "SLURM_NNODES": nodes,
-        "SLURM_NODEID": 0,
-        "SLURM_NODELIST": names,
-        "SLURM_NPROCS": tasks,
-        "SLURM_NTASKS": tasks,
         "SLURM_NTASKS_PER_NODE": request.tasks_per_node,
         "SLURM_OPEN_MODE": "a" if request.append else None,
-        "SLURM_PROCID": 0,
         "SLURM_RESTART_COUNT": record.restarts or None,
         "SLURM_SUBMIT_DIR": request.submit_folder,
         "SLURM_SUBMIT_HOST": os.uname().nodename,
@@ -68,24 +54,18 @@ def batch_environment(
 def task_environment(step: int, nodes: Sequence[int], counts: Sequence[int], node: int, local: int) -> dict[str, str]:
     """What srun adds for local rank `local` of the step's node number `node`; `counts` are the tasks of each node."""
     first = sum(counts[:node])
-    names, tasks, shape = node_list(nodes), sum(counts), per_node(counts)
     values: dict[str, object] = {
         "SLURMD_NODENAME": node_name(nodes[node]),
         "SLURM_GTIDS": ",".join(str(first + rank) for rank in range(counts[node])),
         "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
         "SLURM_LOCALID": local,
-        "SLURM_NNODES": len(nodes),
         "SLURM_NODEID": node,
-        "SLURM_NPROCS": tasks,
-        "SLURM_NTASKS": tasks,
         "SLURM_PROCID": first + local,
-        "SLURM_STEPID": step,
-        "SLURM_STEP_ID": step,
-        "SLURM_STEP_NODELIST": names,
-        "SLURM_STEP_NUM_NODES": len(nodes),
-        "SLURM_STEP_NUM_TASKS": tasks,
-        "SLURM_STEP_TASKS_PER_NODE": shape,
-        "SLURM_TASKS_PER_NODE": shape,
+        "SLURM_STEP_NODELIST": node_list(nodes),
+        **dict.fromkeys(("SLURM_STEPID", "SLURM_STEP_ID"), step),
+        **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), len(nodes)),
+        **dict.fromkeys(("SLURM_NPROCS", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"), sum(counts)),
+        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), per_node(counts)),
     }
     return {name: str(value) for name, value in values.items()}
 

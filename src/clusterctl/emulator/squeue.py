@@ -7,19 +7,16 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.emulator import jobs
-from clusterctl.emulator.columns import cell, long_format
-from clusterctl.emulator.jobs import EmulatedState
+from clusterctl.emulator.jobs import EmulatedJob, EmulatedState, JobRecord
 from clusterctl.emulator.options import Options
-from clusterctl.emulator.output import shown_time, user_name
-from clusterctl.emulator.virtual_cluster import node_list
+from clusterctl.emulator.output import cell, long_format, shown_time, user_name
+from clusterctl.emulator.virtual_cluster import Machine, node_list
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clusterctl.emulator.job_request import JobRequest
-    from clusterctl.emulator.jobs import JobRecord
-    from clusterctl.emulator.virtual_cluster import Machine
 
 _SQUEUE = Options("me user=/u noheader/h states=/t jobs=/j steps/s Format=/O format=/o")
 _SHOWN_SECONDS = 300  # after their end, as MinJobAge
@@ -49,9 +46,10 @@ def main(machine: Machine, arguments: list[str]) -> int:
     if "steps" in options:
         _show_steps(machine, options)
         return 0
-    header, columns = (
-        long_format(options["Format"], _FIELDS) if "Format" in options else _format(options.get("format", _DEFAULT))
-    )
+    if "Format" in options:
+        header, columns = long_format(options["Format"], _FIELDS)
+    else:
+        header, columns = _format(options.get("format", _DEFAULT))
     if "noheader" not in options:
         print(header)
     for row in _rows(machine, options):
@@ -59,18 +57,22 @@ def main(machine: Machine, arguments: list[str]) -> int:
     return 0
 
 
+def _wanted(machine: Machine, options: dict[str, str]) -> list[EmulatedJob]:
+    if "jobs" not in options:
+        return jobs.all_jobs(machine)
+    return [jobs.find(machine, job_id) for job_id in options["jobs"].split(",")]
+
+
 def _show_steps(machine: Machine, options: dict[str, str]) -> None:
-    """Number and name of each step of the jobs that run: `-o` with %i and %j alone."""
-    wanted = [jobs.find(machine, job_id) for job_id in options["jobs"].split(",")] if "jobs" in options else None
-    for job in wanted or jobs.all_jobs(machine):
+    """Number and name of each step of the jobs that run: `-o` with only %i and %j."""
+    for job in _wanted(machine, options):
         for number, name in jobs.live_steps(job) if job.is_supervised else []:
             row = options.get("format", "%i %j").replace("%i", f"{job.id}.{number}", 1)
             print(row.replace("%j", name, 1))
 
 
 def _rows(machine: Machine, options: dict[str, str]) -> list[JobRow]:
-    wanted = [jobs.find(machine, job_id) for job_id in options["jobs"].split(",")] if "jobs" in options else None
-    rows = [JobRow(job.id, job.request, job.record) for job in wanted or jobs.all_jobs(machine)]
+    rows = [JobRow(job.id, job.request, job.record) for job in _wanted(machine, options)]
     states = _states(options.get("states", "PENDING,RUNNING,COMPLETING"))
     fresh = time.time() - _SHOWN_SECONDS
     mine = options.get("user", user_name()) == user_name()
@@ -89,8 +91,7 @@ def _states(text: str) -> set[EmulatedState]:
 
 def _format(text: str) -> tuple[str, Callable[[JobRow], str]]:
     """`-o "%.18i %T"`: one letter a column, `.` to align right, a width to cut at."""
-    unknown = [letter for _, _, letter in _PERCENT.findall(text) if letter not in _LETTERS]
-    if unknown:
+    if unknown := [letter for _, _, letter in _PERCENT.findall(text) if letter not in _LETTERS]:
         raise SlurmError(f"Invalid job format specification: {unknown[0]}")
 
     def fill(value: Callable[[str], str]) -> str:

@@ -1,4 +1,4 @@
-"""srun: the tasks of one step as processes, N a node, each told where it stands."""
+"""srun: the tasks of one step as processes, N a node, each with its rank in the environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from clusterctl.emulator import fifo, jobs, process_trees
 from clusterctl.emulator.job_request import count, spread
@@ -18,11 +18,8 @@ from clusterctl.emulator.jobs import JOB_MARK, EmulatedJob, EmulatedState
 from clusterctl.emulator.options import Options
 from clusterctl.emulator.output import expand, open_output, symbols
 from clusterctl.emulator.slurm_variables import batch_environment, gpu_environment, task_environment
-from clusterctl.emulator.virtual_cluster import node_name
+from clusterctl.emulator.virtual_cluster import Machine, node_name
 from clusterctl.errors import SlurmError
-
-if TYPE_CHECKING:
-    from clusterctl.emulator.virtual_cluster import Machine
 
 _EFFECTIVE = """
     jobid= nodelist=/w pty job-name=/J nodes=/N ntasks=/n ntasks-per-node= cpus-per-task=/c kill-on-bad-exit?/K chdir=/D
@@ -113,7 +110,7 @@ class EmulatedStep:
         os.execvpe(self.command[0], self.command, environment)
 
     def _shape(self) -> tuple[list[int], list[int]]:
-        """The step's nodes and how many tasks each gets; what srun is not told it takes from the job."""
+        """The step's nodes and how many tasks each gets; options that are missing come from the job."""
         request = self.request
         nodes = count(self.options, "nodes") or request.nodes
         per_node = count(self.options, "ntasks-per-node") or max(request.tasks_on_nodes)
@@ -141,22 +138,19 @@ class EmulatedStep:
         raise AssertionError("numbers do not end")
 
     def _start(self) -> None:
+        out, folder = self.options.get("output"), self.options.get("chdir", os.curdir)
         rank = itertools.count()
         for position, (node, tasks) in enumerate(zip(self.nodes, self.counts, strict=True)):
             for local in range(tasks):
-                self._start_task(StepTask(next(rank), local, node, position))
+                task = StepTask(next(rank), local, node, position)
+                outputs = self._open(out, task, 1), self._open(self.options.get("error", out), task, 2)
+                pid = process_trees.spawn(self.command, self._environment(task), folder, *outputs)
+                self.running[pid] = task
         for descriptor in self.files.values():
             os.close(descriptor)
 
-    def _start_task(self, task: StepTask) -> None:
-        environment = self._environment(task)
-        out = self.options.get("output")
-        outputs = self._open(out, task, 1), self._open(self.options.get("error", out), task, 2)
-        folder = self.options.get("chdir", os.curdir)
-        self.running[process_trees.spawn(self.command, environment, folder, *outputs)] = task
-
     def _environment(self, task: StepTask) -> dict[str, str]:
-        """What the task finds: what srun was called in, what Slurm adds, and where the task stands."""
+        """srun's own environment, what Slurm adds, and the task's rank and node."""
         environment = {
             **batch_environment(self.machine, self.job, self.request, self.record, {}),
             **os.environ,
@@ -184,17 +178,14 @@ class EmulatedStep:
 
     def _reap(self) -> None:
         for pid, status in process_trees.reaped():
-            if task := self.running.pop(pid, None):
-                self._ended(task, os.waitstatus_to_exitcode(status))
-
-    def _ended(self, task: StepTask, code: int) -> None:
-        if code == 0:
-            return
-        self.code = max(self.code, code if code > 0 else 128 - code)
-        how = f"Exited with exit code {code}" if code > 0 else signal.strsignal(-code)
-        self._say(f"srun: error: {node_name(task.node)}: task {task.rank}: {how}")
-        if self.options.get("kill-on-bad-exit", os.environ.get("SLURM_KILL_BAD_EXIT", "0")) != "0":
-            self._abort()
+            task, code = self.running.pop(pid, None), os.waitstatus_to_exitcode(status)
+            if task is None or code == 0:
+                continue
+            self.code = max(self.code, code if code > 0 else 128 - code)
+            how = f"Exited with exit code {code}" if code > 0 else signal.strsignal(-code)
+            self._say(f"srun: error: {node_name(task.node)}: task {task.rank}: {how}")
+            if self.options.get("kill-on-bad-exit", os.environ.get("SLURM_KILL_BAD_EXIT", "0")) != "0":
+                self._abort()
 
     def _abort(self) -> None:
         """TERM to what still runs, KILL after KillWait: ranks that ignore TERM live until then."""

@@ -6,18 +6,14 @@ import math
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clusterctl.emulator import fifo, jobs, process_trees, slots
-from clusterctl.emulator.jobs import HELD, EmulatedState
+from clusterctl.emulator.jobs import HELD, EmulatedJob, EmulatedState
 from clusterctl.emulator.output import expand, open_output, symbols
 from clusterctl.emulator.slurm_variables import batch_environment
-from clusterctl.emulator.virtual_cluster import node_name
-
-if TYPE_CHECKING:
-    from clusterctl.emulator.jobs import EmulatedJob
-    from clusterctl.emulator.virtual_cluster import Machine
+from clusterctl.emulator.virtual_cluster import Machine, node_name
 
 _CONTROL = 0  # standard input is the job's pipe
 _LOOK_AGAIN_SECONDS = 1.0  # a supervisor that was killed frees its slots without telling
@@ -87,7 +83,7 @@ class Supervisor:
                 return True
             jobs.bury_lost(self.machine)
             # With a node down it may never fit: then the jobs behind it need not wait.
-            possible = slots.could_be_placed(self.machine, self.request)
+            possible = slots.choose(self.machine, self.request, slots.free_slots(self.machine, []))
             for victim in slots.victims(self.machine, self.job):
                 fifo.send(victim.control, "-", "preempt")
             reason = "Resources" if possible else "ReqNodeNotAvail"
@@ -144,8 +140,8 @@ class Supervisor:
         now = time.monotonic()
         if now >= self.warn_at:
             batch_only = self.request.warn_batch_only
-            told = self._signal(self.request.warning_signal, steps=not batch_only, batch=batch_only)
-            self.warn_at = math.inf if told else now + _LOOK_AGAIN_SECONDS  # no step runs yet
+            sent = self._signal(self.request.warning_signal, steps=not batch_only, batch=batch_only)
+            self.warn_at = math.inf if sent else now + _LOOK_AGAIN_SECONDS  # no step runs yet
         if now >= self.limit_at:
             self.limit_at = math.inf
             self._say("DUE TO TIME LIMIT")
@@ -191,17 +187,16 @@ class Supervisor:
         self._end(EmulatedState.PENDING if self.request.requeue else EmulatedState.NODE_FAIL)
 
     def _signal(self, number: int, *, steps: bool, batch: bool, node: str = "all") -> bool:
-        """Tell the steps, the batch script, or both; False if none was there.
+        """Signal the steps, the batch script, or both; False if none was there.
 
-        Of the batch script the shell alone is told, as with proctrack/cgroup: its helpers (date, mkdir) finish.
+        Of the batch script only the shell gets it, as with proctrack/cgroup: its helpers (date, mkdir) finish.
         """
-        told = 0
-        if steps:
-            told += sum(fifo.send(step, str(int(number)), node) for step in self.job.steps.iterdir())
+        paths = list(self.job.steps.iterdir()) if steps else []
+        reached = [fifo.send(path, str(int(number)), node) for path in paths]
         if batch and self.status is None:
             os.kill(self.batch, number)
-            told += 1
-        return told > 0
+            return True
+        return any(reached)
 
     def _steps_run(self) -> bool:
         return any(fifo.has_reader(step) for step in self.job.steps.iterdir())
@@ -214,8 +209,7 @@ class Supervisor:
         self._reap()
         for line in fifo.drain(_CONTROL).decode().splitlines():
             mailbox, *words = line.split()
-            answer = self._answer(words)
-            fifo.send(self.job.folder / mailbox, answer)
+            fifo.send(self.job.folder / mailbox, self._answer(words))
 
     def _answer(self, words: list[str]) -> str:
         """Do what a command asks; the answer is empty, or Slurm's words for why not."""
@@ -262,10 +256,8 @@ class Supervisor:
 
     def _kill(self, pids: list[int]) -> None:
         for pid in pids:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
 
     def _say(self, why: str) -> None:
         """What slurmstepd writes into the batch script's log when it ends a job."""

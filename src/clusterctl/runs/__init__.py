@@ -1,9 +1,7 @@
 """The run directory: the record that both halves share, with the standard library alone.
 
-`layout` knows where everything lies, `files` how to write it, `events` and `metrics` what a task tells, `heartbeats`
-that it gets on, `watchdog` what happens when it does not, `place` where a task stands, `signals` how it leaves,
-`checkpoints` and `requests` how it comes back, `fence` that it does so alone, `entry` how it starts. A user's own
-program needs the names below alone; all but `log` and `phase` are explained in `program`.
+Begin with `layout` (where everything lies) and `entry` (how a task starts). A user's own program needs only the names
+below, which `metrics` and `program` explain.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Checkpoints as folders: names, manifests, lineage. What lies in them is their writer's affair.
+"""Checkpoints as folders: names, manifests, lineage.
 
 `checkpoints/<attempt>-<step>/` appears in one rename, with a manifest.json that has the size and digest of every other
-file. An attempt reads those of its own lineage alone: the attempts that it goes back to, up to the steps at which the
-next one took over. What an attempt that was believed dead still writes is outside of it.
+file. An attempt reads only those of its own lineage: the attempts that it descends from, each up to the step at which
+the next one took over. What an attempt that was believed dead still writes is outside of it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import Attempt, RunDir
 
@@ -50,33 +51,30 @@ def parse_name(text: str) -> Name | None:
 
 
 def newer_attempt(attempt: Attempt) -> int | None:
-    """The newest attempt of the run, if it is newer than `attempt`.
-
-    By listing the folder: NFS may go on for a while saying that a name does not exist.
-    """
+    """The newest attempt of the run, if it is newer than `attempt`; by listing the folder, as in `is_listed`."""
     newest = max((int(name) for name in os.listdir(attempt.path.parent) if name.isdigit()), default=0)  # noqa: PTH208
     return newest if newest > attempt.number else None
 
 
 def write_aside(attempt: Attempt, step: int) -> Path:
     """A fresh folder to write the checkpoint of `step` into; `complete` gives it its name."""
-    name = Name(attempt.number, step)
-    folder = RunDir(attempt.path.parents[1]).checkpoints / f".{name}"
+    folder = RunDir(attempt.path.parents[1]).checkpoints / f".{Name(attempt.number, step)}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     return folder
 
 
 def complete(attempt: Attempt, aside: Path, facts: Mapping[str, Any], digests: Mapping[str, Any] | None = None) -> Path:
-    """Add the manifest, with `facts`, and give the folder its name. Raises Superseded if a newer attempt has begun.
+    """Add the manifest, with `facts` (and the files' `digests`, if known), and give the folder its name.
 
-    `digests` are those of all files in it, if their writers took them already.
+    Raises Superseded if a newer attempt has begun.
     """
     name = parse_name(aside.name)
     assert name is not None
-    files = digests if digests is not None else {path: digest(_synced(aside / path)) for path in _files_in(aside)}
+    if digests is None:
+        digests = {os.path.relpath(path, aside): digest(path, sync=True) for path in aside.rglob("*") if path.is_file()}
     manifest = {"schema_version": SCHEMA_VERSION, "attempt": name.attempt, "step": name.step, "time": time.time()}
-    write_json(aside / MANIFEST, {**manifest, **facts, "files": files})
+    write_json(aside / MANIFEST, {**manifest, **facts, "files": digests})
     if newer := newer_attempt(attempt):
         raise Superseded(f"attempt {newer} has taken over")
     final = aside.with_name(str(name))
@@ -86,9 +84,11 @@ def complete(attempt: Attempt, aside: Path, facts: Mapping[str, Any], digests: M
     return final
 
 
-def digest(path: Path) -> dict[str, Any]:
-    """Size and BLAKE2 digest of a file."""
+def digest(path: Path, *, sync: bool = False) -> dict[str, Any]:
+    """Size and BLAKE2 digest of a file; `sync` brings its content to the disk first."""
     with path.open("rb") as file:
+        if sync:
+            os.fsync(file.fileno())
         found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
         return {"bytes": file.tell(), "blake2b": found.hexdigest()}
 
@@ -97,16 +97,14 @@ def candidates(attempt: Attempt) -> list[Path]:
     """The checkpoints that `attempt` may go on from, the newest first; whether they are whole is not yet known."""
     run = RunDir(attempt.path.parents[1])
     bounds = lineage(attempt.number, _origins(run))
-    found = [(name, path) for name, path in _checkpoints(run) if not path.name.startswith(".")]
-    own = [(name, path) for name, path in found if name.step <= bounds.get(name.attempt, -1)]
-    return [path for _, path in sorted(own, reverse=True)]
+    own = [(name, path) for name, path in _checkpoints(run) if name.step <= bounds.get(name.attempt, -1)]
+    return [path for _, path in sorted(own, reverse=True) if not path.name.startswith(".")]
 
 
 def lineage(attempt: int, origins: Mapping[int, Name | None]) -> dict[int, float]:
     """Attempt -> the last of its steps that `attempt` may go on from, for all attempts that it descends from.
 
-    `origins` has the checkpoint that each attempt went on from, None for the very beginning. An attempt that never came
-    so far is not in it, and made no checkpoint.
+    `origins`: what each attempt went on from (None: the beginning); an attempt that ended before that is not in it.
     """
     bounds: dict[int, float] = {}
     current, bound = attempt, math.inf
@@ -133,15 +131,14 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         manifest = read_json(folder / MANIFEST)
     except (OSError, ValueError, RecursionError):
         return None
-    whole = isinstance(manifest, dict) and manifest.get("schema_version") == SCHEMA_VERSION
-    name = parse_name(folder.name)
-    if not whole or name is None or (manifest.get("attempt"), manifest.get("step")) != name:
+    if not isinstance(manifest, dict) or manifest.get("schema_version") != SCHEMA_VERSION:
         return None
-    return manifest if isinstance(manifest.get("files"), dict) else None
+    named = (manifest.get("attempt"), manifest.get("step")) == parse_name(folder.name)
+    return manifest if named and isinstance(manifest.get("files"), dict) else None
 
 
 def damage(folder: Path, manifest: Mapping[str, Any], share: slice = slice(None)) -> str:
-    """What is wrong with the files of a checkpoint, or nothing. With `share`, of every so many of them alone."""
+    """What is wrong with the files of a checkpoint, or nothing. With `share`, only of that slice of them."""
     for name, expected in sorted(manifest["files"].items())[share]:
         try:
             if digest(folder / name) != expected:
@@ -152,7 +149,7 @@ def damage(folder: Path, manifest: Mapping[str, Any], share: slice = slice(None)
 
 
 def mismatch(manifest: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str:
-    """In what a checkpoint is of another training than `fingerprint`, or nothing."""
+    """How a checkpoint's training differs from that of `fingerprint`, or nothing."""
     theirs = manifest.get("fingerprint")
     if not isinstance(theirs, dict):
         return "it does not say what it is of"
@@ -163,7 +160,7 @@ def mismatch(manifest: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str
 
 
 def prune(attempt: Attempt, keep: int) -> None:
-    """Remove what `attempt` and those before it left, but for the `keep` newest checkpoints of its lineage."""
+    """Remove what `attempt` and those before it left, except the `keep` newest checkpoints of its lineage."""
     kept = set(candidates(attempt)[:keep])
     for name, path in _checkpoints(RunDir(attempt.path.parents[1])):
         if path not in kept and name.attempt <= attempt.number:
@@ -178,7 +175,7 @@ def remove(folder: Path) -> None:
 
 
 def _checkpoints(run: RunDir) -> Iterator[tuple[Name, Path]]:
-    """All folders of checkpoints, whole or not."""
+    """All folders of checkpoints, whole or not; of those being written the name has a dot."""
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in run.checkpoints.iterdir():
             if (name := parse_name(path.name)) is not None:
@@ -186,24 +183,6 @@ def _checkpoints(run: RunDir) -> Iterator[tuple[Name, Path]]:
 
 
 def _origins(run: RunDir) -> dict[int, Name | None]:
-    found: dict[int, Name | None] = {}
-    for attempt in run.attempts():
-        with suppress(OSError, ValueError, RecursionError):
-            record = read_json(attempt.origin_json)
-            if isinstance(record, dict):
-                text = record.get("checkpoint")
-                found[attempt.number] = parse_name(text) if isinstance(text, str) else None
-    return found
-
-
-def _synced(path: Path) -> Path:
-    """`path`, its content on the disk."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-    return path
-
-
-def _files_in(folder: Path) -> Iterator[str]:
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            yield os.path.relpath(os.path.join(parent, name), folder)  # noqa: PTH118
+    records = {attempt.number: read_fields(attempt.origin_json) for attempt in run.attempts()}
+    readable = {number: record for number, record in records.items() if not record.absent and not record.problem}
+    return {number: parse_name(record.text("checkpoint")) for number, record in readable.items()}

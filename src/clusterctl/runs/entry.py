@@ -1,7 +1,6 @@
-"""What each task runs: the one object that travels through submitit's pickle.
+"""What each task runs: the one object in submitit's pickle.
 
-It is importable by name and holds one string, so that the pickle opens under any Python that has this package: a
-function pickled by value from another Python crashes.
+It is importable by name, as a function that another Python pickled by value crashes.
 """
 
 from __future__ import annotations
@@ -11,18 +10,20 @@ import importlib
 import logging
 import os
 import sys
+import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGTERM
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import Cause, ClusterctlError, TaskError
-from clusterctl.runs import fence
 from clusterctl.runs.checkpoints import newer_attempt
 from clusterctl.runs.context import Context
 from clusterctl.runs.events import Events
 from clusterctl.runs.files import read_json
-from clusterctl.runs.layout import RunDir
+from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
 from clusterctl.runs.signals import EXIT_TERMINATED, KilledBy, StopRequest
@@ -32,8 +33,9 @@ from clusterctl.runs.watchdog import watched
 from clusterctl.spec import WORKLOADS, Job, from_record
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from clusterctl.runs.heartbeats import Pulse
-    from clusterctl.runs.layout import Attempt
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Entry:
     def __call__(self) -> None:
         """Run, with the time before each line of the output.
 
-        An attempt that a newer one has replaced leaves with 0, whatever it says in its events: Slurm gave both the same
-        job and step number, and its srun would end the newer one's tasks in place of its own.
+        An attempt that a newer one has replaced leaves with 0, whatever its events say: Slurm gave both the same job
+        and step number, and its srun would end the newer one's tasks in place of its own.
         """
         attempt, leaving = current_attempt(), _Leaving()
         try:
@@ -63,8 +65,7 @@ class Entry:
     def _run(self, attempt: Attempt | None) -> None:
         """Install the signal handlers first, then import the task half by name.
 
-        The first exception is in the event file before anything else happens. A ClusterctlError is the user's to mend:
-        it ends the task with its message and hint, without a traceback.
+        A ClusterctlError ends the task with its message and hint, without a traceback.
         """
         place = Place.from_environment()
         events = Events(attempt, place.rank)
@@ -72,7 +73,7 @@ class Entry:
         stop.install(on_terminate=lambda: events.exit(EXIT_TERMINATED, SIGTERM))
         events.began(place.local_rank, place.node_rank)
         if attempt is not None:
-            fence.watch(attempt, lambda newer: _step_down(newer, events, stop))
+            watch_for_newer(attempt, lambda newer: _step_down(newer, events, stop))
         events.stage(Stage.IMPORTING)
         pulse: Pulse | None = None
         try:
@@ -104,11 +105,35 @@ class Entry:
                 pulse.end()
 
 
-class _Leaving:
-    """Ends this process when everything that was to be done at its end is done, and frees nothing one by one.
+def watch_for_newer(attempt: Attempt, on_newer: Callable[[int], None], pause: float = 1.0) -> threading.Thread:
+    """Call `on_newer` with its number, once, from a thread, when a newer attempt of the run has begun.
 
-    To take torch and numba apart takes an interpreter half a second to some seconds, at the end of every run and within
-    the time between TERM and KILL. Made before what is imported: what that does at exit comes first.
+    Two attempts can be alive at once: a node that is cut off goes on training while Slurm starts the run again
+    elsewhere. One stat(2) every `pause` seconds; the folder of attempts is listed only when it has changed.
+    """
+
+    def look() -> None:
+        changed = -1
+        while True:
+            with suppress(OSError):  # a file system that is away for a while comes back
+                stamp = attempt.path.parent.stat().st_mtime_ns
+                if stamp != changed:
+                    newer, changed = newer_attempt(attempt), stamp
+                    if newer is not None:
+                        on_newer(newer)
+                        return
+            time.sleep(pause)
+
+    thread = threading.Thread(target=look, name="fence", daemon=True)
+    thread.start()
+    return thread
+
+
+class _Leaving:
+    """Ends this process after its exit handlers, without freeing its objects one by one.
+
+    Freeing torch and numba takes half a second to some seconds, at the end of every run and within the time between
+    TERM and KILL. Made before the task half is imported, so that the handlers of that run first.
     """
 
     def __init__(self) -> None:
@@ -132,7 +157,6 @@ def _exit_code(error: BaseException) -> int:
 
 
 def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
-    """Leave to a newer attempt what belongs to the run."""
     events.record("superseded", by=newer)
     print(f"attempt {newer} of this run has begun: this one leaves", file=sys.stderr, flush=True)
     stop.exit_code = 0  # see Entry
@@ -140,7 +164,6 @@ def _step_down(newer: int, events: Events, stop: StopRequest) -> None:
 
 
 def _explained(raised: ClusterctlError | ModuleNotFoundError) -> ClusterctlError:
-    """What is missing in the interpreter of the tasks is the user's to mend too."""
     if isinstance(raised, ClusterctlError):
         return raised
     hint = "install clusterctl[train] there, or name another interpreter as `python` in the cluster file"

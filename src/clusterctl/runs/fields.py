@@ -1,7 +1,6 @@
 """One JSON object of the run directory, read field by field: a value of the wrong type counts as missing.
 
-Nothing here raises, whatever the file holds: NaN, numbers of hundreds of digits, tables where texts belong, a named
-pipe in place of the file. Each format has one reader, built on this.
+Nothing here raises, whatever the file holds: NaN, numbers of hundreds of digits, tables where texts belong.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
-from clusterctl.runs.files import parse_record, read_whole
+from clusterctl.runs.files import read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,12 +94,6 @@ def read_fields(path: Path) -> Fields:
     except (ValueError, RecursionError):
         return Fields(problem="not JSON")
     return Fields(content) if isinstance(content, dict) else Fields(problem="not a JSON object")
-
-
-def parse_fields(line: bytes) -> Fields | None:
-    """The object in one line of a file of JSON lines; None for a torn or foreign line."""
-    record = parse_record(line)
-    return None if record is None else Fields(record)
 
 
 def is_number(value: object) -> TypeGuard[Number]:

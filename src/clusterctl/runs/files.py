@@ -1,7 +1,4 @@
-"""Reading and writing the run directory's files: one writer a file, whole lines appended, the rest written aside.
-
-Readers drop a torn last line and never see half a JSON file; this holds on NFS and Lustre too, where locks do not.
-"""
+"""Reading and writing the run directory's files: one writer a file, whole lines appended, the rest written aside."""
 
 from __future__ import annotations
 
@@ -71,6 +68,14 @@ def read_json(path: Path) -> Any:
         return None
 
 
+def is_listed(path: Path) -> bool:
+    """Whether `path` exists, by listing its folder: NFS remembers for a while that a name did not exist."""
+    try:
+        return path in path.parent.iterdir()
+    except FileNotFoundError:
+        return False
+
+
 class Lines:
     """An append-only file of JSON lines. One write(2) with O_APPEND a line: whole, or torn and last.
 
@@ -82,10 +87,10 @@ class Lines:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(path, flags, 0o600)
         self._left = b""
-        self._lock = threading.RLock()  # the checkpoint's thread tells events too
+        self._lock = threading.RLock()  # the checkpoint's thread records events too
 
     def append(self, record: dict[str, Any]) -> None:
-        """Raises OSError for a disk that is not merely full, or has been for a megabyte of lines."""
+        """Append one line. Raises OSError for a disk that is not merely full, or has been for a megabyte of lines."""
         with self._lock:
             self._left += json.dumps(record).encode() + b"\n"
             try:

@@ -1,7 +1,6 @@
-"""Heartbeats: what each rank does at the moment, in a small file that is rewritten about once a second.
+"""Heartbeats: what each rank does at the moment, in a small file that a thread rewrites about once a second.
 
-A beat costs the loop nothing but attributes; a thread writes the file. `attempts/<n>/heartbeats/rank_00003` is one
-JSON object, padded to a fixed size and rewritten in place; `Beat` names its keys.
+`attempts/<n>/heartbeats/rank_00003` is one JSON object, padded to a fixed size; `Beat` names its keys.
 """
 
 from __future__ import annotations
@@ -13,16 +12,14 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-from clusterctl.runs.fields import read_fields
+from clusterctl.runs.fields import Fields, read_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    from clusterctl.runs.fields import Fields
 
 BEAT_SECONDS = 1.0
 _BYTES = 512
@@ -33,7 +30,7 @@ ENDED = "ended"  # the phase of a rank that has left
 
 @dataclass(frozen=True)
 class Beat:
-    """What a heartbeat says. Times are seconds since the epoch by the clock of the rank's own node."""
+    """One heartbeat. Times are seconds since the epoch by the clock of the rank's own node."""
 
     time: float  # when it was written
     phase: str  # a stage's name, or "ended"
@@ -49,7 +46,7 @@ class Beat:
 
     @property
     def still_since(self) -> float:
-        """When this rank last got on: its last step, or the beginning of its phase."""
+        """When this rank last made progress: its last step, or the beginning of its phase."""
         return max(self.since, self.step_time or 0.0)
 
 
@@ -66,7 +63,7 @@ class Heart:
         self._busy: deque[float] = deque(maxlen=_KEPT_STEPS)
 
     def enter(self, phase: str) -> None:
-        """Another phase begins: what was done since the last step counts for no step."""
+        """Begin another phase: the time since the last step counts for no step."""
         self._phase = phase
         self._since = self._last = self._monotonic()
         self._waited, self._waiting = 0.0, None
@@ -112,7 +109,7 @@ class Heart:
 class Pulse:
     """The thread that writes the beats of `heart` to `path`, and calls `also` once a second.
 
-    `takes_over`: from the process that wrote them so far, which then no longer does.
+    With `takes_over` the process that wrote them so far stops.
     """
 
     def __init__(
@@ -128,7 +125,7 @@ class Pulse:
         self._thread.start()
 
     def end(self) -> None:
-        """The last beat: this rank is leaving, and nobody has to wait for its steps."""
+        """Write the last beat: this rank is leaving, and nobody has to wait for its steps."""
         self._done.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(5 * BEAT_SECONDS)  # it may hang on a file system that does
@@ -138,13 +135,12 @@ class Pulse:
 
     def _run(self) -> None:
         while not self._done.wait(BEAT_SECONDS):
-            # Who cannot write may not judge others by what they have not written.
-            if self._write():
+            if self._write():  # else this rank's disk may be at fault, and it cannot judge others by theirs
                 with suppress(OSError):
                     self._also()
 
     def _write(self) -> bool:
-        """Whether it went well. Nothing here may end a training: a disk that is full or gone costs some beats."""
+        """Whether it went well. No error ends the training: a disk that is full or gone only costs some beats."""
         try:
             if self._takes_over or self._is_ours():
                 write_beat(self._path, self._heart.told(time.time()))
@@ -160,7 +156,8 @@ class Pulse:
 
 def write_beat(path: Path, beat: Beat) -> None:
     """Rewrite the file in place, in one write. Opened and closed each time: closing is what makes NFS send it."""
-    text = json.dumps({name: _short(value) for name, value in asdict(beat).items()})
+    values = asdict(beat).items()
+    text = json.dumps({name: round(value, 6) if isinstance(value, float) else value for name, value in values})
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.pwrite(descriptor, text.encode().ljust(_BYTES - 1) + b"\n", 0)
@@ -171,32 +168,19 @@ def write_beat(path: Path, beat: Beat) -> None:
 def read_beat(path: Path) -> Beat | None:
     """The beat in `path`; None where there is none (yet), or it is torn, or none of ours."""
     record = read_fields(path)
+    read = {name: reader(record, name) for name, reader in _READERS.items() if name in record.content}
+    if any(value != record.content[name] or (value is None and name in _NEVER_NULL) for name, value in read.items()):
+        return None
     try:
-        return Beat(**{name: _checked(record, name) for name in _NAMES if name in record.content})
-    except (TypeError, ValueError):  # missing, or not what it should be
+        return Beat(**read)  # type: ignore[arg-type]
+    except TypeError:  # a key is missing
         return None
 
 
-_NAMES = [field.name for field in fields(Beat)]
-_WHOLE = {"step", "pid"}
-_TEXTS = {"phase", "host"}
-_SECONDS = {"step_seconds", "slow_seconds", "busy_seconds"}
-_NULLABLE = {"step_time", "waiting", *_SECONDS}
-
-
-def _checked(record: Fields, name: str) -> Any:
-    given = record.content[name]
-    value: float | str | None
-    if name in _TEXTS:
-        value = given if isinstance(given, str) else None
-    elif name in _WHOLE:
-        value = record.whole(name)
-    else:
-        value = record.number(name) if name in _SECONDS else record.moment(name)
-    if value is None and not (given is None and name in _NULLABLE):
-        raise ValueError(f"{name}: {given!r}")
-    return value
-
-
-def _short(value: Any) -> Any:
-    return round(value, 6) if isinstance(value, float) else value
+_READERS: dict[str, Callable[[Fields, str], object]] = {
+    **dict.fromkeys(("phase", "host"), Fields.text),
+    **dict.fromkeys(("step", "pid"), Fields.whole),
+    **dict.fromkeys(("time", "since", "step_time", "waiting"), Fields.moment),
+    **dict.fromkeys(("step_seconds", "slow_seconds", "busy_seconds"), Fields.number),
+}
+_NEVER_NULL = ("time", "phase", "since", "step", "pid", "host")

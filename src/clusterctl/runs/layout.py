@@ -12,41 +12,35 @@ if TYPE_CHECKING:
 RUN_FORMAT = 1  # of the run directory, as run.json carries it: whoever changes what a reader must know raises it
 
 
+class Inside:
+    """The path of a file or folder in its owner's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: Attempt | RunDir, kind: type) -> Path:
+        return owner.path / self._name
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One time that a run was started: `attempts/<number>`."""
 
     path: Path
 
+    host_json = Inside("host.json")
+    host_log = Inside("host.log")
+    marks = Inside("marks")  # what the batch script decides from (`runs.marks`)
+    rendezvous = Inside("rendezvous.json")
+    metrics = Inside("metrics.jsonl")
+    origin_json = Inside("origin.json")  # the checkpoint that the attempt resumed from
+    hang_json = Inside("hang.json")  # the watchdog's alarm: which ranks are stuck, and every heartbeat at that moment
+    collectives = Inside("collectives")  # what NCCL's flight recorder wrote, a file a rank
+    profile = Inside("profile")  # traces of some steps, a file a rank (`train.profile`)
+
     @property
     def number(self) -> int:
         return int(self.path.name)
-
-    @property
-    def host_json(self) -> Path:
-        return self.path / "host.json"
-
-    @property
-    def host_log(self) -> Path:
-        return self.path / "host.log"
-
-    @property
-    def marks(self) -> Path:
-        """What the batch script decides from (`runs.marks`)."""
-        return self.path / "marks"
-
-    @property
-    def rendezvous(self) -> Path:
-        return self.path / "rendezvous.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def origin_json(self) -> Path:
-        """The checkpoint that the attempt went on from."""
-        return self.path / "origin.json"
 
     def events(self, rank: int) -> Path:
         return self.path / "events" / f"rank_{rank:05}.jsonl"
@@ -54,24 +48,9 @@ class Attempt:
     def heartbeat(self, rank: int) -> Path:
         return self.path / "heartbeats" / f"rank_{rank:05}"
 
-    @property
-    def hang_json(self) -> Path:
-        """The watchdog's alarm: who stands still, and what every heartbeat said then."""
-        return self.path / "hang.json"
-
     def stacks(self, rank: int) -> Path:
-        """Where each thread of `rank` stood when the alarm was raised."""
+        """The stacks of all threads of `rank` when the alarm was raised."""
         return self.path / "stacks" / f"rank_{rank:05}.txt"
-
-    @property
-    def collectives(self) -> Path:
-        """What NCCL's flight recorder wrote, a file a rank."""
-        return self.path / "collectives"
-
-    @property
-    def profile(self) -> Path:
-        """Traces of some steps, a file a rank (`train.profile`)."""
-        return self.path / "profile"
 
     def telemetry(self, node: str) -> Path:
         """What the leader of `node` (a host name) sampled there."""
@@ -95,76 +74,30 @@ class RunDir:
 
     path: Path
 
+    run_json = Inside("run.json")
+    submission_json = Inside("submission.json")  # the Slurm job id; absent after a crash before sbatch answered
+    script = Inside("script.sh")
+    code = Inside("code")
+    pickles = Inside("submitit")
+    waiting_pickle = Inside("submitit/waiting.pkl")  # known by this name before sbatch gives the job its number
+    cancel_json = Inside("cancel.json")
+    finished_json = Inside("finished.json")
+    requeue_json = Inside("requeue.json")  # the last request for a restart: by which attempt, why, and when
+    accounting_json = Inside("accounting.json")  # Slurm's accounting of the ended job, so that it is asked once
+    report = Inside("report.html")
+    checkpoints = Inside("checkpoints")
+    weights = Inside("weights.pt")  # the trained model's parameters by name, as torch.load reads them
+    submissions = Inside("submissions")  # what was submitted before the last `resume`: one numbered folder each
+    attempts_folder = Inside("attempts")
+
     @property
     def id(self) -> str:
         return self.path.name
 
     @property
-    def run_json(self) -> Path:
-        return self.path / "run.json"
-
-    @property
-    def submission_json(self) -> Path:
-        """The Slurm job id, written when sbatch has answered; absent after a crash in between."""
-        return self.path / "submission.json"
-
-    @property
-    def script(self) -> Path:
-        return self.path / "script.sh"
-
-    @property
-    def code(self) -> Path:
-        return self.path / "code"
-
-    @property
-    def pickles(self) -> Path:
-        return self.path / "submitit"
-
-    @property
-    def waiting_pickle(self) -> Path:
-        """The entry's pickle under a name known before sbatch gives the job its number."""
-        return self.pickles / "waiting.pkl"
-
-    @property
-    def cancel_json(self) -> Path:
-        return self.path / "cancel.json"
-
-    @property
-    def finished_json(self) -> Path:
-        return self.path / "finished.json"
-
-    @property
-    def requeue_json(self) -> Path:
-        """The last request for a restart: by which attempt, why, and when."""
-        return self.path / "requeue.json"
-
-    @property
-    def accounting_json(self) -> Path:
-        """What Slurm's accounting said of the job after its end, so that it is asked once."""
-        return self.path / "accounting.json"
-
-    @property
-    def report(self) -> Path:
-        """The HTML file of `clusterctl report`."""
-        return self.path / "report.html"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def weights(self) -> Path:
-        """The trained model's parameters by name, as torch.load reads them."""
-        return self.path / "weights.pt"
-
-    @property
-    def submissions(self) -> Path:
-        """What was submitted before the last `resume`: one numbered folder each."""
-        return self.path / "submissions"
-
-    @property
-    def attempts_folder(self) -> Path:
-        return self.path / "attempts"
+    def data_cache(self) -> Path:
+        """Prepared data sets, shared by all runs of the folder."""
+        return self.path.parent / ".data"
 
     def attempt(self, number: int) -> Attempt:
         return Attempt(self.attempts_folder / str(number))
@@ -177,14 +110,9 @@ class RunDir:
             return []
         return [Attempt(path) for path in found.values() if path.is_dir()]
 
-    @property
-    def data_cache(self) -> Path:
-        """Prepared data sets, shared by all runs of the folder."""
-        return self.path.parent / ".data"
-
 
 def _by_number(paths: Iterable[Path]) -> dict[int, Path]:
-    """The paths by the number at the end of their names, in its order; what has none is nobody's."""
+    """The paths by the number at the end of their names, in its order; others are ignored."""
     ends = {path: path.stem.rpartition("_")[2] for path in paths}
     numbered = {int(end): path for path, end in ends.items() if end.isascii() and end.isdigit()}
     return dict(sorted(numbered.items()))

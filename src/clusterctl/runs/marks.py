@@ -9,8 +9,7 @@
     no-progress     ... although the attempt came no further than the one before
     finished        the attempt finished the run; made by the script itself
 
-A rank renames its one file: a full disk still takes that. Tasks look for a mark by listing the folder, as NFS remembers
-for a while that a name did not exist; the script looks when all tasks have left.
+A rank renames its one file: a full disk still takes that. The script looks when all tasks have left.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class RankMark:
-    """The mark of one rank. It may leave twice: told to end, it may still come to a good end."""
+    """The mark of one rank. It may end twice: after TERM, the rank may still finish well."""
 
     def __init__(self, attempt: Attempt, rank: int) -> None:
         self._path = attempt.marks / f"{rank:05}.running"
@@ -42,7 +41,6 @@ class RankMark:
 
 
 def restart_file(attempt: Attempt) -> Path:
-    """The file that asks for a restart."""
     return attempt.marks / "restart"
 
 
@@ -51,10 +49,3 @@ def ask_for_restart(attempt: Attempt, *, progress: bool) -> None:
     if not progress:
         (attempt.marks / "no-progress").touch(mode=0o600)
     restart_file(attempt).touch(mode=0o600)
-
-
-def restart_asked(attempt: Attempt) -> bool:
-    try:
-        return restart_file(attempt) in attempt.marks.iterdir()
-    except FileNotFoundError:
-        return False

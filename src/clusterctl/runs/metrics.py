@@ -1,7 +1,4 @@
-"""The numbers of a run: one JSON object a line in `attempts/<n>/metrics.jsonl`, written by rank 0 alone.
-
-`vocabulary` lists the names with a meaning; a program may log any others.
-"""
+"""The numbers of a run, one JSON object a line in `attempts/<n>/metrics.jsonl`; `vocabulary` has their meaning."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Prepare a folder once for everybody on a shared file system, however many nodes and runs want it at the same time.
 
-The lease only saves work: it is a folder (mkdir is atomic on NFS and Lustre, locks are not), and what is prepared in it
-appears under its name in one rename. Should two processes ever hold a lease, the first rename wins.
+The lease is a folder, as mkdir is atomic on NFS and Lustre, and only saves work: what is prepared in it gets its name
+by one rename, so should two processes ever hold a lease, the first rename wins.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import time
 import uuid
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
+
+from clusterctl.runs.files import is_listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +31,7 @@ def prepared_once(
     *,
     whole: Callable[[Path], bool] = lambda _: True,
 ) -> Path:
-    """`folder`, filled by `prepare` here or elsewhere. What `prepare` raises comes through, and others may try again.
+    """`folder`, filled by `prepare` here or elsewhere; raises what `prepare` raises, and others may try again.
 
     `prepare` is given a fresh folder on the same file system. A folder that is not `whole` is prepared anew.
     """
@@ -45,7 +47,7 @@ def prepared_once(
                 raise
 
     def done() -> bool:
-        return folder in folder.parent.iterdir() and whole(folder)  # not exists(): NFS remembers a name's absence
+        return is_listed(folder) and whole(folder)
 
     once(done, folder, work, stale_seconds)
     return folder
@@ -54,7 +56,7 @@ def prepared_once(
 def once(
     done: Callable[[], bool], name: Path, work: Callable[[Path], None], stale_seconds: float = STALE_SECONDS
 ) -> None:
-    """Let one of all who ask do the `work` on `name`, while the others wait until it is `done`.
+    """Let one of all callers do the `work` on `name`, while the others wait until it is `done`.
 
     `work` is given a fresh folder beside `name`, removed afterwards; it renames what it made into place.
     """
@@ -83,7 +85,7 @@ def once(
 
 
 class _Watch:
-    """Tells a stale lease by this process's own clock: clocks of file servers differ."""
+    """Recognises a stale lease by this process's own clock, as clocks of file servers differ."""
 
     def __init__(self, lease: Path, stale_seconds: float) -> None:
         self._lease, self._stale_seconds = lease, stale_seconds
@@ -103,11 +105,9 @@ class _Watch:
 def _take_away(folder: Path) -> None:
     """Remove a stale lease with what its holder left in it, or a damaged folder; of several that try, one succeeds."""
     aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
-    try:
+    with suppress(FileNotFoundError):
         folder.rename(aside)
-    except FileNotFoundError:
-        return
-    shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager
@@ -115,11 +115,9 @@ def _beating(lease: Path) -> Iterator[None]:
     done = threading.Event()
 
     def beat() -> None:
-        while not done.wait(BEAT_SECONDS):
-            try:
+        with suppress(FileNotFoundError):
+            while not done.wait(BEAT_SECONDS):
                 os.utime(lease)
-            except FileNotFoundError:
-                return
 
     thread = threading.Thread(target=beat, name="lease", daemon=True)
     thread.start()

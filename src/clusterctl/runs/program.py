@@ -1,4 +1,4 @@
-"""For programs of one's own (`workload = "command"`): checkpoints, the warning, the request to be started again.
+"""For a user's own program (`workload = "command"`): checkpoints, the warning, the request for a restart.
 
     import clusterctl.runs as run
 
@@ -86,9 +86,8 @@ def checkpoint(step: int) -> Iterator[Path]:
 def request_restart(step: int | None = None) -> NoReturn:
     """Leave, and ask (as rank 0) that the run be started again. To be called by all ranks, after the last checkpoint.
 
-    The other ranks wait for rank 0, a minute at most: srun ends them all when the first one leaves.
-
-    With `step`, a run that comes no further than at its last request is not started again.
+    The others wait up to a minute for rank 0: srun ends all ranks when the first one leaves. With `step`, a run that
+    comes no further than at its last request is not started again.
     """
     attempt = current_attempt()
     if attempt is not None and Place.from_environment().rank == 0:

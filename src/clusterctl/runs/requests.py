@@ -1,26 +1,21 @@
-"""A task's request that the run be started again: a mark, as inside a container nobody can ask Slurm.
+"""A task's request to restart the run: a mark for the batch script, as there is no scontrol inside a container.
 
-The batch script acts on it when all tasks have left (docs/decisions/0010-what-is-started-again.md). requeue.json says
-why, for people, and how far the attempt came, for the next request.
+The script acts on it when all tasks have left (docs/decisions/0010-what-is-started-again.md). requeue.json says why,
+for people, and how far the attempt came, for the next request.
 """
 
 from __future__ import annotations
 
 import time
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
 
 from clusterctl.runs import marks
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.files import write_json
-from clusterctl.runs.layout import RunDir
-
-if TYPE_CHECKING:
-    from clusterctl.runs.layout import Attempt
+from clusterctl.runs.files import is_listed, write_json
+from clusterctl.runs.layout import Attempt, RunDir
 
 EXIT_RESTART = 75  # sysexits.h: try again later
 PATIENCE_SECONDS = 60.0  # with rank 0, which may be writing a checkpoint
-_LOOK_SECONDS = 0.1
 
 
 class Refusal(StrEnum):
@@ -33,36 +28,26 @@ class Refusal(StrEnum):
     REQUEUE_FAILED = "requeue-failed"
 
 
-def request_restart(attempt: Attempt, reason: str, **details: Any) -> None:
+def request_restart(attempt: Attempt, reason: str, *, step: float | None = None, progress: bool | None = None) -> None:
     """Ask that the run of `attempt` be started again; to be called by one rank, before any leaves.
 
-    `reason` is "warned" or "hang". With `step` - how far the attempt came - it is compared with the last request's: a
-    run that makes no progress is not started again. `progress` says so outright.
+    `reason` is "warned" or "hang". A run that makes no progress is not started again: by default one whose `step` (how
+    far the attempt came) is not beyond the last request's. An unknown one counts as progress, as restarts are limited.
     """
     path = RunDir(attempt.path.parents[1]).requeue_json
-    step = details.get("step")
-    progress = details.pop("progress", None)
     if progress is None:
-        progress = _is_further(step, read_fields(path).number("step"))
-    record = {"attempt": attempt.number, "reason": reason, "time": time.time(), "step": step}
-    write_json(path, {**record, **details, "progress": bool(progress)})
-    marks.ask_for_restart(attempt, progress=bool(progress))
+        last = read_fields(path).number("step")
+        progress = step is None or last is None or step > last
+    record = {"attempt": attempt.number, "reason": reason, "time": time.time(), "step": step, "progress": progress}
+    write_json(path, record)
+    marks.ask_for_restart(attempt, progress=progress)
 
 
 def wait_for_request(attempt: Attempt, seconds: float = PATIENCE_SECONDS) -> bool:
-    """Whether the run of `attempt` was asked to be started again, within so many seconds.
-
-    For ranks other than the one that asks: the first that leaves ends them all, as srun's --kill-on-bad-exit says.
-    """
+    """Wait for another rank's request, as srun ends all ranks when the first one leaves; False if none came in time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if marks.restart_asked(attempt):
+        if is_listed(marks.restart_file(attempt)):
             return True
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(0.1)
     return False
-
-
-def _is_further(step: Any, last: Any) -> bool:
-    """Unknown counts as further: the number of restarts is bounded all the same."""
-    both = isinstance(step, int | float) and isinstance(last, int | float)
-    return step > last if both else True

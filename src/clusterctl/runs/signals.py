@@ -1,7 +1,7 @@
 """Signals inside a task: a request to stop is a flag that the loop looks at, and TERM has a deadline.
 
-Python runs its own handlers between bytecodes of the main thread, which may sit in a collective for minutes. So a
-thread reads the wake-up descriptor, which the C handler writes at once whatever the main thread does.
+Python runs its handlers between bytecodes of the main thread, which may sit in a collective for minutes. So a thread
+reads the wake-up descriptor, which the C handler writes at once whatever the main thread does.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ class StopRequest:
     def install(self, on_terminate: Callable[[], None] = lambda: None, grace: float = TERM_GRACE_SECONDS) -> None:
         """Take over USR2, TERM and CONT (which Slurm sends after TERM) in this process, not in forked children.
 
-        A warning that came earlier, while the batch script's `env --block-signal` held it back, counts too.
-
-        On TERM: `on_terminate` at once, from a thread, then exit 143 after `grace` seconds if the program is still
-        there. Ranks that ignored TERM would live until Slurm's KillWait, 30 s by default.
+        A warning that the batch script's `env --block-signal` held back counts too. On TERM: `on_terminate` at once,
+        from a thread, then exit 143 after `grace` seconds if the program is still there: ranks that ignored TERM would
+        live until Slurm's KillWait, 30 s by default.
         """
         reader, writer = os.pipe()
         os.set_blocking(writer, False)

@@ -26,6 +26,4 @@ class Stage(StrEnum):
         return self in ENDED
 
 
-ENDED = frozenset(
-    {Stage.FINISHED, Stage.FAILED, Stage.PREEMPTED, Stage.TIMED_OUT, Stage.CANCELLED, Stage.LOST},
-)
+ENDED = frozenset({Stage.FINISHED, Stage.FAILED, Stage.PREEMPTED, Stage.TIMED_OUT, Stage.CANCELLED, Stage.LOST})

@@ -1,8 +1,6 @@
 """The time at the beginning of every line that a task prints, so that the logs of all ranks can be merged.
 
-    2026-01-02T03:04:05.678Z epoch 1/20  loss 1.2345
-
-What does not go through Python's sys.stdout and sys.stderr - libraries in C, a program of the user's - stays as it is.
+Output past Python's sys.stdout and sys.stderr - of C libraries or a user's own program - stays as it is.
 """
 
 from __future__ import annotations

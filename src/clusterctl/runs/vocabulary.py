@@ -1,7 +1,6 @@
 """The metrics of a run: what each name in `metrics.jsonl` means, which direction is better, and how it is shown.
 
-The training writes these names, and `status`, the monitor, the report and the diagnosis look them up here. A program
-of one's own (`clusterctl.runs.log`) may log any other name: `metric_of` describes it by its words.
+A user's own program (`clusterctl.runs.log`) may log any other name: `metric_of` describes it by its words.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ Number = float | int
 
 
 class Better(Enum):
-    """The direction in which a metric improves."""
-
     HIGHER = "higher"
     LOWER = "lower"
     NEITHER = "neither"
@@ -129,9 +126,8 @@ def metric_of(name: str) -> Metric:
         return Metric(name, f"{what} per second", Role.RATE, Better.HIGHER, f"{what}/s")
     higher, lower = _WORDS_OF_HIGHER.intersection(words), _WORDS_OF_LOWER.intersection(words)
     better = Better.LOWER if lower else Better.HIGHER if higher else Better.NEITHER
-    return Metric(
-        name, name.replace("_", " ").strip() or name, Role.CURVE, better, "s" if words[-1] == "seconds" else ""
-    )
+    label, unit = name.replace("_", " ").strip() or name, "s" if words[-1] == "seconds" else ""
+    return Metric(name, label, Role.CURVE, better, unit)
 
 
 def score_of(metrics: Mapping[str, Number], split: str) -> tuple[Metric, Number] | None:

@@ -1,8 +1,7 @@
-"""The watchdog inside a run: each rank watches the next one, and itself ends the attempt when that one stands still.
+"""The watchdog inside a run: each rank watches the next one, and ends the attempt when that one is stuck.
 
-A rank that is stopped cannot watch itself, hence the ring: every rank reads one other heartbeat a second. The first to
-notice writes `hang.json`; each rank that still can then writes the Python stacks of all its threads into its events,
-and the attempt ends - for a restart or as failed, as `[watchdog]` says.
+The first to notice writes `hang.json`; each rank that still can then writes the Python stacks of all its threads into
+its events, and the attempt ends - for a restart or as failed, as `[watchdog]` says.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from clusterctl.runs.files import is_listed, write_text
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, Heart, Pulse, read_beat
 from clusterctl.runs.requests import request_restart
 from clusterctl.runs.stages import Stage
@@ -43,27 +43,21 @@ _LEAVE_SECONDS = 10.0  # srun ends the other ranks when the first has left; shou
 
 
 def patience(settings: Watchdog, beat: Beat) -> float:
-    """For how many seconds a rank may stand still where `beat` shows it; infinite for one that has left."""
+    """For how many seconds a rank may make no progress in the phase of `beat`; infinite for one that has left."""
     if beat.phase == ENDED:
         return float("inf")
     if beat.phase == Stage.TRAINING:
         slow = beat.slow_seconds
         return settings.starting if slow is None else max(float(settings.floor), settings.factor * slow)
-    return float(
-        {
-            Stage.LOADING: settings.loading,
-            Stage.EVALUATING: settings.evaluating,
-            Stage.CHECKPOINTING: settings.checkpointing,
-        }.get(beat.phase, settings.starting)  # type: ignore[call-overload]
-    )
+    has_own = beat.phase in (Stage.LOADING, Stage.EVALUATING, Stage.CHECKPOINTING)
+    return float(getattr(settings, beat.phase) if has_own else settings.starting)
 
 
 @dataclass
 class Stillness:
-    """How long a rank has stood still, as one that looks once a second saw it.
+    """How long a rank has made no progress, by the clock of the rank that watches it, as clocks of nodes differ.
 
-    By the looker's own clock, as clocks of nodes differ; and seconds in which the looker was itself away (the whole
-    machine suspended, all ranks stopped and woken) do not count.
+    Seconds in which the watcher itself was away (the machine suspended, all ranks stopped and woken) do not count.
     """
 
     beat: Beat | None = None
@@ -71,7 +65,7 @@ class Stillness:
     _looked: float | None = None
 
     def look(self, beat: Beat | None, now: float) -> float:
-        """Note what the heartbeat says at `now`, on any steady clock; the seconds without progress."""
+        """Note the heartbeat at `now`, on any steady clock; returns the seconds without progress."""
         away = 0.0 if self._looked is None else min(now - self._looked, 3 * BEAT_SECONDS)
         self._looked = now
         if beat is None:  # not begun, or torn at this moment
@@ -89,8 +83,8 @@ def _progress(beat: Beat) -> tuple[str, int, int]:
 def suspects(earlier: dict[int, Beat], later: dict[int, Beat]) -> tuple[list[int], str]:
     """Which ranks hold the others up, by two looks at all heartbeats a little apart, and how that shows.
 
-    A rank that writes no more is stopped (or holds Python's lock); one that is behind the others and does not wait, or
-    does not wait when they do, is what they wait for. An empty list where nothing tells them apart.
+    A rank that writes no more is stopped (or holds the GIL); one that is behind the others and does not wait, or does
+    not wait when they do, is what they wait for. Empty if nothing distinguishes them.
     """
     present = {rank: beat for rank, beat in later.items() if beat.phase != ENDED}
     silent = [rank for rank, beat in present.items() if rank in earlier and earlier[rank].time == beat.time]
@@ -124,7 +118,7 @@ class Watch:
 
     def look(self) -> None:
         """Look at the watched rank and for an alarm; ends this process when there is one. Never waits before that."""
-        if _alarm_raised(self._attempt):
+        if is_listed(self._attempt.hang_json):
             self._end(raised=False)
         if not self._settings.enabled:
             return
@@ -145,7 +139,7 @@ class Watch:
         return {rank: beat for rank, beat in found.items() if beat is not None}
 
     def _raise_alarm(self, beat: Beat, still: float, earlier: dict[int, Beat]) -> bool:
-        """Write hang.json, unless another rank was faster; whether it was this one."""
+        """Write hang.json; False if another rank was faster."""
         later = self._beats()
         ranks, how = suspects(earlier, later)
         record = {
@@ -169,13 +163,15 @@ class Watch:
         return True
 
     def _end(self, *, raised: bool) -> None:
-        """Tell where all threads stand, let the others do so, and leave - the rank that raised the alarm first."""
+        """Record the stacks of all threads, let the others do so, and leave - the rank that raised the alarm first."""
         asked = time.monotonic()
         _ask_flight_recorder(self._attempt, self._place.rank)
         dump_stacks(self._attempt, self._place.rank)
-        # A program that this process started may have to tell them.
-        self._wait_for_stacks([self._place.rank], asked + _ANSWER_SECONDS)
-        self._events.hang(_shown_stacks(self._attempt, self._place.rank))
+        self._wait_for_stacks([self._place.rank], asked + _ANSWER_SECONDS)  # a program of the user's may write them
+        stacks = ""
+        with suppress(OSError):
+            stacks = self._attempt.stacks(self._place.rank).read_text(encoding="utf-8", errors="replace")
+        self._events.record("hang", stacks=stacks[:LONGEST_STACKS])
         self._prod_node(asked + _ANSWER_SECONDS)
         if not raised:
             time.sleep(_LEAVE_SECONDS)
@@ -192,11 +188,10 @@ class Watch:
             time.sleep(0.1)
 
     def _prod_node(self, deadline: float) -> None:
-        """Have the ranks of this node that have told nothing at `deadline` do so, its own program among them.
+        """Have the ranks of this node (its own program too) that wrote no stacks until `deadline` do so.
 
-        Python code cannot run in a rank whose C code keeps Python's lock; a signal's C handler can. It has to come from
-        the same node, where this rank may be the only one that can send it: it does so to those that follow it, up to
-        the next one that told something.
+        Where C code keeps the GIL no Python code runs, but a signal's C handler does. The signal has to come from the
+        same node: this rank sends it to those that follow it, up to the next one that wrote its stacks.
         """
         beats = dict(self._beats_of_node())
         self._wait_for_stacks(beats, deadline)
@@ -210,7 +205,7 @@ class Watch:
                     os.kill(beats[rank].pid, DUMP_SIGNAL)
 
     def _beats_of_node(self) -> Iterator[tuple[int, Beat]]:
-        """The last beats of this node's ranks, which are in a row, as Slurm places them unless told otherwise."""
+        """The last beats of this node's ranks, which are consecutive in Slurm's default placement."""
         for rank in range(self._place.rank - self._place.local_rank, self._place.world_size):
             beat = read_beat(self._attempt.heartbeat(rank))
             if beat is not None and beat.host != socket.gethostname():
@@ -232,7 +227,7 @@ def beating(heart: Heart, attempt: Attempt, rank: int) -> None:
     register_dump(attempt, rank)
 
     def look() -> None:
-        if not attempt.stacks(rank).exists() and _alarm_raised(attempt):
+        if not attempt.stacks(rank).exists() and is_listed(attempt.hang_json):
             dump_stacks(attempt, rank)
 
     Pulse(heart, attempt.heartbeat(rank), look, takes_over=True).start()
@@ -253,15 +248,13 @@ _dump_file: IO[str] | None = None  # faulthandler keeps the descriptor, not the 
 
 
 def dump_stacks(attempt: Attempt, rank: int) -> None:
-    """Write where every thread of this process stands, unless another process of the rank is the one that beats."""
+    """Write the stacks of every thread of this process, unless another process of the rank writes its heartbeats."""
     beat = read_beat(attempt.heartbeat(rank))
     if beat is not None and beat.pid not in (0, os.getpid()):
         return
     path = attempt.stacks(rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}")
-    aside.write_text(stacks_text(), encoding="utf-8")
-    aside.replace(path)
+    write_text(path, stacks_text())
 
 
 def _ask_flight_recorder(attempt: Attempt, rank: int) -> None:
@@ -285,20 +278,6 @@ def stacks_text() -> str:
         if ident != own
     ]
     return "\n".join(parts)
-
-
-def _shown_stacks(attempt: Attempt, rank: int) -> str:
-    try:
-        return attempt.stacks(rank).read_text(encoding="utf-8", errors="replace")[:LONGEST_STACKS]
-    except OSError:
-        return ""
-
-
-def _alarm_raised(attempt: Attempt) -> bool:
-    try:  # by listing the folder: NFS remembers for a while that a name did not exist
-        return attempt.hang_json in attempt.path.iterdir()
-    except OSError:
-        return False
 
 
 def _is_of_attempt(pid: int, attempt: Attempt) -> bool:

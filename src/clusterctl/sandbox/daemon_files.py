@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.config.places import shipped_folder
 from clusterctl.errors import UsageError
+from clusterctl.runs.files import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,19 +32,22 @@ def write_files(sandbox: Sandbox) -> None:
     """Write everything into the sandbox's folder, its device nodes and munge's key included."""
     for name in ("etc", "run", "log", "spool", "state", "dev"):
         (sandbox.path / name).mkdir(mode=0o700)
-    etc = sandbox.path / "etc"
-    values = _values(sandbox)
+    etc, values = sandbox.path / "etc", _values(sandbox)
     names = ["slurm.conf"]
     names += ["slurmdbd.conf", "my.cnf"] if sandbox.request.accounting else []
     names += ["cgroup.conf"] if sandbox.request.cgroups else []
-    for name in names:
-        template = Template((shipped_folder() / "cluster" / "sandbox" / name).read_text(encoding="utf-8"))
-        _write(etc / name, template.substitute(values))
-    _write(etc / "gres.conf", "\n".join(["AutoDetect=off", *_gres_lines(sandbox), ""]))
-    _write(etc / "plugstack.conf", "")
-    _write(etc / "hosts", "".join(f"{address} {name}\n" for address, name in _hosts(sandbox)))
-    _write(etc / "nsswitch.conf", _files_alone(Path("/etc/nsswitch.conf")))
-    _write(etc / "munge.key", secrets.token_hex(64))
+    templates = shipped_folder() / "cluster" / "sandbox"
+    nodes = [f"{sandbox.address_of(node)} {node}" for node in sandbox.names]
+    texts = {name: Template((templates / name).read_text(encoding="utf-8")).substitute(values) for name in names}
+    texts |= {
+        "gres.conf": "\n".join(["AutoDetect=off", *_gres_lines(sandbox), ""]),
+        "plugstack.conf": "",
+        "hosts": "\n".join(["127.0.0.1 localhost", f"{sandbox.address} {socket.gethostname()}", *nodes, ""]),
+        "nsswitch.conf": _files_alone(Path("/etc/nsswitch.conf")),
+        "munge.key": secrets.token_hex(64),
+    }
+    for name, text in texts.items():
+        write_text(etc / name, text)  # readable by its owner alone: munged and slurmdbd insist
 
 
 def machine_gpus() -> list[Path]:
@@ -111,19 +115,7 @@ def _make_gpu(sandbox: Sandbox, number: int) -> Path:
     return device
 
 
-def _hosts(sandbox: Sandbox) -> Iterator[tuple[str, str]]:
-    yield "127.0.0.1", "localhost"
-    yield sandbox.address, socket.gethostname()
-    for node in sandbox.names:
-        yield sandbox.address_of(node), node
-
-
 def _files_alone(nsswitch: Path) -> str:
     """This host's name service switch, but for host names: a node can reach no name server."""
     text = nsswitch.read_text(encoding="utf-8") if nsswitch.exists() else ""
     return re.sub(r"(?m)^hosts:.*\n?", "", text) + "hosts: files\n"
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o600)  # munged and slurmdbd insist

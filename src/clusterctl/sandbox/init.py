@@ -1,4 +1,4 @@
-"""The first process of a node, in namespaces of the node's own: dresses it, starts slurmd, and buries its dead.
+"""The first process of a node, in namespaces of the node's own: sets it up, starts slurmd, and reaps its children.
 
 Run as a script, by path: it starts faster without the package. `init.py NODE ADDRESS FOLDER`
 """

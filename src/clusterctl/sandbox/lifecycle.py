@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import pwd
 import shutil
-from contextlib import contextmanager
+import subprocess
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterctl.errors import SlurmError, UsageError
 from clusterctl.runs.files import make_private
 from clusterctl.sandbox import marked_processes, network, node
-from clusterctl.sandbox.cgroups import check_cgroups, remove_cgroups
 from clusterctl.sandbox.daemon_files import write_files
 from clusterctl.sandbox.description import Sandbox, SandboxRequest, boot_id, current
-from clusterctl.sandbox.packages import check_packages
-from clusterctl.sandbox.slurmdbd import start_accounting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+# Command -> the package of Debian and Ubuntu that brings it.
+_ALWAYS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client"}
+_ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb-install-db": "mariadb-server"}
+_NAMESPACES = {"ip": "iproute2", "unshare": "util-linux"}
+_CGROUPS = Path("/sys/fs/cgroup")  # of version 1: version 2 is beyond Slurm 22.05's plugin here
+_CONTROLLERS = ("cpuacct", "devices", "freezer", "memory")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxStatus:
-    """What of a sandbox lives. `nodes` has Slurm's word for the state of each, nothing when Slurm does not answer."""
+    """What of a sandbox is alive. `nodes` has Slurm's state of each, nothing when Slurm does not answer."""
 
     sandbox: Sandbox | None
     missing: tuple[str, ...] = ()  # daemons that should run and do not
@@ -33,7 +41,7 @@ class SandboxStatus:
 def up(folder: Path, request: SandboxRequest, *, namespaces: bool | None = None) -> tuple[Sandbox, bool]:
     """The sandbox in `folder`, and whether it was started just now; nodes that are off in one that is up are started.
 
-    One that is half dead is cleaned away first. `namespaces` says whether each node gets its own; default: where this
+    A sandbox with missing daemons is removed first. `namespaces`: whether each node gets its own; by default, if this
     user may make them. Raises SlurmError when a package is missing or a daemon does not start.
     """
     check_packages(request)
@@ -46,7 +54,16 @@ def up(folder: Path, request: SandboxRequest, *, namespaces: bool | None = None)
             return found, False
         _remove(folder)
         make_private(folder)
-        sandbox = _designed(folder, request, namespaces)
+        if namespaces is None:
+            namespaces = network.namespaces_allowed()
+        sandbox = Sandbox(
+            folder=str(folder),
+            boot_id=boot_id(),
+            request=request,
+            namespaces=namespaces,
+            network=network.free_network(folder) if namespaces else "127.0.0",
+            ports=network.free_ports(2 + request.nodes),
+        )
         try:
             write_files(sandbox)
             _start(sandbox)
@@ -79,17 +96,21 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _designed(folder: Path, request: SandboxRequest, namespaces: bool | None) -> Sandbox:
-    if namespaces is None:
-        namespaces = network.namespaces_allowed()
-    return Sandbox(
-        folder=str(folder),
-        boot_id=boot_id(),
-        request=request,
-        namespaces=namespaces,
-        network=network.free_network(folder) if namespaces else "127.0.0",
-        ports=network.free_ports(2 + request.nodes),
-    )
+def check_packages(request: SandboxRequest, path: str = marked_processes.PATH) -> None:
+    """Raise one SlurmError that names all packages that are missing."""
+    needed = _ALWAYS | (_ACCOUNTING if request.accounting else {}) | (_NAMESPACES if os.geteuid() == 0 else {})
+    missing = {command: package for command, package in needed.items() if shutil.which(command, path=path) is None}
+    if missing:
+        raise SlurmError(
+            f"not installed here: {', '.join(missing)}",
+            f"apt-get install -y --no-install-recommends {' '.join(dict.fromkeys(missing.values()))}",
+        )
+
+
+def check_cgroups() -> None:
+    missing = [name for name in _CONTROLLERS if not (_CGROUPS / name / "cgroup.procs").exists()]
+    if missing:
+        raise UsageError(f"no control groups of version 1 here: {', '.join(missing)}", "leave out --cgroups")
 
 
 def _start(sandbox: Sandbox) -> None:
@@ -97,7 +118,7 @@ def _start(sandbox: Sandbox) -> None:
         network.lay_network(sandbox)
     _start_munged(sandbox)
     if sandbox.request.accounting:
-        start_accounting(sandbox)
+        _start_accounting(sandbox)
     address = (sandbox.address, sandbox.port_of("slurmctld"))
     marked_processes.serve(sandbox.path, "slurmctld", ["slurmctld", "-D"], sandbox.log("slurmctld"), address)
     _switch_on(sandbox)
@@ -109,28 +130,42 @@ def _switch_on(sandbox: Sandbox) -> None:
 
 
 def _start_munged(sandbox: Sandbox) -> None:
-    """Slurm's proof of who asks, with a key of the sandbox's own."""
-    paths = {
-        "key-file": sandbox.path / "etc" / "munge.key",
-        "socket": sandbox.munge_socket,
-        "pid-file": sandbox.path / "run" / "munged.pid",
-        "seed-file": sandbox.path / "run" / "munged.seed",
-    }
-    argv = ["munged", "--foreground", "--num-threads=10"]
-    argv += ["--force"]  # it would rather that every user could reach its socket
-    argv += [f"--{name}={path}" for name, path in paths.items()]
+    """Start Slurm's authentication, with a key of the sandbox's own."""
+    argv = ["munged", "--foreground", "--num-threads=10", "--force"]  # or it refuses a socket that not all can reach
+    argv += [f"--key-file={sandbox.path}/etc/munge.key", f"--socket={sandbox.munge_socket}"]
+    argv += [f"--pid-file={sandbox.path}/run/munged.pid", f"--seed-file={sandbox.path}/run/munged.seed"]
     marked_processes.serve(sandbox.path, "munged", argv, sandbox.log("munged"), str(sandbox.munge_socket))
 
 
+def _start_accounting(sandbox: Sandbox) -> None:
+    """Make an empty database and start slurmdbd on it. slurmctld wants to find its cluster in it."""
+    defaults = f"--defaults-file={sandbox.path}/etc/my.cnf"
+    (sandbox.path / "mysql").mkdir(mode=0o700)
+    _call(sandbox, "mariadb-install-db", defaults, "--auth-root-authentication-method=socket", "--skip-test-db")
+    database = str(sandbox.path / "run" / "mysql.socket")  # a variable of slurmdbd: its file has no word for it
+    marked_processes.serve(sandbox.path, "mariadbd", ["mariadbd", defaults], sandbox.log("mariadbd"), database)
+    address = (sandbox.address, sandbox.port_of("slurmdbd"))
+    argv, log = ["slurmdbd", "-D"], sandbox.log("slurmdbd")
+    marked_processes.serve(sandbox.path, "slurmdbd", argv, log, address, MYSQL_UNIX_PORT=database)
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    for words in ("cluster sandbox", "account main cluster=sandbox", f"user {user} account=main cluster=sandbox"):
+        _call(sandbox, "sacctmgr", "--immediate", "--quiet", "add", *words.split())
+
+
+def _call(sandbox: Sandbox, *argv: str) -> None:
+    environment = marked_processes.environment(sandbox.path, argv[0])
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise SlurmError(f"{argv[0]}: {(done.stderr or done.stdout).strip()}")
+
+
 def _missing(sandbox: Sandbox) -> list[str]:
-    """The daemons without which the sandbox is no cluster, and do not run. A node may be off."""
+    """The daemons that should run and do not. A node may be off."""
     expected = ["munged", "slurmctld"]
     expected += ["switch"] if sandbox.namespaces else []
     expected += ["mariadbd", "slurmdbd"] if sandbox.request.accounting else []
     # A daemon's children carry its mark too; the switch is a process that sleeps.
-    alive = {
-        process.part for process in marked_processes.find(sandbox.path) if process.command in (process.part, "sleep")
-    }
+    alive = {each.part for each in marked_processes.find(sandbox.path) if each.command in (each.part, "sleep")}
     return [part for part in expected if part not in alive]
 
 
@@ -148,5 +183,14 @@ def _stop(folder: Path) -> bool:
         marked_processes.end(alive)
     network.remove_network(folder)
     if (folder / "etc" / "cgroup.conf").exists():
-        remove_cgroups(path.name for path in (folder / "spool").iterdir())
+        for node_folder in (folder / "spool").iterdir():
+            _remove_cgroups(node_folder.name)
     return found
+
+
+def _remove_cgroups(node: str) -> None:
+    """Remove what slurmd leaves behind: groups that are empty when their processes have ended, the inner ones first."""
+    for top in _CGROUPS.glob(f"*/slurm_{node}"):
+        for group in sorted([*(path for path in top.rglob("*") if path.is_dir()), top], reverse=True):
+            with suppress(OSError):
+                group.rmdir()

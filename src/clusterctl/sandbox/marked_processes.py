@@ -1,6 +1,6 @@
-"""The processes of a sandbox: started with a mark in their environment, found by it in /proc, ended by number.
+"""The processes of a sandbox: started with a mark in their environment and found by it in /proc.
 
-No list of process numbers is kept: it would miss what was started just before a crash and be wrong after a reboot.
+A list of process numbers would miss what was started just before a crash and be wrong after a reboot.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import shutil
 import signal
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
 MARK = "CLUSTERCTL_SANDBOX"  # =<folder>
 PART = "CLUSTERCTL_SANDBOX_PART"
@@ -37,34 +38,26 @@ class Process(NamedTuple):
         return stat is not None and stat[1] == self.started
 
 
-def start(folder: Path, part: str, argv: list[str], log: Path, variables: Mapping[str, str] | None = None) -> Process:
+def start(folder: Path, part: str, argv: list[str], log: Path, **variables: str) -> Process:
     """Start `argv` detached and marked, its output in `log`, with further environment `variables`."""
     program = shutil.which(argv[0], path=PATH)
     if program is None:
         raise SlurmError(f"no {argv[0]} on PATH")
-    to_log = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     actions = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, log, to_log, 0o600),
+        (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
-    pid = os.posix_spawn(
-        program, argv, environment(folder, part) | dict(variables or {}), file_actions=actions, setsid=True
-    )
+    pid = os.posix_spawn(program, argv, environment(folder, part) | variables, file_actions=actions, setsid=True)
     _, started = _stat(pid) or ("", 0)
     return Process(pid, started, part, argv[0])
 
 
 def serve(
-    folder: Path,
-    part: str,
-    argv: list[str],
-    log: Path,
-    address: str | tuple[str, int],
-    variables: Mapping[str, str] | None = None,
+    folder: Path, part: str, argv: list[str], log: Path, address: str | tuple[str, int], **variables: str
 ) -> None:
     """Start a daemon and wait until it listens at `address`. Raises SlurmError with its last words when it ends."""
-    daemon = start(folder, part, argv, log, variables)
+    daemon = start(folder, part, argv, log, **variables)
 
     def listens() -> bool:
         if not daemon.alive():
@@ -84,26 +77,21 @@ def environment(folder: Path, part: str) -> dict[str, str]:
 def find(folder: Path) -> list[Process]:
     """Every live process of the sandbox in `folder`: those with its mark, and the tasks of its jobs."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [
-        Process(pid, stat[1], part, stat[0]) for pid in pids if (part := _part(pid, folder)) and (stat := _stat(pid))
-    ]
+    parts = {pid: part for pid in pids if (part := _part(pid, folder))}
+    return [Process(pid, stat[1], part, stat[0]) for pid, part in parts.items() if (stat := _stat(pid))]
 
 
 def end(processes: Iterable[Process]) -> None:
-    """Kill `processes` and wait until they are gone. Nothing here needs to say goodbye: the files go too."""
+    """Kill `processes` and wait until they are gone. None needs a chance to leave by itself: the files go too."""
     processes = [process for process in processes if process.alive()]
     for process in processes:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
     # The first process of a node goes when all of its node have gone.
     wait_until(lambda: not any(process.alive() for process in processes), 10, "the sandbox's processes to end")
     for process in processes:
-        try:
+        with suppress(ChildProcessError):  # another clusterctl started it
             os.waitpid(process.pid, os.WNOHANG)
-        except ChildProcessError:
-            continue  # another clusterctl started it
 
 
 def wait_until(condition: Callable[[], object], seconds: float, what: str, log: Path | None = None) -> None:

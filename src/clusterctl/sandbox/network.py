@@ -1,6 +1,6 @@
 """The network of a sandbox: a switch in a namespace of its own, a cable to this host and one to each node.
 
-The switch is not this host's: a firewall here would filter what passes it. A cable ends with either end's namespace.
+This host's firewall does not filter what passes that switch. A cable goes with the namespace of either end.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from clusterctl.errors import SlurmError
 from clusterctl.sandbox import marked_processes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from clusterctl.sandbox.description import Sandbox
 
 NAMESPACES = ("--net", "--uts", "--mount", "--ipc", "--pid")
@@ -27,9 +25,8 @@ NAMESPACES = ("--net", "--uts", "--mount", "--ipc", "--pid")
 
 def namespaces_allowed() -> bool:
     """Whether this user may make namespaces and bridges here."""
-    probe = ["unshare", *NAMESPACES, "--fork", "--mount-proc", "ip", "link", "add", "probe", "type", "bridge"]
     try:
-        _run(probe)
+        _run(["unshare", *NAMESPACES, "--fork", "--mount-proc", "ip", "link", "add", "probe", "type", "bridge"])
     except (OSError, SlurmError):
         return False
     return os.geteuid() == 0  # as root of a user namespace one may, but this host could not be plugged in
@@ -38,14 +35,15 @@ def namespaces_allowed() -> bool:
 def free_network(folder: Path) -> str:
     """A network of 254 addresses in 10.0.0.0/8 that no route of this host leads to, as its first three numbers.
 
-    The search begins at a number of the folder's own, so that two sandboxes hardly ever want the same.
+    The search begins at a number of the folder's own, so that two sandboxes hardly ever choose the same.
     """
     routes = json.loads(_ip("-json", "-4", "route", "show", "table", "all") or "[]")
-    texts = {route["dst"] for route in routes} - {"default"}
-    taken = [ipaddress.ip_network(text, strict=False) for text in texts]
-    for candidate in _candidates(int(_digest(folder), 16)):
+    taken = [ipaddress.ip_network(route["dst"], strict=False) for route in routes if route["dst"] != "default"]
+    for number in range(1 << 16):
+        high, low = divmod((int(_digest(folder), 16) + number) % (1 << 16), 256)
+        candidate = ipaddress.IPv4Network(f"10.{high}.{low}.0/24")
         if not any(candidate.overlaps(network) for network in taken):
-            return str(candidate).rpartition(".")[0]
+            return f"10.{high}.{low}"
     raise SlurmError("no free network for the nodes: this host's routes cover all of 10.0.0.0/8")
 
 
@@ -59,20 +57,19 @@ def free_ports(count: int) -> tuple[int, ...]:
 
 
 def cable_name(folder: Path) -> str:
-    """The name of this host's end of its cable; the same one each time, so that it is found without a record."""
+    """The name of this host's end of its cable, derived from the folder so that no record is needed."""
     return f"cc-{_digest(folder)}"
 
 
 def lay_network(sandbox: Sandbox) -> None:
     """Start the switch and plug this host into it."""
-    switch = marked_processes.start(
-        sandbox.path, "switch", ["unshare", "--net", "sleep", "infinity"], sandbox.log("switch")
-    )
-    marked_processes.wait_until(lambda: _has_own_network(switch.pid), 5, "the switch", sandbox.log("switch"))
+    argv, log = ["unshare", "--net", "sleep", "infinity"], sandbox.log("switch")
+    switch = marked_processes.start(sandbox.path, "switch", argv, log)
+    marked_processes.wait_until(lambda: _has_own_network(switch.pid), 5, "the switch", log)
     cable = cable_name(sandbox.path)
-    _ip_inside(switch.pid, ["link add switch type bridge", "link set switch up"])
+    _ip_inside(switch.pid, "link add switch type bridge", "link set switch up")
     _ip("link", "add", cable, "type", "veth", "peer", "host", "netns", str(switch.pid))
-    _ip_inside(switch.pid, ["link set host master switch up"])
+    _ip_inside(switch.pid, "link set host master switch up")
     _ip("addr", "add", f"{sandbox.address}/24", "dev", cable)
     _ip("link", "set", cable, "up")
 
@@ -94,18 +91,18 @@ def plug(sandbox: Sandbox, node: str, pid: int) -> None:
     marked_processes.wait_until(lambda: _has_own_network(pid), 5, f"{node} to start", sandbox.log(node))
     switch = _switch(sandbox)
     _ip("link", "add", "eth0", "netns", str(pid), "type", "veth", "peer", node, "netns", str(switch))
-    _ip_inside(switch, [f"link set {node} master switch up"])
-    _ip_inside(pid, ["link set lo up", f"addr add {sandbox.address_of(node)}/24 dev eth0", "link set eth0 up"])
+    _ip_inside(switch, f"link set {node} master switch up")
+    _ip_inside(pid, "link set lo up", f"addr add {sandbox.address_of(node)}/24 dev eth0", "link set eth0 up")
 
 
 def unplug(sandbox: Sandbox, node: str) -> None:
     """Take the cable of a node that is off out of the switch, unless the kernel was faster."""
-    _run(_inside(_switch(sandbox), "link", "del", node), check=False)
+    _ip_inside(_switch(sandbox), f"link del {node}", check=False)
 
 
 def set_cable(sandbox: Sandbox, node: str, *, joined: bool) -> None:
     """Cut a running node off, or join it again."""
-    _ip_inside(_switch(sandbox), [f"link set {node} {'up' if joined else 'down'}"])
+    _ip_inside(_switch(sandbox), f"link set {node} {'up' if joined else 'down'}")
 
 
 def _switch(sandbox: Sandbox) -> int:
@@ -119,12 +116,6 @@ def _digest(folder: Path) -> str:
     return hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]
 
 
-def _candidates(begin: int) -> Iterator[ipaddress.IPv4Network]:
-    for number in range(1 << 16):
-        high, low = divmod((begin + number) % (1 << 16), 256)
-        yield ipaddress.IPv4Network(f"10.{high}.{low}.0/24")
-
-
 def _has_own_network(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
@@ -136,13 +127,9 @@ def _ip(*words: str) -> str:
     return _run(["ip", *words])
 
 
-def _ip_inside(pid: int, lines: list[str]) -> None:
+def _ip_inside(pid: int, *lines: str, check: bool = True) -> None:
     """Run `ip` once for all `lines` in the network namespace of process `pid`."""
-    _run(_inside(pid, "-batch", "-"), "\n".join(lines))
-
-
-def _inside(pid: int, *words: str) -> list[str]:
-    return ["nsenter", f"--net=/proc/{pid}/ns/net", "ip", *words]
+    _run(["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "-batch", "-"], "\n".join(lines), check=check)
 
 
 def _run(argv: list[str], lines: str = "", *, check: bool = True) -> str:

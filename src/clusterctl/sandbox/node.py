@@ -18,7 +18,7 @@ _USABLE = ("idle", "mix", "alloc", "comp")  # "idle*" would be one that has not 
 
 
 def switch_on(sandbox: Sandbox, node: str) -> bool:
-    """Start `node`, and say so, unless its slurmd runs."""
+    """Start `node`; False if its slurmd runs."""
     of_node = _processes(sandbox, node)
     if any(process.command == "slurmd" for process in of_node):
         return False
@@ -29,9 +29,8 @@ def switch_on(sandbox: Sandbox, node: str) -> bool:
     network.unplug(sandbox, node)
     init = [sys.executable, "-I", "-S", str(Path(__file__).with_name("init.py"))]
     argv = ["unshare", *network.NAMESPACES, "--fork", "--kill-child", "--mount-proc", *init]
-    process = marked_processes.start(
-        sandbox.path, node, [*argv, node, sandbox.address_of(node), sandbox.folder], sandbox.log(node)
-    )
+    argv += [node, sandbox.address_of(node), sandbox.folder]
+    process = marked_processes.start(sandbox.path, node, argv, sandbox.log(node))
     network.plug(sandbox, node, process.pid)
     return True
 
