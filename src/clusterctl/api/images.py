@@ -1,4 +1,4 @@
-"""Container images: build, import, list, check, remove. One lies in an image folder as NAME.sqsh and NAME.json."""
+"""Container images: build, import, enter, list, check, remove. One is NAME.sqsh and NAME.json in an image folder."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import clusterctl
 from clusterctl.config import cache_folder, chosen_images_folder, shipped_folder
 from clusterctl.containers import folder as files
 from clusterctl.containers.folder import Image, remove, verify
 from clusterctl.containers.listener import SILENT, ProgressListener
+from clusterctl.containers.mounts import Mount
+from clusterctl.containers.unpacked import is_here
+from clusterctl.containers.view import View
 from clusterctl.spec import to_record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "Image",
@@ -22,6 +29,7 @@ __all__ = [
     "images",
     "images_folder",
     "import_image",
+    "in_image",
     "prunable",
     "remove",
     "verify",
@@ -106,6 +114,53 @@ def import_image(
     if is_file:
         return import_file(Path(source).expanduser(), name, target, progress)
     return import_reference(source, name, target, progress, engine=engine, fresh=fresh)
+
+
+class InImage(NamedTuple):
+    """What to execute. `unpacks` names the image that is unpacked first, once."""
+
+    argv: list[str]
+    environment: dict[str, str]
+    unpacks: str
+
+
+def in_image(
+    image: str,
+    command: tuple[str, ...] = (),
+    cluster: str | None = None,
+    *,
+    mounts: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
+    workdir: str | None = None,
+    writable: bool = False,
+    home: bool = False,
+    root: bool = False,
+    entrypoint: bool = False,
+) -> InImage:
+    """`command`, or what the image itself starts, in `image`: a .sqsh file or its name in the image folder.
+
+    `environment` beats the image's own variables. Raises NotFoundError, and UsageError for a mount.
+    """
+    path = find(image, cluster).path.absolute()
+    view = View(
+        image=str(path),
+        mounts=tuple(Mount.parse(_absolute(mount)) for mount in mounts),
+        workdir=workdir,
+        writable=writable,
+        mount_home=home,
+        remap_root=root,
+        entrypoint=entrypoint,
+        environment=tuple(environment or ()),
+    )
+    runner = str(Path(clusterctl.__file__).parent / "containers")
+    argv = [sys.executable, "-I", "-S", runner, *view.flags(), "--", *command]
+    return InImage(argv, {**os.environ, **(environment or {})}, "" if is_here(path) else path.name)
+
+
+def _absolute(mount: str) -> str:
+    """`mount` with a source such as `.` or `~/data` spelt out."""
+    source, colon, rest = mount.partition(":")
+    return f"{Path(source).expanduser().absolute()}{colon}{rest}" if source else mount
 
 
 def prunable(folder: Path, names: tuple[str, ...] = ()) -> list[Path]:

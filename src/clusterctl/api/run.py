@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ClusterctlError, UsageError
 from clusterctl.observe.milestones import read_submission
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.runs import job_name
+from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.api.logs import Reading
-    from clusterctl.api.metric_records import MetricRecords
     from clusterctl.api.settings import Overrides
     from clusterctl.api.why import Diagnosis
     from clusterctl.checks.check import Check
@@ -38,6 +38,42 @@ class RunFailed(ClusterctlError):
     @functools.cached_property
     def diagnosis(self) -> Diagnosis:
         return self.run.why()
+
+
+class MetricRecords(list[dict[str, Any]]):
+    """One dict a record: `attempt`, `time` (seconds since the epoch), `step`, and whatever was logged."""
+
+    def to_pandas(self) -> Any:
+        """The records as a pandas DataFrame, one row each. Raises UsageError where pandas is not installed."""
+        try:
+            import pandas  # type: ignore[import-untyped,unused-ignore]
+        except ImportError:
+            raise UsageError("to_pandas needs pandas", "pip install pandas") from None
+        return pandas.DataFrame(list(self))
+
+
+def metric_records(run: RunDir) -> MetricRecords:
+    """The records of all attempts. Steps that a later attempt did again, from a checkpoint on, count once."""
+    found: list[dict[str, Any]] = []
+    for attempt in run.attempts():
+        records = [{"attempt": attempt.number, **record} for record in _records(attempt.metrics)]
+        steps = [record["step"] for record in records if type(record.get("step")) is int]
+        if steps:
+            found = [record for record in found if not _is_from(record, steps[0])]
+        found += records
+    return MetricRecords(found)
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """As they were logged: names and types are the user's own. None where the file cannot be read."""
+    try:
+        return list(read_lines(path))
+    except OSError:
+        return []
+
+
+def _is_from(record: dict[str, Any], step: int) -> bool:
+    return type(record.get("step")) is int and record["step"] >= step
 
 
 @dataclass(frozen=True)
@@ -124,8 +160,6 @@ class Run:
 
     def metrics(self) -> MetricRecords:
         """All numbers that rank 0 recorded, one dict each, in order; what a later attempt did again counts once."""
-        from clusterctl.api.metric_records import metric_records
-
         return metric_records(self.directory)
 
     def why(self) -> Diagnosis:

@@ -40,20 +40,18 @@ def monitor(names: tuple[str, ...], once: bool, every: float, count: int, cluste
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         raise UsageError("monitor needs a terminal", "for one frame: clusterctl monitor --once")
-    from clusterctl.display.monitor.actions import Actions
-    from clusterctl.display.monitor.app import Monitor  # textual: for this alone
+    from clusterctl.display.monitor.app import Actions, Monitor  # textual: for this alone
 
     Monitor(overview, Actions(), every).run()
 
 
 def _print_frame(overview: Overview) -> None:
     from clusterctl.display import terminal
-    from clusterctl.display.monitor.frame import show_frame
-    from clusterctl.display.monitor.panes import MonitorView
+    from clusterctl.display.monitor.panes import MonitorView, frame
 
     scene = overview.look()
     if not scene.statuses and scene.problems:
         raise scene.problems[0]
     console = terminal.data()
     height = console.height if console.is_terminal else terminal.LINES_OF_FILES
-    show_frame(console, MonitorView(scene), console.width, height)
+    console.print(frame(MonitorView(scene), console.width, height), soft_wrap=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from clusterctl.api.nodes import Fit, Inventory, fit, fit_record, nodes_record
 from clusterctl.api.nodes import nodes as nodes_of
+from clusterctl.cli.options import echo_json, output_option
 from clusterctl.errors import UsageError
 
 
@@ -15,7 +14,7 @@ from clusterctl.errors import UsageError
 @click.option("--cluster", metavar="NAME", help="The cluster to ask; default: as in submit.")
 @click.option("--for", "job", metavar="JOB", help="Say where and when JOB would fit; it is not submitted.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="With --for: change a value, as in submit.")
-@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets.")
+@output_option
 def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], output: str) -> None:
     """Show the partitions and nodes of a cluster: what is free now, what is drained and why.
 
@@ -36,7 +35,7 @@ def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], outpu
 
 def _show_all(inventory: Inventory, cluster: str | None, output: str) -> None:
     if output == "json":
-        click.echo(json.dumps(nodes_record(inventory, cluster), indent=1))
+        echo_json(nodes_record(inventory, cluster))
         return
     from clusterctl.display import capacity, terminal
 
@@ -48,7 +47,7 @@ def _show_all(inventory: Inventory, cluster: str | None, output: str) -> None:
 
 def _show_fit(found: Fit, output: str) -> None:
     if output == "json":
-        click.echo(json.dumps(fit_record(found), indent=1))
+        echo_json(fit_record(found))
         return
     from clusterctl.display import capacity, terminal
     from clusterctl.display.plain import plain_lines

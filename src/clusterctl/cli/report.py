@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from clusterctl.api.find import find
-from clusterctl.cli.options import cluster_option, warn
+from clusterctl.cli.options import cluster_option, warn_of
 from clusterctl.errors import UsageError
 
 
@@ -35,8 +35,7 @@ def report(name: str, output: str | None, cluster: str | None) -> None:
     if output != "-" and path.is_dir():
         raise UsageError(f"is a folder: {path}", f"--output '{path / 'report.html'}'")
     told = examine(run.directory, path.parent.resolve())
-    for problem in told.problems:
-        warn(problem.message, problem.hint)
+    warn_of(told.problems)
     text = page(told)
     if output == "-":
         click.echo(text, nl=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.api.find import Stage, query, run_columns, run_record, to_json
-from clusterctl.cli.options import cluster_option, warn
+from clusterctl.cli.options import cluster_option, echo_json, warn_of
 from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ def status(
     elif not found.problems and output in ("table", "wide"):
         narrowed = bool(patterns or states or since)
         click.echo("no such runs" if narrowed else "no runs yet; try: clusterctl submit cora --follow", err=True)
-    for problem in found.problems:
-        warn(problem.message, problem.hint)
+    warn_of(found.problems)
 
 
 def _show(found: Report, output: str) -> None:
@@ -88,7 +87,7 @@ def _show(found: Report, output: str) -> None:
         if found.statuses:
             _point_to_why(found.statuses[0])
     elif output == "json":
-        click.echo(json.dumps(to_json(found), indent=1))
+        echo_json(to_json(found))
     elif output == "jsonl":
         for run in to_json(found)["runs"]:
             click.echo(json.dumps(run))
@@ -97,7 +96,6 @@ def _show(found: Report, output: str) -> None:
 
 
 def _write_csv(found: Report) -> None:
-    """One line a run under a line of names; the further metrics are in the JSON outputs."""
     import csv
 
     columns = [column for column in run_columns() if column != "metrics"]
@@ -113,9 +111,9 @@ def _watch(wanted: Query, output: str) -> None:
             time.sleep(LOOK_SECONDS)
 
     if output != "jsonl":
-        from clusterctl.display import terminal, watch
+        from clusterctl.display import runs_table, terminal
 
-        watch.show(reports(), terminal.data(), wide=output == "wide")
+        runs_table.watch_runs(reports(), terminal.data(), wide=output == "wide")
         return
     told: dict[str, object] = {}
     for found in reports():

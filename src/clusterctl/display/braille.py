@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clusterctl.display.axis import robust
-from clusterctl.display.units import compact
+from clusterctl.display.curves import robust
+from clusterctl.display.plain import compact
 from clusterctl.observe.curve import thinned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.display.axis import Bounds
+    from clusterctl.display.curves import Bounds
     from clusterctl.observe.curve import Point
 
 _BLANK = 0x2800
@@ -44,15 +44,6 @@ def chart(
         if row < height - 1:
             text.append("\n")
     return text
-
-
-def sparkline(values: Sequence[float], width: int, top: float | None = None) -> str:
-    """The last `width` values as blocks of eight heights; the highest is `top`, or that of the values."""
-    shown = list(values)[-width:]
-    highest = top if top is not None else max(shown, default=0.0)
-    if highest <= 0:
-        return "▁" * len(shown)
-    return "".join("▁▂▃▄▅▆▇█"[min(7, max(0, int(8 * value / highest)))] for value in shown)
 
 
 _Grid = list[list[int]]

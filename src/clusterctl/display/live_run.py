@@ -8,26 +8,28 @@ from typing import TYPE_CHECKING, Protocol
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from clusterctl.diagnosis.diagnose import diagnose_status
 from clusterctl.display import terminal
-from clusterctl.display.plain import share
+from clusterctl.display.plain import duration, plain, share
 from clusterctl.display.runs_table import note
-from clusterctl.display.summary import show_end, show_next
 from clusterctl.observe.follow import REAL_SOURCES, Sources, watch
 from clusterctl.observe.lines import Growing
 from clusterctl.observe.measurements import measurements_in
 from clusterctl.observe.run_record import read_record
-from clusterctl.runs.vocabulary import number, score_of
+from clusterctl.runs.stages import Stage
+from clusterctl.runs.vocabulary import counted_examples, number, score_of
+from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from rich.console import Console
 
     from clusterctl.observe.attempt import AttemptEvidence
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
-    from clusterctl.runs.stages import Stage
     from clusterctl.runs.vocabulary import Number
+    from clusterctl.spec import Cluster
 
 
 def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SOURCES) -> Stage:
@@ -140,3 +142,41 @@ def _facts(metrics: Mapping[str, Number]) -> list[str]:
         ("val", number(score[1] if (score := score_of(metrics, "val")) else None)),
     )
     return [f"{name} {text}" for name, text in named if text]
+
+
+def show_end(console: Console, status: Status, slurm_of: Callable[[Cluster], Slurm] = Slurm.of) -> None:
+    """One line - the stage, the exact accuracy with the nodes it counts, the loss, the time - and two commands.
+
+    Where it did not finish, the first cause in a second line.
+    """
+    run, finished = status.record.run.id, status.stage is Stage.FINISHED
+    stage = (status.stage.value, "bold green" if finished else "bold red")
+    console.print(Text.assemble(stage, " ", ", ".join(_outcome(status))), soft_wrap=True)
+    for attempt in status.record.run.attempts():
+        if attempt.profile.is_dir():
+            told = f"trace of every rank, for https://ui.perfetto.dev: {plain(str(attempt.profile))}"
+            console.print(Text(told), soft_wrap=True)
+    if finished:
+        show_next(console, f"clusterctl status {run}", f"clusterctl logs {run}")
+    else:
+        console.print(Text(plain(str(diagnose_status(status, slurm_of).headline))), soft_wrap=True)
+        show_next(console, f"clusterctl why {run}", f"clusterctl logs {run} --tail 40")
+
+
+def show_next(console: Console, *commands: str) -> None:
+    """The commands that make sense now, one a line, ready to be copied."""
+    for position, command in enumerate(commands):
+        console.print(Text.assemble(("      " if position else "next: ", "dim"), command), soft_wrap=True)
+
+
+def _outcome(status: Status) -> list[str]:
+    metrics, facts = status.metrics, [note(status)]
+    if score := score_of(metrics, "test"):
+        metric, value = score
+        count = f" on {counted_examples(metrics)}" if counted_examples(metrics) else ""
+        facts.append(f"{metric.label} {metric.text(value)}{count}")
+    if "loss" in metrics:
+        facts.append(f"loss {number(metrics['loss'])}")
+    if status.started is not None and status.ended is not None:
+        facts.append(f"in {duration(status.ended - status.started)}")
+    return [fact for fact in facts if fact]

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterctl.display.monitor.actions import Actions
-from clusterctl.display.monitor.app import Monitor
+from clusterctl.display.monitor.app import Actions, Monitor
 from clusterctl.display.monitor.arrange import Pane, arrange
 from clusterctl.display.monitor.widgets import Confirm, PaneBox
 from clusterctl.errors import SlurmError

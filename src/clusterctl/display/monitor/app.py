@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 # Over a slow ssh every repaint is felt: few of them, and no animation. Both are read when textual is imported.
@@ -18,9 +18,14 @@ from textual.app import App
 from textual.binding import Binding
 from textual.widgets import Static
 
+from clusterctl.api.nodes import nodes
+from clusterctl.api.run import Run
+from clusterctl.diagnosis.diagnose import diagnose_status
+from clusterctl.display.capacity import node_lines
+from clusterctl.display.explanation import explanation
 from clusterctl.display.monitor.arrange import PAGES, Pane, arrange
 from clusterctl.display.monitor.panes import MonitorView, headline
-from clusterctl.display.monitor.run_rows import first_row
+from clusterctl.display.monitor.texts import first_row
 from clusterctl.display.monitor.widgets import Confirm, PaneBox
 from clusterctl.display.plain import plain, plain_lines
 from clusterctl.errors import ClusterctlError
@@ -33,7 +38,6 @@ if TYPE_CHECKING:
     from textual.events import Click, Resize
     from textual.geometry import Size
 
-    from clusterctl.display.monitor.actions import Actions
     from clusterctl.observe.overview import Overview
     from clusterctl.observe.stage import Status
     from clusterctl.spec import Cluster
@@ -44,6 +48,32 @@ _WHY_SECONDS = 3.0  # between two diagnoses of a run that goes on, which read fi
 _WHY_SHARE = 0.1  # of the time at most: thousands of ranks have thousands of files
 _WHY_QUEUED_SECONDS = 60.0  # of a queued run, about which Slurm is asked several questions
 _KEYS = "↑↓ run  1-7 pane  esc all  l log  w why  c cancel  r resume  q quit"
+
+
+def _cancel(status: Status) -> None:
+    Run(status.record.run.path).cancel()
+
+
+def _resume(status: Status) -> None:
+    Run(status.record.run.path).resume()
+
+
+def _explained(status: Status) -> list[str]:
+    return explanation(diagnose_status(status))
+
+
+def _show_nodes(cluster: Cluster) -> list[str]:
+    return node_lines(nodes(cluster.name))
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What the monitor does besides looking, in threads. Each may raise ClusterctlError; two return lines to show."""
+
+    cancel: Callable[[Status], object] = _cancel
+    resume: Callable[[Status], object] = _resume
+    explain: Callable[[Status], list[str]] = _explained
+    nodes: Callable[[Cluster], list[str]] = _show_nodes
 
 
 class Explained(NamedTuple):
@@ -178,8 +208,12 @@ class Monitor(App[None]):
         self.call_from_thread(self._looked, MonitorView(scene))
 
     def _troubled(self, message: str) -> None:
-        self._headline = Text(plain(message), "red")
-        self.query_one("#headline", Static).update(self._headline)
+        self._show_headline(Text(plain(message), "red"))
+
+    def _show_headline(self, line: Text) -> None:
+        if line != self._headline:
+            self._headline = line
+            self.query_one("#headline", Static).update(line)
 
     def _looked(self, view: MonitorView) -> None:
         if self._selected is None and view.selected_id is not None:
@@ -189,16 +223,14 @@ class Monitor(App[None]):
             self._again = True
         back = self.view.back if self.view and self.view.selected_id == view.selected_id else 0
         nodes = self._known_nodes(view.scene.selected.status.record.cluster) if view.scene.selected else ()
-        self._show(replace(view, back=back, nodes=nodes, findings=self._findings(view)))
+        known = self._explained.get(view.selected_id or "")
+        self._show(replace(view, back=back, nodes=nodes, findings=known.lines if known else ()))
         if self._again:
             self.look()
 
     def _show(self, view: MonitorView) -> None:
         self.view = view
-        line = headline(view, self.size.width)
-        if line != self._headline:
-            self._headline = line
-            self.query_one("#headline", Static).update(line)
+        self._show_headline(headline(view, self.size.width))
         for box in self.query(PaneBox):
             box.show(view)
         if view.scene.selected and self.query_one(f"#{Pane.WHY}", PaneBox).display:
@@ -215,10 +247,6 @@ class Monitor(App[None]):
     def _ask_nodes(self, cluster: Cluster) -> None:
         self._nodes_of[cluster.name] = (self._clock(), _lines_of(self._actions.nodes, cluster))
         self.call_from_thread(self.look)
-
-    def _findings(self, view: MonitorView) -> tuple[str, ...]:
-        known = self._explained.get(view.selected_id or "")
-        return known.lines if known else ()
 
     def _explain(self, status: Status) -> None:
         """Diagnose the run in a thread, unless that was done recently, or nothing can have changed since."""

@@ -8,9 +8,8 @@ from rich.text import Text
 
 from clusterctl.diagnosis.running import stragglers
 from clusterctl.display.braille import chart
-from clusterctl.display.monitor.fitting import fitted
-from clusterctl.display.plain import duration, plain
-from clusterctl.display.units import as_bytes, bar
+from clusterctl.display.monitor.texts import fitted
+from clusterctl.display.plain import as_bytes, bar, duration, plain
 
 if TYPE_CHECKING:
     from clusterctl.observe.history import History, NodeHistory

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.display.axis import Bounds, whole
-from clusterctl.display.plain import duration
+from clusterctl.display.curves import Bounds, whole
+from clusterctl.display.plain import compact, duration
 from clusterctl.display.report.markup import Markup, join, tag
-from clusterctl.display.units import compact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from clusterctl import __version__
 from clusterctl.display.report import origins, sections
-from clusterctl.display.report.machines import machines
 from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.runs.files import write_text
 
@@ -40,7 +39,7 @@ def page(told: PostMortem) -> str:
             sections.curves(told),
             sections.advice(told),
             sections.phases(told),
-            machines(told),
+            sections.machines(told),
             origins.environment(told),
             origins.configuration(told),
             origins.logs(told),
