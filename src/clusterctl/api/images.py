@@ -6,12 +6,13 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import clusterctl
 from clusterctl.config import cache_folder, chosen_images_folder, shipped_folder
 from clusterctl.containers import folder as files
-from clusterctl.containers.folder import Image, remove, verify
+from clusterctl.containers.folder import remove as remove
+from clusterctl.containers.folder import verify as verify
 from clusterctl.containers.listener import SILENT, ProgressListener
 from clusterctl.containers.mounts import Mount
 from clusterctl.containers.unpacked import is_here
@@ -21,19 +22,7 @@ from clusterctl.spec import to_record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "Image",
-    "build",
-    "find",
-    "image_record",
-    "images",
-    "images_folder",
-    "import_image",
-    "in_image",
-    "prunable",
-    "remove",
-    "verify",
-]
+    from clusterctl.containers.folder import Image as Image
 
 
 def images_folder(cluster: str | None = None, folder: Path | None = None) -> Path:
@@ -116,14 +105,6 @@ def import_image(
     return import_reference(source, name, target, progress, engine=engine, fresh=fresh)
 
 
-class InImage(NamedTuple):
-    """What to execute. `unpacks` names the image that is unpacked first, once."""
-
-    argv: list[str]
-    environment: dict[str, str]
-    unpacks: str
-
-
 def in_image(
     image: str,
     command: tuple[str, ...] = (),
@@ -136,9 +117,10 @@ def in_image(
     home: bool = False,
     root: bool = False,
     entrypoint: bool = False,
-) -> InImage:
+) -> tuple[list[str], dict[str, str], str]:
     """`command`, or what the image itself starts, in `image`: a .sqsh file or its name in the image folder.
 
+    Returns the words and the environment to execute, and the name of an image that is unpacked first, else "".
     `environment` beats the image's own variables. Raises NotFoundError, and UsageError for a mount.
     """
     path = find(image, cluster).path.absolute()
@@ -154,7 +136,7 @@ def in_image(
     )
     runner = str(Path(clusterctl.__file__).parent / "containers")
     argv = [sys.executable, "-I", "-S", runner, *view.flags(), "--", *command]
-    return InImage(argv, {**os.environ, **(environment or {})}, "" if is_here(path) else path.name)
+    return argv, {**os.environ, **(environment or {})}, "" if is_here(path) else path.name
 
 
 def _absolute(mount: str) -> str:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from clusterctl.api.logs import Reading
     from clusterctl.api.settings import Overrides
-    from clusterctl.api.why import Diagnosis
     from clusterctl.checks.check import Check
+    from clusterctl.diagnosis.diagnose import Diagnosis
     from clusterctl.observe.stage import Status as Status
     from clusterctl.spec import Cluster
 
@@ -56,24 +56,15 @@ def metric_records(run: RunDir) -> MetricRecords:
     """The records of all attempts. Steps that a later attempt did again, from a checkpoint on, count once."""
     found: list[dict[str, Any]] = []
     for attempt in run.attempts():
-        records = [{"attempt": attempt.number, **record} for record in _records(attempt.metrics)]
+        try:
+            records = [{"attempt": attempt.number, **record} for record in read_lines(attempt.metrics)]
+        except OSError:
+            continue
         steps = [record["step"] for record in records if type(record.get("step")) is int]
         if steps:
-            found = [record for record in found if not _is_from(record, steps[0])]
+            found = [one for one in found if type(one.get("step")) is not int or one["step"] < steps[0]]
         found += records
     return MetricRecords(found)
-
-
-def _records(path: Path) -> list[dict[str, Any]]:
-    """As they were logged: names and types are the user's own. None where the file cannot be read."""
-    try:
-        return list(read_lines(path))
-    except OSError:
-        return []
-
-
-def _is_from(record: dict[str, Any], step: int) -> bool:
-    return type(record.get("step")) is int and record["step"] >= step
 
 
 @dataclass(frozen=True)
@@ -164,7 +155,7 @@ class Run:
 
     def why(self) -> Diagnosis:
         """Why it failed, waits or is slow: findings, the most important first, and what to type next."""
-        from clusterctl.api.why import diagnose
+        from clusterctl.diagnosis.diagnose import diagnose
 
         return diagnose(self.directory)
 

@@ -8,6 +8,7 @@ from clusterctl.api import config as api
 from clusterctl.api.submit import load
 from clusterctl.cli.options import echo_json, output_option
 from clusterctl.display.plain import plain
+from clusterctl.spec.keys import as_toml
 from clusterctl.spec.schema import SCHEMAS
 
 
@@ -56,7 +57,7 @@ def keys() -> None:
     for title, listed in api.key_tables():
         click.echo(f"\n# {title}")
         for key in listed:
-            click.echo(f"{key.path:<28} {key.kind:<28} {api.as_toml(key.default)}".rstrip())
+            click.echo(f"{key.path:<28} {key.kind:<28} {as_toml(key.default)}".rstrip())
             click.echo(f"    {key.description}")
 
 

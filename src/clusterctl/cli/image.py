@@ -122,11 +122,11 @@ def run(command: tuple[str, ...], settings: tuple[str, ...], **wanted: Any) -> N
       clusterctl image run --mount . ./mine.sqsh -- python train.py
     """
     words = command[1:] if command[:1] == ("--",) else command
-    inside = api.in_image(command=words, environment=dict(map(_variable, settings)), **wanted)
-    if sys.stderr.isatty() and inside.unpacks:
-        click.echo(f"unpacking {inside.unpacks}, once", err=True)
+    argv, environment, unpacks = api.in_image(command=words, environment=dict(map(_variable, settings)), **wanted)
+    if sys.stderr.isatty() and unpacks:
+        click.echo(f"unpacking {unpacks}, once", err=True)
     sys.stdout.flush()
-    os.execve(inside.argv[0], inside.argv, inside.environment)
+    os.execve(argv[0], argv, environment)
 
 
 @image.command(name="list", short_help="List the images of the image folder")

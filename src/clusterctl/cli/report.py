@@ -25,8 +25,7 @@ def report(name: str, output: str | None, cluster: str | None) -> None:
       clusterctl report cora
       clusterctl report @last --output cora.html
     """
-    from clusterctl.display.report.page import page, write
-    from clusterctl.display.report.post_mortem import examine
+    from clusterctl.display.report.page import examine, page, write
 
     run = find(name, cluster)
     path = run.directory.report if output is None else Path(output)

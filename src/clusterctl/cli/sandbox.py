@@ -46,7 +46,7 @@ def up(**request: Any) -> None:
       clusterctl sandbox up --nodes 2 --gpus-per-node 4 --accounting
     """
     began = time.monotonic()
-    found, started = api.up(**request)
+    found, started = api.up(api.SandboxRequest(**request))
     described = _described(found)
     took = f"{time.monotonic() - began:.1f} s"
     click.echo(f"{described}, up in {took}" if started else f"up already: {described}", err=True)

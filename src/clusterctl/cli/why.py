@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from clusterctl.api.find import find
-from clusterctl.api.why import to_json
 from clusterctl.cli.options import cluster_option, echo_json, output_option
+from clusterctl.display.explanation import explanation, to_json
 
 
 @click.command(short_help="Say why a run waits or failed")
@@ -29,7 +29,5 @@ def why(name: str, output: str, cluster: str | None) -> None:
     if output == "json":
         echo_json(to_json(found))
         return
-    from clusterctl.display.explanation import explanation
-
     for line in explanation(found):
         click.echo(line)

@@ -31,7 +31,7 @@ class Shown:
 
     def stage(self, text: str, total: int | None = None) -> None:
         """Begin a new stage; the one before it is finished."""
-        self._finish()
+        self.finish()
         self._done = 0
         console = self._opened()
         if self._bar is None:
@@ -54,14 +54,13 @@ class Shown:
             self._drawn = now
             self._update(completed=self._done)
 
-    def close(self, *, finished: bool) -> None:
-        """Leave the terminal; the last stage's bar is full if it has `finished`."""
-        if finished:
-            self._finish()
+    def stop(self) -> None:
+        """Leave the terminal."""
         if self._bar is not None:
             self._bar.stop()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Fill the bar of the stage that is over."""
         self._update(completed=self._done or 1, total=self._done or 1, said="")
 
     def _update(self, **values: Any) -> None:
@@ -97,9 +96,8 @@ def _bar(console: Console) -> Progress:
 def shown(console: Console | None = None, *, verbose: bool = False) -> Iterator[Shown]:
     """A listener that shows what it hears on stderr."""
     listener = Shown(console, verbose)
-    finished = False
     try:
         yield listener
-        finished = True
+        listener.finish()
     finally:
-        listener.close(finished=finished)
+        listener.stop()

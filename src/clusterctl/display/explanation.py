@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.diagnose import judge
+from clusterctl.diagnosis.diagnose import to_json as to_json
 from clusterctl.diagnosis.failure import counted
 from clusterctl.diagnosis.traces import gather
 from clusterctl.display.plain import plain, plain_lines

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from clusterctl.diagnosis.diagnose import diagnose_status
@@ -40,9 +40,9 @@ def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SO
     console = console or terminal.messages()
     status = None
     try:
-        with _view(console) as view:
+        with _view(console) as update:
             for status in watch(run, read_record(run).cluster, sources):
-                view.update(status)
+                update(status)
     except KeyboardInterrupt:
         console.print("detached; the run goes on")
         show_next(console, f"clusterctl logs -f {run.id}", f"clusterctl status {run.id}")
@@ -52,14 +52,11 @@ def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SO
     return status.stage
 
 
-class _View(Protocol):
-    def update(self, status: Status) -> None: ...
-
-
 @contextmanager
-def _view(console: Console) -> Iterator[_View]:
+def _view(console: Console) -> Iterator[Callable[[Status], None]]:
+    """A function that shows a status: as a bar over the steps of all epochs, or line by line."""
     if not console.is_terminal or console.is_dumb_terminal:
-        yield _PlainLines(console)
+        yield _PlainLines(console).update
         return
     columns: list[ProgressColumn] = [
         TextColumn("{task.fields[stage]:<13}", markup=False),
@@ -68,27 +65,14 @@ def _view(console: Console) -> Iterator[_View]:
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
     ]
     with Progress(*columns, console=console, auto_refresh=False, expand=True) as progress:
-        yield _Bar(progress, progress.add_task("", total=None, stage="", facts=""))
+        task = progress.add_task("", total=None, stage="", facts="")
 
+        def update(status: Status) -> None:
+            steps, total = status.metrics.get("step", 0), status.metrics.get("steps")
+            facts = "  ".join(filter(None, [*_facts(status.metrics), note(status)]))
+            progress.update(task, completed=steps, total=total, stage=status.stage.value, facts=facts, refresh=True)
 
-class _Bar:
-    """The bar counts steps, of all epochs."""
-
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress = progress
-        self._task = task
-
-    def update(self, status: Status) -> None:
-        metrics = status.metrics
-        reason = [note(status)] if note(status) else []
-        self._progress.update(
-            self._task,
-            completed=metrics.get("step", 0),
-            total=metrics.get("steps"),
-            stage=status.stage.value,
-            facts="  ".join([*_facts(metrics), *reason]),
-            refresh=True,
-        )
+        yield update
 
 
 class _PlainLines:
@@ -99,26 +83,23 @@ class _PlainLines:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
         self._metrics: Growing | None = None
         self._epoch: dict[str, Number] = {}
 
     def update(self, status: Status) -> None:
         for values in self._added(status.record.run, status.attempt):
             if values.get("epoch", self._epoch.get("epoch")) != self._epoch.get("epoch"):
-                self._tell_epoch()
+                self._show_epoch()
             self._epoch |= values
+        stage = f"{status.stage} {note(status)}".strip()
         if status.stage.ended:
-            self._tell_epoch()
-        else:
-            self._tell(f"{status.stage} {note(status)}".strip())
-
-    def _tell(self, stage: str) -> None:
-        if stage not in self._told:
-            self._told.add(stage)
+            self._show_epoch()
+        elif stage not in self._shown:
+            self._shown.add(stage)
             self._console.print(Text(stage), soft_wrap=True)
 
-    def _tell_epoch(self) -> None:
+    def _show_epoch(self) -> None:
         if "epoch" in self._epoch:
             self._console.print(Text("  ".join(_facts(self._epoch))), soft_wrap=True)
         self._epoch = {}
@@ -129,7 +110,7 @@ class _PlainLines:
         path = run.attempt(attempt.number).metrics
         if self._metrics is None or self._metrics.path != path:
             if self._metrics:  # a new attempt goes through its stages again
-                self._told.clear()
+                self._shown.clear()
             self._metrics = Growing(path)
         return [measured.values for measured in measurements_in(self._metrics.read())]
 

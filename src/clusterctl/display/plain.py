@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from clusterctl.runs.vocabulary import number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # CSI and OSC sequences, other escapes (ECMA-48); then every control character but the tab, and those of Unicode that
 # end a line or turn the direction of writing (a name could read as another).
@@ -84,3 +88,14 @@ def bar(share: float, width: int) -> str:
     """A bar of `width` characters, filled to `share` (0 to 1) in eighths of one: full only where all is done."""
     whole, rest = divmod(int(min(1.0, max(0.0, share)) * width * 8), 8)
     return ("█" * whole + _EIGHTHS[rest].strip()).ljust(width)
+
+
+def ranges(numbers: Iterable[int], width: int) -> list[str]:
+    """Ascending numbers in `width` digits, those in a row as one piece: 00-03, 07."""
+    pieces: list[list[int]] = []
+    for each in numbers:
+        if pieces and each == pieces[-1][1] + 1:
+            pieces[-1][1] = each
+        else:
+            pieces.append([each, each])
+    return [f"{first:0{width}}" + (f"-{last:0{width}}" if last > first else "") for first, last in pieces]

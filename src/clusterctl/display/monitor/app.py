@@ -50,14 +50,6 @@ _WHY_QUEUED_SECONDS = 60.0  # of a queued run, about which Slurm is asked severa
 _KEYS = "↑↓ run  1-7 pane  esc all  l log  w why  c cancel  r resume  q quit"
 
 
-def _cancel(status: Status) -> None:
-    Run(status.record.run.path).cancel()
-
-
-def _resume(status: Status) -> None:
-    Run(status.record.run.path).resume()
-
-
 def _explained(status: Status) -> list[str]:
     return explanation(diagnose_status(status))
 
@@ -70,8 +62,8 @@ def _show_nodes(cluster: Cluster) -> list[str]:
 class Actions:
     """What the monitor does besides looking, in threads. Each may raise ClusterctlError; two return lines to show."""
 
-    cancel: Callable[[Status], object] = _cancel
-    resume: Callable[[Status], object] = _resume
+    cancel: Callable[[Run], object] = Run.cancel
+    resume: Callable[[Run], object] = Run.resume
     explain: Callable[[Status], list[str]] = _explained
     nodes: Callable[[Cluster], list[str]] = _show_nodes
 
@@ -201,14 +193,12 @@ class Monitor(App[None]):
         try:
             scene = self._overview.look(self._selected)
         except OSError as error:  # a file server that is away comes back
-            self.call_from_thread(self._troubled, f"{error.filename}: {error.strerror}")
+            trouble = plain(f"{error.filename}: {error.strerror}")
+            self.call_from_thread(self._show_headline, Text(trouble, "red"))
             return
         finally:
             self._looking.release()
         self.call_from_thread(self._looked, MonitorView(scene))
-
-    def _troubled(self, message: str) -> None:
-        self._show_headline(Text(plain(message), "red"))
 
     def _show_headline(self, line: Text) -> None:
         if line != self._headline:
@@ -269,29 +259,30 @@ class Monitor(App[None]):
         if self.view and self.view.selected_id == run_id:
             self._show(replace(self.view, findings=explained.lines))
 
-    def _act(self, verb: str, action: Callable[[Status], object], *, ended: bool) -> None:
+    def _act(self, verb: str, action: Callable[[Run], object], *, ended: bool) -> None:
         selected = self.view.scene.selected if self.view else None
         if selected is None:
             return
-        status, run_id = selected.status, plain(selected.status.record.run.id)
+        status, run = selected.status, Run(selected.status.record.run.path)
+        run_id = plain(run.id)
         if status.stage.ended != ended:
             self.notify(f"{run_id} is {status.stage}", title=f"cannot {verb}", markup=False)
         else:
 
             def answered(yes: bool | None) -> None:
                 if yes:
-                    self.run_worker(lambda: self._do(verb, action, status), thread=True, group="act")
+                    self.run_worker(lambda: self._do(verb, action, run), thread=True, group="act")
 
             self.push_screen(Confirm(f"{verb} {run_id}?"), answered)
 
-    def _do(self, verb: str, action: Callable[[Status], object], status: Status) -> None:
+    def _do(self, verb: str, action: Callable[[Run], object], run: Run) -> None:
         try:
-            action(status)
+            action(run)
         except (ClusterctlError, OSError) as error:
             text = plain_lines(error.text if isinstance(error, ClusterctlError) else str(error))
             self.call_from_thread(self.notify, text, title=f"{verb} failed", severity="error", markup=False)
         else:
-            self.call_from_thread(self.notify, plain(status.record.run.id), title=f"{verb}: asked for", markup=False)
+            self.call_from_thread(self.notify, plain(run.id), title=f"{verb}: asked for", markup=False)
             self.call_from_thread(self.look)
 
 

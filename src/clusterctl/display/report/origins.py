@@ -7,14 +7,14 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from clusterctl.display.report.markup import Markup, join, tag
+from clusterctl.display.report.markup import Markup, join, table, tag
 from clusterctl.display.report.sections import section
 from clusterctl.spec.keys import leaves_as_written
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clusterctl.display.report.post_mortem import PostMortem
+    from clusterctl.display.report.page import PostMortem
 
 _MOST_RANKS = 64
 _ELSEWHERE = "default"
@@ -39,7 +39,7 @@ def environment(told: PostMortem) -> Markup:
     rows = [
         tag("tr", tag("th", name, scope="row"), tag("td", text, class_="value")) for name, text in facts.items() if text
     ]
-    return section("Environment", tag("div", tag("table", tag("tbody", join(rows))), class_="scroll"))
+    return section("Environment", table(rows))
 
 
 def configuration(told: PostMortem) -> Markup:
@@ -49,10 +49,8 @@ def configuration(told: PostMortem) -> Markup:
     chosen = [(".".join(key), value, _origin(key, origins)) for key, value in leaves]
     given = [row for row in chosen if row[2] != _ELSEWHERE]
     rest = [row for row in chosen if row[2] == _ELSEWHERE]
-    defaults = (
-        tag("details", tag("summary", f"{len(rest)} keys at their defaults"), _key_table(rest)) if rest else Markup()
-    )
-    return section("Configuration", _key_table(given) if given else Markup(), defaults)
+    hidden = tag("details", tag("summary", f"{len(rest)} keys at their defaults"), _key_table(rest))
+    return section("Configuration", *([_key_table(given)] if given else []), *([hidden] if rest else []))
 
 
 def logs(told: PostMortem) -> Markup:
@@ -80,12 +78,11 @@ def link(path: Path, folder: Path) -> str:
 
 
 def _key_table(rows: list[tuple[str, Any, str]]) -> Markup:
-    header = tag("tr", tag("th", "key"), tag("th", "value"), tag("th", "from"))
     body = [
         tag("tr", tag("td", key), tag("td", _value(value), class_="value"), tag("td", origin, class_="faint"))
         for key, value, origin in rows
     ]
-    return tag("div", tag("table", tag("thead", header), tag("tbody", join(body))), class_="scroll")
+    return table(body, tag("th", "key"), tag("th", "value"), tag("th", "from"))
 
 
 def _origin(key: tuple[str, ...], origins: dict[str, str]) -> str:

@@ -1,21 +1,83 @@
-"""The page of a report: its sections, one style sheet, and a policy that forbids everything else."""
+"""A report: everything known of one run at one moment, and its page with a policy that forbids everything else."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
+from clusterctl.diagnosis.diagnose import diagnose_status
+from clusterctl.diagnosis.efficiency import advise
+from clusterctl.display.explanation import explanation
 from clusterctl.display.report import origins, sections
 from clusterctl.display.report.markup import Markup, join, tag
-from clusterctl.runs.files import write_text
+from clusterctl.observe.history import History
+from clusterctl.observe.overview import happenings
+from clusterctl.observe.status import report
+from clusterctl.observe.use import use_of
+from clusterctl.runs.files import read_json, write_text
+from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from clusterctl.display.report.post_mortem import PostMortem
+    from clusterctl.diagnosis.efficiency import Advice
+    from clusterctl.errors import ConfigError, SlurmError
+    from clusterctl.observe.stage import Status
+    from clusterctl.observe.timeline import Happening
+    from clusterctl.observe.use import Use
+    from clusterctl.runs.layout import RunDir
+    from clusterctl.spec import Cluster
 
+_MOST_BYTES = 64 * 2**20  # of each file: a report is worth two seconds
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+@dataclass(frozen=True)
+class PostMortem:
+    """One run, for a reader who was not there. `folder` is where the report will lie: links are relative to it."""
+
+    as_of: float
+    status: Status
+    history: History
+    happenings: tuple[Happening, ...]
+    use: Use
+    advice: tuple[Advice, ...]
+    record: dict[str, Any]  # run.json as it is: versions, git, origins
+    folder: Path
+    findings: tuple[str, ...] = ()  # of `why`, line by line
+    problems: tuple[ConfigError | SlurmError, ...] = ()
+
+
+def examine(
+    run: RunDir,
+    folder: Path,
+    slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
+    clock: Callable[[], float] = time.time,
+) -> PostMortem:
+    """Everything about `run` for a report in `folder`. Raises ConfigError where the run's record cannot be read."""
+    found = report([run], slurm_of, clock)
+    if not found.statuses:
+        raise found.problems[0]
+    (status,) = found.statuses
+    history = History(run, _MOST_BYTES)
+    history.update(status.attempts)
+    use = use_of(status, history, found.as_of)
+    return PostMortem(
+        as_of=found.as_of,
+        status=status,
+        history=history,
+        happenings=tuple(happenings(status, history)),
+        use=use,
+        advice=tuple(advise(use)),
+        record=read_json(run.run_json),
+        folder=folder,
+        findings=tuple(explanation(diagnose_status(status, slurm_of, clock))),
+        problems=found.problems,
+    )
 
 
 def page(told: PostMortem) -> str:

@@ -10,7 +10,8 @@ from clusterctl.diagnosis.running import stragglers
 from clusterctl.display.curves import drawn_curves, robust
 from clusterctl.display.plain import compact, duration, share
 from clusterctl.display.report.charts import PhasesRow, Piece, line_chart, shares, waterfall
-from clusterctl.display.report.markup import Markup, join, tag
+from clusterctl.display.report.markup import Markup, join, table, tag
+from clusterctl.display.runs_table import stage_text
 from clusterctl.observe.use import stage_seconds
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import KNOWN, Role, counted_examples, number
@@ -18,7 +19,7 @@ from clusterctl.runs.vocabulary import KNOWN, Role, counted_examples, number
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.display.report.post_mortem import PostMortem
+    from clusterctl.display.report.page import PostMortem
 
 _MOST_ATTEMPTS = 60
 _MOST_HAPPENINGS = 80
@@ -53,19 +54,18 @@ def summary(told: PostMortem) -> Markup:
     cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text]
     eventful = status.stage is not Stage.FINISHED or len(status.attempts) > 1
     lesson = not_learning(status.attempt.course if status.attempt else None)
-    verdict = status.stage.value if status.sure else f"{status.stage}?"
     style = "good" if status.stage is Stage.FINISHED else "bad" if status.stage.ended else "waits"
     code = f", exit code {status.exit_code}" if status.exit_code else ""
     when = f" - submitted {_moment(status.record.created)}"
     until = f", ended {_moment(status.ended)}" if status.ended else f", as of {_moment(told.as_of)}"
-    return join(
-        [
-            tag("p", tag("span", verdict, class_=f"stage {style}"), code, tag("span", when + until, class_="faint")),
-            tag("dl", join(cells), class_="facts"),
-            tag("p", lesson.text[:1].upper() + lesson.text[1:], class_="waits") if lesson else Markup(),
-            section("Why", tag("pre", "\n".join(told.findings))) if told.findings and eventful else Markup(),
-        ]
-    )
+    headline = tag("span", stage_text(status), class_=f"stage {style}")
+    shown = [tag("p", headline, code, tag("span", when + until, class_="faint"))]
+    shown.append(tag("dl", join(cells), class_="facts"))
+    if lesson:
+        shown.append(tag("p", lesson.text[:1].upper() + lesson.text[1:], class_="waits"))
+    if told.findings and eventful:
+        shown.append(section("Why", tag("pre", "\n".join(told.findings))))
+    return join(shown)
 
 
 def advice(told: PostMortem) -> Markup:
@@ -83,20 +83,15 @@ def advice(told: PostMortem) -> Markup:
     nothing = "Nothing stands out." if told.use.gpus or told.use.split else "There was too little telemetry to judge."
     split = told.use.split
     whole = sum(split.values())
-    legend = [
-        tag("span", tag("i", class_=f"part-{index % 6}"), f"{name} {seconds / whole:.0%}, {1000 * seconds:.1f} ms")
-        for index, (name, seconds) in enumerate(split.items())
-    ]
-    steps = (
-        [
-            tag("p", f"A step took {1000 * whole:.1f} ms:"),
-            shares(split, "parts of a step"),
-            tag("div", join(legend), class_="legend"),
+    shown = notes or [tag("p", nothing, class_="faint")]
+    if whole:
+        legend = [
+            tag("span", tag("i", class_=f"part-{index % 6}"), f"{name} {seconds / whole:.0%}, {1000 * seconds:.1f} ms")
+            for index, (name, seconds) in enumerate(split.items())
         ]
-        if whole
-        else []
-    )
-    return section("Efficiency", *(notes or [tag("p", nothing, class_="faint")]), *steps)
+        shown += [tag("p", f"A step took {1000 * whole:.1f} ms:"), shares(split, "parts of a step")]
+        shown.append(tag("div", join(legend), class_="legend"))
+    return section("Efficiency", *shown)
 
 
 def phases(told: PostMortem) -> Markup:
@@ -138,13 +133,9 @@ def curves(told: PostMortem) -> Markup:
         last = compact(drawn.curve.last) if drawn.curve.last is not None else "-"
         best = f", best {compact(drawn.best)}" if drawn.best is not None else ""
         broken = f", no number {drawn.curve.broken} times" if drawn.curve.broken else ""
-        figures.append(
-            tag(
-                "figure",
-                tag("figcaption", drawn.title, tag("span", f"  last {last}{best}{broken}")),
-                line_chart(points, drawn.title, bounds=robust(points), marks=marks, x_text=x_text),
-            )
-        )
+        caption = tag("figcaption", drawn.title, tag("span", f"  last {last}{best}{broken}"))
+        chart = line_chart(points, drawn.title, bounds=robust(points), marks=marks, x_text=x_text)
+        figures.append(tag("figure", caption, chart))
     notes = [tag("p", "Dashed lines: a restart went on from there.", class_="faint")] if told.history.restarts else []
     if any('class="outside"' in figure for figure in figures):
         notes.append(tag("p", "Triangles: values beyond the axis; point at one to read it.", class_="faint"))
@@ -198,9 +189,9 @@ def _ranks(told: PostMortem) -> Markup:
         ]
         rows.append(tag("tr", join(cells), class_="bad" if rank in slow else None))
     names = ("rank", "node", "step", "fastest s", "mean s", "slowest s", "of its own s")
-    header = tag("tr", join([tag("th", name, class_=None if name == "node" else "number") for name in names]))
-    table = tag("div", tag("table", tag("thead", header), tag("tbody", join(rows))), class_="scroll")
-    return join([table, tag("p", "In red: ranks that hold the others up.", class_="faint") if slow else Markup()])
+    titles = [tag("th", name, class_=None if name == "node" else "number") for name in names]
+    note = [tag("p", "In red: ranks that hold the others up.", class_="faint")] if slow else []
+    return join([table(rows, *titles), *note])
 
 
 def _happenings(told: PostMortem) -> Markup:
@@ -216,7 +207,7 @@ def _happenings(told: PostMortem) -> Markup:
     ]
     left = len(told.happenings) - len(shown)
     more = tag("p", f"{left} earlier ones are left out.", class_="faint") if left else Markup()
-    return join([more, tag("div", tag("table", tag("tbody", join(rows))), class_="scroll")])
+    return join([more, table(rows)])
 
 
 def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
