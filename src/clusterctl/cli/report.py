@@ -25,7 +25,7 @@ def report(name: str, output: str | None, cluster: str | None) -> None:
       clusterctl report cora
       clusterctl report @last --output cora.html
     """
-    from clusterctl.display.report.page import examine, page, write
+    from clusterctl.display.report.page import examine, page, write_text
 
     run = find(name, cluster)
     path = run.directory.report if output is None else Path(output)
@@ -33,11 +33,11 @@ def report(name: str, output: str | None, cluster: str | None) -> None:
         raise UsageError(f"no such folder: {path.parent}", f"mkdir -p '{path.parent}'")
     if output != "-" and path.is_dir():
         raise UsageError(f"is a folder: {path}", f"--output '{path / 'report.html'}'")
-    told = examine(run.directory, path.parent.resolve())
-    warn_of(told.problems)
-    text = page(told)
+    examined = examine(run.directory, path.parent.resolve())
+    warn_of(examined.problems)
+    text = page(examined)
     if output == "-":
         click.echo(text, nl=False)
         return
-    write(path, text)
+    write_text(path, text)
     click.echo(path)

@@ -100,10 +100,10 @@ def _watch(wanted: Query, output: str) -> None:
 
         runs_table.watch_runs(reports(), terminal.data(), wide=output == "wide")
         return
-    told: dict[str, object] = {}
+    printed: dict[str, object] = {}
     for found in reports():
         for run in to_json(found)["runs"]:
             news = {name: value for name, value in run.items() if name != "seconds_left"}
-            if told.get(run["id"]) != news:
-                told[run["id"]] = news
+            if printed.get(run["id"]) != news:
+                printed[run["id"]] = news
                 click.echo(json.dumps(run))

@@ -78,16 +78,10 @@ def _grids(
             top, bottom = round(top0 + (top1 - top0) * there), round(bottom0 + (bottom1 - bottom0) * there)
             for filled in range(top + (x + top) % 2, bottom + 1, 2):  # every other dot: a shade
                 _dot(band, x, filled)
-        for x, y in _line((x0, y0), (x1, y1)):
-            _dot(lines, x, y)
+        steps = max(abs(x1 - x0), abs(y1 - y0), 1)
+        for i in range(steps + 1):
+            _dot(lines, round(x0 + (x1 - x0) * i / steps), round(y0 + (y1 - y0) * i / steps))
     return lines, band, marks
-
-
-def _line(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
-    """The dots from one place to another."""
-    (x0, y0), (x1, y1) = start, end
-    steps = max(abs(x1 - x0), abs(y1 - y0), 1)
-    return [(round(x0 + (x1 - x0) * i / steps), round(y0 + (y1 - y0) * i / steps)) for i in range(steps + 1)]
 
 
 def _dot(grid: _Grid, x: int, y: int) -> None:

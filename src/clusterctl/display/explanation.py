@@ -54,9 +54,9 @@ def explanation(diagnosis: Diagnosis) -> list[str]:
         lines.append(f"  {', '.join(filter(None, where))}")
     lines += [f"  {plain(fact)}" for fact in found.facts]
     if found.traceback:
-        told = plain_lines(found.traceback).splitlines()
-        cut = ["..."] if len(told) > _MOST_TRACEBACK_LINES else []
-        lines += ["", *(f"    {line}" for line in [*cut, *told[-_MOST_TRACEBACK_LINES:]]), ""]
+        traceback = plain_lines(found.traceback).splitlines()
+        cut = ["..."] if len(traceback) > _MOST_TRACEBACK_LINES else []
+        lines += ["", *(f"    {line}" for line in [*cut, *traceback[-_MOST_TRACEBACK_LINES:]]), ""]
     if found.secondary:
         lines += ["what followed:", *(f"  {_short(plain(line))}" for line in counted(found.secondary))]
     for other in others:

@@ -131,12 +131,12 @@ def show_end(console: Console, status: Status, slurm_of: Callable[[Cluster], Slu
     Where it did not finish, the first cause in a second line.
     """
     run, finished = status.record.run.id, status.stage is Stage.FINISHED
-    stage = (status.stage.value, "bold green" if finished else "bold red")
-    console.print(Text.assemble(stage, " ", ", ".join(_outcome(status))), soft_wrap=True)
+    verdict = (status.stage.value, "bold green" if finished else "bold red")
+    console.print(Text.assemble(verdict, " ", ", ".join(_outcome(status))), soft_wrap=True)
     for attempt in status.record.run.attempts():
         if attempt.profile.is_dir():
-            told = f"trace of every rank, for https://ui.perfetto.dev: {plain(str(attempt.profile))}"
-            console.print(Text(told), soft_wrap=True)
+            where = f"trace of every rank, for https://ui.perfetto.dev: {plain(str(attempt.profile))}"
+            console.print(Text(where), soft_wrap=True)
     if finished:
         show_next(console, f"clusterctl status {run}", f"clusterctl logs {run}")
     else:

@@ -227,7 +227,7 @@ class Monitor(App[None]):
             self._explain(view.scene.selected.status)
 
     def _known_nodes(self, cluster: Cluster) -> tuple[str, ...]:
-        """The nodes of a cluster as they were told last. They change slowly: they are asked for once a minute."""
+        """The nodes of a cluster as last reported. They change slowly: they are asked for once a minute."""
         asked_at, lines = self._nodes_of.get(cluster.name, (float("-inf"), ()))
         if self._clock() - asked_at > _NODES_SECONDS:
             self._nodes_of[cluster.name] = (self._clock(), lines)

@@ -17,7 +17,8 @@ from clusterctl.observe.history import History
 from clusterctl.observe.overview import happenings
 from clusterctl.observe.status import report
 from clusterctl.observe.use import use_of
-from clusterctl.runs.files import read_json, write_text
+from clusterctl.runs.files import read_json
+from clusterctl.runs.files import write_text as write_text
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
@@ -80,16 +81,16 @@ def examine(
     )
 
 
-def page(told: PostMortem) -> str:
+def page(examined: PostMortem) -> str:
     """The whole HTML file. A browser that opens it asks for nothing else."""
-    run = told.status.record.run.id
+    run = examined.status.record.run.id
     style = Markup(files("clusterctl.display.report").joinpath("style.css").read_text(encoding="utf-8"))
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{run} - {told.status.stage}"),
+        tag("title", f"{run} - {examined.status.stage}"),
         tag("style", style),
     )
     body = tag(
@@ -97,20 +98,15 @@ def page(told: PostMortem) -> str:
         tag("header", tag("h1", run)),
         tag(
             "main",
-            sections.summary(told),
-            sections.curves(told),
-            sections.advice(told),
-            sections.phases(told),
-            sections.machines(told),
-            origins.environment(told),
-            origins.configuration(told),
-            origins.logs(told),
+            sections.summary(examined),
+            sections.curves(examined),
+            sections.advice(examined),
+            sections.phases(examined),
+            sections.machines(examined),
+            origins.environment(examined),
+            origins.configuration(examined),
+            origins.logs(examined),
         ),
         tag("footer", tag("p", f"clusterctl {__version__}", class_="faint")),
     )
     return "<!doctype html>\n" + join([tag("html", head, body, lang="en")]) + "\n"
-
-
-def write(path: Path, text: str) -> None:
-    """Leave the page at `path`, whole at once."""
-    write_text(path, text)

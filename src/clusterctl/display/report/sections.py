@@ -32,9 +32,9 @@ def section(title: str, *content: Markup) -> Markup:
     return tag("section", tag("h2", title), join(shown)) if shown else Markup()
 
 
-def summary(told: PostMortem) -> Markup:
+def summary(examined: PostMortem) -> Markup:
     """How the run stands or ended, and its numbers."""
-    status, metrics, use = told.status, told.status.metrics, told.use
+    status, metrics, use = examined.status, examined.status.metrics, examined.use
     resources = f"{use.nodes} x {use.tasks_per_node}" + (f", {use.gpus_per_node} GPUs a node" * bool(use.gpus_per_node))
     results = [metric for metric in KNOWN.values() if metric.role is Role.RESULT]
     changing = [metric for metric in KNOWN.values() if metric.role is Role.CURVE]
@@ -57,18 +57,18 @@ def summary(told: PostMortem) -> Markup:
     style = "good" if status.stage is Stage.FINISHED else "bad" if status.stage.ended else "waits"
     code = f", exit code {status.exit_code}" if status.exit_code else ""
     when = f" - submitted {_moment(status.record.created)}"
-    until = f", ended {_moment(status.ended)}" if status.ended else f", as of {_moment(told.as_of)}"
+    until = f", ended {_moment(status.ended)}" if status.ended else f", as of {_moment(examined.as_of)}"
     headline = tag("span", stage_text(status), class_=f"stage {style}")
     shown = [tag("p", headline, code, tag("span", when + until, class_="faint"))]
     shown.append(tag("dl", join(cells), class_="facts"))
     if lesson:
         shown.append(tag("p", lesson.text[:1].upper() + lesson.text[1:], class_="waits"))
-    if told.findings and eventful:
-        shown.append(section("Why", tag("pre", "\n".join(told.findings))))
+    if examined.findings and eventful:
+        shown.append(section("Why", tag("pre", "\n".join(examined.findings))))
     return join(shown)
 
 
-def advice(told: PostMortem) -> Markup:
+def advice(examined: PostMortem) -> Markup:
     """What could be better next time, each with what to type."""
     notes = [
         tag(
@@ -78,10 +78,10 @@ def advice(told: PostMortem) -> Markup:
             tag("p", "next time: ", tag("code", one.change)) if one.change else Markup(),
             class_="advice",
         )
-        for one in told.advice
+        for one in examined.advice
     ]
-    nothing = "Nothing stands out." if told.use.gpus or told.use.split else "There was too little telemetry to judge."
-    split = told.use.split
+    split = examined.use.split
+    nothing = "Nothing stands out." if examined.use.gpus or split else "There was too little telemetry to judge."
     whole = sum(split.values())
     shown = notes or [tag("p", nothing, class_="faint")]
     if whole:
@@ -94,12 +94,12 @@ def advice(told: PostMortem) -> Markup:
     return section("Efficiency", *shown)
 
 
-def phases(told: PostMortem) -> Markup:
+def phases(examined: PostMortem) -> Markup:
     """The waterfall of attempts, what each phase took, and what happened."""
     rows, totals = [], dict[Stage, float]()
-    before = told.status.record.created
-    for timeline in list(told.history.attempts.values())[-_MOST_ATTEMPTS:]:
-        spans = timeline.phases(told.as_of)
+    before = examined.status.record.created
+    for timeline in list(examined.history.attempts.values())[-_MOST_ATTEMPTS:]:
+        spans = timeline.phases(examined.as_of)
         if not spans:
             continue
         waited = max(0.0, spans[0].start - before)
@@ -107,7 +107,7 @@ def phases(told: PostMortem) -> Markup:
         pieces = (Piece(span.stage, span.start, span.end or span.start) for span in spans)
         rows.append(PhasesRow(f"attempt {timeline.number}", [*queued, *pieces]))
         totals[Stage.QUEUED] = totals.get(Stage.QUEUED, 0.0) + waited
-        for stage, seconds in stage_seconds(timeline, told.as_of).items():
+        for stage, seconds in stage_seconds(timeline, examined.as_of).items():
             totals[stage] = totals.get(stage, 0.0) + seconds
         before = spans[-1].end or before
     if not rows:
@@ -118,17 +118,17 @@ def phases(told: PostMortem) -> Markup:
         if stage in totals
     ]
     chart = tag("figure", waterfall(_merged(rows), "phases of each attempt"), tag("div", join(legend), class_="legend"))
-    return section("Phases", chart, _happenings(told))
+    return section("Phases", chart, _happenings(examined))
 
 
-def curves(told: PostMortem) -> Markup:
+def curves(examined: PostMortem) -> Markup:
     """A chart for every number over the steps, with the band of what is summed up in a point."""
     figures = []
-    for drawn in drawn_curves(told.history)[:24]:
+    for drawn in drawn_curves(examined.history)[:24]:
         points = drawn.curve.points()
         if not points:
             continue
-        marks = [] if drawn.over_time else told.history.restarts
+        marks = [] if drawn.over_time else examined.history.restarts
         x_text = since(points[0].x) if drawn.over_time else (lambda x: f"step {x:.0f}")
         last = compact(drawn.curve.last) if drawn.curve.last is not None else "-"
         best = f", best {compact(drawn.best)}" if drawn.best is not None else ""
@@ -136,18 +136,20 @@ def curves(told: PostMortem) -> Markup:
         caption = tag("figcaption", drawn.title, tag("span", f"  last {last}{best}{broken}"))
         chart = line_chart(points, drawn.title, bounds=robust(points), marks=marks, x_text=x_text)
         figures.append(tag("figure", caption, chart))
-    notes = [tag("p", "Dashed lines: a restart went on from there.", class_="faint")] if told.history.restarts else []
+    notes = []
+    if examined.history.restarts:
+        notes.append(tag("p", "Dashed lines: a restart went on from there.", class_="faint"))
     if any('class="outside"' in figure for figure in figures):
         notes.append(tag("p", "Triangles: values beyond the axis; point at one to read it.", class_="faint"))
-    if told.history.sampled:
+    if examined.history.sampled:
         notes.append(tag("p", "The metrics are long: the curves are drawn from a sample of them.", class_="faint"))
     return section("Curves", *([tag("div", join(figures), class_="charts")] if figures else []), *notes)
 
 
-def machines(told: PostMortem) -> Markup:
+def machines(examined: PostMortem) -> Markup:
     """GPU, CPU and memory of every node over the time, and how its ranks went."""
     figures = []
-    for node in list(told.history.nodes.values())[:32]:
+    for node in list(examined.history.nodes.values())[:32]:
         for what, curve, ceiling, text in (
             ("GPUs, percent in use", node.gpu, 100.0, "{:.0f}"),
             ("CPU cores in use", node.cpu, None, "{:.1f}"),
@@ -166,14 +168,14 @@ def machines(told: PostMortem) -> Markup:
             chart = line_chart(points, f"{node.name}: {what}", x_text=since(points[0].x), floor=0.0, ceiling=ceiling)
             figures.append(tag("figure", caption, chart))
     charts = [tag("div", join(figures), class_="charts small")] if figures else []
-    return section("Nodes and ranks", *charts, _ranks(told))
+    return section("Nodes and ranks", *charts, _ranks(examined))
 
 
-def _ranks(told: PostMortem) -> Markup:
+def _ranks(examined: PostMortem) -> Markup:
     """A line a rank: its node, its steps, the seconds of one."""
-    known = sorted(told.history.ranks.items())
+    known = sorted(examined.history.ranks.items())
     if not known:
-        return Markup() if told.history.nodes else tag("p", "This run has no telemetry.", class_="faint")
+        return Markup() if examined.history.nodes else tag("p", "This run has no telemetry.", class_="faint")
     busy = {rank: of_rank.busy.mean() for rank, of_rank in known}
     slow = {straggler.rank for straggler in stragglers(busy)}
     rows = []
@@ -189,13 +191,13 @@ def _ranks(told: PostMortem) -> Markup:
         ]
         rows.append(tag("tr", join(cells), class_="bad" if rank in slow else None))
     names = ("rank", "node", "step", "fastest s", "mean s", "slowest s", "of its own s")
-    titles = [tag("th", name, class_=None if name == "node" else "number") for name in names]
+    titles = [tag("th", title, class_=None if title == "node" else "number") for title in names]
     note = [tag("p", "In red: ranks that hold the others up.", class_="faint")] if slow else []
     return join([table(rows, *titles), *note])
 
 
-def _happenings(told: PostMortem) -> Markup:
-    shown = told.happenings[-_MOST_HAPPENINGS:]
+def _happenings(examined: PostMortem) -> Markup:
+    shown = examined.happenings[-_MOST_HAPPENINGS:]
     rows = [
         tag(
             "tr",
@@ -205,7 +207,7 @@ def _happenings(told: PostMortem) -> Markup:
         )
         for happening in shown
     ]
-    left = len(told.happenings) - len(shown)
+    left = len(examined.happenings) - len(shown)
     more = tag("p", f"{left} earlier ones are left out.", class_="faint") if left else Markup()
     return join([more, table(rows)])
 
