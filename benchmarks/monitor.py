@@ -88,8 +88,7 @@ def watch_busy_run(runs: Path, environment: dict[str, str], seconds: float) -> N
 
 async def look_for_an_hour(runs: Path) -> None:
     """All looks of an hour in a row, in this process and without a screen."""
-    from clusterctl.display.monitor.actions import Actions
-    from clusterctl.display.monitor.app import Monitor
+    from clusterctl.display.monitor.app import Actions, Monitor
     from clusterctl.observe.overview import Overview
 
     class Silent:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.display.axis import Bounds, robust, whole
+from clusterctl.display.curves import Bounds, robust, whole
 from clusterctl.observe.curve import Point
 
 

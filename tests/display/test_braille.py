@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.display.braille import chart, sparkline
+from clusterctl.display.braille import chart
 from clusterctl.observe.curve import Point
 
 POINTS = st.lists(
@@ -43,11 +42,6 @@ def test_the_scale_names_the_extremes_of_the_band() -> None:
 def test_the_band_is_drawn_apart_from_the_line() -> None:
     drawn = chart([Point(x, 0, 5 + x % 2, 10) for x in range(20)], 40, 6)
     assert {span.style for span in drawn.spans} >= {"cyan", "bright_black"}
-
-
-@pytest.mark.parametrize(("values", "shown"), [([0, 50, 100], "▁▅█"), ([], ""), ([0, 0], "▁▁")])
-def test_a_sparkline_has_eight_heights(values: list[float], shown: str) -> None:
-    assert sparkline(values, 10) == shown
 
 
 def test_values_beyond_the_axis_are_marked_in_its_first_and_last_line() -> None:

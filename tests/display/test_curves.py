@@ -6,10 +6,8 @@ from support.taobao_run import taobao_files
 
 from clusterctl.display.curves import drawn_curves
 from clusterctl.display.monitor.arrange import Pane
-from clusterctl.display.monitor.frame import frame
-from clusterctl.display.monitor.panes import MonitorView
-from clusterctl.display.report.page import page
-from clusterctl.display.report.post_mortem import examine
+from clusterctl.display.monitor.panes import MonitorView, frame
+from clusterctl.display.report.page import examine, page
 from clusterctl.observe.history import History
 from clusterctl.observe.overview import Overview
 

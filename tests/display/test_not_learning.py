@@ -10,10 +10,8 @@ from rich.console import Console
 
 from clusterctl import cli
 from clusterctl.diagnosis.diagnose import diagnose, to_json
-from clusterctl.display.monitor.frame import frame
-from clusterctl.display.monitor.panes import MonitorView
-from clusterctl.display.report.page import page
-from clusterctl.display.report.post_mortem import examine
+from clusterctl.display.monitor.panes import MonitorView, frame
+from clusterctl.display.report.page import examine, page
 from clusterctl.display.runs_table import runs_table
 from clusterctl.errors import Cause
 from clusterctl.observe.overview import Overview

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from clusterctl.display.summary import show_end
+from clusterctl.display.live_run import show_end
 from clusterctl.observe.stage import Status
 from clusterctl.runs.layout import RunDir
 

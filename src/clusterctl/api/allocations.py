@@ -14,19 +14,24 @@ from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
     from clusterctl.api.settings import Overrides
-    from clusterctl.config import Resolved
     from clusterctl.slurm.queue import Allocation
-    from clusterctl.spec import Cluster
 
 _FIRST_PAUSE_SECONDS = 0.2
 
 
 def allocate(job: str | None = None, cluster: str | None = None, *, overrides: Overrides = ()) -> str:
-    """Ask for nodes, as many and as large as `job` asks for, or one node as `overrides` say; the job's number.
+    """Ask for nodes, as many and as large as `job` asks for, or one as `overrides` say; the Slurm job's number.
 
     Raises what `load` raises, and SlurmError.
     """
-    resolved = _wanted(job, load_cluster(cluster), settings(overrides))
+    target, changes = load_cluster(cluster), settings(overrides)
+    if job:
+        resolved = resolve(job, target, changes)
+    else:
+        example = str(shipped_folder() / "jobs" / "command.toml")
+        plain = ["resources.nodes=1", "resources.time=1h", f"resources.tasks_per_node={target.gpus_per_node or 1}"]
+        resolved = resolve(example, target, [*plain, *changes])
+        resolved = replace(resolved, job=replace(resolved.job, name="alloc"))
     slurm = Slurm.of(resolved.cluster)
     return hold(resolved, slurm.path_of("sbatch"), slurm.environment)
 
@@ -57,13 +62,3 @@ def give_back(job_id: str, cluster: str | None = None) -> None:
         slurm.signal(CLOSE_SIGNAL, [job_id], batch=True)
     else:
         slurm.cancel([job_id])
-
-
-def _wanted(job: str | None, cluster: Cluster, settings: list[str]) -> Resolved:
-    """What is to be held: a job's resources, or those of the example among the jobs, on one node unless told more."""
-    if job:
-        return resolve(job, cluster, settings)
-    example = str(shipped_folder() / "jobs" / "command.toml")
-    plain = ["resources.nodes=1", "resources.time=1h", f"resources.tasks_per_node={cluster.gpus_per_node or 1}"]
-    resolved = resolve(example, cluster, [*plain, *settings])
-    return replace(resolved, job=replace(resolved.job, name="alloc"))

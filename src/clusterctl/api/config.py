@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from clusterctl.config import Resolved
 
-__all__ = ["FileKey", "as_toml", "job_record", "key_tables", "places", "values"]
-
 
 def job_record(resolved: Resolved) -> dict[str, Any]:
     """The job as plain values, its secrets hidden."""

@@ -10,8 +10,11 @@ from clusterctl.api.run import Run
 from clusterctl.config import chosen_runs_folder
 from clusterctl.errors import UsageError
 from clusterctl.observe.runs import find_run, newest_first
-from clusterctl.observe.status import Filter, Report, newest, report, run_columns, run_record, to_json
-from clusterctl.runs.stages import ENDED, Stage
+from clusterctl.observe.status import Filter, newest, report
+from clusterctl.observe.status import run_columns as run_columns
+from clusterctl.observe.status import to_json as to_json
+from clusterctl.runs.stages import ENDED
+from clusterctl.runs.stages import Stage as Stage
 from clusterctl.spec.records import nearest
 from clusterctl.spec.values import parse_seconds
 
@@ -19,23 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from clusterctl.observe.overview import Overview as Overview
+    from clusterctl.observe.overview import Overview
     from clusterctl.observe.status import Ended
+    from clusterctl.observe.status import Report as Report
     from clusterctl.runs.layout import RunDir
-
-__all__ = [
-    "Query",
-    "Report",
-    "Stage",
-    "find",
-    "find_all",
-    "overview",
-    "query",
-    "run_columns",
-    "run_record",
-    "runs",
-    "to_json",
-]
 
 # Words for several stages at once.
 _GROUPS = {
@@ -96,8 +86,7 @@ class Query:
         """The runs alone: read only where a stage or an age has to be known."""
         if self.named or self.wanted.needs_reading:
             return [status.record.run for status in self.look().statuses]
-        fitting = (run for run in newest_first(self.folder) if self.wanted.takes_name(run))
-        return [*itertools.islice(fitting, self.count)]
+        return [*itertools.islice(filter(self.wanted.takes_name, newest_first(self.folder)), self.count)]
 
 
 def query(
@@ -128,16 +117,15 @@ def _several(words: str | Iterable[str]) -> tuple[str, ...]:
 
 def _stages(words: tuple[str, ...]) -> frozenset[Stage]:
     """The stages that are named, also several after commas."""
-    stages: frozenset[Stage] = frozenset()
+    stages: set[Stage] = set()
     known = {stage.value: frozenset({stage}) for stage in Stage} | _GROUPS
     for word in ",".join(words).split(",") if words else ():
         if word not in known:
             close = nearest(word, known)
-            raise UsageError(
-                f"no such state: {word}", f"did you mean {close}?" if close else f"one of {', '.join(known)}"
-            )
+            hint = f"did you mean {close}?" if close else f"one of {', '.join(known)}"
+            raise UsageError(f"no such state: {word}", hint)
         stages |= known[word]
-    return stages
+    return frozenset(stages)
 
 
 def _seconds(age: str | float | None) -> float | None:

@@ -1,4 +1,4 @@
-"""Container images: build, import, list, check, remove. One lies in an image folder as NAME.sqsh and NAME.json."""
+"""Container images: build, import, enter, list, check, remove. One is NAME.sqsh and NAME.json in an image folder."""
 
 from __future__ import annotations
 
@@ -6,26 +6,22 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import clusterctl
 from clusterctl.config import cache_folder, chosen_images_folder, shipped_folder
 from clusterctl.containers import folder as files
-from clusterctl.containers.folder import Image, remove, verify
+from clusterctl.containers.folder import remove as remove
+from clusterctl.containers.folder import verify as verify
 from clusterctl.containers.listener import SILENT, ProgressListener
+from clusterctl.containers.pyxis import ContainerView, Mount
+from clusterctl.containers.unpacked import is_here
 from clusterctl.spec import to_record
 
-__all__ = [
-    "Image",
-    "build",
-    "find",
-    "image_record",
-    "images",
-    "images_folder",
-    "import_image",
-    "prunable",
-    "remove",
-    "verify",
-]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterctl.containers.folder import Image as Image
 
 
 def images_folder(cluster: str | None = None, folder: Path | None = None) -> Path:
@@ -106,6 +102,46 @@ def import_image(
     if is_file:
         return import_file(Path(source).expanduser(), name, target, progress)
     return import_reference(source, name, target, progress, engine=engine, fresh=fresh)
+
+
+def in_image(
+    image: str,
+    command: tuple[str, ...] = (),
+    cluster: str | None = None,
+    *,
+    mounts: tuple[str, ...] = (),
+    environment: Mapping[str, str] | None = None,
+    workdir: str | None = None,
+    writable: bool = False,
+    home: bool = False,
+    root: bool = False,
+    entrypoint: bool = False,
+) -> tuple[list[str], dict[str, str], str]:
+    """`command`, or what the image itself starts, in `image`: a .sqsh file or its name in the image folder.
+
+    Returns the words and the environment to execute, and the name of an image that is unpacked first, else "".
+    `environment` beats the image's own variables. Raises NotFoundError, and UsageError for a mount.
+    """
+    path = find(image, cluster).path.absolute()
+    view = ContainerView(
+        image=str(path),
+        mounts=tuple(Mount.parse(_absolute(mount)) for mount in mounts),
+        workdir=workdir,
+        writable=writable,
+        mount_home=home,
+        remap_root=root,
+        entrypoint=entrypoint,
+        environment=tuple(environment or ()),
+    )
+    runner = str(Path(clusterctl.__file__).parent / "containers")
+    argv = [sys.executable, "-I", "-S", runner, *view.flags(), "--", *command]
+    return argv, {**os.environ, **(environment or {})}, "" if is_here(path) else path.name
+
+
+def _absolute(mount: str) -> str:
+    """`mount` with a source such as `.` or `~/data` spelt out."""
+    source, colon, rest = mount.partition(":")
+    return f"{Path(source).expanduser().absolute()}{colon}{rest}" if source else mount
 
 
 def prunable(folder: Path, names: tuple[str, ...] = ()) -> list[Path]:

@@ -58,7 +58,15 @@ def read_logs(
     grep: str | None = None,
 ) -> Reading:
     """The logs of `run`: see `Run.logs`."""
-    takes = _filter(_moment(since, time.time()), grep)
+    from_time = _moment(since, time.time())
+    try:
+        wanted = re.compile(grep.encode(errors="surrogateescape")) if grep is not None else None
+    except re.error as error:
+        raise UsageError(f"--grep {grep}: {error}", "a regular expression as Python's; \\. is a dot") from None
+
+    def takes(line: Line) -> bool:
+        return (from_time is None or line.time >= from_time) and (wanted is None or bool(wanted.search(line.text)))
+
     return Reading(read_record(run), selection, Logs(run, selection, tail), takes)
 
 
@@ -73,15 +81,3 @@ def _moment(since: str | float | None, now: float) -> float | None:
     if moment is None:
         raise UsageError(f"--since {since}: no age and no time", 'for example --since 20m, or "2026-01-31 12:00:00"')
     return moment
-
-
-def _filter(since: float | None, pattern: str | None) -> Callable[[Line], bool]:
-    try:
-        wanted = re.compile(pattern.encode(errors="surrogateescape")) if pattern is not None else None
-    except re.error as error:
-        raise UsageError(f"--grep {pattern}: {error}", "a regular expression as Python's; \\. is a dot") from None
-
-    def takes(line: Line) -> bool:
-        return (since is None or line.time >= since) and (wanted is None or wanted.search(line.text) is not None)
-
-    return takes

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from clusterctl.launch.sbatch import Estimate, SlurmRefused
     from clusterctl.slurm import Node, Partition
 
-__all__ = ["Fit", "Inventory", "fit", "fit_record", "nodes", "nodes_record"]
-
 SCHEMA_VERSION = 1
 
 

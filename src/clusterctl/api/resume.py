@@ -98,7 +98,11 @@ def send(
     if not code.is_dir():
         raise ConfigError(f"the code of the run is gone: {code}", "submit the job anew")
     plan = make_plan(resolved, run, code, clusterctl.__version__)
-    warnings = verify(plan, _with_its_code(resolved, code), slurm, progress)
+    # the folder that was submitted may have changed since
+    with_its_code = resolved
+    if resolved.job.code:
+        with_its_code = replace(resolved, job=replace(resolved.job, code=str(code / "project")))
+    warnings = verify(plan, with_its_code, slurm, progress)
     with _lease(run):
         past_job = still_ended()
         past = _archive(run)
@@ -133,13 +137,6 @@ def _ended_job(run: RunDir) -> str | None:
     if not status.stage.ended:
         raise UsageError(f"{run.id} has not ended: {status.stage}", f"clusterctl cancel {run.id}")
     return status.job_id
-
-
-def _with_its_code(resolved: Resolved, code: Path) -> Resolved:
-    """`resolved` with its program where the run will find it: the folder that was submitted may have changed since."""
-    if not resolved.job.code:
-        return resolved
-    return replace(resolved, job=replace(resolved.job, code=str(code / "project")))
 
 
 def _record(run: RunDir, resolved: Resolved, past_job: str | None, words: Sequence[str]) -> dict[str, Any]:
@@ -193,9 +190,8 @@ def _lease(run: RunDir) -> Iterator[None]:
     try:
         lease.mkdir()
     except FileExistsError:
-        raise UsageError(
-            f"{run.id} is being resumed already", "see how far it is: clusterctl status " + run.id
-        ) from None
+        hint = f"see how far it is: clusterctl status {run.id}"
+        raise UsageError(f"{run.id} is being resumed already", hint) from None
     try:
         yield
     finally:

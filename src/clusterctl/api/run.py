@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ClusterctlError, UsageError
 from clusterctl.observe.attempt import read_submission
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.runs import job_name
+from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
@@ -18,10 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.api.logs import Reading
-    from clusterctl.api.metric_records import MetricRecords
     from clusterctl.api.settings import Overrides
-    from clusterctl.api.why import Diagnosis
     from clusterctl.checks.check import Check
+    from clusterctl.diagnosis.diagnose import Diagnosis
     from clusterctl.observe.stage import Status as Status
     from clusterctl.spec import Cluster
 
@@ -38,6 +38,33 @@ class RunFailed(ClusterctlError):
     @functools.cached_property
     def diagnosis(self) -> Diagnosis:
         return self.run.why()
+
+
+class MetricRecords(list[dict[str, Any]]):
+    """One dict a record: `attempt`, `time` (seconds since the epoch), `step`, and whatever was logged."""
+
+    def to_pandas(self) -> Any:
+        """The records as a pandas DataFrame, one row each. Raises UsageError where pandas is not installed."""
+        try:
+            import pandas  # type: ignore[import-untyped,unused-ignore]
+        except ImportError:
+            raise UsageError("to_pandas needs pandas", "pip install pandas") from None
+        return pandas.DataFrame(list(self))
+
+
+def metric_records(run: RunDir) -> MetricRecords:
+    """The records of all attempts. Steps that a later attempt did again, from a checkpoint on, count once."""
+    found: list[dict[str, Any]] = []
+    for attempt in run.attempts():
+        try:
+            records = [{"attempt": attempt.number, **record} for record in read_lines(attempt.metrics)]
+        except OSError:
+            continue
+        steps = [record["step"] for record in records if type(record.get("step")) is int]
+        if steps:
+            found = [one for one in found if type(one.get("step")) is not int or one["step"] < steps[0]]
+        found += records
+    return MetricRecords(found)
 
 
 @dataclass(frozen=True)
@@ -124,13 +151,11 @@ class Run:
 
     def metrics(self) -> MetricRecords:
         """All numbers that rank 0 recorded, one dict each, in order; what a later attempt did again counts once."""
-        from clusterctl.api.metric_records import metric_records
-
         return metric_records(self.directory)
 
     def why(self) -> Diagnosis:
         """Why it failed, waits or is slow: findings, the most important first, and what to type next."""
-        from clusterctl.api.why import diagnose
+        from clusterctl.diagnosis.diagnose import diagnose
 
         return diagnose(self.directory)
 

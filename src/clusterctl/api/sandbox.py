@@ -8,20 +8,14 @@ from clusterctl.errors import SlurmError, UsageError
 from clusterctl.sandbox import lifecycle
 from clusterctl.sandbox import node as power
 from clusterctl.sandbox.description import Sandbox, SandboxRequest, current, sandbox_folder
-from clusterctl.sandbox.lifecycle import SandboxStatus
 
-__all__ = ["NODE_COMMANDS", "Sandbox", "SandboxStatus", "down", "record", "status", "switch", "up"]
+__all__ = ["NODE_COMMANDS", "Sandbox", "SandboxRequest", "down", "record", "status", "switch", "up"]
 
 NODE_COMMANDS = {"on": power.switch_on, "off": power.switch_off, "cut": power.cut, "join": power.join}
 
 
-def up(
-    *, nodes: int = 4, gpus_per_node: int = 0, accounting: bool = False, cgroups: bool = False, kill_wait: int = 30
-) -> tuple[Sandbox, bool]:
+def up(request: SandboxRequest) -> tuple[Sandbox, bool]:
     """Start it; False where one like this was up already. Raises SlurmError."""
-    request = SandboxRequest(
-        nodes=nodes, gpus_per_node=gpus_per_node, accounting=accounting, cgroups=cgroups, kill_wait=kill_wait
-    )
     return lifecycle.up(sandbox_folder(), request)
 
 
@@ -30,7 +24,7 @@ def down() -> bool:
     return lifecycle.down(sandbox_folder())
 
 
-def status() -> SandboxStatus:
+def status() -> lifecycle.SandboxStatus:
     """What of it runs."""
     return lifecycle.status(sandbox_folder())
 
@@ -47,7 +41,7 @@ def switch(action: str, name: str) -> None:
         power.wait_for(found, [name])
 
 
-def record(found: SandboxStatus) -> dict[str, Any]:
+def record(found: lifecycle.SandboxStatus) -> dict[str, Any]:
     """`found` as plain values."""
     values: dict[str, Any] = {"schema_version": 1, "up": found.sandbox is not None and not found.missing}
     if found.sandbox:

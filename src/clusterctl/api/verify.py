@@ -1,4 +1,4 @@
-"""What `submit` and `resume` do first: bring the image, verify everything that can be seen from here, and refuse."""
+"""What `submit` and `resume` do first, and `doctor` alone: verify everything that can be seen from here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks import verify as checks
 from clusterctl.checks.check import Check, Verdict
+from clusterctl.config import load_cluster
 from clusterctl.errors import ConfigError
 from clusterctl.runs.files import make_private
 
@@ -31,6 +32,12 @@ def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListe
     found = checks.verify(resolved, plan, slurm)
     checks.refuse(found, resolved)
     return tuple(check for check in found if check.verdict is Verdict.WARN)
+
+
+def doctor(cluster: str | None = None) -> tuple[str, tuple[Check, ...]]:
+    """The name of the cluster that was meant, and everything that was verified of it and of this machine."""
+    target = load_cluster(cluster)
+    return target.name, checks.check_cluster(target)
 
 
 def _make_folders(runs: Path) -> None:

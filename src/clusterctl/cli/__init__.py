@@ -70,7 +70,11 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            raise UsageError(f"no such command: {name}", _hint_for(name))
+            import difflib
+
+            close = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"did you mean {close[0]}?" if close else "see all commands with: clusterctl --help"
+            raise UsageError(f"no such command: {name}", hint)
         return super().resolve_command(ctx, args)
 
 
@@ -138,10 +142,3 @@ def _render_usage(error: click.ClickException) -> int:
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f"{context.command_path if context else 'clusterctl'} --help"
     return _render(message[:1].lower() + message[1:], hint, UsageError.exit_code)
-
-
-def _hint_for(name: str) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, COMMANDS, n=1)
-    return f"did you mean {close[0]}?" if close else "see all commands with: clusterctl --help"

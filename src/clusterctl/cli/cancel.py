@@ -6,7 +6,7 @@ import click
 
 from clusterctl.api.cancel import cancel as cancel_all
 from clusterctl.api.find import find_all
-from clusterctl.cli.options import cluster_option, confirmed, warn
+from clusterctl.cli.options import cluster_option, confirmed, warn_of
 
 
 @click.command(short_help="End runs, waiting or running")
@@ -26,8 +26,7 @@ def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
         return count == 1 or confirmed(f"Cancel {count} runs?", yes=yes)
 
     done = cancel_all(find_all(names, cluster), agreed)
-    for problem in done.problems:
-        warn(problem.message, problem.hint)
+    warn_of(done.problems)
     for status in done.ended:
         click.echo(f"{status.record.run.id} has ended already: {status.stage}", err=True)
     for status in done.cancelled:

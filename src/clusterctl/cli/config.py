@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from clusterctl.api import config as api
 from clusterctl.api.submit import load
+from clusterctl.cli.options import echo_json, output_option
 from clusterctl.display.plain import plain
-from clusterctl.spec.keys import SCHEMAS
+from clusterctl.spec.keys import SCHEMAS, as_toml
 
 
 @click.group(short_help="Show jobs, clusters and where values come from")
@@ -27,7 +26,7 @@ def config() -> None:
 @click.argument("job")
 @click.option("--cluster", metavar="NAME", help="The cluster to resolve it for.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Change any value, as in submit.")
-@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets.")
+@output_option
 def show(job: str, cluster: str | None, settings: tuple[str, ...], output: str) -> None:
     """Print JOB as it would be submitted, every value with its origin.
 
@@ -37,8 +36,7 @@ def show(job: str, cluster: str | None, settings: tuple[str, ...], output: str) 
     """
     resolved = load(job, cluster, overrides=settings)
     if output == "json":
-        record = {"schema_version": 1, "job": api.job_record(resolved), "origins": resolved.origins}
-        click.echo(json.dumps(record, indent=1))
+        echo_json({"schema_version": 1, "job": api.job_record(resolved), "origins": resolved.origins})
         return
     rows = list(api.values(resolved))
     key_width, value_width = (max(len(row[column]) for row in rows) for column in (0, 1))
@@ -58,7 +56,7 @@ def keys() -> None:
     for title, listed in api.key_tables():
         click.echo(f"\n# {title}")
         for key in listed:
-            click.echo(f"{key.path:<28} {key.kind:<28} {api.as_toml(key.default)}".rstrip())
+            click.echo(f"{key.path:<28} {key.kind:<28} {as_toml(key.default)}".rstrip())
             click.echo(f"    {key.description}")
 
 
@@ -71,7 +69,7 @@ def schema(file: str) -> None:
     Example:
       clusterctl config schema job > jobs/job.schema.json
     """
-    click.echo(json.dumps(SCHEMAS[file](), indent=1))
+    echo_json(SCHEMAS[file]())
 
 
 @config.command(name="list", short_help="List the jobs and clusters that can be named here")

@@ -7,6 +7,7 @@ import click
 from clusterctl.api import data as api
 
 _NAMES = click.Choice(["reddit", "taobao"])
+_SCALE = click.FloatRange(0, 100, min_open=True)
 _ROOT = click.option("--root", metavar="DIR", required=True, help="The data set's folder, shared by all nodes.")
 _CLUSTER = click.option("--cluster", metavar="NAME", help="Whose Python and runs folder to use.")
 

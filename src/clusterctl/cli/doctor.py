@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from clusterctl.api.doctor import doctor as examine
+from clusterctl.api.verify import doctor as examine
+from clusterctl.cli.options import echo_json, output_option
 from clusterctl.display.plain import plain
 
 _KEYS = ("name", "verdict", "message", "hint", "fatal")
@@ -14,7 +13,7 @@ _KEYS = ("name", "verdict", "message", "hint", "fatal")
 
 @click.command(short_help="Check this machine and a cluster")
 @click.option("--cluster", metavar="NAME", help="The cluster to check; default: as in submit.")
-@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets.")
+@output_option
 def doctor(cluster: str | None, output: str) -> int:
     """Check this machine and a cluster, and say what to type where something is wrong. Exit code 1 if anything fails.
 
@@ -26,13 +25,8 @@ def doctor(cluster: str | None, output: str) -> int:
     name, checks = examine(cluster)
     failed = any(check.fatal for check in checks)
     if output == "json":
-        record = {
-            "schema_version": 1,
-            "cluster": name,
-            "ok": not failed,
-            "checks": [{key: getattr(check, key) for key in _KEYS} for check in checks],
-        }
-        click.echo(json.dumps(record, indent=1))
+        records = [{key: getattr(check, key) for key in _KEYS} for check in checks]
+        echo_json({"schema_version": 1, "cluster": name, "ok": not failed, "checks": records})
     else:
         width = max(len(check.name) for check in checks)
         for check in checks:

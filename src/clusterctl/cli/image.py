@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import os
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
 from clusterctl.api import images as api
-from clusterctl.cli.image_run import run
-from clusterctl.cli.options import confirmed
+from clusterctl.cli.options import confirmed, echo_json, output_option, together
 from clusterctl.display.build_progress import shown
 from clusterctl.display.plain import plain
+from clusterctl.errors import UsageError
 
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-images_option = click.option("--images", "folder", metavar="FOLDER", type=_FOLDER, help="The image folder.")
-output_option = click.option(
-    "--output", "folder", metavar="FOLDER", type=_FOLDER, help="Where to leave it; default: the image folder."
-)
 cluster_option = click.option("--cluster", metavar="NAME", help="The cluster whose image folder is meant.")
-engine_option = click.option(
-    "--engine", metavar="NAME", help="docker, podman or buildah; default: CONTAINER_ENGINE, else what works here."
+folder_options = together(
+    click.option("--images", "folder", metavar="FOLDER", type=_FOLDER, help="The image folder."),
+    cluster_option,
 )
-verbose_option = click.option("-v", "--verbose", is_flag=True, help="Show all that the programs at work say.")
+making_options = together(
+    click.option(
+        "--engine", metavar="NAME", help="docker, podman or buildah; default: CONTAINER_ENGINE, else what works here."
+    ),
+    click.option(
+        "--output", "folder", metavar="FOLDER", type=_FOLDER, help="Where to leave it; default: the image folder."
+    ),
+    cluster_option,
+    click.option("-v", "--verbose", is_flag=True, help="Show all that the programs at work say."),
+)
 
 
 @click.group(short_help="Build, import and look after container images")
@@ -41,30 +48,14 @@ def image() -> None:
     """
 
 
-image.add_command(run)
-
-
 @image.command(short_help="Build clusterctl's own image")
 @click.argument("name", required=False)
 @click.option("--gpu/--cpu", help="For NVIDIA's GPUs, or without; default: --cpu.")
 @click.option("--base", metavar="IMAGE", help="The base image; `bootstrap` makes one from Debian packages.")
 @click.option("--with", "replacing", metavar="REQUIREMENT", multiple=True, help="Install this, such as torch==2.13.0.")
 @click.option("--fresh", is_flag=True, help="Fetch base image and wheels again.")
-@engine_option
-@output_option
-@cluster_option
-@verbose_option
-def build(
-    name: str | None,
-    gpu: bool,
-    base: str | None,
-    replacing: tuple[str, ...],
-    fresh: bool,
-    engine: str | None,
-    folder: Path | None,
-    cluster: str | None,
-    verbose: bool,
-) -> None:
+@making_options
+def build(verbose: bool, **wanted: Any) -> None:
     """Build clusterctl's own image with docker, podman or buildah: NAME.sqsh and NAME.json.
 
     Packages come in the versions that are installed here.
@@ -76,16 +67,7 @@ def build(
     """
     began = time.monotonic()
     with shown(verbose=verbose) as progress:
-        built = api.build(
-            *(name, cluster),
-            gpu=gpu,
-            base=base,
-            replacing=replacing,
-            fresh=fresh,
-            engine=engine,
-            folder=folder,
-            progress=progress,
-        )
+        built = api.build(**wanted, progress=progress)
     _show_made(built, f"built in {time.monotonic() - began:.1f} s")
 
 
@@ -93,19 +75,8 @@ def build(
 @click.argument("source")
 @click.argument("name", required=False)
 @click.option("--fresh", is_flag=True, help="Ask the registry again, even if the image is there.")
-@engine_option
-@output_option
-@cluster_option
-@verbose_option
-def import_(
-    source: str,
-    name: str | None,
-    fresh: bool,
-    engine: str | None,
-    folder: Path | None,
-    cluster: str | None,
-    verbose: bool,
-) -> None:
+@making_options
+def import_(verbose: bool, **wanted: Any) -> None:
     """Bring SOURCE into the image folder: a file's path, or a reference (REGISTRY#NAME:TAG).
 
     A file is an archive of `docker save` or `buildah push oci-archive:`, or a .sqsh. A reference is imported once, by
@@ -118,18 +89,49 @@ def import_(
     """
     began = time.time()
     with shown(verbose=verbose) as progress:
-        made = api.import_image(source, name, cluster, fresh=fresh, engine=engine, folder=folder, progress=progress)
+        made = api.import_image(**wanted, progress=progress)
     if made.record and made.record.created < began:
-        since = made.path.stat().st_mtime
-        _show_made(made, f"there since {time.strftime('%F %R', time.localtime(since))}")
+        since = time.localtime(made.path.stat().st_mtime)
+        _show_made(made, f"there since {time.strftime('%F %R', since)}")
     else:
         _show_made(made, f"there in {time.time() - began:.1f} s")
 
 
-@image.command(name="list", short_help="List the images of the image folder")
-@images_option
+@image.command(
+    short_help="Run a command in an image on this machine",
+    context_settings={"allow_interspersed_args": False},  # what follows IMAGE is the command's
+)
+@click.argument("image")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option("--mount", "mounts", metavar="SRC[:DST[:ro]]", multiple=True, help="A folder to see in it.")
+@click.option("--env", "settings", metavar="NAME[=VALUE]", multiple=True, help="A variable that beats the image's own.")
+@click.option("--workdir", metavar="FOLDER", help="Where to start; default: the image's own.")
+@click.option("--writable", is_flag=True, help="Let it write into a copy that is gone afterwards.")
+@click.option("--home", is_flag=True, help="Mount the home folder.")
+@click.option("--root", is_flag=True, help="Be root inside.")
+@click.option("--entrypoint", is_flag=True, help="Start through the image's entry point.")
 @cluster_option
-@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets.")
+def run(command: tuple[str, ...], settings: tuple[str, ...], **wanted: Any) -> None:
+    """Run COMMAND in IMAGE, a .sqsh file or its name in the image folder, as a task of a run would find it there.
+
+    Without a command: what the image itself starts. Needs neither root nor pyxis nor enroot. The options come first.
+
+    \b
+    Examples:
+      clusterctl image run clusterctl-cpu -- python -V
+      clusterctl image run --mount . ./mine.sqsh -- python train.py
+    """
+    words = command[1:] if command[:1] == ("--",) else command
+    argv, environment, unpacks = api.in_image(command=words, environment=dict(map(_variable, settings)), **wanted)
+    if sys.stderr.isatty() and unpacks:
+        click.echo(f"unpacking {unpacks}, once", err=True)
+    sys.stdout.flush()
+    os.execve(argv[0], argv, environment)
+
+
+@image.command(name="list", short_help="List the images of the image folder")
+@folder_options
+@output_option
 def list_(folder: Path | None, cluster: str | None, output: str) -> None:
     """List the images of the image folder: size, age, what is in them.
 
@@ -139,7 +141,7 @@ def list_(folder: Path | None, cluster: str | None, output: str) -> None:
     """
     found = api.images(cluster, folder=folder)
     if output == "json":
-        click.echo(json.dumps({"schema_version": 1, "images": [api.image_record(one) for one in found]}, indent=1))
+        echo_json({"schema_version": 1, "images": [api.image_record(one) for one in found]})
     elif found:
         from clusterctl.display import terminal
         from clusterctl.display.images import show_images
@@ -151,8 +153,7 @@ def list_(folder: Path | None, cluster: str | None, output: str) -> None:
 
 @image.command(short_help="Show all that is known of an image")
 @click.argument("name")
-@images_option
-@cluster_option
+@folder_options
 def inspect(name: str, folder: Path | None, cluster: str | None) -> None:
     """Print the record of image NAME, or of the .sqsh at a path, as JSON.
 
@@ -160,14 +161,12 @@ def inspect(name: str, folder: Path | None, cluster: str | None) -> None:
     Example:
       clusterctl image inspect clusterctl-cpu
     """
-    found = api.find(name, cluster, folder=folder)
-    click.echo(json.dumps({"schema_version": 1, **api.image_record(found)}, indent=1))
+    echo_json({"schema_version": 1, **api.image_record(api.find(name, cluster, folder=folder))})
 
 
 @image.command(short_help="Check that images are what their records say")
 @click.argument("names", metavar="NAME...", nargs=-1)
-@images_option
-@cluster_option
+@folder_options
 def verify(names: tuple[str, ...], folder: Path | None, cluster: str | None) -> int:
     """Read images NAME..., or all, to the last byte, and compare them with their records.
 
@@ -188,8 +187,7 @@ def verify(names: tuple[str, ...], folder: Path | None, cluster: str | None) -> 
 
 @image.command(short_help="Remove images, and what killed builds left behind")
 @click.argument("names", metavar="NAME...", nargs=-1)
-@images_option
-@cluster_option
+@folder_options
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def prune(names: tuple[str, ...], folder: Path | None, cluster: str | None, yes: bool) -> None:
     """Remove images NAME...; without one only what builds and imports that were killed left behind.
@@ -213,3 +211,11 @@ def _show_made(made: api.Image, how: str) -> None:
     assert made.record is not None
     click.echo(f"{how}, {made.record.size / 2**20:.0f} MiB", err=True)
     click.echo(plain(os.fspath(made.path)))
+
+
+def _variable(setting: str) -> tuple[str, str]:
+    """NAME=VALUE, or NAME of a variable that is set here."""
+    name, equals, value = setting.partition("=")
+    if not name or (not equals and name not in os.environ):
+        raise UsageError(f"--env: no variable: {setting}", "write NAME=VALUE, or NAME of one that is set here")
+    return name, value if equals else os.environ[name]

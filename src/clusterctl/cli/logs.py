@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from clusterctl.api.find import find
@@ -30,20 +32,7 @@ from clusterctl.errors import UsageError
 @click.option("--no-collapse", is_flag=True, help="Every rank's line, also where many wrote the same.")
 @cluster_option
 def logs(
-    name: str,
-    follow: bool,
-    rank: int | None,
-    node: str | None,
-    attempt: int | None,
-    tail: int | None,
-    since: str | None,
-    grep: str | None,
-    errors: bool,
-    stream: str | None,
-    host: bool,
-    times: bool,
-    no_collapse: bool,
-    cluster: str | None,
+    name: str, follow: bool, errors: bool, times: bool, no_collapse: bool, cluster: str | None, **chosen: Any
 ) -> None:
     """Show what the ranks of RUN wrote, merged by time; what many ranks wrote alike stands once, with their number.
 
@@ -53,11 +42,9 @@ def logs(
       clusterctl logs @last --rank 0 --tail 20
       clusterctl logs @last --errors
     """
-    if errors and (follow or grep or tail is not None):
+    if errors and (follow or chosen["grep"] or chosen["tail"] is not None):
         raise UsageError("--errors shows errors alone", "leave out --follow, --grep and --tail")
-    reading = find(name, cluster).logs(
-        rank, node=node, attempt=attempt, stream=stream, host=host, tail=tail, since=since, grep=grep
-    )
+    reading = find(name, cluster).logs(**chosen)
     if errors:
         show_errors(reading)
     elif follow:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
 from clusterctl.api.find import overview as overview_of
 from clusterctl.cli.options import cluster_option
 from clusterctl.errors import UsageError
-
-if TYPE_CHECKING:
-    from clusterctl.api.find import Overview
 
 
 @click.command(short_help="Watch runs: curves, GPUs, logs, the queue")
@@ -36,24 +32,18 @@ def monitor(names: tuple[str, ...], once: bool, every: float, count: int, cluste
     """
     overview = overview_of(names, cluster, count)
     if once:
-        _print_frame(overview)
+        from clusterctl.display import terminal
+        from clusterctl.display.monitor.panes import MonitorView, frame
+
+        scene = overview.look()
+        if not scene.statuses and scene.problems:
+            raise scene.problems[0]
+        console = terminal.data()
+        height = console.height if console.is_terminal else terminal.LINES_OF_FILES
+        console.print(frame(MonitorView(scene), console.width, height), soft_wrap=True)
         return
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
         raise UsageError("monitor needs a terminal", "for one frame: clusterctl monitor --once")
-    from clusterctl.display.monitor.actions import Actions
-    from clusterctl.display.monitor.app import Monitor  # textual: for this alone
+    from clusterctl.display.monitor.app import Actions, Monitor  # textual: for this alone
 
     Monitor(overview, Actions(), every).run()
-
-
-def _print_frame(overview: Overview) -> None:
-    from clusterctl.display import terminal
-    from clusterctl.display.monitor.frame import show_frame
-    from clusterctl.display.monitor.panes import MonitorView
-
-    scene = overview.look()
-    if not scene.statuses and scene.problems:
-        raise scene.problems[0]
-    console = terminal.data()
-    height = console.height if console.is_terminal else terminal.LINES_OF_FILES
-    show_frame(console, MonitorView(scene), console.width, height)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
-from clusterctl.api.nodes import Fit, Inventory, fit, fit_record, nodes_record
+from clusterctl.api.nodes import fit, fit_record, nodes_record
 from clusterctl.api.nodes import nodes as nodes_of
+from clusterctl.cli.options import echo_json, output_option
 from clusterctl.errors import UsageError
 
 
@@ -15,7 +14,7 @@ from clusterctl.errors import UsageError
 @click.option("--cluster", metavar="NAME", help="The cluster to ask; default: as in submit.")
 @click.option("--for", "job", metavar="JOB", help="Say where and when JOB would fit; it is not submitted.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="With --for: change a value, as in submit.")
-@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets.")
+@output_option
 def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], output: str) -> None:
     """Show the partitions and nodes of a cluster: what is free now, what is drained and why.
 
@@ -28,32 +27,21 @@ def nodes(cluster: str | None, job: str | None, settings: tuple[str, ...], outpu
     """
     if settings and not job:
         raise UsageError("--set changes a job, and none is named", "clusterctl nodes --for JOB --set KEY=VALUE")
-    if job:
-        _show_fit(fit(job, cluster, overrides=settings), output)
-    else:
-        _show_all(nodes_of(cluster), cluster, output)
-
-
-def _show_all(inventory: Inventory, cluster: str | None, output: str) -> None:
     if output == "json":
-        click.echo(json.dumps(nodes_record(inventory, cluster), indent=1))
-        return
-    from clusterctl.display import capacity, terminal
-
-    console = terminal.data()
-    capacity.show_partitions(console, inventory)
-    console.print()
-    capacity.show_nodes(console, inventory.nodes.values())
-
-
-def _show_fit(found: Fit, output: str) -> None:
-    if output == "json":
-        click.echo(json.dumps(fit_record(found), indent=1))
+        known = fit_record(fit(job, cluster, overrides=settings)) if job else nodes_record(nodes_of(cluster), cluster)
+        echo_json(known)
         return
     from clusterctl.display import capacity, terminal
     from clusterctl.display.plain import plain_lines
 
     console = terminal.data()
-    capacity.show_room(console, found.rooms)
-    console.print()
-    click.echo(plain_lines(capacity.verdict(found.answer)))
+    if job:
+        found = fit(job, cluster, overrides=settings)
+        capacity.show_room(console, found.rooms)
+        console.print()
+        click.echo(plain_lines(capacity.verdict(found.answer)))
+    else:
+        inventory = nodes_of(cluster)
+        capacity.show_partitions(console, inventory)
+        console.print()
+        capacity.show_nodes(console, inventory.nodes.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -14,19 +15,25 @@ from clusterctl.errors import UsageError
 if TYPE_CHECKING:
     from clusterctl.api.run import Run
 
-# Flags for what is changed most often; each is short for --set KEY=VALUE.
-SHORTCUTS = {
-    "nodes": "resources.nodes",
-    "gpus_per_node": "resources.gpus_per_node",
-    "tasks_per_node": "resources.tasks_per_node",
-    "time": "resources.time",
-    "partition": "resources.partition",
-    "account": "resources.account",
-    "qos": "resources.qos",
-    "name": "name",
-    "code": "container.code",
-}
-_RESOURCES = (
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """One decorator for several options, in this order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+cluster_option = click.option("--cluster", metavar="NAME", help="The cluster whose runs are meant.")
+output_option = click.option(
+    "-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets."
+)
+resource_options = together(
     click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Change any value, e.g. train.lr=3e-3."),
     click.option("--nodes", metavar="N", help="Short for --set resources.nodes=N."),
     click.option("--gpus-per-node", metavar="N", help="Short for --set resources.gpus_per_node=N."),
@@ -36,7 +43,7 @@ _RESOURCES = (
     click.option("--account", metavar="NAME", help="Slurm's account."),
     click.option("--qos", metavar="NAME", help="Slurm's quality of service."),
 )
-_WAITING = (
+waiting_options = together(
     click.option("--hold", is_flag=True, help="Queue it, but do not let it start before `clusterctl release`."),
     click.option("--follow", is_flag=True, help="Show the training until it ends; Ctrl-C leaves the run alone."),
     click.option("--wait", is_flag=True, help="Return when the run has ended: 0 if it finished, else 1."),
@@ -44,30 +51,13 @@ _WAITING = (
         "--timeout", metavar="SECONDS", type=click.FloatRange(min=0), help="With --wait: exit 124 after this long."
     ),
 )
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-cluster_option = click.option("--cluster", metavar="NAME", help="The cluster whose runs are meant.")
-
-
-def resource_options(command: Command) -> Command:
-    """--set, and the flags that are short for what is set most often."""
-    return _with(_RESOURCES, command)
-
-
-def waiting_options(command: Command) -> Command:
-    """--hold, --follow, --wait, --timeout: what comes after a submission."""
-    return _with(_WAITING, command)
-
-
-def _with(options: Iterable[Callable[[Command], Command]], command: Command) -> Command:
-    for option in reversed(tuple(options)):
-        command = option(command)
-    return command
 
 
 def typed_settings(settings: Iterable[str], shortcuts: Mapping[str, str | None]) -> list[str]:
     """All that was typed to change a job, as KEY=VALUE; the short flags win."""
-    return [*settings, *(f"{SHORTCUTS[name]}={value}" for name, value in shortcuts.items() if value is not None)]
+    keys = {"name": "name", "code": "container.code"}
+    short = {keys.get(flag, f"resources.{flag}"): value for flag, value in shortcuts.items() if value is not None}
+    return [*settings, *(f"{key}={value}" for key, value in short.items())]
 
 
 def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None) -> None:
@@ -90,6 +80,17 @@ def await_end(run: Run, follow: bool, wait: bool, timeout: float | None) -> None
         run.wait(timeout)
 
 
+def echo_next(run: Run, where: str, *, hold: bool, also: str = "") -> None:
+    """Tell a person what to type next; a program reads stdout."""
+    if sys.stderr.isatty():
+        first = f"clusterctl release {run.id}" if hold else f"clusterctl logs -f {run.id}"
+        click.echo(f"{where} on {run.cluster.name}\nnext: {first}{also}", err=True)
+
+
+def echo_json(record: Mapping[str, Any]) -> None:
+    click.echo(json.dumps(record, indent=1))
+
+
 def warn(message: str, hint: str = "") -> None:
     """Something that does not stop the command."""
     from clusterctl.display.plain import plain
@@ -97,6 +98,11 @@ def warn(message: str, hint: str = "") -> None:
     click.echo(f"warning: {plain(message)}", err=True)
     if hint:
         click.echo(f"hint: {plain(hint)}", err=True)
+
+
+def warn_of(problems: Iterable[Any]) -> None:
+    for problem in problems:
+        warn(problem.message, problem.hint)
 
 
 def confirmed(question: str, *, yes: bool) -> bool:

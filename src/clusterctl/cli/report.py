@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from clusterctl.api.find import find
-from clusterctl.cli.options import cluster_option, warn
+from clusterctl.cli.options import cluster_option, warn_of
 from clusterctl.errors import UsageError
 
 
@@ -25,8 +25,7 @@ def report(name: str, output: str | None, cluster: str | None) -> None:
       clusterctl report cora
       clusterctl report @last --output cora.html
     """
-    from clusterctl.display.report.page import page, write
-    from clusterctl.display.report.post_mortem import examine
+    from clusterctl.display.report.page import examine, page, write_text
 
     run = find(name, cluster)
     path = run.directory.report if output is None else Path(output)
@@ -34,12 +33,11 @@ def report(name: str, output: str | None, cluster: str | None) -> None:
         raise UsageError(f"no such folder: {path.parent}", f"mkdir -p '{path.parent}'")
     if output != "-" and path.is_dir():
         raise UsageError(f"is a folder: {path}", f"--output '{path / 'report.html'}'")
-    told = examine(run.directory, path.parent.resolve())
-    for problem in told.problems:
-        warn(problem.message, problem.hint)
-    text = page(told)
+    examined = examine(run.directory, path.parent.resolve())
+    warn_of(examined.problems)
+    text = page(examined)
     if output == "-":
         click.echo(text, nl=False)
         return
-    write(path, text)
+    write_text(path, text)
     click.echo(path)

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from clusterctl.cli.options import (
-    await_end,
-    check_waiting,
-    resource_options,
-    typed_settings,
-    waiting_options,
-    warn,
-)
+from clusterctl.cli import options
 
 
 @click.command(short_help="Start a run again that ended before it was finished")
 @click.argument("name", metavar="RUN")
 @click.option("--cluster", metavar="NAME", help="Where to run now; default: where it ran before.")
-@resource_options
-@waiting_options
+@options.resource_options
+@options.waiting_options
 def resume(
     name: str,
     cluster: str | None,
@@ -45,14 +36,12 @@ def resume(
     from clusterctl.api.resume import resume as start_again
     from clusterctl.display.build_progress import shown
 
-    check_waiting(hold, follow, wait, timeout)
-    changes = typed_settings(settings, shortcuts)
+    options.check_waiting(hold, follow, wait, timeout)
+    changes = options.typed_settings(settings, shortcuts)
     with shown() as progress:
         run = start_again(find(name, cluster), cluster, overrides=changes, hold=hold, progress=progress)
-    for warning in run.warnings:
-        warn(warning.message, warning.hint)
+    options.warn_of(run.warnings)
     click.echo(run.id)
-    if sys.stderr.isatty() and not (follow or wait):
-        first = f"clusterctl release {run.id}" if hold else f"clusterctl logs -f {run.id}"
-        click.echo(f"attempt {len(run.directory.attempts())} on {run.cluster.name}\nnext: {first}", err=True)
-    await_end(run, follow, wait, timeout)
+    if not (follow or wait):
+        options.echo_next(run, f"attempt {len(run.directory.attempts())}", hold=hold)
+    options.await_end(run, follow, wait, timeout)

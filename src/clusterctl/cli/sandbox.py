@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
+from typing import Any
 
 import click
 
 from clusterctl.api import sandbox as api
+from clusterctl.cli.options import echo_json, output_option
 
 MOST_NODES = 200  # addresses end in the node's number
 
@@ -34,7 +35,7 @@ def sandbox() -> None:
 @click.option(
     "--kill-wait", metavar="SECONDS", type=click.IntRange(min=0), default=30, help="From TERM to KILL; default: 30."
 )
-def up(nodes: int, gpus_per_node: int, accounting: bool, cgroups: bool, kill_wait: int) -> None:
+def up(**request: Any) -> None:
     """Start a real Slurm with partitions main, preemptable and urgent.
 
     As root every node gets a host name, network and process numbers of its own; else all share this host's.
@@ -45,16 +46,12 @@ def up(nodes: int, gpus_per_node: int, accounting: bool, cgroups: bool, kill_wai
       clusterctl sandbox up --nodes 2 --gpus-per-node 4 --accounting
     """
     began = time.monotonic()
-    found, started = api.up(
-        nodes=nodes, gpus_per_node=gpus_per_node, accounting=accounting, cgroups=cgroups, kill_wait=kill_wait
-    )
-    if started:
-        click.echo(f"{_described(found)}, up in {time.monotonic() - began:.1f} s", err=True)
-    else:
-        click.echo(f"up already: {_described(found)}", err=True)
-    click.echo(
-        f"next: clusterctl submit cora --cluster sandbox --follow\n      export SLURM_CONF={found.slurm_conf}", err=True
-    )
+    found, started = api.up(api.SandboxRequest(**request))
+    described = _described(found)
+    took = f"{time.monotonic() - began:.1f} s"
+    click.echo(f"{described}, up in {took}" if started else f"up already: {described}", err=True)
+    click.echo("next: clusterctl submit cora --cluster sandbox --follow", err=True)
+    click.echo(f"      export SLURM_CONF={found.slurm_conf}", err=True)
 
 
 @sandbox.command(short_help="End it")
@@ -69,7 +66,7 @@ def down() -> None:
 
 
 @sandbox.command(short_help="Show what of it runs")
-@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets.")
+@output_option
 def status(output: str) -> None:
     """Show the nodes of the sandbox, and which of its daemons are missing.
 
@@ -79,7 +76,7 @@ def status(output: str) -> None:
     """
     found = api.status()
     if output == "json":
-        click.echo(json.dumps(api.record(found), indent=1))
+        echo_json(api.record(found))
     elif found.sandbox is None:
         click.echo("no sandbox is up; try: clusterctl sandbox up", err=True)
     else:

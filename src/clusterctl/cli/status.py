@@ -5,50 +5,36 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterctl.api.find import Stage, query, run_columns, run_record, to_json
-from clusterctl.cli.options import cluster_option, warn
+from clusterctl.api.find import Stage, query, run_columns, to_json
+from clusterctl.cli.options import cluster_option, echo_json, warn_of
 from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clusterctl.api.find import Query, Report
-    from clusterctl.api.run import Status
 
 LOOK_SECONDS = 2.0
 _DEFAULT_COUNT = 10
+_OUTPUTS = ["table", "wide", "json", "jsonl", "csv"]
 
 
 @click.command(short_help="Show runs: stage, progress, accuracy")
 @click.argument("names", metavar="[RUN]...", nargs=-1)
 @click.option("-n", "count", metavar="N", type=click.IntRange(min=1), help="The newest N; default: 10.")
 @click.option("-a", "--all", "everything", is_flag=True, help="All runs, however old.")
-@click.option("--name", "patterns", metavar="GLOB", multiple=True, help="Runs whose job or id is like this: 'cora*'.")
-@click.option("--state", "states", metavar="STAGE", multiple=True, help="In this stage, or: alive, running, ended.")
+@click.option("--name", metavar="GLOB", multiple=True, help="Runs whose job or id is like this: 'cora*'.")
+@click.option("--state", "stage", metavar="STAGE", multiple=True, help="In this stage, or: alive, running, ended.")
 @click.option("--since", metavar="AGE", help="Submitted no longer ago than this: 90m, 8h, 2d.")
 @click.option("-w", "--watch", is_flag=True, help="Show them again every 2 seconds, until Ctrl-C.")
-@click.option(
-    "-o",
-    "output",
-    type=click.Choice(["table", "wide", "json", "jsonl", "csv"]),
-    default="table",
-    help="What stdout gets.",
-)
+@click.option("-o", "output", type=click.Choice(_OUTPUTS), default="table", help="What stdout gets.")
 @cluster_option
 def status(
-    names: tuple[str, ...],
-    count: int | None,
-    everything: bool,
-    patterns: tuple[str, ...],
-    states: tuple[str, ...],
-    since: str | None,
-    watch: bool,
-    output: str,
-    cluster: str | None,
+    names: tuple[str, ...], count: int | None, everything: bool, watch: bool, output: str, **chosen: Any
 ) -> None:
     """Show RUNs, or the newest ones: stage, progress, time left, loss, accuracy, throughput.
 
@@ -59,12 +45,13 @@ def status(
       clusterctl status --state running --since 2d
       clusterctl status @last -o json
     """
-    if names and (patterns or states or since or everything or count):
+    narrowed = bool(chosen["name"] or chosen["stage"] or chosen["since"])
+    if names and (narrowed or everything or count):
         raise UsageError("RUN names the runs already", "leave out -n, -a, --name, --state and --since")
     if watch and output in ("json", "csv"):
         raise UsageError(f"--watch does not end, and {output} has one", "use -o jsonl: a line whenever a run changes")
     most = None if everything else count or _DEFAULT_COUNT
-    wanted = query(names, stage=states, name=patterns, since=since, cluster=cluster, count=most)
+    wanted = query(names, **chosen, count=most)
     if watch:
         _watch(wanted, output)
         return
@@ -74,10 +61,8 @@ def status(
     if found.statuses or output in ("json", "csv"):
         _show(found, output)
     elif not found.problems and output in ("table", "wide"):
-        narrowed = bool(patterns or states or since)
         click.echo("no such runs" if narrowed else "no runs yet; try: clusterctl submit cora --follow", err=True)
-    for problem in found.problems:
-        warn(problem.message, problem.hint)
+    warn_of(found.problems)
 
 
 def _show(found: Report, output: str) -> None:
@@ -85,25 +70,23 @@ def _show(found: Report, output: str) -> None:
         from clusterctl.display import runs_table, terminal  # rich: for people only
 
         runs_table.show_runs(terminal.data(), found.statuses, found.as_of, wide=output == "wide")
-        if found.statuses:
-            _point_to_why(found.statuses[0])
+        newest = found.statuses[0] if found.statuses else None
+        if newest and newest.stage in (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST):
+            from clusterctl.display.explanation import first_cause
+
+            click.echo(f"{newest.stage}: {first_cause(newest)}\nnext: clusterctl why {newest.record.run.id}", err=True)
     elif output == "json":
-        click.echo(json.dumps(to_json(found), indent=1))
+        echo_json(to_json(found))
     elif output == "jsonl":
         for run in to_json(found)["runs"]:
             click.echo(json.dumps(run))
     else:
-        _write_csv(found)
+        import csv
 
-
-def _write_csv(found: Report) -> None:
-    """One line a run under a line of names; the further metrics are in the JSON outputs."""
-    import csv
-
-    columns = [column for column in run_columns() if column != "metrics"]
-    writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(run_record(one, found.as_of) for one in found.statuses)
+        columns = [column for column in run_columns() if column != "metrics"]
+        writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(to_json(found)["runs"])
 
 
 def _watch(wanted: Query, output: str) -> None:
@@ -113,22 +96,14 @@ def _watch(wanted: Query, output: str) -> None:
             time.sleep(LOOK_SECONDS)
 
     if output != "jsonl":
-        from clusterctl.display import terminal, watch
+        from clusterctl.display import runs_table, terminal
 
-        watch.show(reports(), terminal.data(), wide=output == "wide")
+        runs_table.watch_runs(reports(), terminal.data(), wide=output == "wide")
         return
-    told: dict[str, object] = {}
+    printed: dict[str, object] = {}
     for found in reports():
         for run in to_json(found)["runs"]:
             news = {name: value for name, value in run.items() if name != "seconds_left"}
-            if told.get(run["id"]) != news:
-                told[run["id"]] = news
+            if printed.get(run["id"]) != news:
+                printed[run["id"]] = news
                 click.echo(json.dumps(run))
-
-
-def _point_to_why(newest: Status) -> None:
-    """Of the first run shown, the cause of its failure, as that is what one wants to know next."""
-    if newest.stage in (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST):
-        from clusterctl.display.explanation import first_cause
-
-        click.echo(f"{newest.stage}: {first_cause(newest)}\nnext: clusterctl why {newest.record.run.id}", err=True)

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from clusterctl.cli.options import await_end, check_waiting, resource_options, typed_settings, waiting_options, warn
+from clusterctl.cli import options
 from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from clusterctl.api.run import Run
     from clusterctl.api.submit import DryRun
 
 
 @click.command(short_help="Send a job to a cluster")
 @click.argument("job")
 @click.option("--cluster", metavar="NAME", help="Where to run; default: CLUSTERCTL_CLUSTER, your configuration, local.")
-@resource_options
+@options.resource_options
 @click.option("--name", metavar="NAME", help="The run's name; default: the job's.")
 @click.option("--code", metavar="mounted|image", help="Which code runs in an image: this one (default), or its own.")
 @click.option(
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     "--in-allocation", metavar="JOBID", help="Start it at once on the nodes that this job holds (clusterctl alloc)."
 )
 @click.option("--profile", is_flag=True, help="Trace some steps on every rank; short for --set train.profile=[10,20].")
-@waiting_options
+@options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="What stdout gets.")
 def submit(
     job: str,
@@ -59,26 +58,25 @@ def submit(
     """
     if dry_run and (hold or follow or wait):
         raise UsageError("--dry-run submits nothing to hold, follow or wait for", "leave the other flag out")
-    check_waiting(hold, follow, wait, timeout)
+    options.check_waiting(hold, follow, wait, timeout)
     from clusterctl.api import submit as api
     from clusterctl.display.build_progress import shown
 
-    changes = typed_settings(settings, shortcuts)
+    changes = options.typed_settings(settings, shortcuts)
     if dry_run:
         plan = api.plan(job, cluster, overrides=changes, profile=profile, in_allocation=in_allocation)
         _show_plan(plan, ask_slurm=dry_run == "slurm" and not in_allocation)
         return
     with shown() as progress:
         run = api.submit(
-            *(job, cluster),
-            overrides=changes,
-            profile=profile,
-            in_allocation=in_allocation,
-            hold=hold,
-            progress=progress,
+            job, cluster, overrides=changes, profile=profile, in_allocation=in_allocation, hold=hold, progress=progress
         )
-    _show_run(run, hold, output, told_next=follow or wait)
-    await_end(run, follow, wait, timeout)
+    options.warn_of(run.warnings)
+    record = {"schema_version": 1, "id": run.id, "job_id": run.job_id, "directory": str(run.path)}
+    click.echo(json.dumps(record) if output == "json" else run.id)
+    if not (follow or wait):
+        options.echo_next(run, f"job {run.job_id}", hold=hold, also="\n      clusterctl status")
+    options.await_end(run, follow, wait, timeout)
 
 
 def _show_plan(plan: DryRun, *, ask_slurm: bool) -> None:
@@ -87,17 +85,5 @@ def _show_plan(plan: DryRun, *, ask_slurm: bool) -> None:
     script = plain_lines(plan.script) if sys.stdout.isatty() else plan.script
     click.echo(script, nl=False, color=True)  # a file gets the very script: click would drop escape codes from values
     if ask_slurm:
-        for warning in plan.verify():
-            warn(warning.message, warning.hint)
+        options.warn_of(plan.verify())
         click.echo(plan.ask_slurm(), err=True)
-
-
-def _show_run(run: Run, hold: bool, output: str, *, told_next: bool) -> None:
-    for warning in run.warnings:
-        warn(warning.message, warning.hint)
-    record = {"schema_version": 1, "id": run.id, "job_id": run.job_id, "directory": str(run.path)}
-    click.echo(json.dumps(record) if output == "json" else run.id)
-    if sys.stderr.isatty() and not told_next:  # a person is told what to type next; a program reads stdout
-        first = f"clusterctl release {run.id}" if hold else f"clusterctl logs -f {run.id}"
-        where = f"job {run.job_id} on {run.cluster.name}"
-        click.echo(f"{where}\nnext: {first}\n      clusterctl status", err=True)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from clusterctl.api.find import find
-from clusterctl.api.why import to_json
-from clusterctl.cli.options import cluster_option
+from clusterctl.cli.options import cluster_option, echo_json, output_option
+from clusterctl.display.explanation import explanation, to_json
 
 
 @click.command(short_help="Say why a run waits or failed")
 @click.argument("name", metavar="RUN")
-@click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets.")
+@output_option
 @cluster_option
 def why(name: str, output: str, cluster: str | None) -> None:
     """Say why RUN failed: the first cause, its rank and node, what followed from it, and what to type next.
@@ -29,9 +27,7 @@ def why(name: str, output: str, cluster: str | None) -> None:
     """
     found = find(name, cluster).why()
     if output == "json":
-        click.echo(json.dumps(to_json(found), indent=1))
+        echo_json(to_json(found))
         return
-    from clusterctl.display.explanation import explanation
-
     for line in explanation(found):
         click.echo(line)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clusterctl.display.axis import robust
-from clusterctl.display.units import compact
+from clusterctl.display.curves import robust
+from clusterctl.display.plain import compact
 from clusterctl.observe.curve import thinned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.display.axis import Bounds
+    from clusterctl.display.curves import Bounds
     from clusterctl.observe.curve import Point
 
 _BLANK = 0x2800
@@ -44,15 +44,6 @@ def chart(
         if row < height - 1:
             text.append("\n")
     return text
-
-
-def sparkline(values: Sequence[float], width: int, top: float | None = None) -> str:
-    """The last `width` values as blocks of eight heights; the highest is `top`, or that of the values."""
-    shown = list(values)[-width:]
-    highest = top if top is not None else max(shown, default=0.0)
-    if highest <= 0:
-        return "▁" * len(shown)
-    return "".join("▁▂▃▄▅▆▇█"[min(7, max(0, int(8 * value / highest)))] for value in shown)
 
 
 _Grid = list[list[int]]
@@ -87,16 +78,10 @@ def _grids(
             top, bottom = round(top0 + (top1 - top0) * there), round(bottom0 + (bottom1 - bottom0) * there)
             for filled in range(top + (x + top) % 2, bottom + 1, 2):  # every other dot: a shade
                 _dot(band, x, filled)
-        for x, y in _line((x0, y0), (x1, y1)):
-            _dot(lines, x, y)
+        steps = max(abs(x1 - x0), abs(y1 - y0), 1)
+        for i in range(steps + 1):
+            _dot(lines, round(x0 + (x1 - x0) * i / steps), round(y0 + (y1 - y0) * i / steps))
     return lines, band, marks
-
-
-def _line(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
-    """The dots from one place to another."""
-    (x0, y0), (x1, y1) = start, end
-    steps = max(abs(x1 - x0), abs(y1 - y0), 1)
-    return [(round(x0 + (x1 - x0) * i / steps), round(y0 + (y1 - y0) * i / steps)) for i in range(steps + 1)]
 
 
 def _dot(grid: _Grid, x: int, y: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.containers.listener import ProgressListener
 from clusterctl.display.plain import plain
@@ -32,45 +32,41 @@ class Shown(ProgressListener):
 
     def stage(self, text: str, total: int | None = None) -> None:
         """Begin a new stage; the one before it is finished."""
-        self._finish()
+        self.finish()
         self._done = 0
         console = self._opened()
         if self._bar is None:
-            self._print(console, plain(text))
+            console.print(plain(text), soft_wrap=True, markup=False)
         else:
             self._task = self._bar.add_task(plain(text), total=total, said="")
 
     def say(self, line: str) -> None:
-        """Show a line that a program said."""
+        """Show a line that a program wrote."""
         if self._verbose:
-            self._print(self._opened(), f"  {plain(line)}")
-        elif self._bar is not None and self._task is not None and line.strip():
-            self._bar.update(self._task, said=plain(line).strip()[:60])
+            self._opened().print(f"  {plain(line)}", soft_wrap=True, markup=False)
+        elif line.strip():
+            self._update(said=plain(line).strip()[:60])
 
     def advance(self, size: int) -> None:
         """Count bytes; drawn a few times a second."""
         self._done += size
         now = time.monotonic()
-        if self._bar is not None and self._task is not None and now - self._drawn > _REFRESH_SECONDS:
+        if now - self._drawn > _REFRESH_SECONDS:
             self._drawn = now
-            self._bar.update(self._task, completed=self._done)
+            self._update(completed=self._done)
 
-    def close(self, *, finished: bool) -> None:
-        """Leave the terminal; the last stage's bar is full if it has `finished`."""
-        if finished:
-            self._finish()
+    def stop(self) -> None:
+        """Leave the terminal."""
         if self._bar is not None:
             self._bar.stop()
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Fill the bar of the stage that is over."""
+        self._update(completed=self._done or 1, total=self._done or 1, said="")
+
+    def _update(self, **values: Any) -> None:
         if self._bar is not None and self._task is not None:
-            total = self._done or 1
-            self._bar.update(self._task, completed=total, total=total, said="")
-
-    def _print(self, console: Console, text: str) -> None:
-        from rich.text import Text
-
-        console.print(Text(text), soft_wrap=True)
+            self._bar.update(self._task, **values)
 
     def _opened(self) -> Console:
         """The console, with a bar where it is a terminal."""
@@ -101,9 +97,8 @@ def _bar(console: Console) -> Progress:
 def shown(console: Console | None = None, *, verbose: bool = False) -> Iterator[Shown]:
     """A listener that shows what it hears on stderr."""
     listener = Shown(console, verbose)
-    finished = False
     try:
         yield listener
-        finished = True
+        listener.finish()
     finally:
-        listener.close(finished=finished)
+        listener.stop()

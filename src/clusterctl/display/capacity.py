@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clusterctl.display.plain import plain, when
+from clusterctl.display.plain import plain, ranges, when
 from clusterctl.errors import SlurmError
 from clusterctl.slurm.fits import gpus_by_type, largest_now
 
@@ -74,21 +74,13 @@ def node_set(names: Sequence[str]) -> str:
     parted = []
     for name in names:
         prefix = name.rstrip("0123456789") if len(name) < _LONGEST_NAME else name
-        parted.append((prefix, name[len(prefix) :]))
+        parted.append((prefix, len(name) - len(prefix), name[len(prefix) :]))
     found = []
-    for (prefix, width), group in groupby(sorted(parted, key=_order), key=lambda name: (name[0], len(name[1]))):
-        numbers = [int(digits) for _, digits in group if digits]
-        runs = [
-            [number for _, number in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
-        ]
-        ranges = [f"{run[0]:0{width}}" + (f"-{run[-1]:0{width}}" if len(run) > 1 else "") for run in runs]
-        together = ",".join(ranges)
+    for (prefix, width), group in groupby(sorted(parted), key=lambda part: part[:2]):
+        numbers = [int(digits) for *_, digits in group if digits]
+        together = ",".join(ranges(numbers, width))
         found.append(prefix + (f"[{together}]" if len(numbers) > 1 else together))
     return ",".join(found)
-
-
-def _order(name: tuple[str, str]) -> tuple[str, int, str]:
-    return name[0], len(name[1]), name[1]
 
 
 def _partition_row(partition: Partition, inventory: Inventory) -> Row:

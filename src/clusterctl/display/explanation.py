@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.diagnose import judge
+from clusterctl.diagnosis.diagnose import to_json as to_json
 from clusterctl.diagnosis.failure import counted
 from clusterctl.diagnosis.traces import gather
 from clusterctl.display.plain import plain, plain_lines
@@ -53,9 +54,9 @@ def explanation(diagnosis: Diagnosis) -> list[str]:
         lines.append(f"  {', '.join(filter(None, where))}")
     lines += [f"  {plain(fact)}" for fact in found.facts]
     if found.traceback:
-        told = plain_lines(found.traceback).splitlines()
-        cut = ["..."] if len(told) > _MOST_TRACEBACK_LINES else []
-        lines += ["", *(f"    {line}" for line in [*cut, *told[-_MOST_TRACEBACK_LINES:]]), ""]
+        traceback = plain_lines(found.traceback).splitlines()
+        cut = ["..."] if len(traceback) > _MOST_TRACEBACK_LINES else []
+        lines += ["", *(f"    {line}" for line in [*cut, *traceback[-_MOST_TRACEBACK_LINES:]]), ""]
     if found.secondary:
         lines += ["what followed:", *(f"  {_short(plain(line))}" for line in counted(found.secondary))]
     for other in others:

@@ -24,20 +24,12 @@ def show_images(console: Console, images: Sequence[Image], now: float) -> None:
         table.add_column(title, justify="right" if right else "left", overflow="fold")
     table.add_column("FROM", overflow="ellipsis", no_wrap=True)
     for image in images:
-        table.add_row(*(Text(plain(cell)) for cell in _cells(image, now)))
+        status, record = image.path.stat(), image.record
+        cells = [image.name, f"{status.st_size / 2**20:.0f}"]
+        if record:
+            torch = record.versions.get("torch", "")
+            cells += [duration(now - record.created), record.python or "", torch, record.source]
+        else:
+            cells += [duration(now - status.st_mtime), "", "", image.problem or "no record"]
+        table.add_row(*(Text(plain(cell)) for cell in cells))
     console.print(table)
-
-
-def _cells(image: Image, now: float) -> list[str]:
-    status = image.path.stat()
-    facts = [image.name, f"{status.st_size / 2**20:.0f}"]
-    record = image.record
-    if record is None:
-        return [*facts, duration(now - status.st_mtime), "", "", image.problem or "no record"]
-    return [
-        *facts,
-        duration(now - record.created),
-        record.python or "",
-        record.versions.get("torch", ""),
-        record.source,
-    ]

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from clusterctl.diagnosis.diagnose import diagnose_status
 from clusterctl.display import terminal
-from clusterctl.display.plain import share
+from clusterctl.display.plain import duration, plain, share
 from clusterctl.display.runs_table import note
-from clusterctl.display.summary import show_end, show_next
 from clusterctl.observe.follow import REAL_SOURCES, Sources, watch
 from clusterctl.observe.lines import Growing
 from clusterctl.observe.measurements import measurements_in
 from clusterctl.observe.run_record import read_record
-from clusterctl.runs.vocabulary import number, score_of
+from clusterctl.runs.stages import Stage
+from clusterctl.runs.vocabulary import counted_examples, number, score_of
+from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from rich.console import Console
 
     from clusterctl.observe.attempt import AttemptEvidence
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
-    from clusterctl.runs.stages import Stage
     from clusterctl.runs.vocabulary import Number
+    from clusterctl.spec import Cluster
 
 
 def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SOURCES) -> Stage:
@@ -38,9 +40,9 @@ def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SO
     console = console or terminal.messages()
     status = None
     try:
-        with _view(console) as view:
+        with _view(console) as update:
             for status in watch(run, read_record(run).cluster, sources):
-                view.update(status)
+                update(status)
     except KeyboardInterrupt:
         console.print("detached; the run goes on")
         show_next(console, f"clusterctl logs -f {run.id}", f"clusterctl status {run.id}")
@@ -50,14 +52,11 @@ def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SO
     return status.stage
 
 
-class _View(Protocol):
-    def update(self, status: Status) -> None: ...
-
-
 @contextmanager
-def _view(console: Console) -> Iterator[_View]:
+def _view(console: Console) -> Iterator[Callable[[Status], None]]:
+    """A function that shows a status: as a bar over the steps of all epochs, or line by line."""
     if not console.is_terminal or console.is_dumb_terminal:
-        yield _PlainLines(console)
+        yield _PlainLines(console).update
         return
     columns: list[ProgressColumn] = [
         TextColumn("{task.fields[stage]:<13}", markup=False),
@@ -66,27 +65,14 @@ def _view(console: Console) -> Iterator[_View]:
         TimeRemainingColumn(compact=True, elapsed_when_finished=True),
     ]
     with Progress(*columns, console=console, auto_refresh=False, expand=True) as progress:
-        yield _Bar(progress, progress.add_task("", total=None, stage="", facts=""))
+        task = progress.add_task("", total=None, stage="", facts="")
 
+        def update(status: Status) -> None:
+            steps, total = status.metrics.get("step", 0), status.metrics.get("steps")
+            facts = "  ".join(filter(None, [*_facts(status.metrics), note(status)]))
+            progress.update(task, completed=steps, total=total, stage=status.stage.value, facts=facts, refresh=True)
 
-class _Bar:
-    """The bar counts steps, of all epochs."""
-
-    def __init__(self, progress: Progress, task: TaskID) -> None:
-        self._progress = progress
-        self._task = task
-
-    def update(self, status: Status) -> None:
-        metrics = status.metrics
-        reason = [note(status)] if note(status) else []
-        self._progress.update(
-            self._task,
-            completed=metrics.get("step", 0),
-            total=metrics.get("steps"),
-            stage=status.stage.value,
-            facts="  ".join([*_facts(metrics), *reason]),
-            refresh=True,
-        )
+        yield update
 
 
 class _PlainLines:
@@ -97,26 +83,23 @@ class _PlainLines:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
         self._metrics: Growing | None = None
         self._epoch: dict[str, Number] = {}
 
     def update(self, status: Status) -> None:
         for values in self._added(status.record.run, status.attempt):
             if values.get("epoch", self._epoch.get("epoch")) != self._epoch.get("epoch"):
-                self._tell_epoch()
+                self._show_epoch()
             self._epoch |= values
+        stage = f"{status.stage} {note(status)}".strip()
         if status.stage.ended:
-            self._tell_epoch()
-        else:
-            self._tell(f"{status.stage} {note(status)}".strip())
-
-    def _tell(self, stage: str) -> None:
-        if stage not in self._told:
-            self._told.add(stage)
+            self._show_epoch()
+        elif stage not in self._shown:
+            self._shown.add(stage)
             self._console.print(Text(stage), soft_wrap=True)
 
-    def _tell_epoch(self) -> None:
+    def _show_epoch(self) -> None:
         if "epoch" in self._epoch:
             self._console.print(Text("  ".join(_facts(self._epoch))), soft_wrap=True)
         self._epoch = {}
@@ -127,7 +110,7 @@ class _PlainLines:
         path = run.attempt(attempt.number).metrics
         if self._metrics is None or self._metrics.path != path:
             if self._metrics:  # a new attempt goes through its stages again
-                self._told.clear()
+                self._shown.clear()
             self._metrics = Growing(path)
         return [measured.values for measured in measurements_in(self._metrics.read())]
 
@@ -140,3 +123,41 @@ def _facts(metrics: Mapping[str, Number]) -> list[str]:
         ("val", number(score[1] if (score := score_of(metrics, "val")) else None)),
     )
     return [f"{name} {text}" for name, text in named if text]
+
+
+def show_end(console: Console, status: Status, slurm_of: Callable[[Cluster], Slurm] = Slurm.of) -> None:
+    """One line - the stage, the exact accuracy with the nodes it counts, the loss, the time - and two commands.
+
+    Where it did not finish, the first cause in a second line.
+    """
+    run, finished = status.record.run.id, status.stage is Stage.FINISHED
+    verdict = (status.stage.value, "bold green" if finished else "bold red")
+    console.print(Text.assemble(verdict, " ", ", ".join(_outcome(status))), soft_wrap=True)
+    for attempt in status.record.run.attempts():
+        if attempt.profile.is_dir():
+            where = f"trace of every rank, for https://ui.perfetto.dev: {plain(str(attempt.profile))}"
+            console.print(Text(where), soft_wrap=True)
+    if finished:
+        show_next(console, f"clusterctl status {run}", f"clusterctl logs {run}")
+    else:
+        console.print(Text(plain(str(diagnose_status(status, slurm_of).headline))), soft_wrap=True)
+        show_next(console, f"clusterctl why {run}", f"clusterctl logs {run} --tail 40")
+
+
+def show_next(console: Console, *commands: str) -> None:
+    """The commands that make sense now, one a line, ready to be copied."""
+    for position, command in enumerate(commands):
+        console.print(Text.assemble(("      " if position else "next: ", "dim"), command), soft_wrap=True)
+
+
+def _outcome(status: Status) -> list[str]:
+    metrics, facts = status.metrics, [note(status)]
+    if score := score_of(metrics, "test"):
+        metric, value = score
+        count = f" on {counted_examples(metrics)}" if counted_examples(metrics) else ""
+        facts.append(f"{metric.label} {metric.text(value)}{count}")
+    if "loss" in metrics:
+        facts.append(f"loss {number(metrics['loss'])}")
+    if status.started is not None and status.ended is not None:
+        facts.append(f"in {duration(status.ended - status.started)}")
+    return [fact for fact in facts if fact]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from clusterctl.display.plain import as_shown, plain, plain_lines
+from clusterctl.display.plain import as_shown, plain, plain_lines, ranges
 from clusterctl.observe.logs import Nodes, collapsed, is_stamped
 from clusterctl.runs.stamp import LENGTH, stamp
 
@@ -92,22 +92,12 @@ class _Label:
         if not self._several_ranks or not ranks:
             return _attempt(attempt)
         if len(ranks) > 1:
-            return f"{_attempt(attempt)}{_ranges(ranks)} x{len(ranks)} "
+            pieces = ranges(ranks, 2)
+            which = ",".join([*pieces[:3], *["..."] * (len(pieces) > 3)])
+            return f"{_attempt(attempt)}r{which} x{len(ranks)} "
         node = plain(self._nodes.of(attempt, ranks[0])) if self._several_nodes else ""
         return f"{_attempt(attempt)}r{ranks[0]:02} {node}{' ' if node else ''}"
 
 
 def _attempt(number: int) -> str:
     return f"a{number} " if number else ""
-
-
-def _ranges(ranks: tuple[int, ...]) -> str:
-    """`r00-03,07`, and no more than three pieces."""
-    pieces: list[list[int]] = []
-    for rank in ranks:
-        if pieces and rank == pieces[-1][1] + 1:
-            pieces[-1][1] = rank
-        else:
-            pieces.append([rank, rank])
-    words = [f"{first:02}" if first == last else f"{first:02}-{last:02}" for first, last in pieces]
-    return "r" + ",".join([*words[:3], *["..."] * (len(words) > 3)])

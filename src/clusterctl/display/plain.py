@@ -1,8 +1,15 @@
-"""Plain text: made safe for a terminal, and numbers and durations as people read them. Standard library only."""
+"""Plain text: made safe for a terminal, and numbers, sizes and durations as people read them."""
 
 from __future__ import annotations
 
 import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from clusterctl.runs.vocabulary import number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # CSI and OSC sequences, other escapes (ECMA-48); then every control character but the tab, and those of Unicode that
 # end a line or turn the direction of writing (a name could read as another).
@@ -14,7 +21,8 @@ _ESCAPES = re.compile(
 )
 NOW_SECONDS = 60  # a start within so long is one now: Slurm looks at its queue once in a while, and clocks differ
 _FORESEEN_SECONDS = 2 * 366 * 86400
-_UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
+_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+_EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def plain(text: str) -> str:
@@ -35,11 +43,10 @@ def as_shown(line: bytes) -> str:
 def duration(seconds: float) -> str:
     """One or two units: 42s, 3m05s, 2h10m, 4d03h."""
     whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    size, unit = next((size, unit) for size, unit in _UNITS if whole >= size)
-    smaller, name = {86400: (3600, "h"), 3600: (60, "m"), 60: (1, "s")}[size]
-    return f"{whole // size}{unit}{whole % size // smaller:02}{name}"
+    for (size, unit), (smaller, name) in pairwise(_UNITS):
+        if whole >= size:
+            return f"{whole // size}{unit}{whole % size // smaller:02}{name}"
+    return f"{whole}s"
 
 
 def when(moment: float, now: float) -> str:
@@ -55,3 +62,40 @@ def share(done: float | None, total: float | None) -> str:
     if done is None:
         return ""
     return f"{done:.0f}" if total is None else f"{done:.0f}/{total:.0f}"
+
+
+def as_bytes(size: float) -> str:
+    """A size in three digits: 512M, 1.5G, 80G."""
+    unit, *larger = list("BKMGTP")
+    while size >= 999.5 and larger:
+        size /= 1024
+        unit = larger.pop(0)
+    return f"{size:.0f}{unit}" if size >= 9.95 or unit == "B" else f"{size:.1f}{unit}"
+
+
+def compact(value: float) -> str:
+    """A number for the scale of a chart: 0.0123, 1.5, 120k, 3.4M."""
+    if abs(value) < 1e4:
+        return number(value) if abs(value) < 10 else f"{value:.4g}"
+    for unit in "kMGTP":
+        value /= 1000
+        if abs(value) < 1000:
+            return f"{value:.3g}{unit}"
+    return f"{value * 1e15:.2e}"
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of `width` characters, filled to `share` (0 to 1) in eighths of one: full only where all is done."""
+    whole, rest = divmod(int(min(1.0, max(0.0, share)) * width * 8), 8)
+    return ("█" * whole + _EIGHTHS[rest].strip()).ljust(width)
+
+
+def ranges(numbers: Iterable[int], width: int) -> list[str]:
+    """Ascending numbers in `width` digits, those in a row as one piece: 00-03, 07."""
+    pieces: list[list[int]] = []
+    for each in numbers:
+        if pieces and each == pieces[-1][1] + 1:
+            pieces[-1][1] = each
+        else:
+            pieces.append([each, each])
+    return [f"{first:0{width}}" + (f"-{last:0{width}}" if last > first else "") for first, last in pieces]

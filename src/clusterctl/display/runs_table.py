@@ -2,63 +2,70 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.text import Text
 
 from clusterctl.diagnosis.learning import not_learning
-from clusterctl.display.plain import duration, plain, share
-from clusterctl.display.units import bar
+from clusterctl.display.plain import bar, duration, plain, share
 from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import KNOWN, number, score_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from rich.console import Console
 
     from clusterctl.observe.stage import Status
+    from clusterctl.observe.status import Report
 
 _STYLES = {Stage.FINISHED: "green", Stage.QUEUED: "yellow", Stage.CANCELLED: "dim"}
 _AT_WORK = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
 _GAP = 2
 _BAR_CELLS = 10
-
-
-class Column(NamedTuple):
-    title: str
-    cell: Callable[[Status, float], str]
-    rank: int  # of importance: 0 is never left out
-    right: bool = False
-
-
-_COLUMNS = (
-    Column("RUN", lambda status, _: status.record.run.id, 0),
-    Column("STAGE", lambda status, _: _stage_text(status), 0),
-    Column("PROGRESS", lambda status, _: _bar(status), 5),
-    Column("EPOCH", lambda status, _: share(status.metrics.get("epoch"), status.metrics.get("epochs")), 1, True),
-    Column("STEP", lambda status, _: share(status.metrics.get("step"), status.metrics.get("steps")), 10, True),
-    Column("ETA", lambda status, now: _time_left(status, now), 3, True),
-    Column("LOSS", lambda status, _: number(status.metrics.get("loss")), 1, True),
-    Column("VAL", lambda status, _: _score(status, "val"), 4, True),
-    Column("TEST", lambda status, _: _score(status, "test"), 2, True),
-    Column("NODES/S", lambda status, _: _throughput(status), 8, True),
-    Column("GPU", lambda status, _: _gpu(status), 7, True),
-    Column("TASKS", lambda status, _: f"{status.record.job.resources.nodes}x{status.record.tasks_per_node}", 9, True),
-    Column("AGE", lambda status, now: duration(now - status.record.created), 4, True),
-    Column("RAN", lambda status, now: _ran(status, now), 11, True),
-    Column("TRY", lambda status, _: str(len(status.attempts) or ""), 12, True),
-    Column("JOB", lambda status, _: status.job_id or "", 13, True),
-    Column("NOTE", lambda status, _: note(status), 6),
-)
-_NODES = Column("ON", lambda status, _: plain(status.attempt.nodes) if status.attempt else "", 14)
+_IMPORTANCE = {  # 0 is never left out; the column with the greatest number goes first
+    "RUN": 0, "STAGE": 0, "PROGRESS": 5, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 1, "VAL": 4, "TEST": 2, "NODES/S": 8,
+    "GPU": 7, "TASKS": 9, "AGE": 4, "RAN": 11, "TRY": 12, "JOB": 13, "NOTE": 6,
+}  # fmt: skip
+_LEFT_ALIGNED = ("RUN", "STAGE", "PROGRESS", "NOTE", "ON")
 
 
 def show_runs(console: Console, statuses: Sequence[Status], now: float, *, wide: bool = False) -> None:
     """Print one line a run, newest first as given; `wide` prints every column, however long the lines get."""
     console.print(runs_table(statuses, now, None if wide else console.width), soft_wrap=True)
+
+
+def watch_runs(reports: Iterable[Report], console: Console, *, wide: bool = False) -> None:
+    """Show each of `reports` as it comes: in place on a terminal, elsewhere whenever the table has changed."""
+    from rich.console import Group
+    from rich.live import Live
+
+    if not console.is_terminal or console.is_dumb_terminal:
+        _show_changes(reports, console, wide=wide)
+        return
+    with Live(console=console, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
+        for report in reports:
+            problems = _problems(report)
+            width, rows = console.width, console.height - len(problems) - 1
+            table = runs_table(report.statuses, report.as_of, width, rows) if report.statuses else Text("no runs yet")
+            live.update(Group(table, *problems), refresh=True)
+
+
+def _show_changes(reports: Iterable[Report], console: Console, *, wide: bool) -> None:
+    before = ""
+    for report in reports:
+        table = runs_table(report.statuses, report.as_of, None if wide else console.width)
+        shown = "\n".join([table.plain, *(problem.plain for problem in _problems(report))])
+        if shown != before:
+            console.print(Text(("\n" if before else "") + shown), soft_wrap=True)
+            before = shown
+
+
+def _problems(report: Report) -> list[Text]:
+    lines = [f"warning: {plain(problem.message)}" for problem in report.problems]
+    return [Text(line, "yellow", no_wrap=True, overflow="ellipsis") for line in lines]
 
 
 def runs_table(statuses: Sequence[Status], now: float, width: int | None, rows: int | None = None) -> Text:
@@ -68,16 +75,16 @@ def runs_table(statuses: Sequence[Status], now: float, width: int | None, rows: 
     """
     left_out = len(statuses) - (rows - 2) if rows is not None and len(statuses) + 1 > rows else 0
     shown = statuses[: len(statuses) - left_out]
-    columns = [*_COLUMNS, _NODES] if width is None else list(_COLUMNS)
-    cells = {column: [column.cell(status, now) for status in shown] for column in columns}
-    widths = {column: max(map(cell_len, (column.title, *cells[column]))) for column in columns}
-    columns = _fitting([column for column in columns if any(cells[column])], widths, width)
-    lines = [Text("  ".join(_padded(column.title, widths[column], column) for column in columns).rstrip(), "bold")]
-    for place, status in enumerate(shown):
+    cells = [_cells(status, now) for status in shown]
+    columns = [*_IMPORTANCE, *(["ON"] if width is None else [])]
+    widths = {column: max(map(cell_len, (column, *(row[column] for row in cells)))) for column in columns}
+    columns = _fitting([column for column in columns if any(row[column] for row in cells)], widths, width)
+    lines = [Text("  ".join(_padded(column, widths[column], column) for column in columns).rstrip(), "bold")]
+    for status, row in zip(shown, cells, strict=True):
         line = Text()
         for column in columns:
-            style = _style(status) if column.title == "STAGE" else ""
-            line.append("  " if line else "").append(_padded(cells[column][place], widths[column], column), style)
+            style = stage_style(status.stage) if column == "STAGE" else ""
+            line.append("  " if line else "").append(_padded(row[column], widths[column], column), style)
         line.rstrip()
         lines.append(line)
     if left_out:
@@ -89,7 +96,7 @@ def runs_table(statuses: Sequence[Status], now: float, width: int | None, rows: 
 
 
 def note(status: Status) -> str:
-    """What else there is to say: that it is being cancelled, why it waits, how it failed, why it does not learn."""
+    """What no column shows: that it is being cancelled, why it waits, how it failed, why it does not learn."""
     if status.cancelling:
         return "being cancelled"
     if status.reason:
@@ -100,62 +107,56 @@ def note(status: Status) -> str:
     return lesson.note if lesson else ""
 
 
-def _fitting(filled: list[Column], widths: dict[Column, int], width: int | None) -> list[Column]:
+def _fitting(filled: list[str], widths: dict[str, int], width: int | None) -> list[str]:
     """The columns that `width` has room for."""
     while width is not None and sum(widths[column] + _GAP for column in filled) - _GAP > width:
-        if not any(column.rank for column in filled):
+        if not any(_IMPORTANCE[column] for column in filled):
             break
-        filled.remove(max(filled, key=lambda column: column.rank))
+        filled.remove(max(filled, key=_IMPORTANCE.__getitem__))
     return filled
 
 
-def _padded(text: str, width: int, column: Column) -> str:
+def _padded(text: str, width: int, column: str) -> str:
     blank = " " * (width - cell_len(text))
-    return blank + text if column.right else text + blank
+    return text + blank if column in _LEFT_ALIGNED else blank + text
 
 
-def _style(status: Status) -> str:
-    return _STYLES.get(status.stage, "red" if status.stage.ended else "cyan")
+def stage_style(stage: Stage) -> str:
+    return _STYLES.get(stage, "red" if stage.ended else "cyan")
 
 
-def _bar(status: Status) -> str:
-    """`█████▌     55%`: legible without colour."""
-    done = progress(status.metrics)
-    if done is None or status.stage in (Stage.QUEUED, Stage.STARTING):
-        return ""
-    return f"{bar(done, _BAR_CELLS)}{int(done * 100):>4}%"
-
-
-def _time_left(status: Status, now: float) -> str:
-    if status.stage not in _AT_WORK or status.attempt is None:
-        return ""
-    left = seconds_left(status.metrics, status.attempt.pace, now)
-    return "" if left is None else duration(left)
-
-
-def _throughput(status: Status) -> str:
-    """Seed nodes a second, over all ranks."""
-    if status.stage not in _AT_WORK:
-        return ""
-    return KNOWN["nodes_per_second"].text(status.metrics.get("nodes_per_second"))
-
-
-def _gpu(status: Status) -> str:
-    used = status.attempt.gpu if status.attempt and not status.stage.ended else None
-    return "" if used is None else f"{used:.0f}%"
-
-
-def _score(status: Status, split: str) -> str:
-    score = score_of(status.metrics, split)
-    return score[0].text(score[1]) if score else ""
-
-
-def _ran(status: Status, now: float) -> str:
-    if status.started is None:
-        return ""
-    return duration((status.ended if status.stage.ended and status.ended else now) - status.started)
-
-
-def _stage_text(status: Status) -> str:
-    """The stage, with a question mark where Slurm would have to say and has not."""
+def stage_text(status: Status) -> str:
+    """The stage, with a question mark where only Slurm knows and has not answered."""
     return status.stage.value if status.sure else f"{status.stage}?"
+
+
+def _cells(status: Status, now: float) -> dict[str, str]:
+    """The text of one run in every column, by its title."""
+    stage, metrics, attempt, job = status.stage, status.metrics, status.attempt, status.record.job
+    at_work = stage in _AT_WORK
+    done = progress(metrics) if stage not in (Stage.QUEUED, Stage.STARTING) else None
+    left = seconds_left(metrics, attempt.pace, now) if at_work and attempt else None
+    gpu = attempt.gpu if attempt and not stage.ended else None
+    until = status.ended if stage.ended and status.ended else now
+    scores = (score_of(metrics, "val"), score_of(metrics, "test"))
+    val, test = (score[0].text(score[1]) if score else "" for score in scores)
+    return {
+        "RUN": status.record.run.id,
+        "STAGE": stage_text(status),
+        "PROGRESS": "" if done is None else f"{bar(done, _BAR_CELLS)}{int(done * 100):>4}%",
+        "EPOCH": share(metrics.get("epoch"), metrics.get("epochs")),
+        "STEP": share(metrics.get("step"), metrics.get("steps")),
+        "ETA": "" if left is None else duration(left),
+        "LOSS": number(metrics.get("loss")),
+        "VAL": val,
+        "TEST": test,
+        "NODES/S": KNOWN["nodes_per_second"].text(metrics.get("nodes_per_second") if at_work else None),
+        "GPU": "" if gpu is None else f"{gpu:.0f}%",
+        "TASKS": f"{job.resources.nodes}x{status.record.tasks_per_node}",
+        "AGE": duration(now - status.record.created),
+        "RAN": "" if status.started is None else duration(until - status.started),
+        "TRY": str(len(status.attempts) or ""),
+        "JOB": status.job_id or "",
+        "NOTE": note(status),
+        "ON": plain(attempt.nodes) if attempt else "",
+    }

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from clusterctl.display.monitor.actions import Actions
-from clusterctl.display.monitor.app import Monitor
+from clusterctl.api.run import Run
+from clusterctl.display.monitor.app import Actions, Monitor
 from clusterctl.display.monitor.arrange import Pane, arrange
 from clusterctl.display.monitor.widgets import Confirm, PaneBox
 from clusterctl.errors import SlurmError
@@ -34,8 +34,8 @@ class Session:
         given = {"cancel": self._noted("cancel"), "resume": self._noted("resume"), **silent, **actions}
         self.app = Monitor(overview, Actions(**given), NEVER, clock=lambda: self.now)
 
-    def _noted(self, verb: str) -> Callable[[Status], None]:
-        return lambda status: self.asked.append(f"{verb} {status.record.run.id}")
+    def _noted(self, verb: str) -> Callable[[Run], None]:
+        return lambda run: self.asked.append(f"{verb} {run.id}")
 
     def play(self, scene: Callable[[Any], Coroutine[Any, Any, None]], size: tuple[int, int] = (80, 24)) -> None:
         async def run() -> None:

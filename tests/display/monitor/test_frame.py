@@ -10,8 +10,7 @@ from rich.cells import cell_len
 from support.mistake import check_plain
 
 from clusterctl.display.monitor.arrange import PAGES, Pane
-from clusterctl.display.monitor.frame import frame
-from clusterctl.display.monitor.panes import MonitorView, draw
+from clusterctl.display.monitor.panes import MonitorView, draw, frame
 from clusterctl.observe.lines import GrowingRecords
 from clusterctl.observe.overview import Overview
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.busy_run import NOW, busy_files
 
-from clusterctl.display.report.post_mortem import PostMortem, examine
+from clusterctl.display.report.page import PostMortem, examine
 from clusterctl.errors import SlurmError
 
 

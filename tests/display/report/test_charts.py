@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.display.axis import robust
+from clusterctl.display.curves import robust
 from clusterctl.display.report.charts import HEIGHT, WIDTH, PhasesRow, Piece, _ticks, line_chart, shares, waterfall
 from clusterctl.observe.curve import Point
 from clusterctl.runs.stages import Stage

@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
 
 # Over a slow ssh every repaint is felt: few of them, and no animation. Both are read when textual is imported.
@@ -18,9 +18,14 @@ from textual.app import App
 from textual.binding import Binding
 from textual.widgets import Static
 
+from clusterctl.api.nodes import nodes
+from clusterctl.api.run import Run
+from clusterctl.diagnosis.diagnose import diagnose_status
+from clusterctl.display.capacity import node_lines
+from clusterctl.display.explanation import explanation
 from clusterctl.display.monitor.arrange import PAGES, Pane, arrange
 from clusterctl.display.monitor.panes import MonitorView, headline
-from clusterctl.display.monitor.run_rows import first_row
+from clusterctl.display.monitor.texts import first_row
 from clusterctl.display.monitor.widgets import Confirm, PaneBox
 from clusterctl.display.plain import plain, plain_lines
 from clusterctl.errors import ClusterctlError
@@ -33,7 +38,6 @@ if TYPE_CHECKING:
     from textual.events import Click, Resize
     from textual.geometry import Size
 
-    from clusterctl.display.monitor.actions import Actions
     from clusterctl.observe.overview import Overview
     from clusterctl.observe.stage import Status
     from clusterctl.spec import Cluster
@@ -44,6 +48,24 @@ _WHY_SECONDS = 3.0  # between two diagnoses of a run that goes on, which read fi
 _WHY_SHARE = 0.1  # of the time at most: thousands of ranks have thousands of files
 _WHY_QUEUED_SECONDS = 60.0  # of a queued run, about which Slurm is asked several questions
 _KEYS = "↑↓ run  1-7 pane  esc all  l log  w why  c cancel  r resume  q quit"
+
+
+def _explained(status: Status) -> list[str]:
+    return explanation(diagnose_status(status))
+
+
+def _show_nodes(cluster: Cluster) -> list[str]:
+    return node_lines(nodes(cluster.name))
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What the monitor does besides looking, in threads. Each may raise ClusterctlError; two return lines to show."""
+
+    cancel: Callable[[Run], object] = Run.cancel
+    resume: Callable[[Run], object] = Run.resume
+    explain: Callable[[Status], list[str]] = _explained
+    nodes: Callable[[Cluster], list[str]] = _show_nodes
 
 
 class Explained(NamedTuple):
@@ -171,15 +193,17 @@ class Monitor(App[None]):
         try:
             scene = self._overview.look(self._selected)
         except OSError as error:  # a file server that is away comes back
-            self.call_from_thread(self._troubled, f"{error.filename}: {error.strerror}")
+            trouble = plain(f"{error.filename}: {error.strerror}")
+            self.call_from_thread(self._show_headline, Text(trouble, "red"))
             return
         finally:
             self._looking.release()
         self.call_from_thread(self._looked, MonitorView(scene))
 
-    def _troubled(self, message: str) -> None:
-        self._headline = Text(plain(message), "red")
-        self.query_one("#headline", Static).update(self._headline)
+    def _show_headline(self, line: Text) -> None:
+        if line != self._headline:
+            self._headline = line
+            self.query_one("#headline", Static).update(line)
 
     def _looked(self, view: MonitorView) -> None:
         if self._selected is None and view.selected_id is not None:
@@ -189,23 +213,21 @@ class Monitor(App[None]):
             self._again = True
         back = self.view.back if self.view and self.view.selected_id == view.selected_id else 0
         nodes = self._known_nodes(view.scene.selected.status.record.cluster) if view.scene.selected else ()
-        self._show(replace(view, back=back, nodes=nodes, findings=self._findings(view)))
+        known = self._explained.get(view.selected_id or "")
+        self._show(replace(view, back=back, nodes=nodes, findings=known.lines if known else ()))
         if self._again:
             self.look()
 
     def _show(self, view: MonitorView) -> None:
         self.view = view
-        line = headline(view, self.size.width)
-        if line != self._headline:
-            self._headline = line
-            self.query_one("#headline", Static).update(line)
+        self._show_headline(headline(view, self.size.width))
         for box in self.query(PaneBox):
             box.show(view)
         if view.scene.selected and self.query_one(f"#{Pane.WHY}", PaneBox).display:
             self._explain(view.scene.selected.status)
 
     def _known_nodes(self, cluster: Cluster) -> tuple[str, ...]:
-        """The nodes of a cluster as they were told last. They change slowly: they are asked for once a minute."""
+        """The nodes of a cluster as last reported. They change slowly: they are asked for once a minute."""
         asked_at, lines = self._nodes_of.get(cluster.name, (float("-inf"), ()))
         if self._clock() - asked_at > _NODES_SECONDS:
             self._nodes_of[cluster.name] = (self._clock(), lines)
@@ -215,10 +237,6 @@ class Monitor(App[None]):
     def _ask_nodes(self, cluster: Cluster) -> None:
         self._nodes_of[cluster.name] = (self._clock(), _lines_of(self._actions.nodes, cluster))
         self.call_from_thread(self.look)
-
-    def _findings(self, view: MonitorView) -> tuple[str, ...]:
-        known = self._explained.get(view.selected_id or "")
-        return known.lines if known else ()
 
     def _explain(self, status: Status) -> None:
         """Diagnose the run in a thread, unless that was done recently, or nothing can have changed since."""
@@ -241,29 +259,30 @@ class Monitor(App[None]):
         if self.view and self.view.selected_id == run_id:
             self._show(replace(self.view, findings=explained.lines))
 
-    def _act(self, verb: str, action: Callable[[Status], object], *, ended: bool) -> None:
+    def _act(self, verb: str, action: Callable[[Run], object], *, ended: bool) -> None:
         selected = self.view.scene.selected if self.view else None
         if selected is None:
             return
-        status, run_id = selected.status, plain(selected.status.record.run.id)
+        status, run = selected.status, Run(selected.status.record.run.path)
+        run_id = plain(run.id)
         if status.stage.ended != ended:
             self.notify(f"{run_id} is {status.stage}", title=f"cannot {verb}", markup=False)
         else:
 
             def answered(yes: bool | None) -> None:
                 if yes:
-                    self.run_worker(lambda: self._do(verb, action, status), thread=True, group="act")
+                    self.run_worker(lambda: self._do(verb, action, run), thread=True, group="act")
 
             self.push_screen(Confirm(f"{verb} {run_id}?"), answered)
 
-    def _do(self, verb: str, action: Callable[[Status], object], status: Status) -> None:
+    def _do(self, verb: str, action: Callable[[Run], object], run: Run) -> None:
         try:
-            action(status)
+            action(run)
         except (ClusterctlError, OSError) as error:
             text = plain_lines(error.text if isinstance(error, ClusterctlError) else str(error))
             self.call_from_thread(self.notify, text, title=f"{verb} failed", severity="error", markup=False)
         else:
-            self.call_from_thread(self.notify, plain(status.record.run.id), title=f"{verb}: asked for", markup=False)
+            self.call_from_thread(self.notify, plain(run.id), title=f"{verb}: asked for", markup=False)
             self.call_from_thread(self.look)
 
 

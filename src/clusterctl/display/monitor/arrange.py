@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-WIDE_COLUMNS, WIDE_LINES = 150, 40
+_WIDE_COLUMNS, _WIDE_LINES = 150, 40
 _RUNS_LINES = 7  # with their frame, on a small terminal
 
 
@@ -34,22 +34,17 @@ class Region(NamedTuple):
     height: int
 
 
-def is_wide(width: int, height: int) -> bool:
-    return width >= WIDE_COLUMNS and height >= WIDE_LINES
-
-
 def arrange(width: int, height: int, page: Pane | None = None) -> list[Region]:
     """The regions of a terminal of `width` x `height`, between its first and its last line, none over another.
 
     `page` is the pane that was asked for alone; a small terminal shows the training where none was.
     """
     lines = height - 2  # the title and the keys
-    if not is_wide(width, height) or page is not None:
-        runs = max(4, min(_RUNS_LINES if not is_wide(width, height) else 14, lines // 3))
-        return [
-            Region(Pane.RUNS, 0, 1, width, runs),
-            Region(page or Pane.TRAINING, 0, 1 + runs, width, max(3, lines - runs)),
-        ]
+    wide = width >= _WIDE_COLUMNS and height >= _WIDE_LINES
+    if not wide or page is not None:
+        runs = max(4, min(14 if wide else _RUNS_LINES, lines // 3))
+        alone = Region(page or Pane.TRAINING, 0, 1 + runs, width, max(3, lines - runs))
+        return [Region(Pane.RUNS, 0, 1, width, runs), alone]
     left = max(60, width * 2 // 5)
     right = width - left
     upper = lines * 3 // 5

@@ -8,9 +8,8 @@ from rich.text import Text
 
 from clusterctl.diagnosis.running import stragglers
 from clusterctl.display.braille import chart
-from clusterctl.display.monitor.fitting import fitted
-from clusterctl.display.plain import duration, plain
-from clusterctl.display.units import as_bytes, bar
+from clusterctl.display.monitor.texts import fitted
+from clusterctl.display.plain import as_bytes, bar, duration, plain
 
 if TYPE_CHECKING:
     from clusterctl.observe.history import History, NodeHistory
@@ -25,17 +24,23 @@ def devices(history: History, now: float, width: int, height: int) -> Text:
     nodes = [node for node in history.nodes.values() if node.newest]
     if not nodes:
         return fitted(_without_telemetry(history), width, height)
-    nodes.sort(key=lambda node: (_least(node), node.name))
+    nodes.sort(key=lambda node: (_least_utilisation(node), node.name))
     name_width = min(20, max(len(plain(node.name)) for node in nodes))
     most = max((len(node.newest.gpus) for node in nodes if node.newest), default=0)
-    lines = [_header(name_width, most)]
-    lines += [_node_line(node, name_width, most, now) for node in nodes]
+    titles = ["node".ljust(name_width), *(f"  gpu{index}".ljust(7) for index in range(most))]
+    header = Text.assemble(*((title, "dim") for title in [*titles, "  cpu              memory"]))
+    lines = [header, *(_node_line(node, name_width, most, now) for node in nodes)]
     return fitted(lines, width, height)
 
 
 def steps(history: History, width: int, height: int) -> Text:
     """How the time of a step is spent, which ranks hold the others up, and the band over the ranks."""
-    lines = _split_lines(history, width)
+    split = history.split()
+    whole = sum(split.values())
+    lines = [Text(f"a step takes {1000 * whole:.1f} ms", "bold")] if whole else []
+    for name, seconds in split.items() if whole else ():
+        text = f"{name:<13} {1000 * seconds:8.1f} ms {seconds / whole:4.0%} "
+        lines.append(Text(text).append(bar(seconds / whole, max(4, min(30, width - len(text)))), "cyan"))
     busy = {rank: known.busy.last for rank, known in history.ranks.items() if known.busy.last is not None}
     slow = stragglers(busy)
     for straggler in slow[:4]:
@@ -63,18 +68,9 @@ def _without_telemetry(history: History) -> list[Text]:
     return [*lines, Text("no telemetry of this run", "dim")]
 
 
-def _least(node: NodeHistory) -> float:
-    return min(
-        (gpu.utilisation for gpu in (node.newest.gpus if node.newest else ()) if gpu.utilisation is not None),
-        default=0.0,
-    )
-
-
-def _header(name_width: int, gpus: int) -> Text:
-    line = Text("node".ljust(name_width), "dim")
-    for index in range(gpus):
-        line.append(f"  gpu{index}".ljust(7), "dim")
-    return line.append("  cpu              memory", "dim")
+def _least_utilisation(node: NodeHistory) -> float:
+    gpus = node.newest.gpus if node.newest else ()
+    return min((gpu.utilisation for gpu in gpus if gpu.utilisation is not None), default=0.0)
 
 
 def _node_line(node: NodeHistory, name_width: int, gpus: int, now: float) -> Text:
@@ -88,9 +84,8 @@ def _node_line(node: NodeHistory, name_width: int, gpus: int, now: float) -> Tex
     share = newest.cpu / newest.cpus if newest.cpu is not None and newest.cpus else 0.0
     line.append(f"  {bar(share, 6)} ").append(f"{cpu}/{newest.cpus:g}".ljust(9) if newest.cpus else cpu.ljust(9))
     if newest.memory is not None:
-        line.append(
-            f" {as_bytes(newest.memory)}" + (f"/{as_bytes(newest.memory_limit)}" if newest.memory_limit else "")
-        )
+        limit = f"/{as_bytes(newest.memory_limit)}" if newest.memory_limit else ""
+        line.append(f" {as_bytes(newest.memory)}{limit}")
     if now - newest.time > _STALE_SECONDS:
         line.append(f"  {duration(now - newest.time)} ago", "dim")
     return line
@@ -103,15 +98,3 @@ def _cell(gpu: Gpu) -> Text:
     style = next(style for least, style in _HEAT if gpu.utilisation >= least or least == 0)
     block = "▁▂▃▄▅▆▇█"[min(7, max(0, int(gpu.utilisation / 12.5)))]
     return Text(f"{block}{gpu.utilisation:3.0f} ", style)
-
-
-def _split_lines(history: History, width: int) -> list[Text]:
-    split = history.split()
-    whole = sum(split.values())
-    if not whole:
-        return []
-    lines = [Text(f"a step takes {1000 * whole:.1f} ms", "bold")]
-    for name, seconds in split.items():
-        text = f"{name:<13} {1000 * seconds:8.1f} ms {seconds / whole:4.0%} "
-        lines.append(Text(text).append(bar(seconds / whole, max(4, min(30, width - len(text)))), "cyan"))
-    return lines

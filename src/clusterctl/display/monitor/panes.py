@@ -1,4 +1,4 @@
-"""From a scene to the text of each pane: one function for the live monitor and for a single frame."""
+"""From a scene to the text of each pane, and to one frame of them all: `monitor --once`, also without a terminal."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from clusterctl.display.monitor import texts
-from clusterctl.display.monitor.arrange import Pane
+from clusterctl.display.monitor.arrange import Pane, arrange
 from clusterctl.display.monitor.devices import devices, steps
-from clusterctl.display.monitor.run_rows import run_rows
 from clusterctl.display.monitor.training import training
 from clusterctl.display.plain import duration, plain
 
@@ -38,7 +37,7 @@ def draw(pane: Pane, view: MonitorView, width: int, height: int) -> Text:
     if width < 1 or height < 1:
         return Text()
     if pane is Pane.RUNS:
-        return run_rows(scene, view.selected_id, width, height)
+        return texts.run_rows(scene, view.selected_id, width, height)
     if pane is Pane.QUEUE:
         return texts.queue(scene, view.nodes, width, height)
     if selected is None:
@@ -69,3 +68,33 @@ def headline(view: MonitorView, width: int) -> Text:
         line.append(f"  {plain(problem.message)}", "red")
     line.truncate(width, overflow="ellipsis")
     return line
+
+
+def frame(view: MonitorView, width: int, height: int, page: Pane | None = None) -> Text:
+    """The whole frame: a headline and every pane in its box."""
+    boxes = [
+        (region, list(_boxed(region.pane, view, region.width, region.height).split("\n")))
+        for region in arrange(width, height, page)
+    ]
+    lines = [headline(view, width)]
+    for y in range(1, height - 1):
+        line = Text()
+        for region, rows in sorted(boxes, key=lambda box: box[0].x):
+            if region.y <= y < region.y + region.height:
+                line.append_text(rows[y - region.y])
+        line.rstrip()
+        lines.append(line)
+    return Text("\n").join(lines)
+
+
+def _boxed(pane: Pane, view: MonitorView, width: int, height: int) -> Text:
+    """The text of a pane in a frame with its name, exactly `width` x `height` characters."""
+    rows = list(draw(pane, view, width - 2, height - 2).split("\n", allow_blank=True))
+    top = f"╭─ {pane} ".ljust(width - 1, "─")[: width - 1] + "╮"
+    boxed = [Text(top, "dim")]
+    for number in range(height - 2):
+        row = rows[number] if number < len(rows) else Text()
+        row.truncate(width - 2, pad=True)
+        boxed.append(Text.assemble(("│", "dim"), row, ("│", "dim")))
+    boxed.append(Text(f"╰{'─' * (width - 2)}╯", "dim"))
+    return Text("\n").join(boxed)

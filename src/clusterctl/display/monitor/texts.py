@@ -1,4 +1,4 @@
-"""The panes that are lists of lines: the log, the events, the queue, why."""
+"""The panes that are lists of lines: the runs, the log, the events, the queue, why."""
 
 from __future__ import annotations
 
@@ -7,15 +7,72 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clusterctl.display.monitor.fitting import fitted
-from clusterctl.display.plain import as_shown, duration, plain
+from clusterctl.display.plain import as_shown, bar, duration, plain, share
+from clusterctl.display.runs_table import note, stage_style, stage_text
 from clusterctl.runs.stages import Stage
+from clusterctl.runs.vocabulary import number, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.observe.logs import Line
     from clusterctl.observe.overview import Scene, Selected
+    from clusterctl.observe.stage import Status
+
+_STAGE_WIDTH = 13
+
+
+def fitted(lines: Sequence[Text], width: int, height: int) -> Text:
+    """At most `height` lines, each cut at `width` columns; of lines that are left out, the last one says so."""
+    shown = list(lines[:height])
+    if len(lines) > height > 1:
+        shown[-1] = Text(f"... {len(lines) - height + 1} more", "dim")
+    for line in shown:
+        line.truncate(width, overflow="ellipsis")
+    return Text("\n").join(shown)
+
+
+def run_rows(scene: Scene, selected: str | None, width: int, height: int) -> Text:
+    """One line a run, newest first, the selected one marked: id, stage, how far, loss, score, age, note."""
+    if not scene.statuses:
+        return Text("no runs yet; try: clusterctl submit cora --follow", "dim")
+    first = first_row(scene, selected, height)
+    name_width = min(max(len(status.record.run.id) for status in scene.statuses), max(20, width - 36))
+    lines = []
+    for status in scene.statuses[first : first + height]:
+        here = status.record.run.id == selected
+        line = Text("▸ " if here else "  ")
+        line.append(plain(status.record.run.id)[:name_width].ljust(name_width + 1), "bold reverse" if here else "")
+        _append_facts(line, status, scene.as_of, width - line.cell_len)
+        lines.append(line)
+    return fitted(lines, width, height)
+
+
+def first_row(scene: Scene, selected: str | None, height: int) -> int:
+    """Which run is in the first line, so that the selected one is among the `height` that are shown."""
+    position = next((i for i, status in enumerate(scene.statuses) if status.record.run.id == selected), 0)
+    return max(0, min(position - height // 2, len(scene.statuses) - height))
+
+
+def _append_facts(line: Text, status: Status, now: float, width: int) -> None:
+    metrics = status.metrics
+    line.append(stage_text(status).ljust(_STAGE_WIDTH), stage_style(status.stage))
+    step, steps = metrics.get("step"), metrics.get("steps")
+    score = score_of(metrics, "test") or score_of(metrics, "val")
+    facts = (
+        (bar(step / steps, 8) if step is not None and steps else "", 9),
+        (share(metrics.get("epoch"), metrics.get("epochs")), 8),
+        (number(metrics.get("loss")), 8),
+        (number(score[1]) if score else "", 8),
+        (duration(now - status.record.created), 7),
+    )
+    room = width - _STAGE_WIDTH
+    for text, cells in facts:
+        if room < cells:
+            return
+        line.append(text.ljust(cells))
+        room -= cells
+    line.append(note(status))
 
 
 def log(selected: Selected, width: int, height: int, back: int = 0) -> Text:
@@ -57,7 +114,7 @@ def queue(scene: Scene, nodes: Sequence[str], width: int, height: int) -> Text:
 
 
 def why(selected: Selected, findings: Sequence[str], width: int, height: int) -> Text:
-    """What was found; until somebody looked, what the ranks said themselves."""
+    """The diagnosis; until there is one, what the ranks themselves reported."""
     if findings:
         return fitted([Text(plain(line)) for line in findings], width, height)
     status = selected.status

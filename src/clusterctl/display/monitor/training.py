@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -9,10 +10,9 @@ from rich.text import Text
 from clusterctl.diagnosis.learning import not_learning
 from clusterctl.display.braille import chart
 from clusterctl.display.curves import drawn_curves
-from clusterctl.display.monitor.fitting import beside, fitted
-from clusterctl.display.monitor.run_rows import stage_style
-from clusterctl.display.plain import duration, share
-from clusterctl.display.units import bar, compact
+from clusterctl.display.monitor.texts import fitted
+from clusterctl.display.plain import bar, compact, duration, share
+from clusterctl.display.runs_table import stage_style
 from clusterctl.observe.measurements import seconds_left
 from clusterctl.runs.vocabulary import number, score_of
 
@@ -76,5 +76,15 @@ def _row(curves: list[DrawnCurve], first: int, width: int, height: int) -> Text:
         title = Text.assemble((titled.title, "bold"), "  ", compact(last) if last is not None else "")
         title.truncate(each, overflow="ellipsis")
         one = Text("\n").join([title, chart(titled.curve.points(), each, max(1, height - 1), style)])
-        drawn = beside(drawn, one, position * (each + 2) - 2) if position else one
+        drawn = _beside(drawn, one, position * (each + 2) - 2) if position else one
     return drawn
+
+
+def _beside(left: Text, right: Text, left_width: int) -> Text:
+    """Two texts side by side, two columns apart; `left` is padded to `left_width` columns."""
+    rows = []
+    for before, after in zip_longest(left.split("\n"), right.split("\n"), fillvalue=Text()):
+        row = before.copy()
+        row.set_length(left_width) if row.cell_len == len(row) else row.truncate(left_width, pad=True)
+        rows.append(row.append("  ").append_text(after))
+    return Text("\n").join(rows)

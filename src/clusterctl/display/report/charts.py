@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.display.axis import Bounds, whole
-from clusterctl.display.plain import duration
+from clusterctl.display.curves import Bounds, whole
+from clusterctl.display.plain import compact, duration
 from clusterctl.display.report.markup import Markup, join, tag
-from clusterctl.display.units import compact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -53,7 +52,11 @@ def line_chart(
     def places(pairs: Sequence[tuple[float, float]]) -> str:
         return " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in pairs)
 
-    drawn = [_tick(y_of(tick), _tick_text(tick)) for tick in ticks]
+    drawn = []
+    for tick in ticks:
+        y = y_of(tick)
+        drawn.append(tag("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
+        drawn.append(tag("text", _tick_text(tick), x=_LEFT - 6, y=y + 4, class_="axis end"))
     drawn += [
         tag("text", x_text(first), x=_LEFT, y=HEIGHT - 6, class_="axis"),
         tag("text", x_text(last), x=WIDTH - _RIGHT, y=HEIGHT - 6, class_="axis end"),
@@ -88,16 +91,12 @@ def _outside(points: Sequence[Point], axis: Bounds, x_of: Callable[[float], floa
 
 
 class Piece(NamedTuple):
-    """A stretch of a row of the waterfall."""
-
     stage: Stage
     start: float
     end: float
 
 
 class PhasesRow(NamedTuple):
-    """One line of the waterfall."""
-
     name: str
     pieces: Sequence[Piece]
 
@@ -137,15 +136,6 @@ def shares(parts: dict[str, float], label: str) -> Markup:
 
 def _svg(width: int, height: int, label: str, drawn: list[Markup]) -> Markup:
     return tag("svg", join(drawn), viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
-
-
-def _tick(y: float, text: str) -> Markup:
-    return join(
-        [
-            tag("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y, class_="grid"),
-            tag("text", text, x=_LEFT - 6, y=y + 4, class_="axis end"),
-        ]
-    )
 
 
 def _tick_text(value: float) -> str:

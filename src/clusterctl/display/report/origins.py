@@ -7,31 +7,31 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from clusterctl.display.report.markup import Markup, join, tag
+from clusterctl.display.report.markup import Markup, join, table, tag
 from clusterctl.display.report.sections import section
 from clusterctl.spec.keys import leaves_as_written
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clusterctl.display.report.post_mortem import PostMortem
+    from clusterctl.display.report.page import PostMortem
 
 _MOST_RANKS = 64
 _ELSEWHERE = "default"
 
 
-def environment(told: PostMortem) -> Markup:
+def environment(examined: PostMortem) -> Markup:
     """Versions, code, cluster, and the command that was typed."""
-    record, cluster = told.record, told.status.record.cluster
+    record, cluster = examined.record, examined.status.record.cluster
     git = _table(record, "git")
     commit = str(git.get("commit", "")) + (" with changes, see git.patch" if git.get("dirty") else "")
-    newest = told.status.attempt
+    newest = examined.status.attempt
     typed = record.get("argv")
     facts = {
-        "run directory": str(told.status.record.run.path),
+        "run directory": str(examined.status.record.run.path),
         "cluster": f"{cluster.name} ({cluster.kind})",
         "nodes": newest.nodes if newest else "",
-        "image": told.status.record.job.container.image or "none: on the host",
+        "image": examined.status.record.job.container.image or "none: on the host",
         **{str(name): str(version) for name, version in _table(record, "versions").items()},
         "git commit": commit,
         "typed": " ".join(["clusterctl", *map(str, typed)]) if isinstance(typed, list) else "",
@@ -39,37 +39,35 @@ def environment(told: PostMortem) -> Markup:
     rows = [
         tag("tr", tag("th", name, scope="row"), tag("td", text, class_="value")) for name, text in facts.items() if text
     ]
-    return section("Environment", tag("div", tag("table", tag("tbody", join(rows))), class_="scroll"))
+    return section("Environment", table(rows))
 
 
-def configuration(told: PostMortem) -> Markup:
+def configuration(examined: PostMortem) -> Markup:
     """Every key of the job with its value and its origin; those that somebody set come first, the rest on demand."""
-    origins = {str(key): str(origin) for key, origin in _table(told.record, "origins").items()}
-    leaves = leaves_as_written(_table(told.record, "job"))
+    origins = {str(key): str(origin) for key, origin in _table(examined.record, "origins").items()}
+    leaves = leaves_as_written(_table(examined.record, "job"))
     chosen = [(".".join(key), value, _origin(key, origins)) for key, value in leaves]
     given = [row for row in chosen if row[2] != _ELSEWHERE]
     rest = [row for row in chosen if row[2] == _ELSEWHERE]
-    defaults = (
-        tag("details", tag("summary", f"{len(rest)} keys at their defaults"), _key_table(rest)) if rest else Markup()
-    )
-    return section("Configuration", _key_table(given) if given else Markup(), defaults)
+    hidden = tag("details", tag("summary", f"{len(rest)} keys at their defaults"), _key_table(rest))
+    return section("Configuration", *([_key_table(given)] if given else []), *([hidden] if rest else []))
 
 
-def logs(told: PostMortem) -> Markup:
+def logs(examined: PostMortem) -> Markup:
     """Links to what the ranks and the batch script wrote."""
     items = []
-    for attempt in told.status.record.run.attempts():
+    for attempt in examined.status.record.run.attempts():
         paths = [("host", attempt.host_log)] if attempt.host_log.exists() else []
         files = [(rank, stream, path) for stream in ("out", "err") for rank, path in attempt.log_files(stream).items()]
         files.sort(key=lambda file: file[0])
         paths += [(f"rank {rank} {stream}", path) for rank, stream, path in files if rank < _MOST_RANKS and _size(path)]
-        links = [tag("a", name, href=link(path, told.folder)) for name, path in paths]
+        links = [tag("a", name, href=link(path, examined.folder)) for name, path in paths]
         more = " and more ranks in the folder" if any(rank >= _MOST_RANKS for rank, _, _ in files) else ""
         spaced = [part for one in links for part in (one, Markup(" "))]
         items.append(tag("p", tag("strong", f"attempt {attempt.number}: "), join(spaced), more))
-    script = told.status.record.run.script
+    script = examined.status.record.run.script
     if script.exists():
-        items.append(tag("p", tag("a", "the script that ran", href=link(script, told.folder))))
+        items.append(tag("p", tag("a", "the script that ran", href=link(script, examined.folder))))
     return section("Logs", *items)
 
 
@@ -80,12 +78,11 @@ def link(path: Path, folder: Path) -> str:
 
 
 def _key_table(rows: list[tuple[str, Any, str]]) -> Markup:
-    header = tag("tr", tag("th", "key"), tag("th", "value"), tag("th", "from"))
     body = [
         tag("tr", tag("td", key), tag("td", _value(value), class_="value"), tag("td", origin, class_="faint"))
         for key, value, origin in rows
     ]
-    return tag("div", tag("table", tag("thead", header), tag("tbody", join(body))), class_="scroll")
+    return table(body, tag("th", "key"), tag("th", "value"), tag("th", "from"))
 
 
 def _origin(key: tuple[str, ...], origins: dict[str, str]) -> str:

@@ -1,34 +1,94 @@
-"""The page of a report: its sections, one style sheet, and a policy that forbids everything else."""
+"""A report: everything known of one run at one moment, and its page with a policy that forbids everything else."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
+from clusterctl.diagnosis.diagnose import diagnose_status
+from clusterctl.diagnosis.efficiency import advise, use_of
+from clusterctl.display.explanation import explanation
 from clusterctl.display.report import origins, sections
-from clusterctl.display.report.machines import machines
 from clusterctl.display.report.markup import Markup, join, tag
-from clusterctl.runs.files import write_text
+from clusterctl.observe.history import History
+from clusterctl.observe.overview import happenings
+from clusterctl.observe.status import report
+from clusterctl.runs.files import read_json
+from clusterctl.runs.files import write_text as write_text
+from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from clusterctl.display.report.post_mortem import PostMortem
+    from clusterctl.diagnosis.efficiency import Advice, Use
+    from clusterctl.errors import ConfigError, SlurmError
+    from clusterctl.observe.stage import Status
+    from clusterctl.observe.timeline import Happening
+    from clusterctl.runs.layout import RunDir
+    from clusterctl.spec import Cluster
 
+_MOST_BYTES = 64 * 2**20  # of each file: a report is worth two seconds
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def page(told: PostMortem) -> str:
+@dataclass(frozen=True)
+class PostMortem:
+    """One run, for a reader who was not there. `folder` is where the report will lie: links are relative to it."""
+
+    as_of: float
+    status: Status
+    history: History
+    happenings: tuple[Happening, ...]
+    use: Use
+    advice: tuple[Advice, ...]
+    record: dict[str, Any]  # run.json as it is: versions, git, origins
+    folder: Path
+    findings: tuple[str, ...] = ()  # of `why`, line by line
+    problems: tuple[ConfigError | SlurmError, ...] = ()
+
+
+def examine(
+    run: RunDir,
+    folder: Path,
+    slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
+    clock: Callable[[], float] = time.time,
+) -> PostMortem:
+    """Everything about `run` for a report in `folder`. Raises ConfigError where the run's record cannot be read."""
+    found = report([run], slurm_of, clock)
+    if not found.statuses:
+        raise found.problems[0]
+    (status,) = found.statuses
+    history = History(run, _MOST_BYTES)
+    history.update(status.attempts)
+    use = use_of(status, history, found.as_of)
+    return PostMortem(
+        as_of=found.as_of,
+        status=status,
+        history=history,
+        happenings=tuple(happenings(status, history)),
+        use=use,
+        advice=tuple(advise(use)),
+        record=read_json(run.run_json),
+        folder=folder,
+        findings=tuple(explanation(diagnose_status(status, slurm_of, clock))),
+        problems=found.problems,
+    )
+
+
+def page(examined: PostMortem) -> str:
     """The whole HTML file. A browser that opens it asks for nothing else."""
-    run = told.status.record.run.id
+    run = examined.status.record.run.id
     style = Markup(files("clusterctl.display.report").joinpath("style.css").read_text(encoding="utf-8"))
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{run} - {told.status.stage}"),
+        tag("title", f"{run} - {examined.status.stage}"),
         tag("style", style),
     )
     body = tag(
@@ -36,20 +96,15 @@ def page(told: PostMortem) -> str:
         tag("header", tag("h1", run)),
         tag(
             "main",
-            sections.summary(told),
-            sections.curves(told),
-            sections.advice(told),
-            sections.phases(told),
-            machines(told),
-            origins.environment(told),
-            origins.configuration(told),
-            origins.logs(told),
+            sections.summary(examined),
+            sections.curves(examined),
+            sections.advice(examined),
+            sections.phases(examined),
+            sections.machines(examined),
+            origins.environment(examined),
+            origins.configuration(examined),
+            origins.logs(examined),
         ),
         tag("footer", tag("p", f"clusterctl {__version__}", class_="faint")),
     )
     return "<!doctype html>\n" + join([tag("html", head, body, lang="en")]) + "\n"
-
-
-def write(path: Path, text: str) -> None:
-    """Leave the page at `path`, whole at once."""
-    write_text(path, text)

@@ -1,4 +1,4 @@
-"""The sections of a report that are about what happened: summary, phases, curves, efficiency."""
+"""The sections of a report that are about what happened: summary, phases, curves, efficiency, nodes and ranks."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.learning import not_learning
-from clusterctl.display.axis import robust
-from clusterctl.display.curves import drawn_curves
-from clusterctl.display.plain import duration, share
+from clusterctl.diagnosis.running import stragglers
+from clusterctl.display.curves import drawn_curves, robust
+from clusterctl.display.plain import compact, duration, share
 from clusterctl.display.report.charts import PhasesRow, Piece, line_chart, shares, waterfall
-from clusterctl.display.report.markup import Markup, join, tag
-from clusterctl.display.units import compact
+from clusterctl.display.report.markup import Markup, join, table, tag
+from clusterctl.display.runs_table import stage_text
 from clusterctl.runs.stages import Stage
-from clusterctl.runs.vocabulary import KNOWN, Role, counted_examples
+from clusterctl.runs.vocabulary import KNOWN, Role, counted_examples, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.display.report.post_mortem import PostMortem
+    from clusterctl.display.report.page import PostMortem
 
 _MOST_ATTEMPTS = 60
 _MOST_HAPPENINGS = 80
@@ -31,9 +31,9 @@ def section(title: str, *content: Markup) -> Markup:
     return tag("section", tag("h2", title), join(shown)) if shown else Markup()
 
 
-def summary(told: PostMortem) -> Markup:
+def summary(examined: PostMortem) -> Markup:
     """How the run stands or ended, and its numbers."""
-    status, metrics, use = told.status, told.status.metrics, told.use
+    status, metrics, use = examined.status, examined.status.metrics, examined.use
     resources = f"{use.nodes} x {use.tasks_per_node}" + (f", {use.gpus_per_node} GPUs a node" * bool(use.gpus_per_node))
     results = [metric for metric in KNOWN.values() if metric.role is Role.RESULT]
     changing = [metric for metric in KNOWN.values() if metric.role is Role.CURVE]
@@ -53,22 +53,21 @@ def summary(told: PostMortem) -> Markup:
     cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text]
     eventful = status.stage is not Stage.FINISHED or len(status.attempts) > 1
     lesson = not_learning(status.attempt.course if status.attempt else None)
-    verdict = status.stage.value if status.sure else f"{status.stage}?"
     style = "good" if status.stage is Stage.FINISHED else "bad" if status.stage.ended else "waits"
     code = f", exit code {status.exit_code}" if status.exit_code else ""
     when = f" - submitted {_moment(status.record.created)}"
-    until = f", ended {_moment(status.ended)}" if status.ended else f", as of {_moment(told.as_of)}"
-    return join(
-        [
-            tag("p", tag("span", verdict, class_=f"stage {style}"), code, tag("span", when + until, class_="faint")),
-            tag("dl", join(cells), class_="facts"),
-            tag("p", lesson.text[:1].upper() + lesson.text[1:], class_="waits") if lesson else Markup(),
-            section("Why", tag("pre", "\n".join(told.findings))) if told.findings and eventful else Markup(),
-        ]
-    )
+    until = f", ended {_moment(status.ended)}" if status.ended else f", as of {_moment(examined.as_of)}"
+    headline = tag("span", stage_text(status), class_=f"stage {style}")
+    shown = [tag("p", headline, code, tag("span", when + until, class_="faint"))]
+    shown.append(tag("dl", join(cells), class_="facts"))
+    if lesson:
+        shown.append(tag("p", lesson.text[:1].upper() + lesson.text[1:], class_="waits"))
+    if examined.findings and eventful:
+        shown.append(section("Why", tag("pre", "\n".join(examined.findings))))
+    return join(shown)
 
 
-def advice(told: PostMortem) -> Markup:
+def advice(examined: PostMortem) -> Markup:
     """What could be better next time, each with what to type."""
     notes = [
         tag(
@@ -78,41 +77,36 @@ def advice(told: PostMortem) -> Markup:
             tag("p", "next time: ", tag("code", one.change)) if one.change else Markup(),
             class_="advice",
         )
-        for one in told.advice
+        for one in examined.advice
     ]
-    nothing = "Nothing stands out." if told.use.gpus or told.use.split else "There was too little telemetry to judge."
-    split = told.use.split
+    split = examined.use.split
+    nothing = "Nothing stands out." if examined.use.gpus or split else "There was too little telemetry to judge."
     whole = sum(split.values())
-    legend = [
-        tag("span", tag("i", class_=f"part-{index % 6}"), f"{name} {seconds / whole:.0%}, {1000 * seconds:.1f} ms")
-        for index, (name, seconds) in enumerate(split.items())
-    ]
-    steps = (
-        [
-            tag("p", f"A step took {1000 * whole:.1f} ms:"),
-            shares(split, "parts of a step"),
-            tag("div", join(legend), class_="legend"),
+    shown = notes or [tag("p", nothing, class_="faint")]
+    if whole:
+        legend = [
+            tag("span", tag("i", class_=f"part-{index % 6}"), f"{name} {seconds / whole:.0%}, {1000 * seconds:.1f} ms")
+            for index, (name, seconds) in enumerate(split.items())
         ]
-        if whole
-        else []
-    )
-    return section("Efficiency", *(notes or [tag("p", nothing, class_="faint")]), *steps)
+        shown += [tag("p", f"A step took {1000 * whole:.1f} ms:"), shares(split, "parts of a step")]
+        shown.append(tag("div", join(legend), class_="legend"))
+    return section("Efficiency", *shown)
 
 
-def phases(told: PostMortem) -> Markup:
+def phases(examined: PostMortem) -> Markup:
     """The waterfall of attempts, what each phase took, and what happened."""
     rows, totals = [], dict[Stage, float]()
-    before = told.status.record.created
-    for number, timeline in list(told.history.attempts.items())[-_MOST_ATTEMPTS:]:
-        spans = timeline.phases(told.as_of)
+    before = examined.status.record.created
+    for attempt, timeline in list(examined.history.attempts.items())[-_MOST_ATTEMPTS:]:
+        spans = timeline.phases(examined.as_of)
         if not spans:
             continue
         waited = max(0.0, spans[0].start - before)
         queued = [Piece(Stage.QUEUED, before, spans[0].start)] if waited else []
         pieces = (Piece(span.stage, span.start, span.end or span.start) for span in spans)
-        rows.append(PhasesRow(f"attempt {number}", [*queued, *pieces]))
+        rows.append(PhasesRow(f"attempt {attempt}", [*queued, *pieces]))
         totals[Stage.QUEUED] = totals.get(Stage.QUEUED, 0.0) + waited
-        for stage, seconds in timeline.stage_seconds(told.as_of).items():
+        for stage, seconds in timeline.stage_seconds(examined.as_of).items():
             totals[stage] = totals.get(stage, 0.0) + seconds
         before = spans[-1].end or before
     if not rows:
@@ -123,38 +117,86 @@ def phases(told: PostMortem) -> Markup:
         if stage in totals
     ]
     chart = tag("figure", waterfall(_merged(rows), "phases of each attempt"), tag("div", join(legend), class_="legend"))
-    return section("Phases", chart, _happenings(told))
+    return section("Phases", chart, _happenings(examined))
 
 
-def curves(told: PostMortem) -> Markup:
+def curves(examined: PostMortem) -> Markup:
     """A chart for every number over the steps, with the band of what is summed up in a point."""
     figures = []
-    for drawn in drawn_curves(told.history)[:24]:
+    for drawn in drawn_curves(examined.history)[:24]:
         points = drawn.curve.points()
         if not points:
             continue
-        marks = [] if drawn.over_time else told.history.restarts
+        marks = [] if drawn.over_time else examined.history.restarts
         x_text = since(points[0].x) if drawn.over_time else (lambda x: f"step {x:.0f}")
         last = compact(drawn.curve.last) if drawn.curve.last is not None else "-"
         best = f", best {compact(drawn.best)}" if drawn.best is not None else ""
         broken = f", no number {drawn.curve.broken} times" if drawn.curve.broken else ""
-        figures.append(
-            tag(
-                "figure",
-                tag("figcaption", drawn.title, tag("span", f"  last {last}{best}{broken}")),
-                line_chart(points, drawn.title, bounds=robust(points), marks=marks, x_text=x_text),
-            )
-        )
-    notes = [tag("p", "Dashed lines: a restart went on from there.", class_="faint")] if told.history.restarts else []
+        caption = tag("figcaption", drawn.title, tag("span", f"  last {last}{best}{broken}"))
+        chart = line_chart(points, drawn.title, bounds=robust(points), marks=marks, x_text=x_text)
+        figures.append(tag("figure", caption, chart))
+    notes = []
+    if examined.history.restarts:
+        notes.append(tag("p", "Dashed lines: a restart went on from there.", class_="faint"))
     if any('class="outside"' in figure for figure in figures):
         notes.append(tag("p", "Triangles: values beyond the axis; point at one to read it.", class_="faint"))
-    if told.history.sampled:
+    if examined.history.sampled:
         notes.append(tag("p", "The metrics are long: the curves are drawn from a sample of them.", class_="faint"))
     return section("Curves", *([tag("div", join(figures), class_="charts")] if figures else []), *notes)
 
 
-def _happenings(told: PostMortem) -> Markup:
-    shown = told.happenings[-_MOST_HAPPENINGS:]
+def machines(examined: PostMortem) -> Markup:
+    """GPU, CPU and memory of every node over the time, and how its ranks went."""
+    figures = []
+    for node in list(examined.history.nodes.values())[:32]:
+        for what, curve, ceiling, text in (
+            ("GPUs, percent in use", node.gpu, 100.0, "{:.0f}"),
+            ("CPU cores in use", node.cpu, None, "{:.1f}"),
+            ("memory, GiB", node.memory, None, "{:.1f}"),
+        ):
+            points = curve.points()
+            if not points:
+                continue
+            if curve is node.memory:
+                points = [
+                    point._replace(low=point.low / 2**30, mean=point.mean / 2**30, high=point.high / 2**30)
+                    for point in points
+                ]
+            mean = sum(point.mean for point in points) / len(points)
+            caption = tag("figcaption", f"{node.name}: {what}", tag("span", f"  mean {text.format(mean)}"))
+            chart = line_chart(points, f"{node.name}: {what}", x_text=since(points[0].x), floor=0.0, ceiling=ceiling)
+            figures.append(tag("figure", caption, chart))
+    charts = [tag("div", join(figures), class_="charts small")] if figures else []
+    return section("Nodes and ranks", *charts, _ranks(examined))
+
+
+def _ranks(examined: PostMortem) -> Markup:
+    """A line a rank: its node, its steps, the seconds of one."""
+    known = sorted(examined.history.ranks.items())
+    if not known:
+        return Markup() if examined.history.nodes else tag("p", "This run has no telemetry.", class_="faint")
+    busy = {rank: of_rank.busy.mean() for rank, of_rank in known}
+    slow = {straggler.rank for straggler in stragglers(busy)}
+    rows = []
+    for rank, of_rank in known[:256]:
+        points, mean = of_rank.seconds.points(), of_rank.seconds.mean()
+        fastest = min((point.low for point in points), default=None)
+        slowest = max((point.high for point in points), default=None)
+        numbers = (number(of_rank.newest.step, 0), number(fastest), number(mean), number(slowest), number(busy[rank]))
+        cells = [
+            tag("td", str(rank), class_="number"),
+            tag("td", of_rank.node),
+            *(tag("td", text or "-", class_="number") for text in numbers),
+        ]
+        rows.append(tag("tr", join(cells), class_="bad" if rank in slow else None))
+    names = ("rank", "node", "step", "fastest s", "mean s", "slowest s", "of its own s")
+    titles = [tag("th", title, class_=None if title == "node" else "number") for title in names]
+    note = [tag("p", "In red: ranks that hold the others up.", class_="faint")] if slow else []
+    return join([table(rows, *titles), *note])
+
+
+def _happenings(examined: PostMortem) -> Markup:
+    shown = examined.happenings[-_MOST_HAPPENINGS:]
     rows = [
         tag(
             "tr",
@@ -164,9 +206,9 @@ def _happenings(told: PostMortem) -> Markup:
         )
         for happening in shown
     ]
-    left = len(told.happenings) - len(shown)
+    left = len(examined.happenings) - len(shown)
     more = tag("p", f"{left} earlier ones are left out.", class_="faint") if left else Markup()
-    return join([more, tag("div", tag("table", tag("tbody", join(rows))), class_="scroll")])
+    return join([more, table(rows)])
 
 
 def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
