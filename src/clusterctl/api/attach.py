@@ -1,11 +1,14 @@
-"""A shell or a command beside a rank of a run."""
+"""A shell or a command beside a rank of a run: a step of its own on the rank's node, which enters the rank's process.
+
+What the rank sees is read off its process, so that it is the same for pyxis's containers, for ours and for none.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import NotFoundError, UsageError
-from clusterctl.launch.attach import attach_command
+from clusterctl.launch.script import part
 from clusterctl.observe.rank_events import beginning
 from clusterctl.slurm import Slurm
 
@@ -33,5 +36,7 @@ def beside(
     if not began or not began.node or began.pid is None:
         raise NotFoundError(f"rank {rank} has not begun yet", f"clusterctl status {run.id}")
     slurm = Slurm.of(status.record.cluster)
-    argv = attach_command(slurm.path_of("srun"), status.job_id, began.node, began.pid, command, terminal)
-    return argv, slurm.environment
+    flags = [f"--jobid={status.job_id}", f"--nodelist={began.node}", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0"]
+    flags += ["--mpi=none", "--job-name=attach", *(["--pty"] if terminal else [])]
+    words = ["bash", "-c", part("attach.sh"), "attach", str(began.pid), *command]
+    return [slurm.path_of("srun"), *flags, *words], slurm.environment
