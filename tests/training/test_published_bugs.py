@@ -90,9 +90,7 @@ WINDOW_OUT_OF_REACH = Mutation("training/trace.py", "first if first <= left else
 PERCENT = Mutation("training/training_log.py", "{score.share:.4f}", "{score.share:.2%}")
 LR_IGNORED = Mutation(_LOOP, "flat.gradients, train.lr,", "flat.gradients, 1e-3,")
 RANK_0_ALONE = Mutation(_INFERENCE, "size = -(-nodes // dist.get_world_size())", "size = nodes")
-EVERYBODY_PREPARES = Mutation(
-    "runs/once.py", "return folder in folder.parent.iterdir() and whole(folder)", "return False"
-)
+EVERYBODY_PREPARES = Mutation("runs/once.py", "return is_listed(folder) and whole(folder)", "return False")
 NO_LEASE = Mutation("runs/once.py", "lease.mkdir(mode=0o700)", "lease.mkdir(mode=0o700, exist_ok=True)")
 TEST_EVENTS_TOGETHER = Mutation(
     "workloads/taobao.py", "co_occurrence(*of_user,", "co_occurrence(everything.indptr, everything.indices,"

@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterctl.emulator.options import Options
+from clusterctl.emulator.getopt import Options
 from clusterctl.errors import SlurmError
 
 _EFFECTIVE = """

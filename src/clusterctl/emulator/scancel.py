@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from clusterctl.emulator import fifo, jobs
+from clusterctl.emulator.getopt import Options
 from clusterctl.emulator.job_request import parse_signal
-from clusterctl.emulator.options import Options
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import os
 from operator import itemgetter
 
 from clusterctl.emulator import jobs, slots
+from clusterctl.emulator.getopt import Options
 from clusterctl.emulator.job_request import DEFAULT_PARTITION
-from clusterctl.emulator.options import Options
 from clusterctl.emulator.output import long_format
 from clusterctl.emulator.virtual_cluster import Machine, node_name
 from clusterctl.errors import SlurmError

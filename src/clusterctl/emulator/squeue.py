@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.emulator import jobs
+from clusterctl.emulator.getopt import Options
 from clusterctl.emulator.jobs import EmulatedJob, EmulatedState, JobRecord
-from clusterctl.emulator.options import Options
 from clusterctl.emulator.output import cell, long_format, shown_time, user_name
 from clusterctl.emulator.virtual_cluster import Machine, node_list
 from clusterctl.errors import SlurmError

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from clusterctl.emulator import fifo, jobs, process_trees
+from clusterctl.emulator.getopt import Options
 from clusterctl.emulator.job_request import count, spread
 from clusterctl.emulator.jobs import JOB_MARK, EmulatedJob, EmulatedState
-from clusterctl.emulator.options import Options
 from clusterctl.emulator.output import expand, open_output, symbols
 from clusterctl.emulator.slurm_variables import batch_environment, gpu_environment, task_environment
 from clusterctl.emulator.virtual_cluster import Machine, node_name
