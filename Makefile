@@ -42,7 +42,7 @@ container: setup ## Build the image into a .sqsh (GPU=1, BASE=, OUTPUT=, CONTAIN
 	@$(BIN)/clusterctl image build $(if $(GPU),--gpu) $(if $(BASE),--base '$(BASE)') $(if $(OUTPUT),--output '$(OUTPUT)') \
 	  $(if $(CONTAINER_ENGINE),--engine '$(CONTAINER_ENGINE)')
 
-WORKERS ?= 3# of the tests; they wait a third of their time
+WORKERS ?= 4# of the tests; they wait a third of their time
 .PHONY: test
 test: setup slurm builders browser ## Run the tests, style and types too (about 7 minutes on two idle cores)
 	$(BIN)/python -m pytest -m 'not long' -n $(WORKERS) --dist loadfile

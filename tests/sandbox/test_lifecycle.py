@@ -156,15 +156,20 @@ def test_two_sandboxes_live_side_by_side(sandbox: RunningSandbox, sandbox_home: 
     assert sandbox.call("srun", "--nodes=4", "hostname").split() != []
 
 
+def sleeping_on(room: RunningSandbox) -> set[str]:
+    """The nodes on which a `sleep` runs."""
+    return {process.part for process in marked_processes.find(room.folder) if process.command == "sleep"}
+
+
 def test_without_namespaces_all_nodes_are_this_host(sandbox_home: RunningSandbox) -> None:
     lifecycle.up(sandbox_home.folder, TWO, namespaces=False)
     assert len(sandbox_home.call("srun", "--nodes=2", "--ntasks-per-node=2", "hostname").split()) == 4
     sandbox_home.call("sbatch", "--nodes=2", "--output=/dev/null", "--wrap=srun sleep 600")
-    wait_until(lambda: [p for p in marked_processes.find(sandbox_home.folder) if p.command == "sleep"], 20)
+    wait_until(lambda: sleeping_on(sandbox_home) == {"node1", "node2"}, 20)
     done = sandbox_home.clusterctl("sandbox", "node", "cut", "node1")
     assert (done.returncode, "none can be cut off" in done.stderr) == (2, True)
     assert sandbox_home.clusterctl("sandbox", "node", "off", "node1").returncode == 0
-    assert {p.part for p in marked_processes.find(sandbox_home.folder) if p.command == "sleep"} == {"node2"}
+    assert sleeping_on(sandbox_home) == {"node2"}
     lifecycle.down(sandbox_home.folder)
     assert leftovers(sandbox_home) == []
 
