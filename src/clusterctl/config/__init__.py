@@ -3,7 +3,6 @@
 from clusterctl.config.clusters import chosen_images_folder, chosen_runs_folder, load_cluster
 from clusterctl.config.places import (
     cache_folder,
-    find_file,
     images_folder,
     names,
     runs_folder,
@@ -17,7 +16,6 @@ __all__ = [
     "cache_folder",
     "chosen_images_folder",
     "chosen_runs_folder",
-    "find_file",
     "images_folder",
     "load_cluster",
     "names",

@@ -1,7 +1,7 @@
 """What can be asked for: jobs, clusters, workloads. Frozen dataclasses, standard library only."""
 
 from clusterctl.spec.cluster import Cluster, Emulator
-from clusterctl.spec.job import Checkpoint, Container, Data, Job, Resources, Restart, Watchdog
+from clusterctl.spec.job import Checkpoint, Container, Data, Job, Resources, Watchdog
 from clusterctl.spec.records import from_record, to_record
 from clusterctl.spec.train import (
     PROFILED_STEPS,
@@ -15,7 +15,6 @@ from clusterctl.spec.train import (
     SyntheticTrain,
     TaobaoTrain,
     Train,
-    Workload,
 )
 
 __all__ = [
@@ -34,12 +33,10 @@ __all__ = [
     "NodeTrain",
     "RedditTrain",
     "Resources",
-    "Restart",
     "SyntheticTrain",
     "TaobaoTrain",
     "Train",
     "Watchdog",
-    "Workload",
     "from_record",
     "to_record",
 ]
