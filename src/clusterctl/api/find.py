@@ -77,7 +77,7 @@ class Query:
     _ended: Ended = field(default_factory=dict, repr=False)  # those are read once
 
     def look(self) -> Report:
-        """How they stand now. Neither a damaged run nor a silent Slurm hides the others."""
+        """Their status now. Neither a damaged run nor an unreachable Slurm hides the others."""
         if self.named:
             return report(self.named, ended=self._ended)
         return newest(self.folder, self.wanted, self.count, self._ended)

@@ -87,7 +87,7 @@ def send(
     hold: bool = False,
     progress: ProgressListener = SILENT,
 ) -> tuple[Check, ...]:
-    """Submit `run` as `resolved` says, with the code that it began with; what may go wrong all the same.
+    """Submit `run` as `resolved`, with the code that it started with; returns the warnings.
 
     `still_ended` is asked once nobody else can resume the run any more; it returns the number of the job that has
     ended, and raises what speaks against going on. Raises ConfigError with everything that a check refuses, SlurmError

@@ -94,7 +94,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
 
 
 def data_folder(workload: str) -> str | None:
-    """Where `clusterctl data` is told to put a data set for `workload`; None if it has none for it."""
+    """Where the hint puts the data set of `workload`; None if `clusterctl data` has none for it."""
     data_set = WORKLOADS[workload].data_set
     return f"{data_set}-data" if data_set else None
 

@@ -1,4 +1,4 @@
-"""Machine and cluster: folders, space, clock and limits of this machine, and what Slurm says of itself."""
+"""Machine and cluster: folders, space, clock and limits of this machine, and what Slurm reports."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class ContainerFacts:
     contents: Contents | None = None
     has_unsquashfs: bool = True
     unpacks_here: bool = False  # this machine will run the image
-    builtin: bool = False  # clusterctl's own runner will, on whatever machine
+    builtin: bool = False  # clusterctl's own runner runs it, here or on the nodes
     gpus: int = 0  # of a node
     sources: tuple[Seen, ...] = ()  # of the mounts
     rooms: Mapping[str, int] | None = None  # folder -> bytes free; None: nothing is to be unpacked

@@ -44,7 +44,7 @@ def check_cluster(cluster: Cluster) -> tuple[Check, ...]:
 
 
 def verify(resolved: Resolved, plan: Plan, slurm: Slurm) -> tuple[Check, ...]:
-    """What can be seen from here of the run that `plan` describes, to be submitted or resumed as `resolved` says."""
+    """Every check on the run that `plan` describes, as far as this machine can see."""
     return judge(look_around(resolved, plan, slurm))
 
 

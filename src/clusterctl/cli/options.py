@@ -106,7 +106,7 @@ def warn_of(problems: Iterable[Any]) -> None:
 
 
 def confirmed(question: str, *, yes: bool) -> bool:
-    """Ask, at a terminal or whoever writes to stdin. Raises UsageError where nobody answers."""
+    """Ask, at a terminal or through stdin. Raises UsageError without an answer."""
     if yes:
         return True
     try:
