@@ -50,7 +50,7 @@ test: setup slurm builders browser ## Run the tests, style and types too (about 
 .PHONY: test-long
 test-long: setup slurm browser ## Run every test: matrices, accuracies (under an hour)
 	@tests/install-containers.sh docker
-	$(BIN)/python -m pytest --hypothesis-profile=thorough
+	$(BIN)/python -m pytest --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
 
 .PHONY: lint
 lint: setup ## Check style, types and shell scripts
