@@ -38,6 +38,7 @@ print(executor.submit(os.system, "true").job_id)
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the warm-up compiles; what changed is not compiled each time
         os.environ |= {"XDG_STATE_HOME": f"{name}/state", "CLUSTERCTL_RUNS": f"{name}/runs"}
         stand_ins = ensure_stand_ins(state_folder(), load_cluster("local").emulator)
         (folder / "plain.py").write_text(PLAIN)

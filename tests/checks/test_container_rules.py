@@ -8,11 +8,10 @@ import pytest
 
 from clusterctl.checks.check import Check, Verdict
 from clusterctl.checks.container_rules import container_rules
-from clusterctl.checks.surroundings import ContainerFacts, Folder, Seen, Surroundings
+from clusterctl.checks.surroundings import ContainerFacts, Seen
 from clusterctl.containers.contents import Contents, inside, overridden, parse_environment
 from clusterctl.containers.pyxis import ContainerView, Mount
 from clusterctl.errors import SlurmError
-from clusterctl.spec import Cluster
 
 PYTHON = "/opt/venv/bin/python"
 LINKS = {
@@ -28,8 +27,7 @@ GOOD = ContainerFacts(
 
 
 def problems(facts: ContainerFacts) -> list[Check]:
-    found = Surroundings(Cluster(name="site"), Folder("/runs", True, True), 1024, container=facts)
-    return [check for check in container_rules(found) if check.verdict is not Verdict.OK]
+    return [check for check in container_rules(facts) if check.verdict is not Verdict.OK]
 
 
 def messages(facts: ContainerFacts) -> list[str]:

@@ -1,4 +1,7 @@
-"""`Run`: one submission, as a value to ask and to act on."""
+"""`Run`: one submission, as a value to ask and to act on.
+
+A method imports what it asks or acts with: `submit` returns a Run and needs none of it.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ClusterctlError, UsageError
-from clusterctl.observe.attempt import read_submission
-from clusterctl.observe.run_record import read_record
-from clusterctl.observe.runs import job_name
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
-from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,6 +81,8 @@ class Run:
     @property
     def name(self) -> str:
         """The job's name."""
+        from clusterctl.observe.runs import job_name
+
         return job_name(self.directory)
 
     @property
@@ -92,11 +93,15 @@ class Run:
     @property
     def job_id(self) -> str | None:
         """The number of its Slurm job; None while nobody knows it."""
+        from clusterctl.observe.attempt import read_submission
+
         return read_submission(self.directory).job_id or None
 
     @property
     def cluster(self) -> Cluster:
         """The cluster that it was submitted to. Raises ConfigError for a damaged run."""
+        from clusterctl.observe.run_record import read_record
+
         return read_record(self.directory).cluster
 
     def status(self) -> Status:
@@ -174,6 +179,7 @@ class Run:
     def release(self) -> None:
         """Let the run start, which was submitted with `hold`."""
         from clusterctl.observe.status import report
+        from clusterctl.slurm import Slurm
 
         found = report([self.directory])
         if found.problems:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import platform
-import secrets
 import shutil
 import time
 from dataclasses import dataclass, replace
@@ -174,7 +173,7 @@ def _profiled(resolved: Resolved) -> Resolved:
 
 
 def _planned(resolved: Resolved, runs: Path, code: Path, allocation: Allocation | None) -> Plan:
-    name = f"{resolved.job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    name = f"{resolved.job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
     plan = make_plan(resolved, RunDir(runs / name), code, clusterctl.__version__)
     return warmed(plan, resolved, allocation, image_stamp(resolved.job.container.image)) if allocation else plan
 

@@ -27,7 +27,6 @@ from clusterctl.launch.plan import brings_code
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from clusterctl.checks.surroundings import Surroundings
     from clusterctl.config import Resolved
     from clusterctl.launch.plan import Plan
     from clusterctl.slurm import Slurm
@@ -107,10 +106,7 @@ def _shared(path: Path, nodes_are_here: bool) -> Seen:
     return Seen.at(path, nodes_are_here, Path(*path.parts[: 2 if len(path.parts) > 2 else 1]))
 
 
-def container_rules(found: Surroundings) -> Iterator[Check]:
-    facts = found.container
-    if facts is None:
-        return
+def container_rules(facts: ContainerFacts) -> Iterator[Check]:
     rules = (_pyxis, _image, _mounts, _inside, _room, _gpus, _overridden)
     problems = [check for rule in rules for check in rule(facts)]
     yield from problems or [ok("image", _described(facts))]

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,6 +114,8 @@ def interpreter_rules(found: Surroundings) -> Iterator[Check]:
 
 def requirement(package: str) -> str:
     """What clusterctl asks for of `package`, as pip reads it."""
+    from importlib import metadata  # 10 ms
+
     lines = [line.partition(";")[0].strip() for line in metadata.requires("clusterctl") or ()]
     named = {re.split(r"[^\w.-]", line)[0].replace("-", "_"): line for line in lines}
     return named.get(package, package)

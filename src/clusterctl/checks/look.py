@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.checks.container_rules import look_at_cluster_image, look_at_image
 from clusterctl.checks.interpreters import ask_packages, ask_version, find_interpreter
 from clusterctl.checks.surroundings import Folder, LoginNode, NodeSize, Seen, Surroundings, WantedRun, exists
 from clusterctl.config import runs_folder, state_folder
@@ -25,7 +24,7 @@ from clusterctl.slurm import Slurm
 from clusterctl.spec import WORKLOADS
 
 if TYPE_CHECKING:
-    from clusterctl.checks.surroundings import Answer
+    from clusterctl.checks.surroundings import Answer, ContainerFacts
     from clusterctl.config import Resolved
     from clusterctl.launch.plan import Plan
     from clusterctl.spec import Cluster, Job
@@ -43,6 +42,8 @@ QUESTIONS = {
 def look_at_cluster(cluster: Cluster) -> Surroundings:
     """This machine and `cluster`, for `doctor`."""
     from concurrent.futures import ThreadPoolExecutor
+
+    from clusterctl.checks.container_rules import look_at_cluster_image
 
     runs = runs_folder(cluster)
     with ThreadPoolExecutor() as pool:
@@ -81,7 +82,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
         runs=look_at(runs_folder(cluster)),
         open_files=_soft_limit(resource.RLIMIT_NOFILE),
         interpreter=ask_version(python) if python else None,
-        container=look_at_image(resolved, plan, slurm),
+        container=_image(resolved, plan, slurm) if plan.view else None,
         wanted=WantedRun(
             resolved=resolved,
             tasks=plan.tasks,
@@ -91,6 +92,12 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             nodes=_virtual_nodes(cluster),
         ),
     )
+
+
+def _image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFacts | None:
+    from clusterctl.checks.container_rules import look_at_image  # 10 ms that most runs on the host do without
+
+    return look_at_image(resolved, plan, slurm)
 
 
 def data_folder(workload: str) -> str | None:

@@ -6,7 +6,6 @@ import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from clusterctl.checks.container_rules import container_rules
 from clusterctl.checks.interpreters import interpreter_rules
 from clusterctl.checks.job_rules import code_rules, data_rules, misfit, request_rules, sizes
 from clusterctl.checks.look import look_around, look_at_cluster
@@ -25,9 +24,17 @@ if TYPE_CHECKING:
     from clusterctl.slurm import Slurm
     from clusterctl.spec import Cluster
 
+
+def _container_rules(found: Surroundings) -> Iterator[Check]:
+    if found.container:
+        from clusterctl.checks.container_rules import container_rules
+
+        yield from container_rules(found.container)
+
+
 # In the order in which one would fix what they find.
 RULES: tuple[Callable[[Surroundings], Iterator[Check]], ...] = (
-    *(machine_rules, cluster_rules, container_rules, interpreter_rules),
+    *(machine_rules, cluster_rules, _container_rules, interpreter_rules),
     *(code_rules, data_rules, request_rules),
 )
 _SHORT = {f"resources.{key}": f"--{key.replace('_', '-')}" for key in ("nodes", "gpus_per_node", "tasks_per_node")}
