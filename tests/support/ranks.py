@@ -41,7 +41,7 @@ def environments(attempt: Attempt, tasks_per_node: Sequence[int]) -> list[dict[s
     ]
 
 
-def run_program(program: str, attempt: Attempt, tasks_per_node: Sequence[int], timeout: float = 120) -> list[str]:
+def run_program(program: str, attempt: Attempt, tasks_per_node: Sequence[int], timeout: float = 300) -> list[str]:
     """Run Python text as every rank; what each printed. Fails with the first failing rank's error."""
     done = _run([sys.executable, "-c", program], environments(attempt, tasks_per_node), timeout)
     for rank, (code, _, errors) in enumerate(done):
@@ -49,7 +49,7 @@ def run_program(program: str, attempt: Attempt, tasks_per_node: Sequence[int], t
     return [output for _, output, _ in done]
 
 
-def run_job(job: Job, run: RunDir, tasks_per_node: Sequence[int], timeout: float = 300) -> list[tuple[int, str, str]]:
+def run_job(job: Job, run: RunDir, tasks_per_node: Sequence[int], timeout: float = 900) -> list[tuple[int, str, str]]:
     """Run `job` as attempt 0 of `run`, each rank through the entry; exit code, output and errors of each rank."""
     environment = environments(run.attempt(0), tasks_per_node)
     write_json(run.run_json, {"job": to_record(job)})
