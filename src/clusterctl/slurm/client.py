@@ -113,9 +113,9 @@ class Slurm:
         if self.shared is not None:
             self.shared.forget()
 
-    def nodes(self) -> Inventory:
-        """All nodes and partitions that this user may see, as old as `snapshot` may be."""
-        told = self.recent(*SINFO)
+    def nodes(self, max_age: float | None = None) -> Inventory:
+        """All nodes and partitions that this user may see, at most `max_age` seconds ago, or as old as `snapshot`."""
+        told = self.recent(*SINFO, max_age=max_age)
         return parse_nodes(told.text, told.taken_at)
 
     def waiting(self, job_id: str) -> WaitingJob | None:
