@@ -134,7 +134,7 @@ def test_a_workload_that_generates_its_own_data_needs_none() -> None:
 
 def test_a_size_that_does_not_fit_is_refused_like_slurm_would() -> None:
     asked = replace(ASKED, job=replace(JOB, resources=replace(JOB.resources, nodes=3)))
-    refusal = refusal_of(with_run(resolved=asked, nodes=(NodeSize(0, 1, 1024),) * 2), SlurmError)
+    refusal = refusal_of(with_run(resolved=asked, nodes=(NodeSize(0, 1, 1024),) * 2, where="local"), SlurmError)
     assert refusal.message == "x asks for 3 nodes; local has 2"
     assert refusal.hint == "clusterctl submit x --set train.lr=1 --nodes 2"
 

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.checks.job_rules import misfit, sizes
-from clusterctl.checks.surroundings import NodeSize
-from clusterctl.config import Resolved
+from clusterctl.checks.check import Verdict
+from clusterctl.checks.job_rules import misfit, request_rules
+from clusterctl.checks.look import sizes
+from clusterctl.checks.surroundings import Folder, NodeSize, Surroundings, WantedRun
+from clusterctl.config import Resolved, resolve
 from clusterctl.slurm.nodes import parse_nodes
 from clusterctl.spec import Cluster, Job, RedditTrain, Resources, from_record, to_record
 
@@ -138,4 +140,32 @@ def test_what_slurm_has_counts_whether_it_is_free_or_not() -> None:
 
 
 def test_of_a_partition_that_slurm_does_not_have_nothing_is_known() -> None:
-    assert sizes(Resources(partition="none"), parse_nodes(CAPTURED.read_text(), 0.0)) == ("", [])
+    assert sizes(Resources(partition="none"), parse_nodes(CAPTURED.read_text(), 0.0)) == ("", ())
+
+
+def warned(asked: Resolved, nodes: tuple[NodeSize, ...]) -> list[tuple[Verdict, str]]:
+    folder = Folder("/runs", True, True)
+    wanted = WantedRun(asked, nodes=nodes, where="main partition")
+    found = request_rules(Surroundings(asked.cluster, folder, 1024, wanted=wanted))
+    return [(check.verdict, check.message) for check in found]
+
+
+def test_what_a_cluster_does_not_have_is_a_warning_before_slurm_is_asked_and_the_emulators_a_refusal() -> None:
+    on_slurm = replace(asking(nodes=9), cluster=Cluster(name="site", kind="slurm"))
+    message = "reddit asks for 9 nodes; main partition has 4"
+    assert warned(on_slurm, LAPTOP) == [(Verdict.WARN, message)]
+    assert warned(replace(on_slurm, cluster=Cluster(name="local", kind="emulator")), LAPTOP) == [
+        (Verdict.FAIL, message)
+    ]
+
+
+@pytest.mark.parametrize(("tasks", "gpus", "warns"), [(2, 4, True), (4, 4, False), (1, 4, False), (2, 0, False)])
+def test_gpus_that_no_task_would_use_are_a_warning(tasks: int, gpus: int, warns: bool) -> None:
+    found = warned(asking(tasks_per_node=tasks, gpus_per_node=gpus), (GPU_NODE,))
+    assert found == ([(Verdict.WARN, "2 tasks per node use 2 of its 4 GPUs")] if warns else [])
+
+
+def test_the_shipped_command_job_has_one_task_per_gpu_of_the_cluster() -> None:
+    cluster = Cluster(name="site", kind="slurm", gpus_per_node=4)
+    job = resolve("command", cluster, ["resources.nodes=4"]).job
+    assert (job.resources.tasks_per_node, job.resources.time) == (4, 3600)

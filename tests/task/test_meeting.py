@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from pathlib import Path
@@ -70,3 +71,24 @@ def test_a_reserved_port_stays_reserved_and_a_program_can_listen_on_it() -> None
             careless.bind(("127.0.0.1", port))
         with socket.create_server(("", port)) as server, socket.create_connection(("127.0.0.1", port)):
             server.accept()[0].close()
+
+
+TABLE = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 {uid:5}        0 1 1 0 100 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("state", "other", "taken"), [("0A", True, True), ("0A", False, False), ("01", True, False), ("07", True, False)]
+)
+def test_a_listener_of_another_user_is_seen(tmp_path: Path, state: str, other: bool, taken: bool) -> None:
+    table = tmp_path / "tcp"
+    table.write_text(TABLE.format(port=4242, state=state, uid=os.geteuid() + other))
+    assert meeting.taken_by_another(4242, [table, tmp_path / "no IPv6"]) is taken
+    assert not meeting.taken_by_another(4243, [table])
+
+
+def test_our_own_listener_on_a_kept_port_is_welcome() -> None:
+    with meeting.reserve_port("127.0.0.1") as holder, socket.create_server(holder.getsockname()):
+        assert not meeting.taken_by_another(holder.getsockname()[1])

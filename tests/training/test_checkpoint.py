@@ -123,11 +123,15 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+FILE = "rank_00000.safetensors"
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "bit-flipped": (lambda folder: flip(folder / "__0_0.distcp"), "__0_0.distcp is damaged"),
-    "truncated": (lambda folder: (folder / ".metadata").write_bytes(b"x"), ".metadata is damaged"),
+    "bit-flipped": (lambda folder: flip(folder / FILE), f"{FILE} is damaged"),
+    "truncated": (
+        lambda folder: (folder / FILE).write_bytes(b"x"),
+        f"{FILE} is damaged",
+    ),
     "torn": (lambda folder: (folder / "manifest.json").unlink(), "not whole"),
-    "lacking a file": (lambda folder: (folder / "__0_0.distcp").unlink(), "No such file"),
+    "lacking a file": (lambda folder: (folder / FILE).unlink(), "No such file"),
     "of another model": (
         lambda folder: write_json(
             folder / "manifest.json",
@@ -160,7 +164,7 @@ def test_a_spoilt_checkpoint_is_named_and_passed_over_for_the_one_before(
 
 def test_where_none_is_good_training_begins_anew(run: RunDir, begin: Callable[..., Task]) -> None:
     interrupt(begin(0), 3)
-    flip(run.checkpoints / "0-3" / "__0_0.distcp")
+    flip(run.checkpoints / "0-3" / FILE)
     fit(Line(), TRAIN, begin(1))
     assert first_step(run, 1) == 1
     assert read_json(run.attempt(1).origin_json)["checkpoint"] is None

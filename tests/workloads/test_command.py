@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from support.scenario import wait_until
 from clusterctl.errors import TaskError
 from clusterctl.launch.script import part
 from clusterctl.runs.context import Context
-from clusterctl.runs.files import read_lines, write_json
+from clusterctl.runs.files import read_json, read_lines, write_json
 from clusterctl.runs.heartbeats import read_beat
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.place import Place
@@ -59,6 +60,34 @@ dist.destroy_process_group()
 """
     done = run_job(command("python", "-c", program), RunDir(tmp_path / "run"), [1, 1])
     assert [(code, output) for code, output, _ in done] == [(0, "3\n"), (0, "3\n")], done
+
+
+LISTEN = """
+import os, socket, sys, time
+os.setuid(65534)
+kept = socket.create_server((sys.argv[1], int(sys.argv[2])))
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_another_user_who_takes_the_port_of_the_ranks_ends_the_run(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    done: list[tuple[int, str, str]] = []
+    program = command("python", "-c", "import time; time.sleep(600)")
+    ranks = threading.Thread(target=lambda: done.extend(run_job(program, run, [1])))
+    ranks.start()
+    place = wait_until(lambda: read_json(run.attempt(0).rendezvous))
+    stranger = subprocess.Popen([sys.executable, "-c", LISTEN, place["host"], str(place["port"])])
+    try:
+        ranks.join(timeout=60)
+    finally:
+        stranger.kill()
+        stranger.wait()
+    ((code, _, errors),) = done
+    assert code != 0
+    assert f"another user listens on the port at which the ranks were to meet: {place['port']}" in errors
+    assert list(read_lines(run.attempt(0).events(0)))[-2]["cause"] == "network"
 
 
 def test_a_failing_program_passes_on_its_code_and_its_name_is_in_the_events(tmp_path: Path) -> None:

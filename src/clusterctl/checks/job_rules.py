@@ -6,12 +6,12 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterctl.checks.check import Check, Verdict, fail
+from clusterctl.checks.check import Check, Verdict, fail, warn
 from clusterctl.checks.look import data_folder
 from clusterctl.checks.surroundings import NodeSize
 from clusterctl.config import shipped_folder
 from clusterctl.errors import SlurmError
-from clusterctl.slurm.fits import asked_of, has_features
+from clusterctl.slurm.fits import asked_of
 from clusterctl.spec import WORKLOADS, from_record, to_record
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from clusterctl.checks.surroundings import Surroundings, WantedRun
     from clusterctl.config import Resolved
-    from clusterctl.slurm import Inventory
     from clusterctl.spec import Resources
 
 _GIBIBYTE = 1024  # MiB
@@ -66,8 +65,17 @@ def code_rules(found: Surroundings) -> Iterator[Check]:
 
 def request_rules(found: Surroundings) -> Iterator[Check]:
     wanted = found.wanted
-    if wanted and wanted.nodes and (check := misfit(wanted.resolved, wanted.nodes, found.cluster.name)):
-        yield check
+    if not wanted:
+        return
+    if wanted.nodes and (check := misfit(wanted.resolved, wanted.nodes, wanted.where)):
+        # of a cluster's nodes there may be more since it was asked; Slurm itself refuses what it knows it cannot run
+        hint = check.hint or "see what fits: clusterctl nodes --for JOB"
+        yield replace(check, verdict=Verdict.WARN, hint=hint) if found.cluster.is_slurm else check
+    resources = wanted.resolved.job.resources
+    tasks, gpus = resources.tasks_per_node or 1, resources.gpus_per_node or 0
+    if 1 < tasks < gpus:  # a single one may be torchrun, which starts a process per GPU
+        message = f"{tasks} tasks per node use {tasks} of its {gpus} GPUs"
+        yield warn("size", message, "leave tasks_per_node out, for one task per GPU; or lower gpus_per_node")
 
 
 def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str) -> Check | None:
@@ -94,21 +102,6 @@ def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str) -> Check |
     changes = _smaller(resolved, nodes)
     hint = "" if changes else "see what there is: clusterctl nodes"
     return Check("size", Verdict.FAIL, f"{resolved.job.name} {message}", hint, changes, error=SlurmError)
-
-
-def sizes(resources: Resources, inventory: Inventory) -> tuple[str, list[NodeSize]]:
-    """The nodes that Slurm could give the job, free or not, and what they are called together."""
-    asked = asked_of(resources)
-    partition = inventory.partition_for(resources.partition)
-    if partition is None:
-        return "", []
-    nodes = [node for node in inventory.nodes_of(partition) if has_features(node, asked.constraint)]
-    found = [
-        NodeSize(sum(kind.total for kind in node.gpus if asked.gpu_type in ("", kind.type)), node.cpus, node.memory)
-        for node in nodes
-    ]
-    most = len(found) if partition.most_nodes is None else partition.most_nodes
-    return f"{partition.name} partition", sorted(found, reverse=True)[:most]
 
 
 def _size(resources: Resources) -> NodeSize:

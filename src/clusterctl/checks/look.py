@@ -21,14 +21,17 @@ from clusterctl.checks.surroundings import Folder, LoginNode, NodeSize, Seen, Su
 from clusterctl.config import runs_folder, state_folder
 from clusterctl.errors import SlurmError
 from clusterctl.slurm import Slurm
+from clusterctl.slurm.fits import asked_of, has_features
 from clusterctl.spec import WORKLOADS
 
 if TYPE_CHECKING:
     from clusterctl.checks.surroundings import Answer, ContainerFacts
     from clusterctl.config import Resolved
     from clusterctl.launch.plan import Plan
-    from clusterctl.spec import Cluster, Job
+    from clusterctl.slurm import Inventory
+    from clusterctl.spec import Cluster, Job, Resources
 
+INVENTORY_SECONDS = 3600.0
 # Slurm is asked these; the answers are text, as their JSON changes with every version.
 QUESTIONS = {
     "version": ("sbatch", "--version"),
@@ -77,6 +80,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
     if cluster.python and not job.container.image and not cluster.setup:  # these may bring an interpreter
         python = find_interpreter(cluster.python, cluster.nodes_are_here)
     data = data_folder(job.workload)
+    where, nodes = _nodes(job.resources, cluster, slurm)
     return Surroundings(
         cluster=cluster,
         runs=look_at(runs_folder(cluster)),
@@ -89,7 +93,8 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             data=_data_set(job.workload, Path(job.data.root), cluster.nodes_are_here) if job.data.root else None,
             data_here=data is not None and not _data_set(job.workload, Path(data), True).missing,
             program=None if cluster.setup else _program(job, plan),
-            nodes=_virtual_nodes(cluster),
+            nodes=nodes,
+            where=where,
         ),
     )
 
@@ -98,6 +103,21 @@ def _image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFacts | Non
     from clusterctl.checks.container_rules import look_at_image  # 10 ms that most runs on the host do without
 
     return look_at_image(resolved, plan, slurm)
+
+
+def sizes(resources: Resources, inventory: Inventory) -> tuple[str, tuple[NodeSize, ...]]:
+    """The nodes that Slurm could give the job, free or not, and what they are called together."""
+    asked = asked_of(resources)
+    partition = inventory.partition_for(resources.partition)
+    if partition is None:
+        return "", ()
+    nodes = [node for node in inventory.nodes_of(partition) if has_features(node, asked.constraint)]
+    found = [
+        NodeSize(sum(kind.total for kind in node.gpus if asked.gpu_type in ("", kind.type)), node.cpus, node.memory)
+        for node in nodes
+    ]
+    most = len(found) if partition.most_nodes is None else partition.most_nodes
+    return f"{partition.name} partition", tuple(sorted(found, reverse=True)[:most])
 
 
 def data_folder(workload: str) -> str | None:
@@ -172,13 +192,19 @@ def _program(job: Job, plan: Plan) -> Seen | None:
     return Seen.at(Path(code, argv[1]), nodes_are_here=True)
 
 
-def _virtual_nodes(cluster: Cluster) -> tuple[NodeSize, ...]:
-    """The emulator's; they have this machine's memory in common."""
+def _nodes(resources: Resources, cluster: Cluster, slurm: Slurm) -> tuple[str, tuple[NodeSize, ...]]:
+    """The nodes that the job could get, and their name. The emulator's have this machine's memory in common.
+
+    Those of a cluster change rarely: an answer of the last hour will do, whichever process asked for it.
+    """
     if cluster.is_slurm:
-        return ()
+        try:
+            return sizes(resources, slurm.nodes(max_age=INVENTORY_SECONDS))
+        except SlurmError:
+            return "", ()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     emulator = cluster.emulator
-    return (NodeSize(emulator.gpus_per_node, emulator.cpus_per_node, memory),) * emulator.nodes
+    return cluster.name, (NodeSize(emulator.gpus_per_node, emulator.cpus_per_node, memory),) * emulator.nodes
 
 
 def _clock_ahead(folder: Path) -> float | None:

@@ -120,7 +120,8 @@ class WantedRun:
     data: Seen | None = None
     data_here: bool = False  # the folder that the hint generates a data set in holds one already
     program: Seen | None = None  # the script of workload "command"
-    nodes: tuple[NodeSize, ...] = ()  # of the cluster, where they are known without asking Slurm
+    nodes: tuple[NodeSize, ...] = ()  # that the job could get, as far as they are known
+    where: str = ""  # what those are called together
 
 
 @dataclass(frozen=True)

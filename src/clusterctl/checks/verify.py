@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clusterctl.checks.interpreters import interpreter_rules
-from clusterctl.checks.job_rules import code_rules, data_rules, misfit, request_rules, sizes
-from clusterctl.checks.look import look_around, look_at_cluster
+from clusterctl.checks.job_rules import code_rules, data_rules, misfit, request_rules
+from clusterctl.checks.look import look_around, look_at_cluster, sizes
 from clusterctl.checks.machine_rules import cluster_rules, machine_rules
 from clusterctl.config import load_cluster
 from clusterctl.errors import ClusterctlError, ConfigError, SlurmError

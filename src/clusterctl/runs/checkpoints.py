@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MANIFEST = "manifest.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _NAME = re.compile(r"\.?([0-9]{1,9})-([0-9]{1,18})", re.ASCII)
 
 
@@ -40,7 +40,7 @@ class Name(NamedTuple):
         return f"{self.attempt}-{self.step}"
 
 
-class Superseded(Exception):
+class Superseded(OSError):
     """A newer attempt of the run has begun: this one must write nothing more that counts."""
 
 
@@ -56,16 +56,21 @@ def newer_attempt(attempt: Attempt) -> int | None:
     return newest if newest > attempt.number else None
 
 
+def aside_folder(attempt: Attempt, step: int) -> Path:
+    """Where the checkpoint of `step` is written before it is complete."""
+    return RunDir(attempt.path.parents[1]).checkpoints / f".{Name(attempt.number, step)}"
+
+
 def write_aside(attempt: Attempt, step: int) -> Path:
     """A fresh folder to write the checkpoint of `step` into; `complete` gives it its name."""
-    folder = RunDir(attempt.path.parents[1]).checkpoints / f".{Name(attempt.number, step)}"
+    folder = aside_folder(attempt, step)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     return folder
 
 
 def complete(attempt: Attempt, aside: Path, facts: Mapping[str, Any], digests: Mapping[str, Any] | None = None) -> Path:
-    """Add the manifest, with `facts` (and the files' `digests`, if known), and give the folder its name.
+    """Add the manifest, with `facts` (and the files' `digests`, if known), and give the aside its name.
 
     Raises Superseded if a newer attempt has begun.
     """

@@ -32,6 +32,7 @@ class Attempt:
     host_log = Inside("host.log")
     marks = Inside("marks")  # what the batch script decides from (`runs.marks`)
     rendezvous = Inside("rendezvous.json")
+    secret = Inside("secret")  # by which the ranks know each other (`task.secret`)
     metrics = Inside("metrics.jsonl")
     origin_json = Inside("origin.json")  # the checkpoint that the attempt resumed from
     hang_json = Inside("hang.json")  # the watchdog's alarm: which ranks are stuck, and every heartbeat at that moment

@@ -27,13 +27,14 @@ Run = Callable[[Sequence[str], Mapping[str, str]], "subprocess.CompletedProcess[
 
 _CONTROLLER_DOWN = "the controller may be down; ask it with: scontrol ping"
 # These beat `#SBATCH` lines, filter what squeue and scancel see, or containerise the batch script.
-_STEERING = ("SBATCH_", "SRUN_", "SALLOC_", "SLURM_", "SQUEUE_", "SCANCEL_", "PYXIS_", "ENROOT_")
+# TORCHELASTIC_RUN_ID would make the tasks believe that torchrun started them.
+_STEERING = ("SBATCH_", "SRUN_", "SALLOC_", "SLURM_", "SQUEUE_", "SCANCEL_", "PYXIS_", "ENROOT_", "TORCHELASTIC_")
 # What scancel says of a job that ended before it was asked to: that is what was wanted.
 _ALREADY_GONE = ("Invalid job id specified", "Job/step already completing or completed")
 
 
 def built_environment(base: Mapping[str, str], slurm_conf: str | None) -> dict[str, str]:
-    """`base` without the variables that steer Slurm, pyxis and enroot behind our back.
+    """`base` without the variables that steer Slurm, pyxis, enroot and torch behind our back.
 
     SLURM_CONF alone stays, for it says where the controller is; the cluster's `slurm_conf` wins over it.
     """
@@ -112,9 +113,9 @@ class Slurm:
         if self.shared is not None:
             self.shared.forget()
 
-    def nodes(self) -> Inventory:
-        """All nodes and partitions that this user may see, as old as `snapshot` may be."""
-        told = self.recent(*SINFO)
+    def nodes(self, max_age: float | None = None) -> Inventory:
+        """All nodes and partitions that this user may see, at most `max_age` seconds ago, or as old as `snapshot`."""
+        told = self.recent(*SINFO, max_age=max_age)
         return parse_nodes(told.text, told.taken_at)
 
     def waiting(self, job_id: str) -> WaitingJob | None:

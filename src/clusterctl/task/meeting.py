@@ -11,18 +11,23 @@ import os
 import socket
 import struct
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import Cause, TaskError
 from clusterctl.runs.files import read_json, write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clusterctl.runs.layout import Attempt
     from clusterctl.runs.place import Place
 
 TIMEOUT_SECONDS = 300.0  # the slowest rank may still be unpacking its image or importing torch
 _LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915  # netdevice(7)
+_LISTENERS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))  # proc(5)
+_LISTEN = "0A"
 
 
 def own_address(place: Place, interface: str | None = None) -> str:
@@ -47,12 +52,21 @@ def reserve_port(address: str) -> socket.socket:
     """A socket bound to a free port of `address`, not listening.
 
     Linux lets another socket with SO_REUSEADDR listen there while this one stays bound, so the port can be announced
-    and kept for a program that opens it later.
+    and kept for a program that opens it later. That may be another user's program: see `taken_by_another`.
     """
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.bind((address, 0))
     return holder
+
+
+def taken_by_another(port: int, tables: Sequence[Path] = _LISTENERS) -> bool:
+    """Whether a process of another user listens on `port` of this host, reserved or not: see `reserve_port`."""
+    listening = [line.split() for table in tables if table.exists() for line in table.read_text().splitlines()[1:]]
+    return any(
+        state == _LISTEN and int(local.rpartition(":")[2], 16) == port and int(uid) != os.geteuid()
+        for _, local, _, state, _, _, _, uid, *_ in listening
+    )
 
 
 def publish(attempt: Attempt, host: str, port: int) -> None:

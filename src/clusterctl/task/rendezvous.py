@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import socket
@@ -13,7 +14,7 @@ from torch import distributed as dist
 from torch.distributed import DistError, HashStore, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from clusterctl.errors import Cause, TaskError
-from clusterctl.task import meeting
+from clusterctl.task import meeting, secret
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store  # torch.distributed shows it to programs, not to type checkers
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
 _PATIENCE = timedelta(hours=6)  # a node's ranks wait in their group while one of them prepares a large data set
 
 
-def meet(place: Place, attempt: Attempt | None) -> Store:
-    """The store of this run's ranks: torchrun's own under torchrun, else one that rank 0 serves and publishes."""
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+def meet(place: Place, attempt: Attempt | None) -> tuple[Store, bytes | None]:
+    """The store of this run's ranks, and their secret.
+
+    Rank 0 serves the store and publishes it. Under torchrun both are torchrun's: there is no secret, and whom it trusts
+    is trusted.
+    """
+    if attempt is None and "TORCHELASTIC_RUN_ID" in os.environ:
         store: Store = next(rendezvous("env://", place.rank, place.world_size))[0]
-        return store
+        return store, None
     if place.world_size == 1:
-        return HashStore()
+        return HashStore(), None
     if attempt is None:
         hint = "use `clusterctl submit`, or torchrun"
         raise TaskError(f"{place.world_size} ranks cannot meet outside a run", hint)
@@ -40,20 +45,21 @@ def meet(place: Place, attempt: Attempt | None) -> Store:
     return _serve(place, attempt) if place.rank == 0 else _connect(place, attempt)
 
 
-def _serve(place: Place, attempt: Attempt) -> Store:
+def _serve(place: Place, attempt: Attempt) -> tuple[Store, bytes]:
+    own = secret.make(attempt)
     host = meeting.own_address(place)
     listener = socket.create_server((host, 0), backlog=min(4096, 2 * place.world_size))
     port = listener.getsockname()[1]
     # handed over while listening: nobody can take the port in between
     store = _store(host, port, place.world_size, is_master=True, master_listen_fd=listener.detach())
     meeting.publish(attempt, host, port)
-    return store
+    return store, own
 
 
-def _connect(place: Place, attempt: Attempt) -> Store:
+def _connect(place: Place, attempt: Attempt) -> tuple[Store, bytes]:
     host, port = meeting.find(attempt)
     try:
-        return _store(host, port, place.world_size, is_master=False)
+        return _store(host, port, place.world_size, is_master=False), secret.read(attempt)
     except DistError as error:
         raise TaskError(
             f"{socket.gethostname()} cannot reach rank 0 at {host}:{port}: {str(error).splitlines()[0]}",
@@ -75,11 +81,27 @@ class Member:
     gpu: str = ""
 
 
-def call_roll(store: Store, place: Place, gpu: str = "") -> list[Member]:
-    """The members by rank. Goes through the store, since wrong devices must be found before NCCL sees them."""
-    store.set(f"roll/{place.rank}", json.dumps(asdict(Member(place.node_rank, gpu))))
+def call_roll(store: Store, place: Place, gpu: str = "", own_secret: bytes | None = None) -> list[Member]:
+    """The members by rank, each entry signed with the secret, if there is one.
+
+    Goes through the store, since wrong devices must be found before NCCL sees them. Raises TaskError for an entry of
+    someone who does not know the secret.
+    """
+    entry = json.dumps(asdict(Member(place.node_rank, gpu)))
+    store.set(f"roll/{place.rank}", _signed(own_secret, place.rank, entry) + entry)
     answers = store.multi_get([f"roll/{rank}" for rank in range(place.world_size)])
-    return [Member(**json.loads(answer)) for answer in answers]
+    return [_member(own_secret, rank, answer.decode()) for rank, answer in enumerate(answers)]
+
+
+def _member(own_secret: bytes | None, rank: int, answer: str) -> Member:
+    tag, brace, rest = answer.partition("{")
+    if not hmac.compare_digest(tag, _signed(own_secret, rank, brace + rest)):
+        raise secret.stranger(f"the roll call as rank {rank}")
+    return Member(**json.loads(brace + rest))
+
+
+def _signed(own_secret: bytes | None, rank: int, entry: str) -> str:
+    return "" if own_secret is None else secret.sign(own_secret, f"roll of rank {rank}", entry.encode())
 
 
 def ranks_by_node(members: list[Member]) -> list[list[int]]:

@@ -19,6 +19,7 @@ from clusterctl.spec import Checkpoint, LoopTrain
 from clusterctl.task.device import check_exclusive, choose_device, gpu_identity
 from clusterctl.task.node_telemetry import start_telemetry
 from clusterctl.task.rendezvous import call_roll, meet, node_group, ranks_by_node
+from clusterctl.task.secret import prove
 from clusterctl.task.step_clock import StepClock
 
 if TYPE_CHECKING:
@@ -38,11 +39,16 @@ _PRODUCTS_KEPT = "64"
 
 @dataclass(frozen=True)
 class Task:
-    """A rank of a run. The world group is torch.distributed's default one; `node` is the group of this node's ranks."""
+    """A rank of a run. The world group is torch.distributed's default one; `node` is the group of this node's ranks.
+
+    No group is made later: those who are in one have proven that they belong to the run (`task.secret`).
+    """
 
     place: Place
     device: torch.device
     node: dist.ProcessGroup
+    agreeing: dist.ProcessGroup  # all ranks, over gloo: for the main thread
+    writing: dist.ProcessGroup  # and for the thread that writes checkpoints, which may be at work at any time
     cache: Path  # prepared data sets, shared by nodes and runs
     events: Events
     metrics: MetricsWriter
@@ -75,8 +81,8 @@ def joined(context: Context) -> Iterator[Task]:
     events.stage(Stage.RENDEZVOUS)
     wanted = job.train.device if isinstance(job.train, LoopTrain) else "auto"
     device = choose_device(wanted, job.resources.gpus_per_node or 0, torch.cuda.device_count(), place.local_rank)
-    store = meet(place, attempt)
-    members = call_roll(store, place, gpu_identity(device))
+    store, secret = meet(place, attempt)
+    members = call_roll(store, place, gpu_identity(device), secret)
     if telemetry is not None:
         telemetry.ranks = next(ranks for ranks in ranks_by_node(members) if place.rank in ranks)
     check_exclusive(members)
@@ -87,6 +93,14 @@ def joined(context: Context) -> Iterator[Task]:
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
     node = node_group(members, place.rank)
+    world = dist.group.WORLD
+    assert world is not None
+    agreeing = world if backend == "gloo" else dist.new_group(backend="gloo")
+    writing = dist.new_group(backend="gloo") if attempt is not None else agreeing
+    if secret is not None:
+        prove(secret, world, device)
+        for group in (node, agreeing, writing):
+            prove(secret, group)
     if "OMP_NUM_THREADS" not in os.environ:  # torch would give every rank all cores of the node
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // node.size()))
     for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
@@ -94,8 +108,9 @@ def joined(context: Context) -> Iterator[Task]:
     metrics, cache = MetricsWriter(attempt, place.rank), _cache_folder(attempt)
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # the default, next to the code, may be read-only
     events.stage(Stage.LOADING)
+    groups = node, agreeing, writing
     settings = attempt, job.checkpoint, may_restart(job)
-    yield Task(place, device, node, cache, events, metrics, context.stop, StepClock(device), *settings)
+    yield Task(place, device, *groups, cache, events, metrics, context.stop, StepClock(device), *settings)
     dist.destroy_process_group()  # not after an error: NCCL would wait for ranks that may never come
 
 

@@ -1,7 +1,7 @@
 """When a training is saved and what it goes on from: the loop's side of checkpoints.
 
 All ranks call everything here at the same step. What is saved is copied at the step boundary; a thread writes it while
-the training goes on, and speaks with its peers in a gloo group of its own, so that no collective meets the training's.
+the training goes on, and talks to its peers in a gloo group of its own, so that no collective meets the training's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -19,17 +20,18 @@ from torch import distributed as dist
 
 from clusterctl.errors import TaskError
 from clusterctl.runs import checkpoints
-from clusterctl.runs.checkpoints import Superseded
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.requests import EXIT_RESTART, request_restart
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.spec import to_record
+from clusterctl.task.exchange import from_all, from_first, reason
 from clusterctl.training.objective import Accuracy
+from clusterctl.training.shards import read, write
 from clusterctl.training.state import Staging, pieces, wholes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -62,7 +64,6 @@ class Checkpoints:
     def __init__(self, task: Task, train: LoopTrain) -> None:
         self._task = task
         self._fingerprint = fingerprint(train)
-        self._groups: dict[str, dist.ProcessGroup] = {}
         self._staging = Staging()
         self._writer: threading.Thread | None = None
         self._saved_at = time.monotonic()
@@ -88,8 +89,6 @@ class Checkpoints:
         position = Position(*(saved[name] for name in Position._fields))
         if position.fold != fold:
             return Position(fold)
-        from clusterctl.training.shards import read  # slow to import
-
         wanted = wholes(parts)
         try:
             read(wanted, folder)
@@ -110,10 +109,12 @@ class Checkpoints:
     def _choose(self, attempt: Attempt) -> tuple[Path, dict[str, Any]] | None:
         """The newest whole checkpoint of this run's lineage, all ranks reading a share of its files each."""
         leads = self._task.place.rank == 0
-        group = self._group("agreeing")
-        for folder in _from_first(lambda: checkpoints.candidates(attempt), group):
+        group = self._task.agreeing
+        kept = RunDir(attempt.path.parents[1]).checkpoints
+        for name in from_first(lambda: [folder.name for folder in checkpoints.candidates(attempt)], group):
+            folder = kept / str(checkpoints.parse_name(name))
             manifest = checkpoints.read_manifest(folder)
-            wrong = next(filter(None, _from_all(self._judge(folder, manifest), group)), "")
+            wrong = next(filter(None, from_all(partial(self._judge, folder, manifest), group)), "")
             if not wrong and manifest is not None:
                 if leads:
                     checkpoints.note_origin(attempt, folder)
@@ -187,16 +188,14 @@ class Checkpoints:
             names = [checkpoints.parse_name(path.name) for path in checkpoints.candidates(attempt)]
             made = any(name and name.attempt == attempt.number for name in names)
             request_restart(attempt, "warned", step=position.step, progress=made)
-        dist.barrier(self._group("agreeing"))
+        dist.barrier(self._task.agreeing)
         raise SystemExit(EXIT_RESTART)
 
     def _goes_on(self, attempt: Attempt) -> bool:
         """Whether the run may be wanted again: nobody cancelled it, and no newer attempt has it."""
         cancel = RunDir(attempt.path.parents[1]).cancel_json
-        wanted = _from_first(
-            lambda: not cancel.exists() and checkpoints.newer_attempt(attempt) is None, self._group("agreeing")
-        )
-        return bool(wanted)
+        wanted = lambda: not cancel.exists() and checkpoints.newer_attempt(attempt) is None  # noqa: E731
+        return bool(from_first(wanted, self._task.agreeing))
 
     def _save(self, position: Position, parts: Mapping[str, Stateful], *, wait: bool) -> None:
         attempt, place = self._task.attempt, self._task.place
@@ -205,7 +204,6 @@ class Checkpoints:
         if position.step == self._last_step:  # nothing new
             return
         began = time.monotonic()
-        group = self._group("writing")
         if wait:
             self._task.events.stage(Stage.CHECKPOINTING, epoch=position.epoch)
         staged = self._staging.copy(pieces(parts, place.rank, place.world_size))
@@ -215,7 +213,7 @@ class Checkpoints:
             "fingerprint": self._fingerprint,
             "position": {**position._asdict(), "results": results, "metrics": self.metrics},
         }
-        work = (attempt, position.step, staged, facts, group)
+        work = (attempt, position.step, staged, facts)
         self._writer = threading.Thread(target=self._write, args=work, name="checkpoint", daemon=True)
         self._writer.start()
         if wait:
@@ -224,58 +222,45 @@ class Checkpoints:
         self._last_step, self._saved_at = position.step, time.monotonic()
         self._task.metrics.write(step=position.step, checkpoint_seconds=time.monotonic() - began)
 
-    # Ranks among themselves
-
-    def _group(self, purpose: str) -> dist.ProcessGroup:
-        """All ranks, over gloo. The writing threads have a group of their own: they may be at work at any time."""
-        if purpose not in self._groups:
-            self._groups[purpose] = dist.new_group(backend="gloo")
-        return self._groups[purpose]
-
     def _print(self, text: str) -> None:
         if self._task.place.rank == 0:
             print(text, flush=True)
 
     # In the writing thread
 
-    def _write(
-        self, attempt: Attempt, step: int, staged: dict[str, Sharded], facts: dict[str, Any], group: dist.ProcessGroup
-    ) -> None:
+    def _write(self, attempt: Attempt, step: int, staged: dict[str, Sharded], facts: dict[str, Any]) -> None:
         """Write one checkpoint. A failure is recorded, and the training goes on."""
         began, rank, events = time.monotonic(), self._task.place.rank, self._task.events
         try:
-            final = self._written(attempt, step, staged, facts, group)
+            self._write_or_raise(attempt, step, staged, facts)
         except Exception as error:  # a full disk, a peer that is gone: a training can do without this checkpoint
-            why = _reason(error)
+            why = reason(error)
             if rank == 0:
                 print(f"checkpoint of step {step} failed: {why}", file=sys.stderr, flush=True)
             events.record("checkpoint-failed", step=step, why=why)
             return
         if rank == 0:
-            events.record("checkpoint", name=final, step=step, seconds=time.monotonic() - began)
+            name = str(checkpoints.Name(attempt.number, step))
+            events.record("checkpoint", name=name, step=step, seconds=time.monotonic() - began)
 
-    def _written(
-        self, attempt: Attempt, step: int, staged: dict[str, Sharded], facts: dict[str, Any], group: dist.ProcessGroup
-    ) -> str:
-        """The name of the finished checkpoint."""
-        from clusterctl.training.shards import write  # slow to import
+    def _write_or_raise(self, attempt: Attempt, step: int, staged: dict[str, Sharded], facts: dict[str, Any]) -> None:
+        """All ranks call this; what goes wrong on one is raised on every one."""
+        rank, group = self._task.place.rank, self._task.writing
+        aside = checkpoints.aside_folder(attempt, step)
 
-        rank = self._task.place.rank
-        name = _from_first(lambda: checkpoints.write_aside(attempt, step).name, group)
-        aside = RunDir(attempt.path.parents[1]).checkpoints / name
+        def write_own() -> dict[str, Any]:
+            path = write(staged, aside, rank)
+            return {path.name: checkpoints.digest(path)}
 
-        def complete() -> str:
-            files = {name: found for own in digests for name, found in _raised(own).items()}
-            final = checkpoints.complete(attempt, aside, facts, files)
+        def complete() -> None:
+            checkpoints.complete(attempt, aside, facts, {name: found for own in written for name, found in own.items()})
             with suppress(OSError):
                 checkpoints.prune(attempt, self._task.checkpoint.keep)
-            return final.name
 
         try:
-            write(staged, aside, group)
-            names = [path.name for path in aside.glob(f"__{rank}_*")] + [".metadata"] * (rank == 0)
-            digests = _from_all(_tried(lambda: {name: checkpoints.digest(aside / name) for name in names}), group)
-            return str(_from_first(complete, group))
+            from_first(lambda: checkpoints.write_aside(attempt, step).name, group)
+            written = from_all(write_own, group)
+            from_first(complete, group)
         except BaseException:
             if rank == 0:
                 shutil.rmtree(aside, ignore_errors=True)
@@ -286,40 +271,3 @@ def fingerprint(train: LoopTrain) -> dict[str, Any]:
     """What makes a training the same one: two with the same values can go on from each other's checkpoints."""
     kept = {name: value for name, value in to_record(train).items() if name not in _CHANGEABLE}
     return {"train": type(train).__name__, **kept, "patience": bool(getattr(train, "patience", 0))}
-
-
-def _from_first(work: Callable[[], Any], group: dist.ProcessGroup) -> Any:
-    """What `work` returns on rank 0; its OSError is raised on every rank. A collective."""
-    box = [_tried(work) if dist.get_rank() == 0 else None]
-    dist.broadcast_object_list(box, 0, group=group)
-    return _raised(box[0])
-
-
-def _from_all(value: Any, group: dist.ProcessGroup) -> list[Any]:
-    """The values of all ranks. A collective."""
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value, group)
-    return values
-
-
-def _tried(work: Callable[[], Any]) -> Any:
-    """What `work` returns, or its failure as a value: the other ranks wait to hear of it."""
-    try:
-        return work()
-    except (OSError, Superseded) as error:
-        return OSError(_reason(error))
-
-
-def _raised(value: Any) -> Any:
-    if isinstance(value, OSError):
-        raise value
-    return value
-
-
-def _reason(error: BaseException) -> str:
-    """The innermost cause in one line: DCP wraps what happened on a rank in a report of many lines."""
-    if failures := getattr(error, "failures", None):
-        error = next(iter(failures.values()))[0]
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,137 +1,136 @@
-"""State on disk through torch.distributed.checkpoint: every rank writes its rows, any number of ranks reads them.
+"""State on disk: every rank writes its rows into a file of its own, any number of ranks reads them.
 
-The planners here are what DCP leaves to its users: they say which rows of which tensor this rank has, or wants. Of a
-tensor that is the same everywhere each rank writes an equal share of the rows, of a small one rank 0 all.
-
-Importing this costs 2.6 s a rank (torch 2.13): import it where a checkpoint is really written or read.
+The files are safetensors files - a JSON header, then the bytes of the tensors (huggingface.co/docs/safetensors) - so
+that reading one executes nothing, and other programs can read them too. The header's metadata says which rows of the
+whole tensor a file has: "start total".
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+import math
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, create_default_global_save_plan
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    StorageMeta,
-    TensorProperties,
-    TensorStorageMetadata,
-)
-from torch.distributed.checkpoint.planner import (
-    LoadPlan,
-    ReadItem,
-    SavePlan,
-    SavePlanner,
-    TensorWriteData,
-    WriteItem,
-    WriteItemType,
-)
-from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
-from torch.distributed.checkpoint.state_dict_saver import save
 
 if TYPE_CHECKING:
-    import io
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from io import BufferedReader
     from pathlib import Path
 
     from torch import Tensor
-    from torch import distributed as dist
 
     from clusterctl.training.state import Sharded
 
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_MOST_BYTES = 100_000_000  # of a header: what the format allows
+_ALIGNMENT = 8
 
-def write(pieces: Mapping[str, Sharded], folder: Path, group: dist.ProcessGroup) -> None:
-    """Write the rows of all ranks into `folder`, which exists. Every rank of `group` (gloo) calls it.
 
-    Raises on every rank what went wrong on one.
-    """
-    writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
-    save({}, storage_writer=writer, planner=_Writing(pieces), process_group=group)
+def write(pieces: Mapping[str, Sharded], folder: Path, rank: int) -> Path:
+    """Write the rows of `rank`, on the CPU, into a new file in `folder`, down to the disk. Raises OSError."""
+    header: dict[str, Any] = {"__metadata__": {}}
+    kept, end = [], 0
+    for name, piece in pieces.items():
+        if piece.rows.numel():
+            begin, end = end, end + piece.rows.nbytes
+            shape = list(piece.rows.shape)
+            header[name] = {"dtype": _NAMES[piece.rows.dtype], "shape": shape, "data_offsets": [begin, end]}
+            header["__metadata__"][name] = f"{piece.start} {piece.total}"
+            kept.append(piece.rows.contiguous())
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    path = folder / f"rank_{rank:05}.safetensors"
+    with path.open("xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for rows in kept:
+            file.write(_bytes_of(rows))
+        file.flush()
+        os.fsync(file.fileno())
+    return path
 
 
 def read(pieces: Mapping[str, Sharded], folder: Path) -> None:
-    """Fill the rows of `pieces`, in place, from `folder`. No other rank is waited for.
+    """Fill the rows of `pieces`, in place, from the files in `folder`. No other rank is waited for.
 
     Raises ValueError with what does not fit: a tensor that is missing, or of another shape or dtype.
     """
-    reader = FileSystemReader(folder)
-    metadata = reader.read_metadata()
-    for name, piece in pieces.items():
-        stored = metadata.state_dict_metadata.get(name)
-        wanted = (piece.total, *piece.rows.shape[1:]), piece.rows.dtype
-        if not isinstance(stored, TensorStorageMetadata):
-            raise ValueError(f"it has no {name}")
-        found = tuple(stored.size), stored.properties.dtype
-        if found != wanted:
-            raise ValueError(f"its {name} is {_shown(*found)}, not {_shown(*wanted)}")
-    reader.set_up_storage_reader(metadata, is_coordinator=True)
-    planner = _Reading(pieces)
-    planner.set_up_planner({}, metadata, is_coordinator=True)
-    reader.read_data(reader.prepare_local_plan(planner.create_local_plan()), planner).wait()
+    missing = {name: len(piece.rows) for name, piece in pieces.items()}
+    for path in sorted(folder.glob("rank_*.safetensors")):
+        with path.open("rb") as file:
+            for name, stored in _stored(file):
+                if piece := pieces.get(name):
+                    missing[name] -= _fill(name, piece, stored, file)
+    for name, rows in missing.items():
+        if rows:
+            raise ValueError(f"it has no {name}" if rows == len(pieces[name].rows) else f"it lacks rows of {name}")
+
+
+class _Stored(NamedTuple):
+    """Rows [start, start + shape[0]) of a tensor of `total` rows, from byte `begin` of a file on."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    total: int
+    begin: int
+
+
+def _stored(file: BufferedReader) -> Iterator[tuple[str, _Stored]]:
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(file.read(8), "little")
+    if length > min(_MOST_BYTES, size):
+        raise ValueError(f"{file.name} is not a safetensors file")
+    try:
+        header = json.loads(file.read(length))
+        for name, numbers in header.pop("__metadata__").items():
+            start, total = map(int, numbers.split())
+            dtype, shape = _DTYPES[header[name]["dtype"]], tuple(header[name]["shape"])
+            begin, end = header[name]["data_offsets"]
+            if end - begin != math.prod(shape) * dtype.itemsize or 8 + length + end > size:
+                raise ValueError(f"it does not hold all of {name}")
+            yield name, _Stored(dtype, shape, start, total, 8 + length + begin)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file.name} is damaged: {error}") from error
+
+
+def _fill(name: str, piece: Sharded, stored: _Stored, file: BufferedReader) -> int:
+    """Read the rows that `piece` wants and the file has; their number."""
+    wanted = (piece.total, *piece.rows.shape[1:]), piece.rows.dtype
+    found = (stored.total, *stored.shape[1:]), stored.dtype
+    if found != wanted:
+        raise ValueError(f"its {name} is {_shown(*found)}, not {_shown(*wanted)}")
+    first = max(piece.start, stored.start)
+    last = min(piece.start + len(piece.rows), stored.start + stored.shape[0])
+    if first >= last:
+        return 0
+    rows = piece.rows[first - piece.start : last - piece.start]
+    arrived = rows if rows.is_contiguous() and not rows.is_cuda else torch.empty(rows.shape, dtype=rows.dtype)
+    file.seek(stored.begin + (first - stored.start) * math.prod(stored.shape[1:]) * stored.dtype.itemsize)
+    if file.readinto(_bytes_of(arrived)) != arrived.nbytes:
+        raise ValueError(f"{file.name} does not hold all of {name}")
+    if arrived is not rows:
+        rows.copy_(arrived)
+    return last - first
+
+
+def _bytes_of(rows: Tensor) -> memoryview:
+    """The memory of a tensor on the CPU, for reading and writing."""
+    return rows.detach().view(-1).view(torch.uint8).numpy().data
 
 
 def _shown(shape: tuple[int, ...], dtype: torch.dtype) -> str:
     return f"{' x '.join(map(str, shape))} of {str(dtype).removeprefix('torch.')}"
-
-
-def _chunk(piece: Sharded) -> ChunkStorageMetadata:
-    shape = piece.rows.shape
-    return ChunkStorageMetadata(torch.Size((piece.start, *[0] * (len(shape) - 1))), shape)
-
-
-class _Writing(SavePlanner):
-    """What this rank has."""
-
-    def __init__(self, pieces: Mapping[str, Sharded]) -> None:
-        self._pieces = pieces
-
-    def set_up_planner(
-        self, state_dict: dict[str, Any], storage_meta: StorageMeta | None = None, is_coordinator: bool = False
-    ) -> None:
-        """Nothing to do: the pieces are known."""
-
-    def create_local_plan(self) -> SavePlan:
-        items = []
-        for name, piece in self._pieces.items():
-            if piece.rows.numel():
-                chunk = _chunk(piece)
-                size = torch.Size((piece.total, *piece.rows.shape[1:]))
-                data = TensorWriteData(chunk, TensorProperties.create_from_tensor(piece.rows), size)
-                items.append(WriteItem(MetadataIndex(name, chunk.offsets), WriteItemType.SHARD, tensor_data=data))
-        return SavePlan(items)
-
-    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        return create_default_global_save_plan(all_plans)
-
-    def finish_plan(self, new_plan: SavePlan) -> SavePlan:
-        return new_plan
-
-    def resolve_data(self, write_item: WriteItem) -> Tensor | io.BytesIO:
-        return self._pieces[write_item.index.fqn].rows
-
-
-class _Reading(DefaultLoadPlanner):
-    """What this rank wants."""
-
-    def __init__(self, pieces: Mapping[str, Sharded]) -> None:
-        super().__init__()
-        self._pieces = pieces
-
-    def create_local_plan(self) -> LoadPlan:
-        assert self.metadata is not None
-        items: list[ReadItem] = []
-        for name, piece in self._pieces.items():
-            stored = self.metadata.state_dict_metadata[name]
-            if piece.rows.numel():
-                items += create_read_items_for_chunk_list(name, stored, [_chunk(piece)])  # type: ignore[arg-type]
-        return LoadPlan(items)
-
-    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:  # noqa: ARG002 - DCP's signature
-        raise AssertionError("there are tensors alone")  # the planner's own would unpickle whatever it is
-
-    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
-        return self._pieces[index.fqn].rows

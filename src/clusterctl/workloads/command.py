@@ -16,11 +16,12 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.errors import ProgramEnded, TaskError
+from clusterctl.errors import Cause, ProgramEnded, TaskError
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.marks import restart_file
 from clusterctl.runs.program import CHECKPOINTS, KEEP, RESTART_FILE, STOP_FILE
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from clusterctl.spec import Job
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
+_LOOK_SECONDS = 1.0
 
 
 def main(context: Context) -> None:
@@ -59,7 +61,7 @@ def main(context: Context) -> None:
             variables |= _places(attempt, job, stop_file)
         events.stage(Stage.TRAINING)
         child = _start([program, *job.argv[1:]], {**os.environ, **variables})
-        code = _wait(child, stop, stop_file)
+        code = _wait(child, stop, stop_file, int(variables["MASTER_PORT"]) if place.rank == 0 else None)
     if code != 0:
         if not stop.terminated and code != EXIT_RESTART:
             events.exception(_ended(job.argv, code))
@@ -123,16 +125,18 @@ def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[byt
         raise TaskError(f"cannot run {argv[0]}: {error.strerror}", hint) from None
 
 
-def _wait(child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path) -> int:
+def _wait(child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path, port: int | None) -> int:
     """Wait for the program, and pass on the warning signal, TERM and the terminal's INT, each once.
 
     The warning makes a file too: a program that does not handle the signal can look for that. One that has not come so
-    far yet gets the signal when it handles it.
+    far yet gets the signal when it handles it. Where another user listens on `port`, which the ranks would trust, the
+    program is ended. Raises TaskError.
     """
     asked: dict[signal.Signals, Callable[[], bool]] = {
         WARNING_SIGNAL: lambda: stop.warned and takes(child.pid, WARNING_SIGNAL),
         signal.SIGTERM: lambda: stop.terminated,
     }
+    looked = 0.0
     while True:
         try:
             return child.wait(timeout=0.1)
@@ -140,6 +144,13 @@ def _wait(child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path) ->
             pass
         except KeyboardInterrupt:
             child.send_signal(signal.SIGINT)
+        if port is not None and time.monotonic() - looked > _LOOK_SECONDS:
+            looked = time.monotonic()
+            if meeting.taken_by_another(port):
+                child.kill()
+                child.wait()
+                message = f"another user listens on the port at which the ranks were to meet: {port}"
+                raise TaskError(message, "report it, and submit again: see docs/security.md", Cause.NETWORK)
         if stop.warned and not stop_file.exists():
             stop_file.touch()
         for number in [number for number, happened in asked.items() if happened()]:

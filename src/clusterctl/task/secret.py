@@ -1,0 +1,73 @@
+"""The secret of an attempt: how its ranks know each other.
+
+Whoever reaches rank 0's port can join in: TCPStore asks nobody who they are, and gloo and NCCL send in plain text. So
+rank 0 writes a secret into the attempt's private folder, which only this user can read, and every group of ranks
+proves that it knows it before anything else is sent (docs/security.md).
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from typing import TYPE_CHECKING
+
+import torch
+from torch import distributed as dist
+
+from clusterctl.errors import Cause, TaskError
+from clusterctl.runs.files import read_whole, write_text
+
+if TYPE_CHECKING:
+    from clusterctl.runs.layout import Attempt
+
+_BYTES = 32
+
+
+def make(attempt: Attempt) -> bytes:
+    """A new secret, in the attempt's folder before anybody hears where to meet."""
+    secret = os.urandom(_BYTES)
+    write_text(attempt.secret, secret.hex())
+    return secret
+
+
+def read(attempt: Attempt) -> bytes:
+    """The secret of the attempt. Raises TaskError for a file that is not this user's alone."""
+    status = attempt.secret.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise TaskError(f"others can read it: {attempt.secret}", "see docs/security.md", Cause.LAUNCH)
+    return bytes.fromhex(read_whole(attempt.secret).decode())
+
+
+def sign(secret: bytes, purpose: str, content: bytes) -> str:
+    """The tag, in hex, that only a holder of `secret` can make; of another `purpose` it is another one."""
+    return hmac.digest(secret, purpose.encode() + b"\0" + content, "sha256").hex()
+
+
+def prove(secret: bytes, group: dist.ProcessGroup | None = None, device: torch.device | None = None) -> None:
+    """Make sure that every rank of `group` (default: all) holds `secret`. A collective: two rounds of 32 bytes a rank.
+
+    Each tag covers its rank and a fresh nonce of every rank, so no tag can be used twice or by another rank. `device`
+    is where the group's tensors are. Raises TaskError on every rank that is shown a wrong tag.
+    """
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    if ranks == 1:
+        return
+    nonces = b"".join(_gathered(os.urandom(_BYTES), group, device))
+    expected = [bytes.fromhex(sign(secret, f"rank {one} of {ranks}", nonces)) for one in range(ranks)]
+    shown = _gathered(expected[rank], group, device)
+    strangers = [one for one in range(ranks) if not hmac.compare_digest(shown[one], expected[one])]
+    if strangers:
+        raise stranger(f"at the place of rank {', '.join(map(str, strangers))}")
+
+
+def stranger(where: str) -> TaskError:
+    """Someone joined in who does not hold the secret."""
+    message = f"a process that does not belong to this run answered {where}: it does not know the attempt's secret"
+    return TaskError(message, "another user may be on these nodes; report it: see docs/security.md", Cause.NETWORK)
+
+
+def _gathered(content: bytes, group: dist.ProcessGroup | None, device: torch.device | None) -> list[bytes]:
+    own = torch.frombuffer(bytearray(content), dtype=torch.uint8).to(device)
+    parts = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(parts, own, group=group)
+    return [part.cpu().numpy().tobytes() for part in parts]

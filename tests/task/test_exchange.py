@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from support.ranks import run_program
+
+from clusterctl.runs.layout import RunDir
+from clusterctl.task.exchange import _received
+
+PROGRAM = """
+import json
+from torch import distributed as dist
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.runs.place import Place
+from clusterctl.task.exchange import from_all, from_first
+from clusterctl.task.rendezvous import meet
+place = Place.from_environment()
+dist.init_process_group("gloo", store=meet(place, current_attempt())[0], rank=place.rank, world_size=place.world_size)
+def fail():
+    if place.rank == 1:
+        raise FileNotFoundError(2, "No such file or directory", "/gone")
+    return 1
+found = [from_all(lambda: {"rank": place.rank, "long": "x" * 1000 * place.rank}, None)]
+found.append(from_first(lambda: [None, "é"], None))
+for ask in (from_all, from_first):
+    try:
+        found.append(ask(fail, None))
+    except OSError as error:
+        found.append(str(error))
+print(json.dumps(found))
+"""
+
+
+def test_values_and_failures_reach_every_rank(tmp_path: Path) -> None:
+    import json
+
+    for output in run_program(PROGRAM, RunDir(tmp_path / "run").attempt(0), [3]):
+        gathered, first, failure, fine = json.loads(output)
+        assert [entry["rank"] for entry in gathered] == [0, 1, 2]
+        assert [len(entry["long"]) for entry in gathered] == [0, 1000, 2000]
+        assert first == [None, "é"]
+        assert failure == "/gone: No such file or directory"
+        assert fine == 1
+
+
+def test_what_is_no_json_is_refused_and_not_unpickled(tmp_path: Path) -> None:
+    class Payload:
+        def __reduce__(self) -> tuple[object, ...]:
+            return Path.touch, (tmp_path / "made",)
+
+    content = bytearray(pickle.dumps(Payload()))
+    with pytest.raises(ValueError, match=r"codec|Expecting"):
+        _received(torch.frombuffer(content, dtype=torch.uint8), len(content))
+    assert not (tmp_path / "made").exists()
+
+
+def test_no_module_of_the_tasks_unpickles_what_a_peer_sends() -> None:
+    """torch.distributed's collectives for objects, and its checkpoint module, which uses them."""
+    import clusterctl
+
+    folder = Path(clusterctl.__file__).parent
+    for path in (path for room in ("task", "training", "graph", "workloads") for path in (folder / room).rglob("*.py")):
+        text = path.read_text()
+        for forbidden in ("_object(", "object_list", "import pickle", "distributed.checkpoint", "weights_only=False"):
+            assert forbidden not in text, f"{path.name} has {forbidden}"

@@ -1,0 +1,114 @@
+"""What a stranger who reaches the port of a run's ranks can do: keep them from meeting, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+from support.ranks import environments
+
+from clusterctl.errors import TaskError
+from clusterctl.runs.files import read_json
+from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.task import secret
+
+JOIN = """
+from torch import distributed as dist
+from clusterctl.runs.context import Context
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.spec import Job
+from clusterctl.task import secret
+from clusterctl.task.exchange import from_all, from_first
+from clusterctl.task.task import joined
+{before}
+with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
+    print(from_all(lambda: task.place.rank, task.agreeing), from_first(lambda: "hello", task.writing))
+"""
+# Knows host and port, as anybody on the node can, and plays rank 1. What it sends to whoever unpickles it makes a file.
+STRANGER = """
+import json, pickle, sys, time
+from datetime import timedelta
+from torch import distributed as dist
+class Payload:
+    def __reduce__(self):
+        return open, (sys.argv[3], "w")
+store = dist.TCPStore(sys.argv[1], int(sys.argv[2]), 2, False, timeout=timedelta(seconds=60))
+store.set("roll/1", sys.argv[4] + json.dumps({"node_rank": 0, "gpu": ""}))
+dist.init_process_group("gloo", store=store, rank=1, world_size=2)
+for _ in range(4):
+    try:
+        dist.all_gather_object([None, None], Payload())
+    except Exception as error:
+        print(error)
+"""
+
+
+def start(program: str, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
+    words = (sys.executable, "-c", program, *words)
+    return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run_ranks(attempt: Attempt, before: tuple[str, ...]) -> list[tuple[int, str, str]]:
+    places = zip(environments(attempt, [len(before)]), before, strict=True)
+    ranks = [start(JOIN.format(before=text), environment) for environment, text in places]
+    try:
+        outputs = [rank.communicate(timeout=120) for rank in ranks]
+        return [(rank.returncode, *output) for rank, output in zip(ranks, outputs, strict=True)]
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+def test_the_ranks_of_an_attempt_share_a_secret_that_only_their_user_can_read(tmp_path: Path) -> None:
+    attempt = RunDir(tmp_path / "run").attempt(0)
+    done = run_ranks(attempt, ("", "", ""))
+    assert [(code, output) for code, output, _ in done] == [(0, "[0, 1, 2] hello\n")] * 3
+    assert stat.S_IMODE(attempt.secret.stat().st_mode) == 0o600
+    assert attempt.secret.read_text() not in attempt.rendezvous.read_text()
+
+
+def test_who_does_not_know_the_secret_is_found_by_every_rank_before_anything_is_sent(tmp_path: Path) -> None:
+    """Even one who can sign the roll: here a rank whose proof alone is wrong."""
+    wrong = (
+        "prove = secret.prove\nimport clusterctl.task.task as t\nt.prove = lambda own, *rest: prove(bytes(32), *rest)"
+    )
+    for code, output, errors in run_ranks(RunDir(tmp_path / "run").attempt(0), ("", wrong)):
+        assert code != 0
+        assert output == ""
+        assert "a process that does not belong to this run answered" in errors
+
+
+def test_a_stranger_at_the_port_runs_no_code(tmp_path: Path) -> None:
+    attempt = RunDir(tmp_path / "run").attempt(0)
+    made = tmp_path / "made by the stranger"
+    first, _ = environments(attempt, [2])
+    rank = start(JOIN.format(before=""), first)
+    while not attempt.rendezvous.exists():
+        assert rank.poll() is None
+    place = read_json(attempt.rendezvous)
+    stranger = start(STRANGER, dict(os.environ), place["host"], str(place["port"]), str(made), "")
+    try:
+        _, errors = rank.communicate(timeout=120)
+    finally:
+        stranger.kill()
+        stranger.communicate()
+        rank.kill()
+    assert rank.returncode != 0
+    assert "does not belong to this run answered the roll call as rank 1" in errors
+    assert not made.exists()
+
+
+def test_a_secret_that_others_can_read_is_none(tmp_path: Path) -> None:
+    attempt = RunDir(tmp_path / "run").attempt(0)
+    attempt.path.mkdir(parents=True)
+    assert secret.make(attempt) == secret.read(attempt)
+    attempt.secret.chmod(0o640)
+    try:
+        secret.read(attempt)
+    except TaskError as error:
+        assert "others can read it" in error.message
+    else:
+        raise AssertionError
