@@ -21,10 +21,11 @@ from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve, runs_folder
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError
+from clusterctl.launch.git import git_state
 from clusterctl.launch.plan import brings_code, make_plan
 from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch, submitit_version, test_only, write_pickle
 from clusterctl.launch.script import render
-from clusterctl.launch.snapshot import find_code, git_state, take_snapshot
+from clusterctl.launch.snapshot import find_code, take_snapshot
 from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
 from clusterctl.runs.files import make_private, write_json, write_text
 from clusterctl.runs.layout import RUN_FORMAT, RunDir
@@ -204,9 +205,10 @@ def _write_run(plan: Plan, resolved: Resolved, code: Path, words: Sequence[str])
         write_text(run.script, render(plan), mode=0o700)
         write_pickle(run, resolved.job.resources.time)
         state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))
-        if state and state[1]:
-            write_text(run.path / "git.patch", resolved.secrets.hide(state[1]))
-        record = _record(run, resolved, state[0] if state else None, words)
+        if state and state.patch:
+            write_text(run.path / "git.patch", resolved.secrets.hide(state.patch))
+        git = {"commit": state.commit, "dirty": state.dirty} if state else None
+        record = _record(run, resolved, git, words)
         write_json(run.run_json, record | ({"allocation": plan.warm.job_id} if plan.warm else {}))
     except OSError as error:
         shutil.rmtree(run.path, ignore_errors=True)

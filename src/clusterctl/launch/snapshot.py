@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from threading import get_native_id
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
 from clusterctl.errors import ConfigError
+from clusterctl.launch.git import listed_files
 from clusterctl.runs.files import make_private
 
 if TYPE_CHECKING:
@@ -82,9 +82,8 @@ def _project_files(project: Path, runs: Path) -> list[Path]:
 
 def _listed_by_git(project: Path) -> Iterable[Path] | None:
     """The files that git tracks or would track; None where there is no repository, no git, or it ignores all."""
-    listed = _git(project, "ls-files", "-z", "--cached", "--others", "--exclude-standard", seconds=None) or ""
-    names = dict.fromkeys(Path(name) for name in listed.split("\0") if name)
-    return _existing(project, names) if names else None
+    names = listed_files(project)
+    return _existing(project, map(Path, names)) if names else None
 
 
 def _existing(project: Path, names: Iterable[Path]) -> Iterator[Path]:
@@ -118,23 +117,3 @@ def _digest(files: dict[Path, Path]) -> str:
         mode = b"x" if os.access(source, os.X_OK) else b"-"
         total.update(os.fsencode(name) + b"\0" + mode + hashlib.sha256(content).digest())
     return total.hexdigest()[:20]
-
-
-def git_state(folder: Path) -> tuple[dict[str, Any], str] | None:
-    """The commit of `folder`, whether it is dirty, and the patch of changes to tracked files; None outside git."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return None
-    patch = _git(folder, "diff", "--binary", "HEAD", "--", ".") or ""
-    return {"commit": commit.strip(), "dirty": bool(patch)}, patch
-
-
-def _git(folder: Path, *words: str, seconds: float | None = 10) -> str | None:
-    """What git prints; None where there is no repository, no git, or it fails or takes longer."""
-    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
-        return None
-    try:
-        done = subprocess.run(["git", "-C", folder, *words], capture_output=True, timeout=seconds, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="surrogateescape") if done.returncode == 0 else None
