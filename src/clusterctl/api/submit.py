@@ -200,7 +200,7 @@ def _write_run(plan: Plan, resolved: Resolved, code: Path, words: Sequence[str])
     try:
         make_private(run.path)
         run.attempts_folder.mkdir()
-        run.pickles.mkdir()
+        make_private(run.pickles)
         run.code.symlink_to(Path("..", ".code", code.name))
         write_text(run.script, render(plan), mode=0o700)
         write_pickle(run, resolved.job.resources.time)

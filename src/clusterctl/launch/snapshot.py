@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 from pathlib import Path
 from threading import get_native_id
@@ -17,6 +18,7 @@ import clusterctl
 from clusterctl.errors import ConfigError
 from clusterctl.launch.git import listed_files
 from clusterctl.runs.files import make_private
+from clusterctl.runs.ownership import require_own
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,6 +51,7 @@ def take_snapshot(code: Code) -> Path:
     """The snapshot of `code`, made if its content is new. Safe against concurrent calls."""
     final = code.folder
     if final.is_dir():
+        require_own(final, f"move it away, then submit again: mv {shlex.quote(str(final))} /tmp")
         return final
     aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))
     try:
