@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import clusterctl
 from clusterctl.api.settings import settings
 from clusterctl.api.verify import verify
+from clusterctl.checks.code_copy import copy_rules
 from clusterctl.checks.verify import explained
-from clusterctl.config import load_cluster, resolve, runs_folder
+from clusterctl.config import CURRENT_FOLDER, is_home, load_cluster, resolve, runs_folder
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError
 from clusterctl.launch.git import git_state
@@ -73,7 +74,8 @@ class DryRun:
 
     def verify(self) -> tuple[Check, ...]:
         """What may go wrong. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""
-        return verify(self.plan, self.resolved, Slurm.of(self.resolved.cluster), SILENT)
+        warnings = verify(self.plan, self.resolved, Slurm.of(self.resolved.cluster), SILENT)
+        return (*warnings, *copy_rules(_code(self.resolved), self.resolved.job.argv))
 
     def ask_slurm(self) -> str:
         """Whether and when Slurm would start it, in its own words (sbatch --test-only). Raises SlurmError."""
@@ -143,7 +145,7 @@ def send(
         check_fits(resolved.job.resources, allocation)
     code = _code(resolved)
     plan = _planned(resolved, runs_folder(resolved.cluster), code.folder, allocation)
-    warnings = verify(plan, resolved, slurm, progress)
+    warnings = (*verify(plan, resolved, slurm, progress), *copy_rules(code, resolved.job.argv))
     try:
         take_snapshot(code)
     except OSError as error:
@@ -183,6 +185,9 @@ def _code(resolved: Resolved) -> Code:
     """The code of the run as it is now, and where its snapshot will be."""
     runs = runs_folder(resolved.cluster)
     job = resolved.job
+    if job.code and resolved.origins.get("code") == CURRENT_FOLDER and is_home(Path(job.code)):
+        hint = "change to the folder of the program, or name it: --set code=FOLDER"
+        raise ConfigError(f"a run gets a copy of the current folder, and this is your home folder: {job.code}", hint)
     try:
         return find_code(runs, Path(job.code) if job.code and not brings_code(job) else None)
     except OSError as error:

@@ -120,8 +120,13 @@ def is_project(folder: Path) -> bool:
     return (folder / ".git").exists() or (folder / "pyproject.toml").exists()
 
 
+def is_home(folder: Path) -> bool:
+    """Whether `folder` is the user's home folder, and no project."""
+    return folder.resolve() == Path(os.path.expanduser("~")).resolve() and not is_project(folder)  # noqa: PTH111 - total
+
+
 def _require_trusted(path: Path, noun: str) -> None:
     if not is_trusted(path.stat().st_uid):
-        shown = os.path.join(".", os.path.relpath(path))
+        shown = f"./{os.path.relpath(path)}"
         message = f"{noun} {path.stem} is someone else's file: {path} ({owner_name(path)})"
         raise ConfigError(message, f"read it; if you trust it, name it by its path: {shlex.quote(shown)}")

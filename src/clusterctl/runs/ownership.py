@@ -1,4 +1,4 @@
-"""Whose a file or folder is. What runs from it, or because of it, runs as this user: nobody else may have written it."""
+"""Whose a file or folder is: what runs from it, or because of it, runs as this user."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def owner_name(path: Path) -> str:
 
 
 def require_own(folder: Path, hint: str, *, or_roots: bool = False) -> None:
-    """Raise ConfigError for a folder that belongs to someone else, with `hint`, or in which others may replace files."""
+    """Raise ConfigError, with `hint`, for a folder of someone else's, and for one in which others may replace files."""
     status = folder.stat()
     if status.st_uid != os.geteuid() and not (or_roots and is_trusted(status.st_uid)):
         raise ConfigError(f"belongs to someone else: {folder} ({owner_name(folder)})", hint)
