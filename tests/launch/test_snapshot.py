@@ -167,7 +167,7 @@ def test_a_project_that_is_too_large_is_refused_with_a_way_out(
 ) -> None:
     monkeypatch.setattr(code_files, "LARGEST_BYTES", 5)
     (project / "package" / "weights.bin").write_bytes(b"x" * 2**20)
-    with pytest.raises(ConfigError, match=r"holds more.*the largest so far: package/ \(\\d files, 1 MiB\)") as caught:
+    with pytest.raises(ConfigError, match=r"holds more.*the largest so far: package/ \(\d files, 1 MiB\)") as caught:
         take_snapshot(find_code(tmp_path / "runs", project))
     assert ".gitignore" in caught.value.hint
     with pytest.raises(ConfigError, match="no such folder"):

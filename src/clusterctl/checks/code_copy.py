@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, warn
@@ -34,19 +33,17 @@ def copy_rules(code: Code, argv: Iterable[str]) -> Iterator[Check]:
     size = sum(file.size for file in code.project)
     if code.is_new and size > LARGE_BYTES:
         message = f"copied {len(code.project)} files, {size / 2**20:.0f} MiB, of: {root}"
-        hint = (
-            f"each change copies all of it; keep out what is no code (.gitignore), the largest: {largest(code.project)}"
-        )
+        hint = f"each change copies all of it; keep data out with .gitignore, the largest: {largest(code.project)}"
         yield warn("code", message, hint)
 
 
 def _absent(root: str, carried: set[str], argv: Iterable[str]) -> Iterator[str]:
     """The paths in `argv` that exist below `root` and are not `carried`, nor a folder of anything that is."""
-    folders = {folder for name in carried for folder in accumulate(name.split("/"), "{}/{}".format)}
     for path in dict.fromkeys(path for word in argv for path in _BETWEEN_PATHS.split(word)):
         name = os.path.normpath(path)
-        below = path and not name.startswith(("/", "..")) and name != "."
-        if below and name not in folders and os.path.lexists(f"{root}/{name}"):
+        if not path or name == "." or name.startswith(("/", "..")) or not os.path.lexists(f"{root}/{name}"):
+            continue
+        if name not in carried and not any(file.startswith(f"{name}/") for file in carried):
             yield path
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import ConfigError
@@ -17,6 +16,7 @@ from clusterctl.launch.git import listed_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
 LARGEST_BYTES = 500 * 2**20
 MOST_FILES = 20_000

@@ -101,7 +101,7 @@ def _copy(file: CodeFile, target: Path) -> None:
     if file.link is not None:
         target.symlink_to(file.link)
         return
-    with open(os.open(file.source, _READ), "rb", buffering=0) as source, target.open("wb") as copy:
+    with os.fdopen(os.open(file.source, _READ), "rb", buffering=0) as source, target.open("wb") as copy:
         with suppress(OSError):  # a kernel or file system that cannot, or a full disk, which the next line finds
             while os.copy_file_range(source.fileno(), copy.fileno(), 2**30):
                 pass
