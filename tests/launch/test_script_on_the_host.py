@@ -37,6 +37,8 @@ class Host:
         self.run = RunDir(folder / "it's a run-20260102-030405-abcd")
         for path in (self.run.attempts_folder, self.run.pickles):
             path.mkdir(parents=True)
+        (folder / "code" / "lib").mkdir(parents=True)
+        self.run.code.symlink_to(folder / "code")
         self.run.waiting_pickle.write_text("pickle")
         job = Job(
             name="x",
@@ -147,9 +149,9 @@ def test_what_the_attempt_writes_is_private(host: Host) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-@pytest.mark.parametrize("part", ["path", "pickles"])
-def test_a_pickle_in_a_folder_of_somebody_elses_is_not_loaded(host: Host, part: str) -> None:
-    os.chown(getattr(host.run, part), 65534, 65534)
+@pytest.mark.parametrize("part", [".", "submitit", "code", "code/lib"])
+def test_pickles_and_code_in_a_folder_of_somebody_elses_are_not_loaded(host: Host, part: str) -> None:
+    os.chown(host.run.path / part, 65534, 65534)
     process = host.start(SAY_SO)
     _, errors = process.communicate()
     assert process.returncode == 77

@@ -1,14 +1,17 @@
-"""Snapshots of code: by content, complete, bounded."""
+"""Snapshots of code: by content, complete, bounded, and nothing that is not the project's."""
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from clusterctl.errors import ConfigError
-from clusterctl.launch import snapshot
+from clusterctl.launch import code_files
 from clusterctl.launch.snapshot import find_code, take_snapshot
 
 
@@ -32,7 +35,7 @@ def test_the_same_content_is_kept_once_and_a_change_makes_another(tmp_path: Path
     second = take_snapshot(find_code(tmp_path / "runs", project))
     assert second != first
     assert (first / "project" / "train.py").read_text() == "print(1)\n"
-    assert len(list((tmp_path / "runs" / ".code").iterdir())) == 2
+    assert len(list((tmp_path / "runs" / ".code").glob("[!.]*"))) == 2
 
 
 def test_this_package_is_in_it_without_what_python_compiled(tmp_path: Path) -> None:
@@ -63,19 +66,108 @@ def test_a_project_in_a_folder_that_git_ignores_is_copied_whole(tmp_path: Path, 
     assert names(take_snapshot(find_code(tmp_path / "runs", project))) == {"train.py", "package/é with space.py"}
 
 
-def test_links_are_kept_and_runs_inside_the_project_are_not(tmp_path: Path, project: Path) -> None:
-    (project / "link.py").symlink_to("train.py")
-    (project / "dangling").symlink_to("nowhere")
+@pytest.mark.parametrize("git", [False, True])
+def test_runs_inside_the_project_are_left_out(project: Path, git: bool) -> None:
+    if git:
+        subprocess.run(["git", "init", "-q", project], check=True)
     take_snapshot(find_code(project / "runs", project))
-    found = names(take_snapshot(find_code(project / "runs", project)))
-    assert found == {"train.py", "package/é with space.py", "link.py", "dangling"}
+    assert names(take_snapshot(find_code(project / "runs", project))) == {"train.py", "package/é with space.py"}
+
+
+def test_links_inside_the_project_lead_into_the_copy(tmp_path: Path, project: Path) -> None:
+    (project / "plain").symlink_to("train.py")
+    (project / "dangling").symlink_to("nowhere")
+    (project / "package" / "absolute").symlink_to(project / "train.py")
+    (project / "package" / "roundabout").symlink_to("../../project/train.py")
+    (project / "folder").symlink_to("package")
+    other_name = tmp_path / "other-name"
+    other_name.symlink_to(project)
+    (project / "by-other-name").symlink_to(project.resolve() / "train.py")
+    code = take_snapshot(find_code(tmp_path / "runs", other_name)) / "project"
+    links = {str(path.relative_to(code)): str(path.readlink()) for path in code.rglob("*") if path.is_symlink()}
+    assert links == {
+        "plain": "train.py",
+        "dangling": "nowhere",
+        "package/absolute": "../train.py",
+        "package/roundabout": "../train.py",
+        "folder": "package",
+        "by-other-name": "train.py",
+    }
+
+
+def test_what_a_link_leads_out_to_is_not_copied(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_files, "LARGEST_BYTES", 10_000)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    os.truncate(os.open(outside / "large", os.O_CREAT | os.O_WRONLY), 20_000)
+    (project / "file").symlink_to("../outside/large")
+    (project / "folder").symlink_to(outside)
+    code = find_code(tmp_path / "runs", project)
+    assert {file.name: file.link for file in code.project if file.leads_out} == {
+        "file": f"{outside}/large",
+        "folder": str(outside),
+    }
+    copy = take_snapshot(code) / "project"
+    assert (copy / "file").readlink() == outside / "large"
+    assert (copy / "folder").readlink() == outside
+
+
+def test_what_is_no_file_is_left_out(tmp_path: Path, project: Path) -> None:
+    os.mkfifo(project / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(project / "socket"))
+        assert names(take_snapshot(find_code(tmp_path / "runs", project))) == {"train.py", "package/é with space.py"}
+
+
+def test_a_large_file_is_not_held_in_memory(tmp_path: Path, project: Path) -> None:
+    (project / "large").touch()
+    os.truncate(project / "large", 64 * 2**20)
+    tracemalloc.start()
+    try:
+        copy = take_snapshot(find_code(tmp_path / "runs", project))
+        assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert (copy / "project" / "large").stat().st_size == 64 * 2**20
+
+
+def test_modes_and_times_are_kept(tmp_path: Path, project: Path) -> None:
+    (project / "train.py").chmod(0o755)
+    os.utime(project / "train.py", (1, 1))
+    status = (take_snapshot(find_code(tmp_path / "runs", project)) / "project" / "train.py").stat()
+    assert (status.st_mode & 0o777, status.st_mtime) == (0o755, 1)
+
+
+def test_copies_of_this_package_have_their_files_in_common_and_cannot_be_written_through(
+    tmp_path: Path, project: Path
+) -> None:
+    first = take_snapshot(find_code(tmp_path / "runs", project))
+    (project / "train.py").write_text("print(2)\n")
+    second = take_snapshot(find_code(tmp_path / "runs", project))
+    entry, again = (code / "lib" / "clusterctl" / "runs" / "entry.py" for code in (first, second))
+    assert entry.samefile(again)
+    assert entry.stat().st_mode & 0o222 == 0
+    assert not (first / "project" / "train.py").samefile(second / "project" / "train.py")
+
+
+def test_without_hard_links_everything_is_copied(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unsupported(*_: object, **__: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("os.link", unsupported)
+    code = take_snapshot(find_code(tmp_path / "runs", project))
+    copied, original = code / "lib" / "clusterctl" / "runs" / "entry.py", Path(code_files.__file__)
+    assert copied.read_bytes() == original.parents[1].joinpath("runs", "entry.py").read_bytes()
 
 
 def test_a_project_that_is_too_large_is_refused_with_a_way_out(
     tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "LARGEST_BYTES", 5)
-    with pytest.raises(ConfigError, match="holds") as caught:
+    monkeypatch.setattr(code_files, "LARGEST_BYTES", 5)
+    (project / "package" / "weights.bin").write_bytes(b"x" * 2**20)
+    with pytest.raises(ConfigError, match=r"holds more.*the largest so far: package/ \(\d files, 1 MiB\)") as caught:
         take_snapshot(find_code(tmp_path / "runs", project))
     assert ".gitignore" in caught.value.hint
     with pytest.raises(ConfigError, match="no such folder"):
@@ -85,7 +177,7 @@ def test_a_project_that_is_too_large_is_refused_with_a_way_out(
 def test_a_project_of_too_many_files_is_refused_before_they_are_all_looked_at(
     tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "MOST_FILES", 1)
+    monkeypatch.setattr(code_files, "MOST_FILES", 1)
     with pytest.raises(ConfigError, match="more than 500 MiB or 1 files"):
         take_snapshot(find_code(tmp_path / "runs", project))
 
@@ -106,7 +198,8 @@ def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, project: Path, monkeyp
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("shutil.copy2", full)
+    monkeypatch.setattr("shutil.copyfileobj", full)
     with pytest.raises(OSError, match="No space"):
         take_snapshot(find_code(tmp_path / "runs", project))
-    assert list((tmp_path / "runs" / ".code").iterdir()) == []
+    assert [path.name for path in (tmp_path / "runs" / ".code").iterdir()] == [".files"]
+    assert list((tmp_path / "runs" / ".code" / ".files").iterdir()) == []

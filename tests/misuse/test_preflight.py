@@ -217,3 +217,26 @@ def test_a_warning_of_a_check_does_not_stop_the_run(desk: Desk) -> None:
     code, _, err = desk.type("submit synthetic")
     assert code == 0
     assert err.startswith("warning: not on this machine: /raid/images/x.sqsh\nhint: ")
+
+
+def test_what_the_copy_of_the_code_leaves_behind_is_said(desk: Desk) -> None:
+    desk.use_slurm(sbatch="echo Submitted batch job 7")
+    desk.write("train.py", "")
+    (desk.project / "data").symlink_to(desk.folder)
+    code, out, err = desk.type(["submit", "command", "--set", 'argv=["python", "train.py"]'])
+    assert code == 0, err
+    assert err.count("warning:") == 1
+    assert f"warning: not carried: data -> {desk.folder}\n" in err
+    assert (desk.runs / out.strip() / "code" / "project" / "data").readlink() == desk.folder
+
+
+def test_the_home_folder_is_no_project_unless_it_is_named_as_one(desk: Desk) -> None:
+    desk.use_slurm(sbatch="echo Submitted batch job 7")
+    desk.set(HOME=str(desk.project))
+    words = ["submit", "command", "--cluster", "./cluster/site.toml", "--set", 'argv=["true"]']
+    code, _, err = desk.type(words)
+    assert code == CONFIG
+    check_message(err, "this is your home folder", "--set code=")
+    assert desk.type([*words, "--set", "code=."])[0] == 0
+    desk.write("pyproject.toml", "")
+    assert desk.type(words)[0] == 0

@@ -26,6 +26,7 @@ def beside(
     Raises UsageError where the run does not run, or has no such rank; NotFoundError where it has not begun.
     """
     status = run.status()
+    status.record.require_ours()
     if status.stage.ended or status.attempt is None or status.job_id is None:
         raise UsageError(f"{run.id} does not run: {status.stage}", f"clusterctl status {run.id}")
     ranks = run.directory.attempt(status.attempt.number).event_files()

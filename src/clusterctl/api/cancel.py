@@ -36,7 +36,7 @@ def cancel(runs: Iterable[Run], agreed: Callable[[int], bool] = lambda _: True) 
     Raises ConfigError for a damaged run, SlurmError where Slurm refuses or a run has no job yet.
     """
     found = report([run.directory for run in runs])
-    for problem in found.problems:
+    for problem in found.problems:  # also another user's run
         if isinstance(problem, ConfigError):
             raise problem
     ended = tuple(status for status in found.statuses if status.stage.ended and status.sure)

@@ -65,11 +65,11 @@ def build(
     from clusterctl.containers.build import BuildRequest
     from clusterctl.containers.build import build as build_image
     from clusterctl.containers.engine import find_engine
-    from clusterctl.launch.snapshot import git_state
+    from clusterctl.launch.git import git_state
 
     kind = "gpu" if gpu else "cpu"
     state = git_state(shipped_folder())
-    commit = state[0]["commit"] + ("-dirty" if state[0]["dirty"] else "") if state else ""
+    commit = state.commit + ("-dirty" if state.dirty else "") if state else ""
     request = BuildRequest(
         name=name or f"clusterctl-{kind}", kind=kind, base=base, replacing=replacing, commit=commit, fresh=fresh
     )

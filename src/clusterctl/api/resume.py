@@ -26,6 +26,7 @@ from clusterctl.launch.script import render
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.status import report
 from clusterctl.runs.files import make_private, read_json, write_json, write_text
+from clusterctl.runs.ownership import require_own
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
 from clusterctl.spec import to_record
@@ -97,6 +98,8 @@ def send(
     code = run.code.resolve()
     if not code.is_dir():
         raise ConfigError(f"the code of the run is gone: {code}", "submit the job anew")
+    for folder in (run.path, run.pickles, code):
+        require_own(folder, "submit the job anew")
     plan = make_plan(resolved, run, code, clusterctl.__version__)
     # the folder that was submitted may have changed since
     with_its_code = resolved
@@ -129,6 +132,7 @@ def _ended_job(run: RunDir) -> str | None:
         if isinstance(problem, ConfigError):
             raise problem
     (status,) = found.statuses
+    status.record.require_ours()
     if status.stage is Stage.FINISHED:
         raise UsageError(f"{run.id} has finished: there is nothing to resume", "submit the job anew")
     if not status.sure:

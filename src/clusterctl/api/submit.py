@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 import clusterctl
 from clusterctl.api.settings import settings
 from clusterctl.api.verify import verify
+from clusterctl.checks.code_copy import copy_rules
 from clusterctl.checks.verify import explained
-from clusterctl.config import load_cluster, resolve, runs_folder
+from clusterctl.config import CURRENT_FOLDER, is_home, load_cluster, resolve, runs_folder
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError
+from clusterctl.launch.git import git_state
 from clusterctl.launch.plan import brings_code, make_plan
 from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch, submitit_version, test_only, write_pickle
 from clusterctl.launch.script import render
-from clusterctl.launch.snapshot import find_code, git_state, take_snapshot
+from clusterctl.launch.snapshot import find_code, take_snapshot
 from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
 from clusterctl.runs.files import make_private, write_json, write_text
 from clusterctl.runs.layout import RUN_FORMAT, RunDir
@@ -72,7 +74,8 @@ class DryRun:
 
     def verify(self) -> tuple[Check, ...]:
         """What may go wrong. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""
-        return verify(self.plan, self.resolved, Slurm.of(self.resolved.cluster), SILENT)
+        warnings = verify(self.plan, self.resolved, Slurm.of(self.resolved.cluster), SILENT)
+        return (*warnings, *copy_rules(_code(self.resolved), self.resolved.job.argv))
 
     def ask_slurm(self) -> str:
         """Whether and when Slurm would start it, in its own words (sbatch --test-only). Raises SlurmError."""
@@ -142,7 +145,7 @@ def send(
         check_fits(resolved.job.resources, allocation)
     code = _code(resolved)
     plan = _planned(resolved, runs_folder(resolved.cluster), code.folder, allocation)
-    warnings = verify(plan, resolved, slurm, progress)
+    warnings = (*verify(plan, resolved, slurm, progress), *copy_rules(code, resolved.job.argv))
     try:
         take_snapshot(code)
     except OSError as error:
@@ -182,6 +185,9 @@ def _code(resolved: Resolved) -> Code:
     """The code of the run as it is now, and where its snapshot will be."""
     runs = runs_folder(resolved.cluster)
     job = resolved.job
+    if job.code and resolved.origins.get("code") == CURRENT_FOLDER and is_home(Path(job.code)):
+        hint = "change to the folder of the program, or name it: --set code=FOLDER"
+        raise ConfigError(f"a run gets a copy of the current folder, and this is your home folder: {job.code}", hint)
     try:
         return find_code(runs, Path(job.code) if job.code and not brings_code(job) else None)
     except OSError as error:
@@ -199,14 +205,15 @@ def _write_run(plan: Plan, resolved: Resolved, code: Path, words: Sequence[str])
     try:
         make_private(run.path)
         run.attempts_folder.mkdir()
-        run.pickles.mkdir()
+        make_private(run.pickles)
         run.code.symlink_to(Path("..", ".code", code.name))
         write_text(run.script, render(plan), mode=0o700)
         write_pickle(run, resolved.job.resources.time)
         state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))
-        if state and state[1]:
-            write_text(run.path / "git.patch", resolved.secrets.hide(state[1]))
-        record = _record(run, resolved, state[0] if state else None, words)
+        if state and state.patch:
+            write_text(run.path / "git.patch", resolved.secrets.hide(state.patch))
+        git = {"commit": state.commit, "dirty": state.dirty} if state else None
+        record = _record(run, resolved, git, words)
         write_json(run.run_json, record | ({"allocation": plan.warm.job_id} if plan.warm else {}))
     except OSError as error:
         shutil.rmtree(run.path, ignore_errors=True)

@@ -12,6 +12,7 @@ from clusterctl.checks.check import Check, Verdict
 from clusterctl.config import load_cluster
 from clusterctl.errors import ConfigError
 from clusterctl.runs.files import make_private
+from clusterctl.runs.ownership import require_own
 
 if TYPE_CHECKING:
     from clusterctl.config import Resolved
@@ -41,7 +42,10 @@ def doctor(cluster: str | None = None) -> tuple[str, tuple[Check, ...]]:
 
 
 def _make_folders(runs: Path) -> None:
-    """Make `runs` and the folder of snapshots in it, private; what tasks run must not come from someone else."""
+    """Make `runs` and the folder of snapshots in it, private; what tasks run must not come from someone else.
+
+    A `runs` that root made for many users (with the sticky bit) is fine.
+    """
     hint = "set CLUSTERCTL_RUNS, or `runs` in the cluster file"
     try:
         code = make_private(make_private(runs) / ".code")
@@ -49,5 +53,5 @@ def _make_folders(runs: Path) -> None:
         raise ConfigError(f"cannot make the folder of runs: {error.filename}: {error.strerror}", hint) from error
     if not os.access(runs, os.W_OK | os.X_OK):
         raise ConfigError(f"cannot write to the folder of runs: {runs}", hint)
-    if code.stat().st_uid != os.geteuid():
-        raise ConfigError(f"belongs to someone else: {code}", hint)
+    require_own(runs, hint, or_roots=True)
+    require_own(code, hint)

@@ -20,6 +20,7 @@ from clusterctl.checks.interpreters import ask_packages, ask_version, find_inter
 from clusterctl.checks.surroundings import Folder, LoginNode, NodeSize, Seen, Surroundings, WantedRun, exists
 from clusterctl.config import runs_folder, state_folder
 from clusterctl.errors import SlurmError
+from clusterctl.runs.ownership import is_trusted
 from clusterctl.slurm import Slurm
 from clusterctl.slurm.fits import asked_of, has_features
 from clusterctl.spec import WORKLOADS
@@ -135,7 +136,7 @@ def look_at(path: Path) -> Folder:
         exists=exists(path) and path.is_dir(),
         writable=found.is_dir() and os.access(found, os.W_OK | os.X_OK),
         mode=stat.S_IMODE(status.st_mode),
-        ours=status.st_uid == os.geteuid(),
+        ours=is_trusted(status.st_uid),
         file_system=file_system(found),
         free_bytes=space.f_bavail * space.f_frsize,
         free_files=space.f_favail if space.f_files else 2**63,  # some file systems do not count them

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, fail, ok, warn
 from clusterctl.errors import SlurmError
+from clusterctl.runs.ownership import is_open
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +77,11 @@ def _folder(name: str, folder: Folder, elsewhere: str) -> Check:
         return ok(name, f"{place}, created when needed")
     if not folder.ours:
         return fail(name, f"{place} belongs to someone else", elsewhere)
-    if folder.mode & 0o077 and name != "images":
+    if name == "images":  # one folder of images for a group is fine
+        return ok(name, place)
+    if is_open(folder.mode):
+        return fail(name, f"others may write to {place}", f"chmod go-w {shlex.quote(folder.path)}")
+    if folder.mode & 0o077:
         return warn(name, f"others may look into {place}", f"chmod 700 {shlex.quote(folder.path)}")
     return ok(name, place)
 

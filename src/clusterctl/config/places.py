@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,11 +11,10 @@ from typing import TYPE_CHECKING
 import clusterctl
 from clusterctl.errors import ConfigError, NotFoundError
 from clusterctl.runs.files import make_private
+from clusterctl.runs.ownership import is_trusted, owner_name
 from clusterctl.spec.records import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from platformdirs import PlatformDirs
 
     from clusterctl.spec import Cluster
@@ -67,7 +67,7 @@ def shipped_folder() -> Path:
 def find_file(kind: str, name: str, cwd: Path) -> Path:
     """The file of job or cluster `name` (`kind` is "jobs" or "cluster"); a path is taken as it is.
 
-    Raises NotFoundError with the nearest name.
+    Raises NotFoundError with the nearest name, and ConfigError where a project's file of that name is someone else's.
     """
     noun = "job" if kind == "jobs" else "cluster"
     if "/" in name or name.endswith(".toml"):
@@ -78,6 +78,8 @@ def find_file(kind: str, name: str, cwd: Path) -> Path:
     for path in candidates:
         with suppress(OSError):  # a name too long, a folder that may not be entered
             if path.is_file():
+                if len(candidates) > 1 and path.parent in _project_folders(kind, cwd):
+                    _require_trusted(path, noun)
                 return path
     known = sorted(names(kind, cwd))
     close = nearest(Path(name).stem, known)
@@ -101,11 +103,30 @@ def expanded(path: str) -> Path:
         raise ConfigError(f"nobody knows whose home is: {path}", "write the folder's path without `~`") from error
 
 
-def _search_folders(kind: str, cwd: Path) -> Iterator[Path]:
-    yield cwd / kind
-    for folder in (cwd, *cwd.parents):
-        if (folder / ".git").exists() or (folder / "pyproject.toml").exists():
-            yield folder / kind
-            break
-    yield user_config_folder() / kind
-    yield shipped_folder() / kind
+def _search_folders(kind: str, cwd: Path) -> list[Path]:
+    """A project may have its own idea of a job, but not of a cluster that the user knows by name."""
+    own = [user_config_folder() / kind, shipped_folder() / kind]
+    return [*own, *_project_folders(kind, cwd)] if kind == "cluster" else [*_project_folders(kind, cwd), *own]
+
+
+def _project_folders(kind: str, cwd: Path) -> list[Path]:
+    """The current folder's and that of the project around it."""
+    roots = (folder for folder in (cwd, *cwd.parents) if is_project(folder))
+    return [folder / kind for folder in dict.fromkeys((cwd, next(roots, cwd)))]
+
+
+def is_project(folder: Path) -> bool:
+    """Whether a project has its root in `folder`."""
+    return (folder / ".git").exists() or (folder / "pyproject.toml").exists()
+
+
+def is_home(folder: Path) -> bool:
+    """Whether `folder` is the user's home folder, and no project."""
+    return folder.resolve() == Path(os.path.expanduser("~")).resolve() and not is_project(folder)  # noqa: PTH111 - total
+
+
+def _require_trusted(path: Path, noun: str) -> None:
+    if not is_trusted(path.stat().st_uid):
+        shown = f"./{os.path.relpath(path)}"
+        message = f"{noun} {path.stem} is someone else's file: {path} ({owner_name(path)})"
+        raise ConfigError(message, f"read it; if you trust it, name it by its path: {shlex.quote(shown)}")

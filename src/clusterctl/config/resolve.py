@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SBATCH_VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_PARTITION": "partition", "SBATCH_QOS": "qos"}
 CLUSTER_DEFAULTS = ("partition", "account", "qos", "gpus_per_node")
 DEFAULT_WARNING_SECONDS = 120
+CURRENT_FOLDER = "default: the current folder"  # origin of `code`
 # What a run is found, watched and ended by is not the user's to change through [resources] sbatch.
 RESERVED_OPTIONS = frozenset(
     {"array", "chdir", "error", "export", "hold", "input", "job-name", "mem", "no-requeue", "ntasks", "ntasks-per-node"}
@@ -175,7 +176,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
     code = absolute(("code",), job.code)
     if code is None and job.workload == "command" and job.container.code == "mounted":
         code = str(cwd)
-        values.origins["code",] = "default: the current folder"
+        values.origins["code",] = CURRENT_FOLDER
     image = job.container.image
     if image and image.startswith((".", "~")):
         image = absolute(("container", "image"), image)

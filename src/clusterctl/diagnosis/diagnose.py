@@ -137,6 +137,8 @@ def _with_the_queue(found: Diagnosis, slurm_of: SlurmOf) -> Diagnosis:
     from clusterctl.diagnosis.waiting import explain_waiting  # to plan other submissions takes a while to import
 
     status = found.status
+    if not status.record.is_ours:
+        return found
     try:
         waiting = explain_waiting(status, slurm_of(status.record.cluster))
     except SlurmError as error:

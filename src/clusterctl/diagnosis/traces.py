@@ -121,7 +121,7 @@ def gather(status: Status, clock: Callable[[], float] = time.time) -> RunTrace:
 def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> RunTrace:
     """`trace` with what Slurm's accounting says of an ended job, where there is one; nothing depends on it."""
     record, job_id = trace.status.record, trace.status.job_id
-    if job_id is None or not record.cluster.is_slurm or not trace.status.stage.ended:
+    if job_id is None or not record.is_ours or not record.cluster.is_slurm or not trace.status.stage.ended:
         return trace
     try:
         found = accounted({record.run: job_id}, slurm_of(record.cluster).accounted, patient=False)

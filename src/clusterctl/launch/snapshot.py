@@ -1,36 +1,44 @@
 """The code of a run, copied once per content: what is edited after `submit` does not reach a queued or requeued run.
 
-`RUNS/.code/<hash>/lib/clusterctl` is this package, `RUNS/.code/<hash>/project` the job's `code` folder: the files that
-git tracks or would track, or every file where there is no git. Keyed by content: numba's cache is keyed by path.
+`RUNS/.code/<hash>/lib/clusterctl` is this package, `RUNS/.code/<hash>/project` the job's `code` folder. Keyed by
+content: numba's cache is keyed by path. Nobody writes to this package, so that its copies have their files in common.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
-import subprocess
+from contextlib import suppress
 from pathlib import Path
 from threading import get_native_id
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
-from clusterctl.errors import ConfigError
+from clusterctl.launch.code_files import package_files, project_files
 from clusterctl.runs.files import make_private
+from clusterctl.runs.ownership import require_own
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from clusterctl.launch.code_files import CodeFile
 
-LARGEST_BYTES = 500 * 2**20
-MOST_FILES = 20_000
-_LEFT_OUT = {"__pycache__", "node_modules", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+_LIBRARY, _PROJECT = "lib/clusterctl", "project"
+_SMALL = 2**20  # bytes: not worth a buffer and a file object
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # what was a file may be a link or a pipe by now
 
 
 class Code(NamedTuple):
-    """The files of a run's code by their names in its snapshot, and the folder where that is or will be."""
+    """The files of a run's code as they are now, and the folder where their copy is or will be."""
 
     folder: Path
-    files: dict[Path, Path]
+    library: list[tuple[CodeFile, str]]  # with their contents' digests
+    project: list[CodeFile]
+    origin: Path | None = None  # of the project
+
+    @property
+    def is_new(self) -> bool:
+        return not self.folder.is_dir()
 
 
 def find_code(runs: Path, project: Path | None) -> Code:
@@ -38,24 +46,29 @@ def find_code(runs: Path, project: Path | None) -> Code:
 
     Raises ConfigError if the project is no folder, or holds more than 500 MiB or 20,000 files.
     """
-    package = Path(clusterctl.__file__).resolve().parent
-    files = {Path("lib/clusterctl", name): package / name for name in _walk(package) if name.parts[0] != "shipped"}
-    if project is not None:
-        files |= {Path("project", name): project / name for name in _project_files(project, runs)}
-    return Code(runs / ".code" / _digest(files), files)
+    library = [(file, _digest(file)) for file in package_files(Path(clusterctl.__file__).resolve().parent)]
+    files = project_files(project, runs) if project else []
+    known = [f"{_LIBRARY}/{file.name}\0{digest}" for file, digest in library]
+    known += [f"{_PROJECT}/{file.name}\0{_digest(file)}" for file in files]
+    total = hashlib.sha256("\0".join(sorted(known)).encode(errors="surrogateescape"))
+    return Code(runs / ".code" / total.hexdigest()[:20], library, files, project)
 
 
 def take_snapshot(code: Code) -> Path:
     """The snapshot of `code`, made if its content is new. Safe against concurrent calls."""
     final = code.folder
-    if final.is_dir():
+    if not code.is_new:
+        require_own(final, f"move it away, then submit again: mv {shlex.quote(str(final))} /tmp")
         return final
     aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))
     try:
-        (aside / "project").mkdir()
-        for name, source in code.files.items():
-            (aside / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, aside / name, follow_symlinks=source.is_file())
+        shared = make_private(final.with_name(".files"))
+        for file, digest in code.library:
+            target = _target(aside / _LIBRARY, file)
+            _share(file, shared / digest, target) if file.link is None else _copy(file, target)
+        (aside / _PROJECT).mkdir()
+        for file in code.project:
+            _copy(file, _target(aside / _PROJECT, file))
         aside.rename(final)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
@@ -64,77 +77,49 @@ def take_snapshot(code: Code) -> Path:
     return final
 
 
-def _project_files(project: Path, runs: Path) -> list[Path]:
-    if not project.is_dir():
-        raise ConfigError(f"code: no such folder: {project}", "set `code` to the folder of your program")
-    outside_runs = (name for name in _walk(project) if not (project / name).is_relative_to(runs))
-    names: list[Path] = []
-    size = 0
-    for name in _listed_by_git(project) or outside_runs:
-        names.append(name)
-        size += (project / name).lstat().st_size
-        if size > LARGEST_BYTES or len(names) > MOST_FILES:
-            message = f"code: {project} holds more than {LARGEST_BYTES // 2**20} MiB or {MOST_FILES} files"
-            hint = "set `code` to the folder of the program alone, or keep data out of it with .gitignore"
-            raise ConfigError(message, hint)
-    return names
+def _target(folder: Path, file: CodeFile) -> Path:
+    """Where the copy of `file` belongs; the folder for it is made."""
+    path = folder / file.name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
-def _listed_by_git(project: Path) -> Iterable[Path] | None:
-    """The files that git tracks or would track; None where there is no repository, no git, or it ignores all."""
-    listed = _git(project, "ls-files", "-z", "--cached", "--others", "--exclude-standard", seconds=None) or ""
-    names = dict.fromkeys(Path(name) for name in listed.split("\0") if name)
-    return _existing(project, names) if names else None
+def _share(file: CodeFile, shared: Path, target: Path) -> None:
+    """Make `target` a further name of `shared`; where there is no such file yet, `target` becomes it."""
+    with suppress(OSError):  # none yet, a file system without such links, or too many of them
+        os.link(shared, target)
+        return
+    _copy(file, target)
+    target.chmod(0o555 if file.executable else 0o444)
+    if _digest(file._replace(source=os.fspath(target))) == shared.name:  # it was not edited in the meantime
+        with suppress(OSError):
+            os.link(target, shared)
 
 
-def _existing(project: Path, names: Iterable[Path]) -> Iterator[Path]:
-    for name in names:
-        if _is_kept(project / name):
-            yield name
-        elif (project / name).is_dir():  # a submodule
-            yield from (name / inner for inner in _walk(project / name))
+def _copy(file: CodeFile, target: Path) -> None:
+    """Copy one file or link. File systems that can (btrfs, XFS) let both files share their blocks."""
+    if file.link is not None:
+        target.symlink_to(file.link)
+        return
+    with os.fdopen(os.open(file.source, _READ), "rb", buffering=0) as source, target.open("wb") as copy:
+        with suppress(OSError):  # a kernel or file system that cannot, or a full disk, which the next line finds
+            while os.copy_file_range(source.fileno(), copy.fileno(), 2**30):
+                pass
+        shutil.copyfileobj(source, copy)
+    shutil.copystat(file.source, target)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    for parent, folders, names in os.walk(folder):
-        if "pyvenv.cfg" in names and parent != str(folder):  # a virtual environment, whatever its name
-            folders.clear()
-            continue
-        folders[:] = sorted(set(folders) - _LEFT_OUT)
-        for name in sorted(names):
-            path = Path(parent, name)
-            if path.suffix != ".pyc" and _is_kept(path):
-                yield path.relative_to(folder)
-
-
-def _is_kept(path: Path) -> bool:
-    return path.is_symlink() or path.is_file()
-
-
-def _digest(files: dict[Path, Path]) -> str:
-    total = hashlib.sha256()
-    for name, source in sorted(files.items()):
-        content = os.fsencode(source.readlink()) if not source.is_file() else source.read_bytes()
-        mode = b"x" if os.access(source, os.X_OK) else b"-"
-        total.update(os.fsencode(name) + b"\0" + mode + hashlib.sha256(content).digest())
-    return total.hexdigest()[:20]
-
-
-def git_state(folder: Path) -> tuple[dict[str, Any], str] | None:
-    """The commit of `folder`, whether it is dirty, and the patch of changes to tracked files; None outside git."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return None
-    patch = _git(folder, "diff", "--binary", "HEAD", "--", ".") or ""
-    return {"commit": commit.strip(), "dirty": bool(patch)}, patch
-
-
-def _git(folder: Path, *words: str, seconds: float | None = 10) -> str | None:
-    """What git prints; None where there is no repository, no git, or it fails or takes longer."""
-    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
-        return None
+def _digest(file: CodeFile) -> str:
+    """What tells the content of a file, and whether it can be executed; or what a link says."""
+    if file.link is not None:
+        return f"link {file.link}"
+    descriptor = os.open(file.source, _READ)
     try:
-        done = subprocess.run(["git", "-C", folder, *words], capture_output=True, timeout=seconds, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="surrogateescape") if done.returncode == 0 else None
+        if file.size < _SMALL:
+            hashed = hashlib.sha256(os.read(descriptor, file.size))
+        else:
+            with open(descriptor, "rb", buffering=0, closefd=False) as source:
+                hashed = hashlib.file_digest(source, "sha256")
+    finally:
+        os.close(descriptor)
+    return hashed.hexdigest() + ("x" if file.executable else "-")

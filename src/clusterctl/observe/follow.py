@@ -83,7 +83,7 @@ class _Asking:
             self._snapshot = None
             self._next_question = max(self._next_question, now + self.cluster.polling_floor)
         self._last = evidence
-        if settled(evidence):
+        if settled(evidence) or not evidence.record.is_ours:
             return evidence
         if now >= self._next_question:
             self._ask(now)

@@ -6,13 +6,14 @@ import functools
 import json
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from clusterctl import __version__
 from clusterctl.errors import ConfigError
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.layout import RUN_FORMAT
+from clusterctl.runs.ownership import is_trusted, owner_name
 from clusterctl.spec import Cluster, Job, from_record
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class RunRecord:
     resumed: float | None = None  # when it was last submitted anew
     past_attempts: int = 0  # those before that
     past_jobs: frozenset[str] = frozenset()
+    is_ours: bool = True
 
     @property
     def submitted(self) -> float:
@@ -47,16 +49,30 @@ class RunRecord:
     def tasks_per_node(self) -> int:
         return self.job.resources.tasks_per_node or 1
 
+    def require_ours(self) -> None:
+        """Raise ConfigError for another user's run: only its owner asks Slurm about it, and changes it."""
+        if not self.is_ours:
+            message = f"{self.run.id} belongs to {owner_name(self.run.path)}: only its files say how it is doing"
+            raise ConfigError(message, "only its owner can ask Slurm about it, cancel it or resume it")
+
 
 def read_record(run: RunDir) -> RunRecord:
-    """The record of `run`; raises ConfigError where run.json is missing, damaged, or in another version's format."""
+    """The record of `run`; raises ConfigError where run.json is missing, damaged, or in another version's format.
+
+    Slurm loads the plugins that a slurm.conf names: another user's record names none.
+    """
     fields = read_fields(run.run_json)
     if fields.absent or fields.problem:
         raise _unreadable(run, fields.problem or "missing")
     if (version := fields.whole("schema_version")) != RUN_FORMAT:
         raise _of_another_version(run, fields, version)
     try:
-        return _parse(run, fields)
+        record = _parse(run, fields)
+        if all(is_trusted(path.stat().st_uid) for path in (run.path, run.run_json)):
+            return record
+        return replace(record, cluster=replace(record.cluster, slurm_conf=None), is_ours=False)
+    except OSError as error:
+        raise _unreadable(run, error.strerror or str(error)) from error
     except (ValueError, RecursionError, ConfigError) as error:
         raise _unreadable(run, error.message if isinstance(error, ConfigError) else str(error)) from error
 

@@ -72,6 +72,11 @@ def report(
             if ended is not None and evidence.finished_at is not None:  # a failed run may be resumed
                 ended[evidence.record.run] = evidence
             continue
+        try:
+            evidence.record.require_ours()
+        except ConfigError as error:
+            problems.append(error)
+            continue
         controller = evidence.record.cluster.controller
         if controller not in snapshots:
             try:

@@ -41,8 +41,9 @@ closing=()
 number=0
 while [ -d "$run/attempts/$number" ]; do number=$((number + 1)); done
 [ ! -e "$run/attempts/$((number - 1))/marks/finished" ] || exit 0
-# The tasks unpickle what is there: whoever else could write it would run as this user.
-{ [ -O "$run" ] && [ -O "$run/submitit" ]; } || { echo "clusterctl[launch]: not this user's own: $run" >&2; exit 77; }
+# The tasks unpickle and import what is there: whoever else could write it would run as this user.
+{ [ -O "$run" ] && [ -O "$run/submitit" ] && [ -O "$run/code/" ] && [ -O "$run/code/lib" ]; } ||
+  { echo "clusterctl[launch]: not this user's own: $run, its code or its pickles" >&2; exit 77; }
 
 # Claim the next attempt. From here on its host.log takes what this script says.
 umask 077

@@ -1,0 +1,124 @@
+"""The files and links of a folder of code, and what of it stays behind.
+
+A project is what git tracks or would track, or every file where there is no git. No link is followed: one that stays
+inside is kept, and one that leads out is kept with the absolute place, whose content is not copied.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.errors import ConfigError
+from clusterctl.launch.git import listed_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+LARGEST_BYTES = 500 * 2**20
+MOST_FILES = 20_000
+_LEFT_OUT = {"__pycache__", "node_modules", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+
+
+class CodeFile(NamedTuple):
+    """A regular file, or a link with what it says; `name` is its path below the folder."""
+
+    name: str
+    source: str
+    size: int = 0
+    executable: bool = False
+    link: str | None = None
+
+    @property
+    def leads_out(self) -> bool:
+        return self.link is not None and self.link.startswith("/")
+
+
+def package_files(package: Path) -> list[CodeFile]:
+    """The files of this package, without the jobs and data sets that come with it."""
+    return [file for file in _walk(str(package), "") if not file.name.startswith("shipped/")]
+
+
+def project_files(project: Path, runs: Path) -> list[CodeFile]:
+    """The files of a project, without the folder of runs; ConfigError if it is no folder or holds too much."""
+    if not project.is_dir():
+        raise ConfigError(f"code: no such folder: {project}", "set `code` to the folder of your program")
+    own_runs = f"{os.path.relpath(runs, project)}/"
+    names = listed_files(project)
+    files: list[CodeFile] = []
+    size = 0
+    for file in _named(str(project), names) if names else _walk(str(project), ""):
+        if file.name.startswith(own_runs):
+            continue
+        files.append(file)
+        size += file.size
+        if size > LARGEST_BYTES or len(files) > MOST_FILES:
+            limits = f"{LARGEST_BYTES // 2**20} MiB or {MOST_FILES} files"
+            message = f"code: {project} holds more than {limits}, the largest so far: {largest(files)}"
+            hint = "set `code` to the folder of the program alone, or keep data out of it with .gitignore"
+            raise ConfigError(message, hint)
+    return files
+
+
+def largest(files: Iterable[CodeFile]) -> str:
+    """The three largest files and folders at the top of a project, as in "data/ (1200 files, 300 MiB)"."""
+    sizes, counts = Counter[str](), Counter[str]()
+    for file in files:
+        first, slash, _ = file.name.partition("/")
+        sizes[first + slash] += file.size + 4096  # what a file costs at least: many small ones are much, too
+        counts[first + slash] += 1
+    shown = [
+        f"{name} ({f'{counts[name]} files, ' if name.endswith('/') else ''}{size / 2**20:.0f} MiB)"
+        for name, size in sizes.most_common(3)
+    ]
+    return ", ".join(shown)
+
+
+def _named(folder: str, names: Iterable[str]) -> Iterator[CodeFile]:
+    for name in names:
+        path = f"{folder}/{name}"
+        try:
+            status = os.lstat(path)
+        except OSError:  # tracked, and removed
+            continue
+        if stat.S_ISDIR(status.st_mode):  # a submodule
+            yield from _walk(folder, f"{name.rstrip('/')}/")
+        elif file := _code_file(folder, name, status):
+            yield file
+
+
+def _walk(folder: str, below: str) -> Iterator[CodeFile]:
+    """Everything in `folder` below `below` (empty, or a path that ends with a slash), by name."""
+    with os.scandir(f"{folder}/{below}") as listing:
+        entries = sorted(listing, key=lambda entry: entry.name)
+    if below and any(entry.name == "pyvenv.cfg" for entry in entries):  # a virtual environment, whatever its name
+        return
+    for entry in entries:
+        name = below + entry.name
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name not in _LEFT_OUT:
+                yield from _walk(folder, f"{name}/")
+        elif not name.endswith(".pyc") and (file := _code_file(folder, name, entry.stat(follow_symlinks=False))):
+            yield file
+
+
+def _code_file(folder: str, name: str, status: os.stat_result) -> CodeFile | None:
+    """None for what is neither file nor link: a pipe, a socket, a device."""
+    path = f"{folder}/{name}"
+    if stat.S_ISREG(status.st_mode):
+        return CodeFile(name, path, status.st_size, bool(status.st_mode & 0o111))
+    return CodeFile(name, path, link=_kept_link(folder, path)) if stat.S_ISLNK(status.st_mode) else None
+
+
+def _kept_link(folder: str, path: str) -> str:
+    """What the link at `path` says in a copy of `folder`: relative where it stays inside, else absolute."""
+    parent = os.path.dirname(path)  # noqa: PTH120 - of strings: there may be thousands
+    target = os.path.normpath(os.path.join(parent, os.readlink(path)))  # noqa: PTH115, PTH118
+    for root in (folder, os.path.realpath(folder)):
+        if target == root or target.startswith(f"{root}/"):
+            inside = target[len(root) :]
+            return os.path.relpath(folder + inside, parent)
+    return target

@@ -1,0 +1,68 @@
+"""What a submission says of the run's copy of the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterctl.checks.check import Check, Verdict
+from clusterctl.checks.code_copy import copy_rules
+from clusterctl.launch.code_files import CodeFile
+from clusterctl.launch.snapshot import Code, find_code, take_snapshot
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project whose data git ignores."""
+    folder = tmp_path / "project"
+    (folder / "data" / "raw").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (folder / "train.py").touch()
+    return folder
+
+
+def of(project: Path, *names: str, size: int = 0, new: bool = True) -> Code:
+    folder = project / "absent" if new else project
+    return Code(folder, [], [CodeFile(name, f"{project}/{name}", size) for name in names], project)
+
+
+def found(code: Code, *argv: str) -> list[Check]:
+    return list(copy_rules(code, argv))
+
+
+def test_of_a_small_project_whose_files_are_all_carried_nothing_is_said(project: Path) -> None:
+    code = of(project, "train.py", "data/raw/a")
+    assert found(code, "python", "train.py", "--data", "data/raw", "--out=.", "no/such", "/etc/passwd", "../x") == []
+    assert found(Code(project, [], []), "data") == []
+
+
+@pytest.mark.parametrize(
+    "argv", [("python", "train.py", "data/"), ("--root=data/raw",), ("bash", "-c", "cd 'data/raw' && ls; true")]
+)
+def test_a_path_in_argv_that_git_ignores_is_named(project: Path, argv: tuple[str, ...]) -> None:
+    (check,) = found(of(project, "train.py"), *argv)
+    assert check.verdict is Verdict.WARN
+    assert check.message.startswith("not carried, though argv names it: data")
+    assert f"{project}/data" in check.hint
+
+
+def test_links_that_lead_out_are_named_together(project: Path) -> None:
+    links = [CodeFile(f"link{n}", f"{project}/link{n}", link=f"/scratch/{n}") for n in range(5)]
+    (check,) = found(Code(project, [], [*links, CodeFile("inner", f"{project}/inner", link="train.py")], project))
+    assert check.verdict is Verdict.WARN
+    shown = "link0 -> /scratch/0, link1 -> /scratch/1, link2 -> /scratch/2 and 2 more"
+    assert check.message == f"not carried: {shown}"
+
+
+def test_a_large_copy_is_announced_each_time_that_it_is_made(project: Path) -> None:
+    (check,) = found(of(project, "data/x", "data/y", size=40 * 2**20))
+    assert "copied 2 files, 80 MiB" in check.message
+    assert "data/ (2 files, 80 MiB)" in check.hint
+    assert found(of(project, "data/x", "data/y", size=40 * 2**20, new=False)) == []
+
+
+def test_a_copy_that_was_made_is_not_new(tmp_path: Path) -> None:
+    assert find_code(tmp_path, None).is_new
+    take_snapshot(find_code(tmp_path, None))
+    assert not find_code(tmp_path, None).is_new

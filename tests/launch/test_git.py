@@ -1,0 +1,202 @@
+"""Git is asked, and nothing that a repository names runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clusterctl.launch.git import GitState, git_state, listed_files
+
+IDENTITY = ("-c", "user.name=x", "-c", "user.email=x@y")
+
+
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", *IDENTITY, "-C", folder, *words], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def state_of(folder: Path) -> GitState:
+    state = git_state(folder)
+    assert state
+    return state
+
+
+@pytest.fixture(autouse=True)
+def own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's own configuration, empty."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    path = tmp_path / "gitconfig"
+    path.touch()
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(path))
+    return path
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """One commit of three files, of which one is changed since."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / "train.py").write_text("print(1)\n")
+    (folder / "notes.txt").write_text("one\n")
+    (folder / ".gitattributes").write_text("*.txt filter=own diff=own\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "x")
+    (folder / "train.py").write_text("print(2)\n")
+    return folder
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Path:
+    """A program that leaves a trace when it runs."""
+    path = tmp_path / "trap"
+    path.write_text(f'#!/bin/sh\ntouch "{tmp_path}/ran"\ncat 2>/dev/null\n')
+    path.chmod(0o700)
+    return path
+
+
+def touched(path: Path) -> None:
+    """Git has to look into the file: its time is not the index's."""
+    os.utime(path, (1, 1))
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("core.fsmonitor", "diff.external", "diff.own.command", "diff.own.textconv"),
+        *("filter.own.clean", "filter.own.process"),
+    ],
+)
+def test_nothing_runs_that_the_repository_names(repository: Path, trap: Path, key: str) -> None:
+    git(repository, "config", key, str(trap))
+    if key.startswith("filter"):
+        git(repository, "config", "filter.own.required", "true")
+        touched(repository / "notes.txt")
+    else:
+        (repository / "notes.txt").write_text("two\n")
+    state = state_of(repository)
+    assert state.patch
+    assert state.dirty
+    assert "+print(2)" in state.patch
+    assert ("+two" in state.patch) is not key.startswith("filter")
+    assert listed_files(repository) == [".gitattributes", "notes.txt", "train.py"]
+    assert not (trap.parent / "ran").exists()
+
+
+def test_nothing_runs_that_a_worktree_or_an_included_file_names(repository: Path, trap: Path) -> None:
+    git(repository, "config", "extensions.worktreeConfig", "true")
+    git(repository, "config", "--worktree", "filter.own.clean", str(trap))
+    (repository / ".git" / "more").write_text(f'[filter "own"]\nprocess = {trap}\n')
+    git(repository, "config", "include.path", "more")
+    touched(repository / "notes.txt")
+    state = state_of(repository)
+    assert state.dirty
+    assert not (trap.parent / "ran").exists()
+
+
+def test_no_hook_and_no_configuration_of_a_submodule_runs(repository: Path, trap: Path) -> None:
+    inner = repository / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q")
+    (inner / "model.py").write_text("")
+    git(inner, "add", ".")
+    git(inner, "commit", "-q", "-m", "x")
+    git(repository, "add", "inner")
+    git(repository, "commit", "-q", "-m", "y")
+    git(inner, "config", "core.fsmonitor", str(trap))
+    git(inner, "commit", "-q", "--allow-empty", "-m", "z")
+    git(repository, "config", "diff.submodule", "diff")
+    (trap.parent / "ran").unlink(missing_ok=True)
+    for name in ("post-index-change", "post-checkout"):
+        hook = repository / ".git" / "hooks" / name
+        hook.write_bytes(trap.read_bytes())
+        hook.chmod(0o700)
+    touched(repository / "notes.txt")
+    state = state_of(repository)
+    assert state.patch
+    assert "Subproject commit" in state.patch
+    assert not (trap.parent / "ran").exists()
+
+
+def test_an_object_that_is_missing_is_not_fetched(repository: Path, trap: Path) -> None:
+    """A partial clone names how objects are fetched; here by a program."""
+    blob = git(repository, "rev-parse", "HEAD:train.py").strip()
+    (repository / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+    git(repository, "config", "core.repositoryFormatVersion", "1")
+    git(repository, "config", "extensions.partialClone", "origin")
+    git(repository, "config", "protocol.ext.allow", "always")
+    git(repository, "config", "remote.origin.url", f"ext::{trap}")
+    git(repository, "config", "remote.origin.promisor", "true")
+    state = state_of(repository)
+    assert state.dirty is None
+    assert not (trap.parent / "ran").exists()
+
+
+def test_the_environment_of_a_hook_does_not_matter(
+    repository: Path, trap: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_EXTERNAL_DIFF", str(trap))
+    monkeypatch.setenv("GIT_DIFF_OPTS", "--unified=0")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    state = state_of(repository)
+    assert state.dirty
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_filters_of_the_users_own_configuration_stay(repository: Path, trap: Path, own_configuration: Path) -> None:
+    """As of git-lfs: without its filter every large file would look changed."""
+    own_configuration.write_text('[filter "own"]\nclean = tr a-z A-Z\n')
+    git(repository, "add", "--renormalize", ".")
+    git(repository, "commit", "-q", "-m", "upper case")
+    git(repository, "config", "filter.own.clean", str(trap))
+    touched(repository / "notes.txt")
+    state = state_of(repository)
+    assert not state.dirty
+    assert not (trap.parent / "ran").exists()
+
+
+def test_a_filter_that_cannot_be_overridden_leaves_the_patch_unknown(repository: Path, trap: Path) -> None:
+    with (repository / ".git" / "config").open("a") as file:
+        file.write(f'[filter "a=b"]\nclean = {trap}\n')
+    state = state_of(repository)
+    assert state.dirty is None
+    assert not (trap.parent / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("color.ui=always", "diff.noprefix=true", "diff.mnemonicPrefix=true", "diff.external=false"),
+    ],
+)
+def test_the_patch_applies_whatever_the_configuration(
+    repository: Path, own_configuration: Path, setting: str, tmp_path: Path
+) -> None:
+    key, _, value = setting.partition("=")
+    git(repository, "config", key, value)
+    section, _, name = key.partition(".")
+    own_configuration.write_text(f"[{section}]\n{name} = {value}\n")
+    (repository / "binary").write_bytes(b"\0\1\2\xff")
+    git(repository, "add", "binary")
+    state = state_of(repository)
+    assert state.patch
+    assert state.dirty
+    assert state.patch.startswith("diff --git a/binary b/binary\n")
+    git(tmp_path, "clone", "-q", str(repository), "clone")
+    subprocess.run(
+        ["git", "-C", tmp_path / "clone", "apply"], input=state.patch.encode(errors="surrogateescape"), check=True
+    )
+    for name in ("train.py", "binary"):
+        assert (tmp_path / "clone" / name).read_bytes() == (repository / name).read_bytes()
+
+
+def test_an_unchanged_repository_is_not_dirty_and_no_repository_has_no_state(repository: Path, tmp_path: Path) -> None:
+    git(repository, "checkout", "-q", "train.py")
+    state = state_of(repository)
+    assert state.dirty is False
+    assert git_state(tmp_path) is None
+    assert listed_files(tmp_path) == []

@@ -1,0 +1,171 @@
+"""Files and folders that others own or may write: nothing runs from them, or because of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.mistake import CONFIG, Desk, check_message
+
+import clusterctl
+from clusterctl.config import load_cluster, names
+from clusterctl.config.places import find_file
+from clusterctl.errors import ConfigError
+from clusterctl.runs.files import read_json, write_json
+from clusterctl.runs.layout import RunDir
+
+Fabricate = Callable[..., RunDir]
+SOMEONE = 4242
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+
+
+def give_away(path: Path) -> None:
+    os.chown(path, SOMEONE, -1)
+
+
+def open_to_others(path: Path) -> None:
+    path.chmod(0o770)
+
+
+def submitted(desk: Desk) -> clusterctl.Run:
+    desk.use_slurm(sbatch="echo Submitted batch job 7", squeue="exit 0")
+    return clusterctl.submit("synthetic", "site")
+
+
+DAMAGE = [
+    pytest.param(open_to_others, "others may write to", "chmod go-w", id="open"),
+    pytest.param(give_away, "belongs to someone else", "", id="foreign", marks=as_root),
+]
+
+
+@pytest.mark.parametrize("part", ["", ".code", ".code/*"])
+@pytest.mark.parametrize(("damage", "says", "hint"), DAMAGE)
+def test_code_that_others_may_replace_is_not_submitted(
+    desk: Desk, part: str, damage: Callable[[Path], None], says: str, hint: str
+) -> None:
+    first = submitted(desk)
+    (folder,) = desk.runs.glob(part) if part else [desk.runs]
+    damage(folder)
+    with pytest.raises(ConfigError, match=says) as caught:
+        clusterctl.submit("synthetic", "site")
+    assert str(folder) in caught.value.message
+    assert hint in caught.value.hint
+    assert desk.run_directories() == [first.path]
+
+
+def test_a_folder_for_many_users_has_the_sticky_bit(desk: Desk) -> None:
+    desk.runs.mkdir()
+    desk.runs.chmod(0o1777)
+    assert submitted(desk).path.is_dir()
+
+
+@pytest.mark.parametrize("part", [".", "submitit", "code"])
+@pytest.mark.parametrize(("damage", "says", "hint"), DAMAGE)
+def test_a_run_that_others_may_change_is_not_resumed(
+    desk: Desk, part: str, damage: Callable[[Path], None], says: str, hint: str
+) -> None:
+    run = submitted(desk)
+    write_json(run.path / "cancel.json", {"time": 1, "by": "me"})
+    damage((run.path / part).resolve())
+    before = desk.asked("sbatch")
+    with pytest.raises(ConfigError) as caught:
+        run.resume()
+    if part == "." and says.startswith("belongs"):
+        says = "belongs to user"  # found earlier, as the run is not this user's
+    assert says in caught.value.message
+    assert hint in caught.value.hint
+    assert desk.asked("sbatch") == before
+
+
+def test_doctor_finds_a_folder_of_runs_that_others_may_write(desk: Desk) -> None:
+    desk.runs.mkdir()
+    desk.runs.chmod(0o777)
+    code, out, _ = desk.type("doctor")
+    assert code == 1
+    assert f"others may write to {desk.runs}" in out
+    assert f"chmod go-w {desk.runs}" in out
+
+
+def write_cluster(folder: Path, name: str, partition: str) -> Path:
+    path = folder / "cluster" / f"{name}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'partition = "{partition}"\n')
+    return path
+
+
+def test_a_project_does_not_redefine_a_cluster_that_the_user_knows(desk: Desk) -> None:
+    configuration = desk.folder / "home" / ".config" / "clusterctl"
+    for name in ("mine", "local"):
+        write_cluster(desk.project, name, "theirs")
+    write_cluster(configuration, "mine", "mine")
+    write_cluster(desk.project, "new", "theirs")
+    assert load_cluster("mine").partition == "mine"
+    assert load_cluster("local").kind == "emulator"
+    assert load_cluster("new").partition == "theirs"
+    assert load_cluster("./cluster/mine.toml").partition == "theirs"
+    assert names("cluster", Path.cwd())["mine"].parent == configuration / "cluster"
+    write_cluster(configuration, "local", "mine")  # what comes with clusterctl, the user may redefine
+    assert load_cluster("local").partition == "mine"
+
+
+def test_a_project_may_redefine_a_job(desk: Desk) -> None:
+    path = desk.write("jobs/cora.toml", "")
+    assert find_file("jobs", "cora", Path.cwd()) == path
+
+
+@as_root
+@pytest.mark.parametrize(("kind", "noun"), [("cluster", "cluster"), ("jobs", "job")])
+def test_a_file_of_someone_elses_is_used_only_by_its_path(desk: Desk, kind: str, noun: str) -> None:
+    path = desk.write(f"{kind}/x.toml", "")
+    give_away(path)
+    with pytest.raises(ConfigError, match=f"{noun} x is someone else's file: .* \\(user {SOMEONE}\\)") as caught:
+        find_file(kind, "x", Path.cwd())
+    assert caught.value.hint.endswith(f"./{kind}/x.toml")
+    assert find_file(kind, f"./{kind}/x.toml", Path.cwd()) == path
+
+
+@as_root
+@pytest.mark.parametrize("part", [".", "run.json"])
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        *(("status RUN", 0), ("logs RUN", 0), ("why RUN", 0), ("report RUN", 0), ("monitor --once RUN", 0)),
+        *(("cancel --yes RUN", CONFIG), ("resume RUN", CONFIG), ("release RUN", CONFIG), ("attach RUN true", CONFIG)),
+    ],
+)
+def test_slurm_is_not_asked_about_another_users_run(
+    desk: Desk, fabricate: Fabricate, part: str, command: str, expected: int
+) -> None:
+    """Slurm's commands load the plugins that a slurm.conf names."""
+    notes = desk.folder / "slurm_conf"
+    desk.use_slurm(**dict.fromkeys(("squeue", "scancel", "sinfo", "scontrol", "srun"), f'echo "$SLURM_CONF" >>{notes}'))
+    run = fabricate(files={"submission.json": {"job_id": "7"}, "attempts/0/host.json": {"start": 1}})
+    record = read_json(run.run_json)
+    record["cluster"] |= {"slurm_conf": "/evil/slurm.conf", "polling_floor": 0}
+    write_json(run.run_json, record)
+    give_away(run.path / part)
+    code, out, err = desk.type(command.replace("RUN", run.id))
+    assert code == expected, err
+    asked = notes.read_text() if notes.exists() else ""
+    assert "/evil" not in asked
+    if expected:
+        check_message(err, f"{run.id} belongs to", "only its owner")
+        assert not asked
+    elif command.startswith("status"):
+        assert run.id in out
+        assert "only its owner" in err
+        assert not asked
+
+
+@as_root
+def test_of_ones_own_run_slurm_is_asked_with_its_slurm_conf(desk: Desk, fabricate: Fabricate) -> None:
+    notes = desk.folder / "slurm_conf"
+    desk.use_slurm(squeue=f'echo "$SLURM_CONF" >>{notes}')
+    run = fabricate(files={"submission.json": {"job_id": "7"}})
+    record = read_json(run.run_json)
+    record["cluster"] |= {"slurm_conf": "/my/slurm.conf", "polling_floor": 0}
+    write_json(run.run_json, record)
+    desk.type("status")
+    assert notes.read_text() == "/my/slurm.conf\n"
