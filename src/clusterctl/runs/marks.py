@@ -2,7 +2,7 @@
 
 `attempts/<n>/marks/` holds
 
-    00003.running   rank 3 has begun; if srun has ended, the rank was killed
+    00003.running   rank 3 has begun; if srun has ended, the rank, or the program that it ran, was killed
     00003.done      it left with 0
     00003.ended     it left with another code
     restart         a task asks for a restart: what any program may create
