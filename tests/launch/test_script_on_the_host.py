@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ SAY_SO = 'for r in 0 1; do touch "$attempt/marks/0000$r.done"; done\n'
 class Host:
     """A node: a run directory, and an srun that does what a test says."""
 
-    def __init__(self, folder: Path, nodes: int = 1, tasks_per_node: int = 2) -> None:
+    def __init__(self, folder: Path, nodes: int = 1, tasks_per_node: int = 2, setup: tuple[str, ...] = ()) -> None:
         self.run = RunDir(folder / "it's a run-20260102-030405-abcd")
         for path in (self.run.attempts_folder, self.run.pickles):
             path.mkdir(parents=True)
@@ -45,13 +46,15 @@ class Host:
             resources=Resources(nodes=nodes, tasks_per_node=tasks_per_node, gpus_per_node=0, warning=0),
             train=CommandTrain(),
         )
-        plan = make_plan(Resolved(job, Cluster(name="c"), {}, folder), self.run, folder / "code", "0", "python")
+        resolved = Resolved(job, Cluster(name="c", setup=setup), {}, folder)
+        plan = make_plan(resolved, self.run, folder / "code", "0", "python")
         self.script = self.run.path / "slurm_script"  # as slurmd calls its copy
         self.script.write_text(render(plan))
         self.srun = folder / "bin" / "srun"
         self.srun.parent.mkdir()
         self.asked = folder / "asked"  # of scontrol
         self.refuse_requeue = False
+        self.environment: dict[str, str] = {}  # of the submitter's shell
 
     def start(self, srun: str, restarts: int = 0) -> subprocess.Popen[bytes]:
         prologue = f"#!/bin/bash\nattempt={quote(str(self.run.attempts_folder))}/$CLUSTERCTL_ATTEMPT\n"
@@ -60,7 +63,7 @@ class Host:
         scontrol = self.srun.with_name("scontrol")
         scontrol.write_text(f'#!/bin/bash\necho "$@" >>{quote(str(self.asked))}\nexit {int(self.refuse_requeue)}\n')
         scontrol.chmod(0o755)
-        environment = {
+        environment = self.environment | {
             "PATH": f"{self.srun.parent}:{os.environ['PATH']}",
             "SLURM_JOB_ID": "12",
             "SLURM_JOB_NODELIST": "n[1-2]",
@@ -110,6 +113,33 @@ def test_ranks_are_counted_however_many_there_are(tmp_path: Path) -> None:
     assert host.host(1)["refused"] == Refusal.NO_PROGRESS
     assert host.call(mark) == 0
     assert host.run.finished_json.exists()
+
+
+def test_functions_and_options_of_the_submitters_shell_change_nothing(host: Host, tmp_path: Path) -> None:
+    words = set(re.findall(r"[a-z]+|\[|:", part("shell.sh") + part("warm.sh") + part("batch.sh")))
+    builtins = subprocess.run(["bash", "-c", "compgen -b"], capture_output=True, text=True, check=True).stdout.split()
+    commands = {word for word in words if word in builtins or shutil.which(word)} - {"builtin"}
+    assert {"mv", "mkdir", "srun", "printf", "["} <= commands | {"srun"}
+    called = tmp_path / "called"
+    shadow = f'() {{ /bin/echo "${{FUNCNAME[0]}}" >>{quote(str(called))}; /bin/false; }}'
+    host.environment = {f"BASH_FUNC_{command}%%": shadow for command in sorted({*commands, "srun", "scontrol"})}
+    host.environment |= {
+        "SHELLOPTS": "errexit:noclobber:noglob:nounset:pipefail:posix",
+        "BASHOPTS": "failglob",
+        "GLOBIGNORE": "*",
+    }
+    assert host.call(asks(host, 0) + SAY_SO) == EXIT_RESTART
+    assert host.call(SAY_SO) == 0
+    assert not called.exists()
+    assert host.run.finished_json.exists()
+    assert host.requeues == ["requeue 12"]
+
+
+def test_what_the_cluster_lines_call_is_left_to_them(tmp_path: Path) -> None:
+    host = Host(tmp_path, setup=("module load cuda",))
+    host.environment = {"BASH_FUNC_module%%": '() { echo "loads $2"; }'}
+    host.call(SAY_SO)
+    assert host.run.attempt(0).host_log.read_text() == "loads cuda\n"
 
 
 def test_a_failure_passes_through_and_the_next_attempt_has_its_own_folder(host: Host) -> None:

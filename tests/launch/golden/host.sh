@@ -11,6 +11,15 @@
 #SBATCH --open-mode=append
 # Rendered by clusterctl 0.0.0; the run directory is the record of what happened.
 
+# sbatch hands on what the submitter's shell exports (launch/shell.sh of clusterctl): a function named like a command
+# that is called below, and options, must not change what is meant. `module` and the like stay: `setup` may need them.
+builtin set +aefkmuvxC +o pipefail +o posix
+builtin unset -f : '[' cat command compgen cp echo env eval exec exit export kill ln local mkdir mv printf return rm \
+  scontrol set sh shopt sleep srun timeout touch trap true umask unset wait
+shopt -u failglob
+unset GLOBIGNORE
+export -n SHELLOPTS BASHOPTS
+
 run=/runs/cora-20260102-030405-abcd
 ranks=4
 restarts=20 # how often the job may go back to the queue
