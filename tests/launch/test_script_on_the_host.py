@@ -53,7 +53,7 @@ class Host:
         self.srun = folder / "bin" / "srun"
         self.srun.parent.mkdir()
         self.asked = folder / "asked"  # of scontrol
-        self.refuse_requeue = False
+        self.scontrol = ""  # what it does
         self.environment: dict[str, str] = {}  # of the submitter's shell
 
     def start(self, srun: str, restarts: int = 0) -> subprocess.Popen[bytes]:
@@ -61,7 +61,7 @@ class Host:
         self.srun.write_text(prologue + srun)
         self.srun.chmod(0o755)
         scontrol = self.srun.with_name("scontrol")
-        scontrol.write_text(f'#!/bin/bash\necho "$@" >>{quote(str(self.asked))}\nexit {int(self.refuse_requeue)}\n')
+        scontrol.write_text(f'#!/bin/bash\necho "$@" >>{quote(str(self.asked))}\n{self.scontrol}\n')
         scontrol.chmod(0o755)
         environment = self.environment | {
             "PATH": f"{self.srun.parent}:{os.environ['PATH']}",
@@ -78,7 +78,8 @@ class Host:
 
     @property
     def requeues(self) -> list[str]:
-        return self.asked.read_text().splitlines() if self.asked.exists() else []
+        asked = self.asked.read_text().splitlines() if self.asked.exists() else []
+        return [line for line in asked if line.startswith("requeue")]
 
     def host(self, attempt: int = 0) -> dict[str, Any]:
         return dict(json.loads(self.run.attempt(attempt).host_json.read_text()))
@@ -250,10 +251,82 @@ def test_it_does_not_when_the_attempt_came_no_further_than_the_one_before(host: 
     assert host.host(1)["refused"] == Refusal.NO_PROGRESS
 
 
+REFUSES = 'echo "Requested operation is presently disabled for job 12" >&2; exit 1'
+AWAY = "slurm_requeue error: Unable to contact slurm controller (connect failure)"
+PENDING = "Job is pending execution for job 12"
+
+
 def test_a_requeue_that_slurm_refuses_is_recorded_as_none(host: Host) -> None:
-    host.refuse_requeue = True
+    host.scontrol = REFUSES
     assert host.call(asks(host, 0)) == 75
+    assert host.requeues == ["requeue 12"]
     assert (host.host()["refused"], host.host().get("requeued")) == (Refusal.REQUEUE_FAILED, None)
+    assert "presently disabled" in host.run.attempt(0).host_log.read_text()
+
+
+def test_a_controller_that_is_away_for_a_while_is_asked_again(host: Host) -> None:
+    sleep = host.srun.with_name("sleep")
+    sleep.write_text(f'#!/bin/bash\necho "sleeps $1" >>{quote(str(host.asked))}\n')
+    sleep.chmod(0o755)
+    host.scontrol = f'[ "$(grep -c requeue {quote(str(host.asked))})" -eq 4 ] || {{ echo "{AWAY}" >&2; exit 1; }}'
+    assert host.call(asks(host, 0)) == 75
+    assert host.asked.read_text().splitlines() == [*["requeue 12", "sleeps 10"] * 3, "requeue 12"]
+    assert (host.host()["requeued"], host.host().get("refused")) == (True, None)
+    host.scontrol = f'echo "{AWAY}" >&2; exit 1'
+    host.asked.unlink()
+    assert host.call(asks(host, 1)) == 75
+    assert host.asked.read_text().count("sleeps 10") == 60
+    assert host.host(1)["refused"] == Refusal.REQUEUE_FAILED
+
+
+def test_a_job_that_slurm_has_sent_back_already_is_not_refused(host: Host) -> None:
+    """By a preemption; or its answer to the first question was lost."""
+    host.scontrol = f'echo "{PENDING}" >&2; exit 1'
+    assert host.call(asks(host, 0)) == 75
+    assert (host.host()["requeued"], host.host().get("refused")) == (True, None)
+
+
+def test_the_term_with_which_slurm_ends_the_script_does_not_end_the_question(host: Host) -> None:
+    host.scontrol = "kill -TERM $PPID $$; sleep 0.2"
+    assert host.call(asks(host, 0)) == 75
+    assert (host.host()["requeued"], host.host().get("refused")) == (True, None)
+
+
+UNPACKING = 'echo "slurmstepd: error: pyxis: child 4145 terminated with signal 12" >&2\n'
+TERM = "kill -TERM $PPID\n"
+
+
+@pytest.mark.parametrize(
+    ("srun", "state", "again"),
+    [
+        (UNPACKING, "RUNNING", True),  # the warning, of whatever
+        (TERM, "RUNNING", True),  # the grace of a preemption
+        (TERM, "CANCELLED", False),
+        (TERM, "TIMEOUT", False),
+        (UNPACKING.replace("12", "9"), "RUNNING", False),
+        (UNPACKING + 'touch "$attempt/marks/00000.ended"\n', "RUNNING", False),
+        ("", "RUNNING", False),
+    ],
+)
+def test_a_start_that_a_warning_or_a_preemption_ended_before_any_rank_had_begun_is_made_again(
+    host: Host, srun: str, state: str, again: bool
+) -> None:
+    host.scontrol = f'[ "$1" = show ] && echo "JobId=12 JobName=x\n   JobState={state} Reason=None"'
+    host.scontrol += "\nexit 0"
+    assert host.call(srun + "sleep 0.1; exit 1") == 1
+    assert host.requeues == ["requeue 12"] * again
+    assert host.host().get("requeued", False) is again
+
+
+def test_it_is_made_again_as_often_as_the_run_may_be(host: Host) -> None:
+    assert host.call(UNPACKING + "exit 1", restarts=20) == 1
+    assert host.host()["refused"] == Refusal.RESTART_LIMIT
+
+
+def test_a_run_whose_ranks_all_ended_well_is_finished_whatever_srun_says(host: Host) -> None:
+    """As after the kernel killed a process that one of them had started."""
+    assert host.call(SAY_SO + "exit 125") == 0
+    assert host.run.finished_json.exists()
 
 
 def test_an_srun_that_is_killed_on_the_first_node_is_told_from_bashs_word_on_it(host: Host) -> None:
@@ -278,7 +351,7 @@ def test_a_killed_rank_is_reason_enough_if_there_is_a_new_checkpoint(host: Host)
 
 
 def test_a_killed_rank_whose_job_slurm_does_not_requeue_may_have_gone_with_its_node(host: Host) -> None:
-    host.refuse_requeue = True
+    host.scontrol = REFUSES
     assert host.call(ONE_KILLED + CHECKPOINT + "exit 137") == 137
     assert (host.host()["signal"], host.host().get("requeued")) == ("LOST", None)
 
