@@ -16,7 +16,7 @@ from clusterctl.diagnosis.diagnose import accounting_may_help, judge, to_json
 from clusterctl.diagnosis.endings import deaths, ranks_of
 from clusterctl.diagnosis.failure import counted
 from clusterctl.diagnosis.finding import Finding
-from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace
+from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace, by_attempt
 from clusterctl.errors import Cause
 from clusterctl.observe.attempt import Cancellation
 from clusterctl.runs.requests import Refusal
@@ -34,9 +34,9 @@ def cause_of(told: RunTrace) -> Finding:
 def captured(fault: str, *ranks: RankTrace, stage: Stage = Stage.FAILED, **changes: object) -> RunTrace:
     """A run of which the sandbox's Slurm wrote what is in the fixtures."""
     slurm_log = SLURM / f"{fault}.slurm.log"
-    slurm_lines = tuple(slurm_log.read_text().splitlines()) if slurm_log.exists() else ()
-    told = attempt(*ranks, lines=(SLURM / f"{fault}.host.log").read_text(), **changes)
-    return trace(replace(told, start=None), stage=stage, slurm_lines=slurm_lines)
+    job_lines = tuple(slurm_log.read_text().splitlines()) if slurm_log.exists() else ()
+    told = attempt(*ranks, lines=(SLURM / f"{fault}.host.log").read_text(), job_lines=job_lines, **changes)
+    return trace(told, stage=stage)
 
 
 def echoing(number: int, when: float = END - 4) -> RankTrace:
@@ -104,8 +104,7 @@ def test_a_cancel_by_clusterctl_names_who_typed_it() -> None:
 def test_a_requeue_by_hand_stands_in_the_history_of_what_came_after() -> None:
     first = captured("requeued", exit_code=143, signal="TERM").attempts[0]
     second = attempt(rank(1, **failed("no such layer")), number=1)
-    slurm = tuple((SLURM / "requeued.slurm.log").read_text().splitlines())
-    diagnosis = judge(trace(first, second, slurm_lines=slurm))
+    diagnosis = judge(trace(first, second))
     found = diagnosis.headline
     assert (found.attempt, found.cause_class) == (1, Cause.USER)
     assert [(past.attempt, past.cause_class) for past in diagnosis.history] == [(0, Cause.PREEMPTED)]
@@ -116,7 +115,7 @@ def test_slurms_word_on_a_requeue_that_the_batch_script_asked_for_is_no_cause() 
     dead = rank(2, exit_code=None, ended=None)
     first = captured("kill9", dead, exit_code=137, requeued=True).attempts[0]
     slurm = tuple((SLURM / "requeued.slurm.log").read_text().splitlines())
-    diagnosis = judge(trace(first, attempt(number=1), stage=Stage.FINISHED, slurm_lines=slurm))
+    diagnosis = judge(trace(replace(first, job_lines=slurm), attempt(number=1), stage=Stage.FINISHED))
     assert [past.cause_class for past in diagnosis.history] == [Cause.KILLED]
 
 
@@ -198,20 +197,44 @@ def test_where_the_disk_was_full_silence_means_nothing() -> None:
 def test_what_ranks_do_when_the_job_is_ended_is_no_cause_of_it() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 3)} DUE TO TIME LIMIT ***"
     told = rank(1, **failed("interrupted by SIGTERM", time=END - 2.5))
-    found = cause_of(trace(attempt(told, signal="TERM"), stage=Stage.TIMED_OUT, slurm_lines=(lines,)))
+    found = cause_of(trace(attempt(told, signal="TERM", job_lines=(lines,)), stage=Stage.TIMED_OUT))
     assert found.cause_class is Cause.TIME
 
 
 def test_a_failure_long_before_the_job_was_ended_is_the_cause() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 1)} DUE TO TIME LIMIT ***"
     told = rank(1, **failed("no such layer", time=END - 40))
-    found = cause_of(trace(attempt(told, signal="TERM"), stage=Stage.TIMED_OUT, slurm_lines=(lines,)))
+    found = cause_of(trace(attempt(told, signal="TERM", job_lines=(lines,)), stage=Stage.TIMED_OUT))
     assert (found.cause_class, found.rank) == (Cause.USER, 1)
 
 
-def test_a_line_of_an_earlier_attempt_is_not_taken_for_one_of_the_last() -> None:
-    lines = (f"*** JOB 12 ON node1 CANCELLED AT {stamp(START - 600)} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***",)
-    found = cause_of(trace(attempt(rank(0, **failed("x"))), slurm_lines=lines))
+REQUEUED = "slurmstepd-node1: error: *** JOB 12 ON node1 CANCELLED AT 2026-11-20T15:02:41 DUE TO JOB REQUEUE ***"
+LATER = {
+    "an exception": rank(1, **failed("no such layer")),
+    "a kill": rank(1, **program_ended(137, 9)),
+    "an exit code": rank(1, **program_ended(3)),
+    "a silent end": rank(1, exit_code=None, ended=None),
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_what_slurm_said_of_an_earlier_attempt_is_no_cause_of_the_next_ones_end_however_soon_it_came(
+    later: str,
+) -> None:
+    sections = by_attempt(("clusterctl[attempt]: 0", REQUEUED, "clusterctl[attempt]: 1", "else"))
+    assert sections == {0: (REQUEUED,), 1: ("else",)}
+    first = attempt(exit_code=143, signal="TERM", job_id="12", job_lines=sections[0])
+    second = attempt(LATER[later], number=1, start=END + 1, end=END + 2, job_id="12", job_lines=sections[1])
+    diagnosis = judge(trace(first, second))
+    assert diagnosis.headline.cause_class in (Cause.USER, Cause.KILLED)
+    assert diagnosis.headline.rank == 1
+    assert [past.cause_class for past in diagnosis.history] == [Cause.PREEMPTED]
+
+
+@pytest.mark.parametrize(("job", "node"), [("11", "node1"), ("12", "node9")])
+def test_nor_is_what_an_earlier_job_or_a_node_that_was_cut_off_writes_later(job: str, node: str) -> None:
+    line = f"*** JOB {job} ON {node} CANCELLED AT {stamp(END - 1)} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***"
+    found = cause_of(trace(attempt(rank(0, **failed("x")), job_id="12", job_lines=(line,))))
     assert found.cause_class is Cause.USER
 
 

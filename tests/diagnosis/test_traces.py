@@ -33,7 +33,7 @@ FILES = {
     "attempts/0/stacks/rank_00001.signal": "Current thread",
     "attempts/0/collectives/rank_1": "",
     "attempts/0/hang.json": {"time": 8, "seen": 1, "phase": "training", "suspects": [1], "how": "busy"},
-    "slurm.log": "one\n",
+    "slurm.log": "one\nclusterctl[attempt]: 0\ntwo\n",
     "cancel.json": {"time": 9, "by": "ada@login1"},
 }  # fmt: skip
 
@@ -56,7 +56,8 @@ def test_everything_that_ranks_and_slurm_left_is_gathered(fabricate: Fabricate) 
     assert one.last_words == ("Traceback (most recent call last):", "plain")
     assert attempt.alarm is not None
     assert (attempt.alarm.suspects, attempt.alarm.how, attempt.collectives) == ((1,), "busy", 1)
-    assert (trace.cancelled, trace.slurm_lines, trace.now) == ((9.0, "ada@login1"), ("one",), 99.0)
+    assert (trace.cancelled, trace.slurm_lines[0], trace.now) == ((9.0, "ada@login1"), "one", 99.0)
+    assert attempt.job_lines == ("two",)
     assert trace.unknown == ()
 
 

@@ -331,7 +331,7 @@ def test_a_run_whose_ranks_all_ended_well_is_finished_whatever_srun_says(host: H
 
 def test_an_srun_that_is_killed_on_the_first_node_is_told_from_bashs_word_on_it(host: Host) -> None:
     assert host.call("kill -KILL $$") == 137
-    ending = job_ending(attempt(lines=host.run.attempt(0).host_log.read_text()), ())
+    ending = job_ending(attempt(lines=host.run.attempt(0).host_log.read_text()))
     assert ending is not None
     assert ending.cause is Cause.KILLED
 

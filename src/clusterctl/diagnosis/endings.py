@@ -20,7 +20,9 @@ _ABORTED = re.compile(
     r"_step_signal: Terminating|\*\*\* STEP \S+ ON .* CANCELLED|Job step aborted|Terminating job step"
 )
 _NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>\S+)")
-_JOB_ENDED = re.compile(r"\*\*\* JOB \d+ ON (?P<node>\S+) CANCELLED AT (?P<at>[\dT:-]+)(?: DUE TO (?P<why>[A-Z ]+))?")
+_JOB_ENDED = re.compile(
+    r"\*\*\* JOB (?P<job>\d+) ON (?P<node>\S+) CANCELLED AT (?P<at>[\dT:-]+)(?: DUE TO (?P<why>[A-Z ]+))?"
+)
 _SRUN_KILLED = re.compile(r'slurm_script: line \d+: +\d+ Killed +"\$\{srun\[@\]\}" ')  # bash's word on its child
 _DUE_TO = {
     "TIME LIMIT": (Cause.TIME, "the time limit was reached"),
@@ -28,7 +30,6 @@ _DUE_TO = {
     "JOB REQUEUE": (Cause.PREEMPTED, "it was sent back to the queue (scontrol requeue, or a preemption)"),
     "NODE FAILURE": (Cause.NODE, "Slurm lost a node of the job"),
 }
-_SLACK_SECONDS = 120  # slurmstepd writes its line a while before or after the script ends
 _MOST_RANKS = 100_000
 
 
@@ -81,18 +82,19 @@ def lost_nodes(lines: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(match["node"] for line in lines if (match := _NODE_LOST.search(line))))
 
 
-def job_ending(attempt: AttemptTrace, slurm_lines: Iterable[str]) -> Ending | None:
+def job_ending(attempt: AttemptTrace) -> Ending | None:
     """What slurmstepd and srun say ended this attempt's job; None where they say nothing."""
     if nodes := lost_nodes(attempt.lines):
         return Ending(Cause.NODE, f"Slurm lost node {', '.join(nodes)}", nodes[0])
     if any(_SRUN_KILLED.search(line) for line in attempt.lines):
         words = "srun was killed on the job's first node, by hand or by the kernel, and its ranks went with it"
         return Ending(Cause.KILLED, words, time=attempt.end or 0.0)
-    for line in reversed(list(slurm_lines)):
+    for line in reversed(attempt.job_lines):
         match = _JOB_ENDED.search(line)
-        # slurmstepd writes local time; nodes and login node keep the same zone nearly everywhere.
-        if match is None or not _within(at := time_of(match["at"].encode()) or 0.0, attempt):
+        if match is None or not _is_of(attempt, match["job"], match["node"]):
             continue
+        # slurmstepd writes local time; nodes and login node keep the same zone nearly everywhere.
+        at = time_of(match["at"].encode()) or 0.0
         why = (match["why"] or "").strip()
         if why.startswith("JOB REQUEUE") and attempt.requeued:
             continue  # what followed from its end
@@ -104,8 +106,7 @@ def job_ending(attempt: AttemptTrace, slurm_lines: Iterable[str]) -> Ending | No
     return None
 
 
-def _within(at: float, attempt: AttemptTrace) -> bool:
-    """All attempts share one log: whether a line of it was written in this one's time."""
-    if attempt.start is None or at == 0.0:
-        return True
-    return attempt.start - _SLACK_SECONDS <= at and (attempt.end is None or at <= attempt.end + _SLACK_SECONDS)
+def _is_of(attempt: AttemptTrace, job: str, node: str) -> bool:
+    """Whether a line is this attempt's: a node that was cut off writes its own when a later attempt has begun."""
+    nodes = {rank.node for rank in attempt.ranks if rank.node}
+    return job == (attempt.job_id or job) and (not nodes or node in nodes)

@@ -208,7 +208,7 @@ def _told_by(first: Candidate, told: Iterable[Candidate]) -> Finding:
 def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     """What ended the job from outside: by Slurm's lines, by cancel.json, by what Slurm says of the job."""
     last = bool(trace.attempts) and attempt.number == trace.attempts[-1].number
-    said = job_ending(attempt, trace.slurm_lines)
+    said = job_ending(attempt)
     terminated = attempt.signal == "TERM" or trace.status.stage is Stage.CANCELLED
     if trace.cancelled and last and (said is None or said.cause is Cause.CANCELLED) and terminated:
         when, by = trace.cancelled

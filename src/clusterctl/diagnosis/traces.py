@@ -17,7 +17,7 @@ from clusterctl.runs.files import open_regular
 from clusterctl.runs.heartbeats import Beat, read_beat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from clusterctl.observe.attempt import Cancellation
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _TAIL_BYTES = 16_384
 _HOST_BYTES = 262_144
+_BEGAN = re.compile(r"clusterctl\[attempt\]: (?P<number>\d{1,9})$", re.ASCII)  # by launch/batch.sh
 # What comes before what was printed: a time, and what torch.distributed puts before each line of a traceback.
 _BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? )?(\[rank\d+\]:( |$))?")
 
@@ -75,10 +76,14 @@ class Alarm:
 
 @dataclass(frozen=True)
 class AttemptTrace(HostRecord):
-    """One attempt: what its batch script wrote, `lines` of srun, slurmstepd and pyxis in its log, and its ranks."""
+    """One attempt: what its batch script wrote, and its ranks.
+
+    `lines` of srun, slurmstepd and pyxis are from its own log, `job_lines` from that of the job, which all attempts share.
+    """
 
     tasks: int = 1
     lines: tuple[str, ...] = ()
+    job_lines: tuple[str, ...] = ()
     ranks: tuple[RankTrace, ...] = ()
     alarm: Alarm | None = None
     collectives: int = 0  # files of NCCL's flight recorder
@@ -103,19 +108,33 @@ class RunTrace:
 def gather(status: Status, clock: Callable[[], float] = time.time) -> RunTrace:
     """Look at every file that the run of `status` left."""
     run, unknown = status.record.run, list[str]()
+    slurm_lines = _lines(run.path / "slurm.log", _HOST_BYTES, unknown, missing_ok=True)
+    job_lines = by_attempt(slurm_lines)
     tasks = status.record.job.resources.nodes * status.record.tasks_per_node
     return RunTrace(
         status=status,
         now=clock(),
         attempts=tuple(
-            _attempt(folder, host, tasks, unknown)
+            replace(_attempt(folder, host, tasks, unknown), job_lines=job_lines.get(host.number, ()))
             for host in status.attempts
             if (folder := run.attempt(host.number)).path.is_dir()
         ),
-        slurm_lines=_lines(run.path / "slurm.log", _HOST_BYTES, unknown, missing_ok=True),
+        slurm_lines=slurm_lines,
         cancelled=read_cancellation(run),
         unknown=tuple(unknown),
     )
+
+
+def by_attempt(slurm_lines: Iterable[str]) -> dict[int, tuple[str, ...]]:
+    """The lines of slurm.log that came after each attempt's batch script had written its number there."""
+    found: dict[int, list[str]] = {}
+    number = -1
+    for line in slurm_lines:
+        if match := _BEGAN.match(line):
+            number = int(match["number"])
+        else:
+            found.setdefault(number, []).append(line)
+    return {number: tuple(lines) for number, lines in found.items()}
 
 
 def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> RunTrace:
