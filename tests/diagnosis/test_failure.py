@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.json_schema import schema, violations
-from support.traces import BEAT, END, START, attempt, failed, program_ended, raised, rank, trace
+from support.traces import BEAT, END, RECORD, START, attempt, failed, program_ended, raised, rank, trace
 
 from clusterctl.diagnosis.diagnose import accounting_may_help, judge, to_json
 from clusterctl.diagnosis.endings import deaths, ranks_of
@@ -218,10 +218,10 @@ LATER = {
 
 
 @pytest.mark.parametrize("later", LATER)
-def test_what_slurm_said_of_an_earlier_attempt_is_no_cause_of_the_next_ones_end_however_soon_it_came(
+def test_what_slurm_said_of_an_earlier_attempt_is_no_cause_of_the_next_ones_end_however_soon(
     later: str,
 ) -> None:
-    sections = by_attempt(("clusterctl[attempt]: 0", REQUEUED, "clusterctl[attempt]: 1", "else"))
+    sections = by_attempt(("clusterctl attempt=0", REQUEUED, "clusterctl attempt=1", "else"))
     assert sections == {0: (REQUEUED,), 1: ("else",)}
     first = attempt(exit_code=143, signal="TERM", job_id="12", job_lines=sections[0])
     second = attempt(LATER[later], number=1, start=END + 1, end=END + 2, job_id="12", job_lines=sections[1])
@@ -293,6 +293,111 @@ def test_of_a_program_the_last_words_on_stderr_say_more_than_its_exit_code() -> 
     assert (found.cause_class, found.cause) == (Cause.GPU_MEMORY, words[-1])
     assert found.traceback == "\n".join(words[1:])
     assert "train.batch_size=" in diagnosis.commands[0]
+
+
+def test_where_a_program_leaves_no_traceback_its_last_line_on_stderr_is_told() -> None:
+    words = ("usage: train.py [-h] [--lr LR]", "train.py: error: argument --lr: expected one argument")
+    found = cause_of(trace(attempt(rank(1, **program_ended(2), last_words=words))))
+    assert (found.cause_class, found.rank) == (Cause.USER, 1)
+    assert found.cause == f"python train.py failed: {words[-1]}"
+    slurms = (*words, "slurmstepd-node1: error: *** STEP 12.0 ON node1 CANCELLED AT 2026-11-20T15:02:37 ***")
+    assert cause_of(trace(attempt(rank(1, **program_ended(2), last_words=slurms)))).cause == found.cause
+    aborted = ("terminate called after throwing an instance of 'std::logic_error'", "  what():  no such layer")
+    crashed = cause_of(trace(attempt(rank(1, **program_ended(134, 6), last_words=aborted))))
+    assert (crashed.cause_class, crashed.cause) == (Cause.KILLED, "python train.py failed: what():  no such layer")
+    silent = rank(1, exit_code=2, last_words=words)  # of one that exits by itself, in a workload of ours
+    assert cause_of(trace(attempt(silent))).cause == f"exited with 2: {words[-1]}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cause", "words"),
+    [
+        (1200 - 120, Cause.TIME, "it was warned of its time limit, saved and left"),
+        (300, Cause.PREEMPTED, "it was warned long before its time limit (a preemption, or by hand), saved and left"),
+    ],
+)
+def test_the_clock_tells_a_warning_of_the_time_limit_from_one_of_a_preemption(
+    seconds: float, cause: Cause, words: str
+) -> None:
+    warned = attempt(*(rank(number, exit_code=75) for number in range(4)), exit_code=75, requeued=True)
+    resources = replace(RECORD.job.resources, warning=120)
+    told = trace(replace(warned, end=START + seconds), attempt(number=1), stage=Stage.FINISHED)
+    record = replace(RECORD, job=replace(RECORD.job, resources=resources))
+    (past,) = judge(replace(told, status=replace(told.status, record=record))).history
+    assert (past.cause_class, past.cause) == (cause, words)
+
+
+UNPACKING = """slurmstepd: error: pyxis: child 4145 terminated with signal {}
+slurmstepd: error: pyxis: failed to create container filesystem"""
+
+
+@pytest.mark.parametrize("lines", [UNPACKING.format(12), "srun: error: node1: task 0: Exited with exit code 1"])
+def test_a_warning_or_a_preemption_that_ended_the_unpacking_is_not_the_images_fault(lines: str) -> None:
+    ranks = [RankTrace(number) for number in range(4)]
+    signal = "" if "12" in lines else "TERM"
+    begun = attempt(*ranks, lines=f"{lines}\n{UNPACKING.format(15)}", signal=signal, requeued=True)
+    queued = judge(trace(begun, stage=Stage.QUEUED))
+    assert [past.cause_class for past in queued.history] == [Cause.PREEMPTED]
+    refused = cause_of(trace(attempt(*ranks, lines=UNPACKING.format(9), exit_code=1)))
+    assert refused.cause_class is Cause.IMAGE
+
+
+# Ranks that left with 0
+
+LEFT = {"exit_code": 0, "ended": END - 6}
+
+
+def test_a_rank_that_left_early_with_0_is_named_and_not_the_network() -> None:
+    gone = rank(2, **LEFT)
+    found = cause_of(trace(attempt(echoing(0), echoing(1), gone, echoing(3))))
+    assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.USER, 2, "node2", "likely")
+    assert found.cause == "left with 0 at step 40 while the others went on"
+    assert [consequence.rank for consequence in found.secondary] == [0, 1, 3]
+    first = replace(rank(3, **LEFT), ended=END - 7)
+    assert cause_of(trace(attempt(echoing(0), echoing(1), gone, first))).rank == 3
+
+
+def test_a_rank_that_left_with_0_is_what_the_others_wait_for_in_their_collectives() -> None:
+    alarm = Alarm(END, 1, "training", 33.0)
+    gone = rank(2, **LEFT)
+    found = cause_of(trace(alarmed(alarm, gone)))
+    assert (found.cause_class, found.rank, found.certainty) == (Cause.USER, 2, "likely")
+    assert "33 s" in found.facts[0]
+    computes = rank(3, exit_code=70, answered=END + 1, stacks=COMPUTES)
+    assert cause_of(trace(alarmed(alarm, gone, computes))).rank == 3
+
+
+def test_an_exception_after_a_rank_has_left_may_follow_from_that_and_one_before_does_not() -> None:
+    after = cause_of(trace(attempt(rank(0, **failed("lost its peer")), rank(2, **LEFT))))
+    assert (after.cause_class, after.rank, after.certainty) == (Cause.USER, 0, "likely")
+    assert "rank 2 had left with 0 before" in after.facts
+    before = cause_of(trace(attempt(rank(0, **failed("bad value", time=END - 9)), rank(2, **LEFT))))
+    assert (before.rank, before.certainty) == (0, "certain")
+
+
+def test_a_rank_that_left_with_0_is_not_blamed_for_memory_though_srun_names_it() -> None:
+    """srun says so of each task that ends on a node where the kernel killed any process."""
+    lines = "srun: error: node1: tasks 0-1: Out Of Memory"
+    worker = "DataLoader worker (pid 7) is killed by signal: Killed."
+    found = cause_of(trace(attempt(rank(0, **LEFT), rank(1, **failed(worker, "RuntimeError")), lines=lines)))
+    assert (found.cause_class, found.rank, found.certainty) == (Cause.HOST_MEMORY, 1, "likely")
+    assert worker in found.cause
+    alone = cause_of(trace(attempt(*(rank(number, **LEFT) for number in range(4)), lines=lines)))
+    assert alone.rank is None
+
+
+def test_an_error_where_the_kernel_killed_another_process_is_not_surely_one_of_memory() -> None:
+    lines = "srun: error: node1: task 0: Out Of Memory"
+    found = cause_of(trace(attempt(rank(0, **failed("no such layer")), lines=lines)))
+    assert (found.rank, found.certainty) == (0, "likely")
+    assert "no such layer" in found.cause
+
+
+def test_where_a_nodes_clock_is_off_nobody_knows_who_was_first() -> None:
+    hour = 3600
+    early, late = rank(2, **failed("second", time=END - 5 - hour)), rank(0, **failed("first", time=END - 9))
+    found = cause_of(trace(attempt(early, late)))
+    assert (found.rank, found.certainty) == (0, "likely")
 
 
 def test_a_segmentation_fault_is_named() -> None:

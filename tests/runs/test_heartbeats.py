@@ -133,7 +133,7 @@ def test_a_program_takes_the_beats_over_from_the_task_that_started_it(tmp_path: 
     pulse.end()
     left = read_beat(path)
     assert left is not None
-    assert left.phase == ENDED
+    assert (left.phase, left.step) == (ENDED, 9)
     program = Pulse(Heart(), path, takes_over=True)
     program.start()
     taken = read_beat(path)

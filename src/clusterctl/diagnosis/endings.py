@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from signal import SIGUSR2
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import Cause
@@ -23,6 +24,7 @@ _NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>\S+)")
 _JOB_ENDED = re.compile(
     r"\*\*\* JOB (?P<job>\d+) ON (?P<node>\S+) CANCELLED AT (?P<at>[\dT:-]+)(?: DUE TO (?P<why>[A-Z ]+))?"
 )
+_WARNED = re.compile(rf"terminated with signal {int(SIGUSR2)}\b")  # pyxis, of what unpacks the image
 _SRUN_KILLED = re.compile(r'slurm_script: line \d+: +\d+ Killed +"\$\{srun\[@\]\}" ')  # bash's word on its child
 _DUE_TO = {
     "TIME LIMIT": (Cause.TIME, "the time limit was reached"),
@@ -80,6 +82,12 @@ def ranks_of(text: str) -> list[int]:
 
 def lost_nodes(lines: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(match["node"] for line in lines if (match := _NODE_LOST.search(line))))
+
+
+def warned_before_it_began(attempt: AttemptTrace) -> bool:
+    """Whether the warning killed what unpacked the image, so that no rank began."""
+    words = (line for rank in attempt.ranks for line in rank.last_words)
+    return not any(rank.began for rank in attempt.ranks) and any(map(_WARNED.search, (*attempt.lines, *words)))
 
 
 def job_ending(attempt: AttemptTrace) -> Ending | None:

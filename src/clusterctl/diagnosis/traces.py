@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _TAIL_BYTES = 16_384
 _HOST_BYTES = 262_144
-_BEGAN = re.compile(r"clusterctl\[attempt\]: (?P<number>\d{1,9})$", re.ASCII)  # by launch/batch.sh
+_BEGAN = re.compile(r"clusterctl attempt=(?P<number>\d{1,9})$", re.ASCII)  # by launch/batch.sh
 # What comes before what was printed: a time, and what torch.distributed puts before each line of a traceback.
 _BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? )?(\[rank\d+\]:( |$))?")
 
@@ -78,7 +78,7 @@ class Alarm:
 class AttemptTrace(HostRecord):
     """One attempt: what its batch script wrote, and its ranks.
 
-    `lines` of srun, slurmstepd and pyxis are from its own log, `job_lines` from that of the job, which all attempts share.
+    `lines` of srun, slurmstepd and pyxis are from its own log, `job_lines` from that of the job, which attempts share.
     """
 
     tasks: int = 1

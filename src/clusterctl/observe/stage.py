@@ -15,9 +15,10 @@ from clusterctl.runs.stages import Stage
 from clusterctl.slurm.queue import JobState
 
 if TYPE_CHECKING:
-    from clusterctl.observe.attempt import Answer, AttemptEvidence, RunEvidence
+    from clusterctl.observe.attempt import Answer, AttemptEvidence, HostRecord, RunEvidence
     from clusterctl.observe.run_record import RunRecord
     from clusterctl.runs.vocabulary import Number
+    from clusterctl.spec import Resources
 
 SUBMIT_SECONDS = 120  # for so long a run without a job may still be on its way to Slurm
 _LONGEST_SLACK_SECONDS = 60  # the limit counts from the allocation, the attempt from its script's first line
@@ -139,12 +140,15 @@ def _started_again(evidence: RunEvidence, last: AttemptEvidence) -> bool:
 
 
 def _reached_limit(evidence: RunEvidence, last: AttemptEvidence) -> bool:
-    if evidence.job and evidence.job.state is JobState.TIMEOUT:
-        return True
-    if last.start is None or last.end is None:
+    timed_out = evidence.job is not None and evidence.job.state is JobState.TIMEOUT
+    return timed_out or reached_limit(last, evidence.record.job.resources)
+
+
+def reached_limit(attempt: HostRecord, resources: Resources) -> bool:
+    """Whether the attempt ended at its time limit, or was warned of it and left, by the clock of its batch script."""
+    if attempt.start is None or attempt.end is None:
         return False
-    resources = evidence.record.job.resources
     slack = min(_LONGEST_SLACK_SECONDS, resources.time / 4)
-    if last.exit_code == EXIT_RESTART:  # it left when it was warned
+    if attempt.exit_code == EXIT_RESTART:
         slack += resources.warning or 0
-    return last.end - last.start >= resources.time - slack
+    return attempt.end - attempt.start >= resources.time - slack

@@ -56,7 +56,8 @@ class Heart:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._phase, self._since = "starting", monotonic()
-        self._step, self._last, self._stepped = 0, self._since, False
+        self.step = 0  # steps done
+        self._last, self._stepped = self._since, False
         self._waiting: float | None = None
         self._waited = 0.0
         self._seconds: deque[float] = deque(maxlen=_KEPT_STEPS)
@@ -74,7 +75,7 @@ class Heart:
         seconds = now - self._last
         self._seconds.append(seconds)
         self._busy.append(seconds - self._waited)
-        self._waited, self._last, self._step, self._stepped = 0.0, now, step, True
+        self._waited, self._last, self.step, self._stepped = 0.0, now, step, True
 
     def wait(self) -> None:
         """From here on this rank waits for the others, in a collective."""
@@ -95,7 +96,7 @@ class Heart:
             time=now,
             phase=self._phase,
             since=self._since + offset,
-            step=self._step,
+            step=self.step,
             step_time=self._last + offset if self._stepped else None,
             step_seconds=seconds[len(seconds) // 2] if known else None,
             slow_seconds=seconds[(len(seconds) * 99 - 1) // 100] if known else None,
@@ -130,7 +131,10 @@ class Pulse:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(5 * BEAT_SECONDS)  # it may hang on a file system that does
         self._heart.enter(ENDED)
-        self._takes_over = True  # from a program that this process started, and that has ended
+        last = read_beat(self._path)
+        if last is not None and last.pid != os.getpid():  # of a program that this process started, and that has ended
+            self._heart.step = last.step
+        self._takes_over = True
         self._write()
 
     def _run(self) -> None:
