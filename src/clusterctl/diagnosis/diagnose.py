@@ -64,7 +64,7 @@ def diagnose_status(status: Status, slurm_of: SlurmOf = Slurm.of, clock: Callabl
     found = judge(trace)
     if accounting_may_help(found.headline):
         found = judge(with_accounting(trace, slurm_of))
-    if found.headline.cause_class is Cause.PENDING and status.job_id is not None:
+    if status.stage is Stage.QUEUED and status.job_id is not None:
         return _with_the_queue(found, slurm_of)
     return found
 
@@ -84,6 +84,8 @@ def judge(trace: RunTrace) -> Diagnosis:
         found = (explain_attempt(last, trace),)
     elif status.stage.ended:
         found = (_never_began(trace),)
+    elif status.suspended:
+        found = (_suspended(number),)
     else:
         found = explain_running(trace)
         unknown += unheard(trace)
@@ -173,6 +175,11 @@ def _waiting(trace: RunTrace) -> Finding:
     reason = trace.status.reason
     cause = f"waits in the queue: {reason}" if reason else "waits in the queue"
     return Finding(Cause.PENDING, cause, hint="squeue --me --start shows when Slurm expects to start it")
+
+
+def _suspended(attempt: int | None) -> Finding:
+    cause = "Slurm has suspended its job (scontrol suspend, or another job's turn), and stopped its processes"
+    return Finding(Cause.PENDING, cause, attempt=attempt, hint="it goes on by itself when Slurm resumes the job")
 
 
 def _never_began(trace: RunTrace) -> Finding:

@@ -262,7 +262,8 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     if said:
         return said
     end, stage = attempt.end or 0.0, trace.status.stage if last else None
-    states = {accounted.state for accounted in trace.accounted if "." not in accounted.step} if last else set()
+    jobs = [accounted for accounted in trace.accounted if "." not in accounted.step] if last else []
+    states = {job.state for job in jobs}
     if stage is Stage.TIMED_OUT or "TIMEOUT" in states:
         return Ending(Cause.TIME, "the time limit was reached", time=end)
     if "NODE_FAIL" in states:
@@ -271,6 +272,8 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
         return Ending(Cause.PREEMPTED, "another job took its nodes", time=end, certain=bool(states))
     if stage is Stage.CANCELLED or "CANCELLED" in states:
         return Ending(Cause.CANCELLED, _cancelled_by(trace), time=end)
+    if attempt.exit_code is None and any(job.signal == SIGKILL for job in jobs):
+        return Ending(Cause.KILLED, f"its batch script was {_BY_SIGKILL}", time=end)
     if warned_before_it_began(attempt):
         return _warned(attempt, trace, "before any rank had begun")
     if attempt.exit_code == EXIT_RESTART and attempt.alarm is None:

@@ -17,7 +17,7 @@ from clusterctl.runs.files import open_regular
 from clusterctl.runs.heartbeats import Beat, read_beat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from clusterctl.observe.attempt import Cancellation
@@ -138,15 +138,22 @@ def by_attempt(slurm_lines: Iterable[str]) -> dict[int, tuple[str, ...]]:
 
 
 def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> RunTrace:
-    """`trace` with what Slurm's accounting says of an ended job, where there is one; nothing depends on it."""
+    """`trace` with what Slurm's accounting, or else its controller, says of an ended job; nothing depends on it."""
     record, job_id = trace.status.record, trace.status.job_id
-    if job_id is None or not record.cluster.is_slurm or not trace.status.stage.ended:
+    if job_id is None or not trace.status.stage.ended:
         return trace
+    slurm = slurm_of(record.cluster)
+
+    def ask(job_ids: Sequence[str]) -> tuple[Accounted, ...]:
+        with suppress(SlurmError):
+            if record.cluster.is_slurm and (found := slurm.accounted(job_ids)):
+                return found
+        return slurm.shown(job_ids[0])
+
     try:
-        found = accounted({record.run: job_id}, slurm_of(record.cluster).accounted, patient=False)
-        return replace(trace, accounted=found.get(record.run, ()))
+        return replace(trace, accounted=accounted({record.run: job_id}, ask, patient=False).get(record.run, ()))
     except SlurmError as error:
-        return replace(trace, unknown=(*trace.unknown, f"Slurm's accounting: {error.message}"))
+        return replace(trace, unknown=(*trace.unknown, f"how Slurm saw its job end: {error.message}"))
 
 
 def _attempt(attempt: Attempt, host: HostRecord, tasks: int, unknown: list[str]) -> AttemptTrace:

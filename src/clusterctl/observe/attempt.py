@@ -11,6 +11,7 @@ from clusterctl.observe.measurements import Pace, newest_values, pace_of
 from clusterctl.observe.rank_events import newest_stage
 from clusterctl.observe.telemetry import gpu_utilisation, latest_samples
 from clusterctl.runs.fields import read_fields
+from clusterctl.runs.marks import all_done
 from clusterctl.runs.requests import Refusal
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ def read_host(attempt: Attempt) -> HostRecord:
 class AttemptEvidence(HostRecord):
     """One attempt: what its batch script wrote and, of the last attempt, what its ranks did."""
 
+    done: bool = False  # every rank left with 0; what its batch script did not live to write down
     hung: bool = False  # ended by the watchdog
     stage: Stage | None = None
     metrics: dict[str, Number] = field(default_factory=dict)
@@ -162,7 +164,9 @@ def read_evidence(record: RunRecord) -> RunEvidence:
     folders = run.attempts()
     attempts = [AttemptEvidence(**vars(read_host(folder))) for folder in folders]
     if attempts:
-        attempts[-1] = _with_its_ranks(attempts[-1], folders)
+        ranks = record.job.resources.nodes * record.tasks_per_node
+        done = finish is None and all_done(folders[-1], ranks)
+        attempts[-1] = replace(_with_its_ranks(attempts[-1], folders), done=done)
     known = [submission.job_id, attempts[-1].job_id if attempts else ""]
     job_id = next((number for number in known if number and number not in record.past_jobs), None)
     if finish and attempts and finish.attempt not in (None, attempts[-1].number):

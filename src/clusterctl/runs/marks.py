@@ -40,6 +40,16 @@ class RankMark:
             self._path = self._path.rename(self._path.with_suffix(".ended" if code else ".done"))
 
 
+def all_done(attempt: Attempt, ranks: int) -> bool:
+    """Whether every rank left with 0, and none asked for a restart; the folder is listed only once rank 0 has."""
+    try:
+        (attempt.marks / "00000.done").stat()
+        names = {path.name for path in attempt.marks.iterdir()}
+    except OSError:
+        return False
+    return sum(name.endswith(".done") for name in names) == ranks and restart_file(attempt).name not in names
+
+
 def restart_file(attempt: Attempt) -> Path:
     return attempt.marks / "restart"
 
