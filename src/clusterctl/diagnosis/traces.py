@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
@@ -14,10 +14,10 @@ from clusterctl.observe.attempt import HostRecord, read_cancellation
 from clusterctl.observe.rank_events import Began, Entered, Exited, Hung, Raised, TakenOver, last_events
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import open_regular
-from clusterctl.runs.heartbeats import Beat, read_beat
+from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, read_beat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.observe.attempt import Cancellation
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from clusterctl.slurm.accounting import Accounted
     from clusterctl.spec import Cluster
 
+SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may hold that up for a while
+_LOOKS = 3
 _TAIL_BYTES = 16_384
 _HOST_BYTES = 262_144
 _BEGAN = re.compile(r"clusterctl attempt=(?P<number>\d{1,9})$", re.ASCII)  # by launch/batch.sh
@@ -103,6 +105,7 @@ class RunTrace:
     cancelled: Cancellation | None = None
     accounted: tuple[Accounted, ...] = ()
     unknown: tuple[str, ...] = ()
+    clocks: Mapping[str, float] = field(default_factory=dict)  # node -> the seconds by which its clock is off
 
 
 def gather(status: Status, clock: Callable[[], float] = time.time) -> RunTrace:
@@ -123,6 +126,39 @@ def gather(status: Status, clock: Callable[[], float] = time.time) -> RunTrace:
         cancelled=read_cancellation(run),
         unknown=tuple(unknown),
     )
+
+
+def listen_again(
+    trace: RunTrace, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
+) -> RunTrace:
+    """`trace` with the heartbeats as a second look finds them, in the times of this machine's clock.
+
+    Where heartbeats seem old, their nodes' clocks may be off: a rank is alive if it has written anew since the first
+    look. Takes no time where all of them seem fresh.
+    """
+    beats = {rank.rank: rank.beat for rank in trace.attempts[-1].ranks if rank.beat and rank.beat.phase != ENDED}
+    if all(abs(trace.now - beat.time) <= SILENT_SECONDS for beat in beats.values()):
+        return trace
+    attempt, unheard = trace.status.record.run.attempt(trace.attempts[-1].number), set(beats)
+    for _ in range(_LOOKS):
+        sleep(BEAT_SECONDS)
+        later = {rank: beat for rank in unheard if (beat := read_beat(attempt.heartbeat(rank)))}
+        unheard -= {rank for rank, beat in later.items() if beat.time != beats[rank].time}
+        beats |= later
+        if not unheard:
+            break
+    now = clock()
+    offsets = {beat.host: beat.time - now for rank, beat in beats.items() if rank not in unheard}
+    off = {host: seconds for host, seconds in offsets.items() if abs(seconds) > SILENT_SECONDS}
+    heard = {rank: _earlier(beat, off.get(beat.host, 0.0)) for rank, beat in beats.items()}
+    ranks = tuple(replace(rank, beat=heard.get(rank.rank, rank.beat)) for rank in trace.attempts[-1].ranks)
+    attempts = (*trace.attempts[:-1], replace(trace.attempts[-1], ranks=ranks))
+    return replace(trace, now=now, attempts=attempts, clocks=off)
+
+
+def _earlier(beat: Beat, seconds: float) -> Beat:
+    step_time, waiting = (None if at is None else at - seconds for at in (beat.step_time, beat.waiting))
+    return replace(beat, time=beat.time - seconds, since=beat.since - seconds, step_time=step_time, waiting=waiting)
 
 
 def by_attempt(slurm_lines: Iterable[str]) -> dict[int, tuple[str, ...]]:
