@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scenario import wait_until
 
-from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, Heart, Pulse, read_beat, write_beat
+from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, RECENT_SECONDS, Beat, Heart, Pulse, read_beat, write_beat
 
 NOW = 1_000_000.0
 
@@ -79,6 +79,16 @@ def test_waiting_for_others_is_no_work() -> None:
 def test_only_recent_steps_count() -> None:
     heart, _ = heart_after(100.0, *[1.0] * 200)
     assert heart.told(NOW).slow_seconds == 1.0
+
+
+@pytest.mark.parametrize("usual", [0.05, 0.5, 5.0])
+def test_a_rank_that_becomes_slow_is_known_within_a_time_not_a_number_of_steps(usual: float) -> None:
+    heart, clock = heart_after(*[usual] * 250)
+    slow = clock.now
+    while heart.told(NOW).busy_seconds != pytest.approx(2 * usual):
+        clock.now += 2 * usual
+        heart.beat(heart.step + 1)
+    assert clock.now - slow <= max(RECENT_SECONDS, 6 * usual)
 
 
 def test_a_heartbeat_file_keeps_its_size_and_reads_as_it_was_written(tmp_path: Path) -> None:
