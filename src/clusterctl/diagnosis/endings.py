@@ -1,4 +1,4 @@
-"""What srun and slurmstepd say of an end: which task left how before the rest was told to, and what ended the job."""
+"""What ended a whole job from outside, by the words of srun, slurmstepd and pyxis."""
 
 from __future__ import annotations
 
@@ -15,11 +15,6 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.traces import AttemptTrace
 
-_TASK = re.compile(r"srun: error: (?P<node>[^\s:]+): tasks? (?P<ranks>[\d,-]+): (?P<how>.+)")
-# From here on tasks end because they were told to.
-_ABORTED = re.compile(
-    r"_step_signal: Terminating|\*\*\* STEP \S+ ON .* CANCELLED|Job step aborted|Terminating job step"
-)
 _NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>\S+)")
 _JOB_ENDED = re.compile(
     r"\*\*\* JOB (?P<job>\d+) ON (?P<node>\S+) CANCELLED AT (?P<at>[\dT:-]+)(?: DUE TO (?P<why>[A-Z ]+))?"
@@ -32,17 +27,6 @@ _DUE_TO = {
     "JOB REQUEUE": (Cause.PREEMPTED, "it was sent back to the queue (scontrol requeue, or a preemption)"),
     "NODE FAILURE": (Cause.NODE, "Slurm lost a node of the job"),
 }
-_MOST_RANKS = 100_000
-
-
-@dataclass(frozen=True)
-class Death:
-    """A task that ended badly before the others were told to end; `order` counts srun's lines."""
-
-    rank: int
-    node: str
-    how: str
-    order: int
 
 
 @dataclass(frozen=True)
@@ -54,30 +38,6 @@ class Ending:
     node: str = ""
     time: float = 0.0
     certain: bool = True
-
-
-def deaths(lines: Iterable[str]) -> list[Death]:
-    """The tasks that ended badly by themselves, in the order in which srun learned of it.
-
-    One clock and one order for all nodes: better than the times that ranks write by clocks of their own.
-    """
-    found: list[Death] = []
-    for order, line in enumerate(lines):
-        if _ABORTED.search(line):
-            break
-        if match := _TASK.search(line):
-            found += [Death(rank, match["node"], match["how"], order) for rank in ranks_of(match["ranks"])]
-    return found
-
-
-def ranks_of(text: str) -> list[int]:
-    """Slurm's list of tasks: "0-1,3" is 0, 1, 3."""
-    ranks: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit() and (last.isdigit() or not last):
-            ranks += range(int(first), min(int(last or first), int(first) + _MOST_RANKS) + 1)
-    return ranks
 
 
 def lost_nodes(lines: Iterable[str]) -> list[str]:

@@ -11,21 +11,24 @@ from dataclasses import dataclass, replace
 from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.endings import Death, Ending, deaths, job_ending, lost_nodes, warned_before_it_began
+from clusterctl.diagnosis.endings import Ending, job_ending, lost_nodes, warned_before_it_began
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Finding
 from clusterctl.diagnosis.signatures import Level, Signature, python_error, signature
 from clusterctl.diagnosis.standstill import hang, left_early, outside_collectives, someone_left
 from clusterctl.errors import Cause
+from clusterctl.observe.deaths import deaths
 from clusterctl.observe.stage import reached_limit
 from clusterctl.runs.requests import EXIT_RESTART, Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.watchdog import EXIT_HUNG
+from clusterctl.slurm.users import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
+    from clusterctl.observe.deaths import Death
 
 CLOCK_SECONDS = 2.0  # by which clocks of nodes may differ without anybody having noticed
 _SOONER_SECONDS = 5.0  # a rank that failed so long before Slurm ended the job failed by itself
@@ -309,7 +312,9 @@ def _slurm_lost_them(attempt: AttemptTrace, ending: Ending | None) -> bool:
 
 def _cancelled_by(trace: RunTrace) -> str:
     uid = next((accounted.by for accounted in trace.accounted if accounted.by), "")
-    return f"cancelled by scancel, by the user with number {uid}" if uid else "cancelled by scancel, not by clusterctl"
+    if not uid.isdecimal():
+        return "cancelled by scancel, not by clusterctl"
+    return f"cancelled by {user_name(int(uid))}, with scancel"
 
 
 def _ended_from_outside(attempt: AttemptTrace, ending: Ending) -> Finding:

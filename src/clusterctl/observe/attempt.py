@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.observe.course import Course, read_course
+from clusterctl.observe.deaths import deaths
 from clusterctl.observe.lines import last_lines
 from clusterctl.observe.measurements import Pace, newest_values, pace_of
 from clusterctl.observe.rank_events import newest_stage
@@ -13,10 +14,12 @@ from clusterctl.observe.telemetry import gpu_utilisation, latest_samples
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.marks import all_done
 from clusterctl.runs.requests import Refusal
+from clusterctl.runs.signals import EXIT_TERMINATED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterctl.observe.deaths import Death
     from clusterctl.observe.run_record import RunRecord
     from clusterctl.runs.layout import Attempt, RunDir
     from clusterctl.runs.stages import Stage
@@ -113,6 +116,7 @@ class AttemptEvidence(HostRecord):
 
     done: bool = False  # every rank left with 0; what its batch script did not live to write down
     hung: bool = False  # ended by the watchdog
+    death: Death | None = None  # of the first task that ended badly by itself, as srun saw it
     stage: Stage | None = None
     metrics: dict[str, Number] = field(default_factory=dict)
     pace: Pace | None = None
@@ -175,6 +179,12 @@ def read_evidence(record: RunRecord) -> RunEvidence:
     return RunEvidence(record, job_id, cancelled_at, finished_at, tuple(attempts), submitted_at=submission.time)
 
 
+def _first_death(attempt: Attempt) -> Death | None:
+    """Where only the end of a long log is read, those that were told to end may seem the first."""
+    lines = (line.decode(errors="replace") for line in last_lines(attempt.host_log))
+    return next((death for death in deaths(lines) if death.code != EXIT_TERMINATED), None)
+
+
 def _with_its_ranks(evidence: AttemptEvidence, folders: Sequence[Attempt]) -> AttemptEvidence:
     attempt, over = folders[-1], evidence.exit_code is not None
     lines = last_lines(attempt.metrics, _TAIL_OF_ENDED_BYTES if over else _TAIL_BYTES)
@@ -182,6 +192,7 @@ def _with_its_ranks(evidence: AttemptEvidence, folders: Sequence[Attempt]) -> At
     return replace(
         evidence,
         hung=attempt.hang_json.exists(),
+        death=_first_death(attempt) if evidence.exit_code else None,
         stage=newest_stage(attempt.events(0)),
         metrics=newest,
         course=read_course([folder.metrics for folder in folders], lines, newest),
