@@ -351,7 +351,7 @@ def test_a_rank_that_left_early_with_0_is_named_and_not_the_network() -> None:
     gone = rank(2, **LEFT)
     found = cause_of(trace(attempt(echoing(0), echoing(1), gone, echoing(3))))
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.USER, 2, "node2", "likely")
-    assert found.cause == "left with 0 at step 40 while the others went on"
+    assert found.cause == "left with 0 after step 40 while the others went on"
     assert [consequence.rank for consequence in found.secondary] == [0, 1, 3]
     first = replace(rank(3, **LEFT), ended=END - 7)
     assert cause_of(trace(attempt(echoing(0), echoing(1), gone, first))).rank == 3

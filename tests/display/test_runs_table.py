@@ -101,7 +101,7 @@ def test_the_note_tells_how_the_first_rank_ended(
 
 
 @pytest.mark.parametrize(
-    ("workload", "step", "says"), [("command", 60, "left at step 60/400"), ("command", 390, ""), ("reddit", 60, "")]
+    ("workload", "step", "says"), [("command", 60, "left after step 60/400"), ("command", 390, ""), ("reddit", 60, "")]
 )
 def test_a_program_that_left_with_0_long_before_its_last_step_is_noted(
     statuses: list[Status], workload: str, step: int, says: str

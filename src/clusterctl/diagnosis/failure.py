@@ -77,7 +77,7 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         words = "the disk of the run directory was full when it ended, and what its ranks had to say may be lost"
         found = Finding(Cause.DISK, words, LIKELY)
     elif first and not first.primary and not silent and (gone := left_early(attempt)):
-        found = someone_left(gone, f"{_ranks([first.rank])} then failed: {first.words}")
+        found = someone_left(gone)
     elif first and (first.primary or not silent):
         found = _told_by(first, told, left_early(attempt, first.time))
     elif silent:

@@ -77,7 +77,7 @@ def left_early(attempt: AttemptTrace, before: float | None = None) -> list[RankT
 def someone_left(gone: list[RankTrace], *facts: str) -> Finding:
     """The others waited for a rank, or lost it, that had left as if all was done."""
     first, *more = gone
-    step = f" at step {first.beat.step}" if first.beat and first.beat.step else ""
+    step = f" after step {first.beat.step}" if first.beat and first.beat.step else ""
     also = (f"as did ranks {', '.join(str(rank.rank) for rank in more[:5])}{' and others' * (len(more) > 5)}",)
     return Finding(
         Cause.USER,

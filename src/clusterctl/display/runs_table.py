@@ -107,7 +107,7 @@ def note(status: Status) -> str:
         return _end(status.attempt)
     done = progress(status.metrics)
     if status.stage is Stage.FINISHED and status.record.job.workload == "command" and done and done < _SHORT:
-        return f"left at step {share(status.metrics.get('step'), status.metrics.get('steps'))}"
+        return f"left after step {share(status.metrics.get('step'), status.metrics.get('steps'))}"
     lesson = not_learning(status.attempt.course if status.attempt else None)
     return lesson.note if lesson else ""
 
