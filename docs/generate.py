@@ -42,8 +42,7 @@ def faults() -> str:
     for fault in FAULTS:
         cause = f"`{fault.cause}`" if fault.cause else ""
         where = f", rank {fault.rank}" if fault.rank is not None else ""
-        program = f"; where the rank is a program of yours, it {fault.program}" if fault.program else ""
-        happens = f"the run {fault.outcome}{program}"
+        happens = f"the run {fault.outcome}"
         if fault.name == "submit":
             happens = "no job is lost, and none is submitted twice"
         lines.append(

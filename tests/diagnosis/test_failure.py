@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 from support.json_schema import schema, violations
-from support.traces import BEAT, END, START, attempt, failed, program_ended, raised, rank, trace
+from support.traces import BEAT, END, RECORD, START, attempt, failed, program_ended, raised, rank, trace
 
 from clusterctl.diagnosis.diagnose import accounting_may_help, judge, to_json
-from clusterctl.diagnosis.endings import deaths, ranks_of
 from clusterctl.diagnosis.failure import counted
 from clusterctl.diagnosis.finding import Finding
-from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace
+from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace, by_attempt
 from clusterctl.errors import Cause
 from clusterctl.observe.attempt import Cancellation
 from clusterctl.runs.requests import Refusal
@@ -34,9 +33,9 @@ def cause_of(told: RunTrace) -> Finding:
 def captured(fault: str, *ranks: RankTrace, stage: Stage = Stage.FAILED, **changes: object) -> RunTrace:
     """A run of which the sandbox's Slurm wrote what is in the fixtures."""
     slurm_log = SLURM / f"{fault}.slurm.log"
-    slurm_lines = tuple(slurm_log.read_text().splitlines()) if slurm_log.exists() else ()
-    told = attempt(*ranks, lines=(SLURM / f"{fault}.host.log").read_text(), **changes)
-    return trace(replace(told, start=None), stage=stage, slurm_lines=slurm_lines)
+    job_lines = tuple(slurm_log.read_text().splitlines()) if slurm_log.exists() else ()
+    told = attempt(*ranks, lines=(SLURM / f"{fault}.host.log").read_text(), job_lines=job_lines, **changes)
+    return trace(told, stage=stage)
 
 
 def echoing(number: int, when: float = END - 4) -> RankTrace:
@@ -91,8 +90,9 @@ def test_a_cancel_by_scancel_is_not_clusterctls_and_accounting_may_know_whose() 
     assert found.cause_class is Cause.CANCELLED
     assert "not by clusterctl" in found.cause
     assert accounting_may_help(found)
-    known = cause_of(replace(told, accounted=(Accounted("12", "CANCELLED", "1000", 0, 0, "node1"),)))
-    assert "1000" in known.cause
+    for uid, name in (("0", "root"), ("4294967294", "4294967294")):  # the second one is nobody's here
+        known = cause_of(replace(told, accounted=(Accounted("12", "CANCELLED", uid, 0, 0, "node1"),)))
+        assert known.cause == f"cancelled by {name}, with scancel"
 
 
 def test_a_cancel_by_clusterctl_names_who_typed_it() -> None:
@@ -104,8 +104,7 @@ def test_a_cancel_by_clusterctl_names_who_typed_it() -> None:
 def test_a_requeue_by_hand_stands_in_the_history_of_what_came_after() -> None:
     first = captured("requeued", exit_code=143, signal="TERM").attempts[0]
     second = attempt(rank(1, **failed("no such layer")), number=1)
-    slurm = tuple((SLURM / "requeued.slurm.log").read_text().splitlines())
-    diagnosis = judge(trace(first, second, slurm_lines=slurm))
+    diagnosis = judge(trace(first, second))
     found = diagnosis.headline
     assert (found.attempt, found.cause_class) == (1, Cause.USER)
     assert [(past.attempt, past.cause_class) for past in diagnosis.history] == [(0, Cause.PREEMPTED)]
@@ -116,7 +115,7 @@ def test_slurms_word_on_a_requeue_that_the_batch_script_asked_for_is_no_cause() 
     dead = rank(2, exit_code=None, ended=None)
     first = captured("kill9", dead, exit_code=137, requeued=True).attempts[0]
     slurm = tuple((SLURM / "requeued.slurm.log").read_text().splitlines())
-    diagnosis = judge(trace(first, attempt(number=1), stage=Stage.FINISHED, slurm_lines=slurm))
+    diagnosis = judge(trace(replace(first, job_lines=slurm), attempt(number=1), stage=Stage.FINISHED))
     assert [past.cause_class for past in diagnosis.history] == [Cause.KILLED]
 
 
@@ -198,20 +197,44 @@ def test_where_the_disk_was_full_silence_means_nothing() -> None:
 def test_what_ranks_do_when_the_job_is_ended_is_no_cause_of_it() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 3)} DUE TO TIME LIMIT ***"
     told = rank(1, **failed("interrupted by SIGTERM", time=END - 2.5))
-    found = cause_of(trace(attempt(told, signal="TERM"), stage=Stage.TIMED_OUT, slurm_lines=(lines,)))
+    found = cause_of(trace(attempt(told, signal="TERM", job_lines=(lines,)), stage=Stage.TIMED_OUT))
     assert found.cause_class is Cause.TIME
 
 
 def test_a_failure_long_before_the_job_was_ended_is_the_cause() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 1)} DUE TO TIME LIMIT ***"
     told = rank(1, **failed("no such layer", time=END - 40))
-    found = cause_of(trace(attempt(told, signal="TERM"), stage=Stage.TIMED_OUT, slurm_lines=(lines,)))
+    found = cause_of(trace(attempt(told, signal="TERM", job_lines=(lines,)), stage=Stage.TIMED_OUT))
     assert (found.cause_class, found.rank) == (Cause.USER, 1)
 
 
-def test_a_line_of_an_earlier_attempt_is_not_taken_for_one_of_the_last() -> None:
-    lines = (f"*** JOB 12 ON node1 CANCELLED AT {stamp(START - 600)} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***",)
-    found = cause_of(trace(attempt(rank(0, **failed("x"))), slurm_lines=lines))
+REQUEUED = "slurmstepd-node1: error: *** JOB 12 ON node1 CANCELLED AT 2026-11-20T15:02:41 DUE TO JOB REQUEUE ***"
+LATER = {
+    "an exception": rank(1, **failed("no such layer")),
+    "a kill": rank(1, **program_ended(137, 9)),
+    "an exit code": rank(1, **program_ended(3)),
+    "a silent end": rank(1, exit_code=None, ended=None),
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_what_slurm_said_of_an_earlier_attempt_is_no_cause_of_the_next_ones_end_however_soon(
+    later: str,
+) -> None:
+    sections = by_attempt(("clusterctl attempt=0", REQUEUED, "clusterctl attempt=1", "else"))
+    assert sections == {0: (REQUEUED,), 1: ("else",)}
+    first = attempt(exit_code=143, signal="TERM", job_id="12", job_lines=sections[0])
+    second = attempt(LATER[later], number=1, start=END + 1, end=END + 2, job_id="12", job_lines=sections[1])
+    diagnosis = judge(trace(first, second))
+    assert diagnosis.headline.cause_class in (Cause.USER, Cause.KILLED)
+    assert diagnosis.headline.rank == 1
+    assert [past.cause_class for past in diagnosis.history] == [Cause.PREEMPTED]
+
+
+@pytest.mark.parametrize(("job", "node"), [("11", "node1"), ("12", "node9")])
+def test_nor_is_what_an_earlier_job_or_a_node_that_was_cut_off_writes_later(job: str, node: str) -> None:
+    line = f"*** JOB {job} ON {node} CANCELLED AT {stamp(END - 1)} DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***"
+    found = cause_of(trace(attempt(rank(0, **failed("x")), job_id="12", job_lines=(line,))))
     assert found.cause_class is Cause.USER
 
 
@@ -270,6 +293,111 @@ def test_of_a_program_the_last_words_on_stderr_say_more_than_its_exit_code() -> 
     assert (found.cause_class, found.cause) == (Cause.GPU_MEMORY, words[-1])
     assert found.traceback == "\n".join(words[1:])
     assert "train.batch_size=" in diagnosis.commands[0]
+
+
+def test_where_a_program_leaves_no_traceback_its_last_line_on_stderr_is_told() -> None:
+    words = ("usage: train.py [-h] [--lr LR]", "train.py: error: argument --lr: expected one argument")
+    found = cause_of(trace(attempt(rank(1, **program_ended(2), last_words=words))))
+    assert (found.cause_class, found.rank) == (Cause.USER, 1)
+    assert found.cause == f"python train.py failed: {words[-1]}"
+    slurms = (*words, "slurmstepd-node1: error: *** STEP 12.0 ON node1 CANCELLED AT 2026-11-20T15:02:37 ***")
+    assert cause_of(trace(attempt(rank(1, **program_ended(2), last_words=slurms)))).cause == found.cause
+    aborted = ("terminate called after throwing an instance of 'std::logic_error'", "  what():  no such layer")
+    crashed = cause_of(trace(attempt(rank(1, **program_ended(134, 6), last_words=aborted))))
+    assert (crashed.cause_class, crashed.cause) == (Cause.KILLED, "python train.py failed: what():  no such layer")
+    silent = rank(1, exit_code=2, last_words=words)  # of one that exits by itself, in a workload of ours
+    assert cause_of(trace(attempt(silent))).cause == f"exited with 2: {words[-1]}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cause", "words"),
+    [
+        (1200 - 120, Cause.TIME, "it was warned of its time limit, saved and left"),
+        (300, Cause.PREEMPTED, "it was warned long before its time limit (a preemption, or by hand), saved and left"),
+    ],
+)
+def test_the_clock_tells_a_warning_of_the_time_limit_from_one_of_a_preemption(
+    seconds: float, cause: Cause, words: str
+) -> None:
+    warned = attempt(*(rank(number, exit_code=75) for number in range(4)), exit_code=75, requeued=True)
+    resources = replace(RECORD.job.resources, warning=120)
+    told = trace(replace(warned, end=START + seconds), attempt(number=1), stage=Stage.FINISHED)
+    record = replace(RECORD, job=replace(RECORD.job, resources=resources))
+    (past,) = judge(replace(told, status=replace(told.status, record=record))).history
+    assert (past.cause_class, past.cause) == (cause, words)
+
+
+UNPACKING = """slurmstepd: error: pyxis: child 4145 terminated with signal {}
+slurmstepd: error: pyxis: failed to create container filesystem"""
+
+
+@pytest.mark.parametrize("lines", [UNPACKING.format(12), "srun: error: node1: task 0: Exited with exit code 1"])
+def test_a_warning_or_a_preemption_that_ended_the_unpacking_is_not_the_images_fault(lines: str) -> None:
+    ranks = [RankTrace(number) for number in range(4)]
+    signal = "" if "12" in lines else "TERM"
+    begun = attempt(*ranks, lines=f"{lines}\n{UNPACKING.format(15)}", signal=signal, requeued=True)
+    queued = judge(trace(begun, stage=Stage.QUEUED))
+    assert [past.cause_class for past in queued.history] == [Cause.PREEMPTED]
+    refused = cause_of(trace(attempt(*ranks, lines=UNPACKING.format(9), exit_code=1)))
+    assert refused.cause_class is Cause.IMAGE
+
+
+# Ranks that left with 0
+
+LEFT = {"exit_code": 0, "ended": END - 6}
+
+
+def test_a_rank_that_left_early_with_0_is_named_and_not_the_network() -> None:
+    gone = rank(2, **LEFT)
+    found = cause_of(trace(attempt(echoing(0), echoing(1), gone, echoing(3))))
+    assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.USER, 2, "node2", "likely")
+    assert found.cause == "left with 0 after step 40 while the others went on"
+    assert [consequence.rank for consequence in found.secondary] == [0, 1, 3]
+    first = replace(rank(3, **LEFT), ended=END - 7)
+    assert cause_of(trace(attempt(echoing(0), echoing(1), gone, first))).rank == 3
+
+
+def test_a_rank_that_left_with_0_is_what_the_others_wait_for_in_their_collectives() -> None:
+    alarm = Alarm(END, 1, "training", 33.0)
+    gone = rank(2, **LEFT)
+    found = cause_of(trace(alarmed(alarm, gone)))
+    assert (found.cause_class, found.rank, found.certainty) == (Cause.USER, 2, "likely")
+    assert "33 s" in found.facts[0]
+    computes = rank(3, exit_code=70, answered=END + 1, stacks=COMPUTES)
+    assert cause_of(trace(alarmed(alarm, gone, computes))).rank == 3
+
+
+def test_an_exception_after_a_rank_has_left_may_follow_from_that_and_one_before_does_not() -> None:
+    after = cause_of(trace(attempt(rank(0, **failed("lost its peer")), rank(2, **LEFT))))
+    assert (after.cause_class, after.rank, after.certainty) == (Cause.USER, 0, "likely")
+    assert "rank 2 had left with 0 before" in after.facts
+    before = cause_of(trace(attempt(rank(0, **failed("bad value", time=END - 9)), rank(2, **LEFT))))
+    assert (before.rank, before.certainty) == (0, "certain")
+
+
+def test_a_rank_that_left_with_0_is_not_blamed_for_memory_though_srun_names_it() -> None:
+    """srun says so of each task that ends on a node where the kernel killed any process."""
+    lines = "srun: error: node1: tasks 0-1: Out Of Memory"
+    worker = "DataLoader worker (pid 7) is killed by signal: Killed."
+    found = cause_of(trace(attempt(rank(0, **LEFT), rank(1, **failed(worker, "RuntimeError")), lines=lines)))
+    assert (found.cause_class, found.rank, found.certainty) == (Cause.HOST_MEMORY, 1, "likely")
+    assert worker in found.cause
+    alone = cause_of(trace(attempt(*(rank(number, **LEFT) for number in range(4)), lines=lines)))
+    assert alone.rank is None
+
+
+def test_an_error_where_the_kernel_killed_another_process_is_not_surely_one_of_memory() -> None:
+    lines = "srun: error: node1: task 0: Out Of Memory"
+    found = cause_of(trace(attempt(rank(0, **failed("no such layer")), lines=lines)))
+    assert (found.rank, found.certainty) == (0, "likely")
+    assert "no such layer" in found.cause
+
+
+def test_where_a_nodes_clock_is_off_nobody_knows_who_was_first() -> None:
+    hour = 3600
+    early, late = rank(2, **failed("second", time=END - 5 - hour)), rank(0, **failed("first", time=END - 9))
+    found = cause_of(trace(attempt(early, late)))
+    assert (found.rank, found.certainty) == (0, "likely")
 
 
 def test_a_segmentation_fault_is_named() -> None:
@@ -479,18 +607,6 @@ def test_every_command_is_one_line_of_shell(cause: str) -> None:
     for command in judge(trace(attempt(rank(2, **failed(cause))))).commands:
         assert "\n" not in command
         assert shlex.split(command)
-
-
-def test_deaths_are_those_before_srun_told_the_others_to_end() -> None:
-    lines = (SLURM / "kill9.host.log").read_text().splitlines()
-    assert [(death.rank, death.node, death.how) for death in deaths(lines)] == [(2, "node2", "Killed")]
-
-
-@pytest.mark.parametrize(
-    ("text", "ranks"), [("3", [3]), ("0-1", [0, 1]), ("0,2-4", [0, 2, 3, 4]), ("", []), ("x-3", []), ("5-2", [])]
-)
-def test_slurms_lists_of_tasks(text: str, ranks: list[int]) -> None:
-    assert ranks_of(text) == ranks
 
 
 def stamp(seconds: float) -> str:

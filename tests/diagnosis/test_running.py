@@ -75,3 +75,12 @@ def test_a_straggler_is_named_with_its_slowdown() -> None:
 
 def test_what_a_rank_does_besides_training_makes_it_no_straggler() -> None:
     assert of(BEAT, replace(BEAT, busy_seconds=9.0, phase="evaluating"), BEAT).headline.cause_class is Cause.HEALTHY
+
+
+def test_a_suspended_run_is_not_taken_for_one_that_hangs() -> None:
+    ranks = [rank(number, exit_code=None, beat=BEAT) for number in range(4)]
+    told = trace(attempt(*ranks, exit_code=None, end=None), stage=Stage.TRAINING)
+    told = replace(told, now=END + 600, status=replace(told.status, suspended=True))
+    found = judge(told).headline
+    assert (found.cause_class, found.certainty) == (Cause.PENDING, "certain")
+    assert "suspended" in found.cause

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
 
-from clusterctl.diagnosis.diagnose import judge
+import pytest
+
+from clusterctl.diagnosis.diagnose import Diagnosis, diagnose_status, judge
 from clusterctl.diagnosis.traces import gather
 from clusterctl.errors import Cause
 from clusterctl.observe.attempt import read_evidence
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import Status
 from clusterctl.observe.stage import judge as judge_stage
-from clusterctl.runs.heartbeats import Beat
+from clusterctl.runs.heartbeats import BEAT_SECONDS, Beat, write_beat
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.requests import Refusal
+from clusterctl.runs.stages import Stage
 
 Fabricate = Callable[..., RunDir]
 BEGAN = {"time": 1, "event": "began", "host": "host-7", "node": "node7", "pid": 3}
@@ -33,7 +36,7 @@ FILES = {
     "attempts/0/stacks/rank_00001.signal": "Current thread",
     "attempts/0/collectives/rank_1": "",
     "attempts/0/hang.json": {"time": 8, "seen": 1, "phase": "training", "suspects": [1], "how": "busy"},
-    "slurm.log": "one\n",
+    "slurm.log": "one\nclusterctl attempt=0\ntwo\n",
     "cancel.json": {"time": 9, "by": "ada@login1"},
 }  # fmt: skip
 
@@ -56,7 +59,8 @@ def test_everything_that_ranks_and_slurm_left_is_gathered(fabricate: Fabricate) 
     assert one.last_words == ("Traceback (most recent call last):", "plain")
     assert attempt.alarm is not None
     assert (attempt.alarm.suspects, attempt.alarm.how, attempt.collectives) == ((1,), "busy", 1)
-    assert (trace.cancelled, trace.slurm_lines, trace.now) == ((9.0, "ada@login1"), ("one",), 99.0)
+    assert (trace.cancelled, trace.slurm_lines[0], trace.now) == ((9.0, "ada@login1"), "one", 99.0)
+    assert attempt.job_lines == ("two",)
     assert trace.unknown == ()
 
 
@@ -92,3 +96,60 @@ def test_of_a_long_log_both_ends_are_read_as_srun_names_the_first_to_die_before_
     lines = trace.attempts[0].lines
     assert (lines[0], lines[-1]) == ("line 0", "line 99999")
     assert set(lines) < set(long.splitlines())
+
+
+@dataclass
+class Nodes:
+    """Two nodes of two ranks, node1's clock off by `off` seconds; each rank of `alive` writes while somebody sleeps."""
+
+    run: RunDir
+    off: float = 0.0
+    alive: frozenset[int] = frozenset(range(4))
+    now: float = 5000.0
+
+    def write(self, ranks: Iterable[int]) -> None:
+        for rank in ranks:
+            time = self.now + self.off * (rank < 2)
+            beat = Beat(
+                time, "training", time - 90, 40, time - 0.1, 0.1, 0.2, host=f"node{rank // 2 + 1}", pid=rank + 1
+            )
+            write_beat(self.run.attempt(0).heartbeat(rank), beat)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.write(self.alive)
+
+    def why(self) -> Diagnosis:
+        self.run.attempt(0).heartbeat(0).parent.mkdir()
+        self.write(range(4))
+        self.now += 0 if self.alive == frozenset(range(4)) else 60
+        self.write(self.alive)
+        status = replace(status_of(self.run), stage=Stage.TRAINING)
+        return diagnose_status(status, clock=lambda: self.now, sleep=self.sleep)
+
+
+@pytest.fixture
+def nodes(fabricate: Fabricate) -> Nodes:
+    events = {
+        f"attempts/0/events/rank_0000{rank}.jsonl": [BEGAN | {"node": f"node{rank // 2 + 1}"}] for rank in range(4)
+    }
+    return Nodes(fabricate(files={"attempts/0/host.json": {"start": 4000}, **events}))
+
+
+@pytest.mark.parametrize("off", [3600.0, -3600.0, 0.0])
+def test_a_node_whose_clock_is_off_is_not_taken_for_a_silent_one_nor_are_the_others(nodes: Nodes, off: float) -> None:
+    nodes.off = off
+    found = nodes.why()
+    assert found.headline.cause_class is Cause.HEALTHY
+    assert found.headline.facts == ((f"the clock of node1 is off by {off:+.0f} s",) if off else ())
+    assert nodes.now <= 5000 + BEAT_SECONDS  # as soon as every rank was heard of
+
+
+@pytest.mark.parametrize("off", [3600.0, -3600.0, 0.0])
+@pytest.mark.parametrize(("alive", "cause", "rank"), [({0, 1}, Cause.NODE, None), ({0, 1, 2}, Cause.HANG, 3)])
+def test_a_rank_that_writes_no_more_is_named_whatever_the_clocks_of_others(
+    nodes: Nodes, off: float, alive: set[int], cause: Cause, rank: int | None
+) -> None:
+    nodes.off, nodes.alive = off, frozenset(alive)
+    found = nodes.why().headline
+    assert (found.cause_class, found.rank, found.node) == (cause, rank, "node2")

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from clusterctl.display.runs_table import runs_table, show_runs
+from clusterctl.display.runs_table import note, runs_table, show_runs
+from clusterctl.observe.attempt import AttemptEvidence
+from clusterctl.observe.deaths import Death
 from clusterctl.observe.stage import Status
+from clusterctl.runs.stages import Stage
 
 GOLDEN = Path(__file__).parent / "golden"
 NOW = 1_000_000.0
@@ -75,3 +78,35 @@ def test_no_color_is_honoured(statuses: list[Status], console: Consoles) -> None
     plain, file = console(force_terminal=True, no_color=True)
     show_runs(plain, statuses, NOW)
     assert "\x1b[32m" not in file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("how", "exit_code", "says"),
+    [
+        ("Exited with exit code 3", 143, "exit code 3"),  # srun's own is that of the ranks which it ended
+        ("Killed", 137, "killed"),
+        ("Out Of Memory", 143, "out of memory"),
+        (None, 2, "exit code 2"),
+        (None, None, ""),
+    ],
+)
+def test_the_note_tells_how_the_first_rank_ended(
+    statuses: list[Status], how: str | None, exit_code: int | None, says: str
+) -> None:
+    death = Death(2, "node1", how, 0) if how else None
+    last = AttemptEvidence(number=0, exit_code=exit_code, death=death)
+    assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(last,))) == says
+    hung = replace(last, hung=True)
+    assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(hung,))) == "a rank stood still"
+
+
+@pytest.mark.parametrize(
+    ("workload", "step", "says"), [("command", 60, "left after step 60/400"), ("command", 390, ""), ("reddit", 60, "")]
+)
+def test_a_program_that_left_with_0_long_before_its_last_step_is_noted(
+    statuses: list[Status], workload: str, step: int, says: str
+) -> None:
+    """A training of ours that ends early has its reason (`train.patience`)."""
+    record = replace(statuses[3].record, job=replace(statuses[3].record.job, workload=workload))
+    last = AttemptEvidence(number=0, exit_code=0, metrics={"step": step, "steps": 400})
+    assert note(replace(statuses[3], record=record, stage=Stage.FINISHED, attempts=(last,))) == says

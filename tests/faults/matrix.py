@@ -91,10 +91,9 @@ def strike(ground: Ground, fault: Fault, calm: Scene) -> None:
     scene.submit()
     if fault.inflict:
         fault.inflict(scene)
-    outcome = fault.outcome_for(calm.workload)
-    if outcome is Outcome.UNHARMED:
+    if fault.outcome is Outcome.UNHARMED:
         scene.go_on()
-    if outcome is Outcome.FAILS:
+    if fault.outcome is Outcome.FAILS:
         last_word(scene)
         assert_cause(fault, scene.why())
         assert not scene.run.finished_json.exists()
@@ -105,11 +104,11 @@ def strike(ground: Ground, fault: Fault, calm: Scene) -> None:
         found = scene.why()
         assert found["class"] == "finished", found
         # With its slurmd gone, a training may come to its end before Slurm notices.
-        assert found["history"] or outcome is Outcome.UNHARMED or calm.workload != "command", (
+        assert found["history"] or fault.outcome is Outcome.UNHARMED or calm.workload != "command", (
             "nothing came of the fault"
         )
         if found["history"]:
-            if outcome is Outcome.RECOVERS:
+            if fault.outcome is Outcome.RECOVERS:
                 assert_newest_checkpoint(scene)
             assert found["history"][0]["class"] == fault.cause, found["history"]
             if fault.rank is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from faults.scene import Scene
+from faults.scene import WORKLOADS, Scene
 from support.scenario import wait_until
 
 from clusterctl.errors import Cause
@@ -51,12 +51,8 @@ class Fault:
     alone: bool = False
     full_disk: bool = False
     not_for: tuple[str, ...] = ()
-    program: Outcome | None = None  # the outcome where the rank is a program of the user's
     tests: str = ""
     seconds: str = ""
-
-    def outcome_for(self, workload: str) -> Outcome:
-        return self.program if self.program and workload == "command" else self.outcome
 
 
 # Ranks
@@ -70,6 +66,11 @@ def kill_first(scene: Scene) -> None:
 def kill_another(scene: Scene) -> None:
     scene.wait_for_checkpoints()
     scene.kill(2)
+
+
+def kill_program(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    scene.send(2, signal.SIGKILL)
 
 
 def stop(scene: Scene) -> None:
@@ -231,6 +232,7 @@ def _largest(folder: Path) -> Path:
     return max(files, key=lambda path: path.stat().st_size)
 
 
+TRAININGS = tuple(workload for workload in WORKLOADS if workload != "command")
 _WHY = "tests/end_to_end/test_why.py"
 _SURVIVAL = "tests/end_to_end/test_survival.py"
 _ON_SLURM = "tests/end_to_end/test_on_slurm.py"
@@ -244,6 +246,14 @@ FAULTS = (
         rank=2,
         tests=_WHY,
         seconds="0.8",
+    ),
+    Fault(
+        name="kill-program",
+        words="SIGKILL of a program of yours",
+        inflict=kill_program,
+        cause=Cause.KILLED,
+        rank=2,
+        not_for=TRAININGS,
     ),
     Fault(name="stop", words="SIGSTOP of a rank", inflict=stop, cause=Cause.HANG, rank=2, tests=_WHY, seconds="21"),
     Fault(
@@ -262,7 +272,6 @@ FAULTS = (
         inflict=eat_memory,
         cause=Cause.HOST_MEMORY,
         rank=2,
-        program=Outcome.FAILS,
         settings={"watchdog.floor": "90"},  # before the kernel kills, it looks long for what it could take back
     ),
     Fault(name="off", words="a node powered off", inflict=switch_off, cause=Cause.NODE, own_nodes=3),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,7 +34,7 @@ SAY_SO = 'for r in 0 1; do touch "$attempt/marks/0000$r.done"; done\n'
 class Host:
     """A node: a run directory, and an srun that does what a test says."""
 
-    def __init__(self, folder: Path, nodes: int = 1, tasks_per_node: int = 2) -> None:
+    def __init__(self, folder: Path, nodes: int = 1, tasks_per_node: int = 2, setup: tuple[str, ...] = ()) -> None:
         self.run = RunDir(folder / "it's a run-20260102-030405-abcd")
         for path in (self.run.attempts_folder, self.run.pickles):
             path.mkdir(parents=True)
@@ -47,22 +48,24 @@ class Host:
             resources=Resources(nodes=nodes, tasks_per_node=tasks_per_node, gpus_per_node=0, warning=0),
             train=CommandTrain(),
         )
-        plan = make_plan(Resolved(job, Cluster(name="c"), {}, folder), self.run, folder / "code", "0", "python")
+        resolved = Resolved(job, Cluster(name="c", setup=setup), {}, folder)
+        plan = make_plan(resolved, self.run, folder / "code", "0", "python")
         self.script = self.run.path / "slurm_script"  # as slurmd calls its copy
         self.script.write_text(render(plan))
         self.srun = folder / "bin" / "srun"
         self.srun.parent.mkdir()
         self.asked = folder / "asked"  # of scontrol
-        self.refuse_requeue = False
+        self.scontrol = ""  # what it does
+        self.environment: dict[str, str] = {}  # of the submitter's shell
 
     def start(self, srun: str, restarts: int = 0) -> subprocess.Popen[bytes]:
         prologue = f"#!/bin/bash\nattempt={quote(str(self.run.attempts_folder))}/$CLUSTERCTL_ATTEMPT\n"
         self.srun.write_text(prologue + srun)
         self.srun.chmod(0o755)
         scontrol = self.srun.with_name("scontrol")
-        scontrol.write_text(f'#!/bin/bash\necho "$@" >>{quote(str(self.asked))}\nexit {int(self.refuse_requeue)}\n')
+        scontrol.write_text(f'#!/bin/bash\necho "$@" >>{quote(str(self.asked))}\n{self.scontrol}\n')
         scontrol.chmod(0o755)
-        environment = {
+        environment = self.environment | {
             "PATH": f"{self.srun.parent}:{os.environ['PATH']}",
             "SLURM_JOB_ID": "12",
             "SLURM_JOB_NODELIST": "n[1-2]",
@@ -77,7 +80,8 @@ class Host:
 
     @property
     def requeues(self) -> list[str]:
-        return self.asked.read_text().splitlines() if self.asked.exists() else []
+        asked = self.asked.read_text().splitlines() if self.asked.exists() else []
+        return [line for line in asked if line.startswith("requeue")]
 
     def host(self, attempt: int = 0) -> dict[str, Any]:
         return dict(json.loads(self.run.attempt(attempt).host_json.read_text()))
@@ -112,6 +116,33 @@ def test_ranks_are_counted_however_many_there_are(tmp_path: Path) -> None:
     assert host.host(1)["refused"] == Refusal.NO_PROGRESS
     assert host.call(mark) == 0
     assert host.run.finished_json.exists()
+
+
+def test_functions_and_options_of_the_submitters_shell_change_nothing(host: Host, tmp_path: Path) -> None:
+    words = set(re.findall(r"[a-z]+|\[|:", part("shell.sh") + part("warm.sh") + part("batch.sh")))
+    builtins = subprocess.run(["bash", "-c", "compgen -b"], capture_output=True, text=True, check=True).stdout.split()
+    commands = {word for word in words if word in builtins or shutil.which(word)} - {"builtin"}
+    assert {"mv", "mkdir", "srun", "printf", "["} <= commands | {"srun"}
+    called = tmp_path / "called"
+    shadow = f'() {{ /bin/echo "${{FUNCNAME[0]}}" >>{quote(str(called))}; /bin/false; }}'
+    host.environment = {f"BASH_FUNC_{command}%%": shadow for command in sorted({*commands, "srun", "scontrol"})}
+    host.environment |= {
+        "SHELLOPTS": "errexit:noclobber:noglob:nounset:pipefail:posix",
+        "BASHOPTS": "failglob",
+        "GLOBIGNORE": "*",
+    }
+    assert host.call(asks(host, 0) + SAY_SO) == EXIT_RESTART
+    assert host.call(SAY_SO) == 0
+    assert not called.exists()
+    assert host.run.finished_json.exists()
+    assert host.requeues == ["requeue 12"]
+
+
+def test_what_the_cluster_lines_call_is_left_to_them(tmp_path: Path) -> None:
+    host = Host(tmp_path, setup=("module load cuda",))
+    host.environment = {"BASH_FUNC_module%%": '() { echo "loads $2"; }'}
+    host.call(SAY_SO)
+    assert host.run.attempt(0).host_log.read_text() == "loads cuda\n"
 
 
 def test_a_failure_passes_through_and_the_next_attempt_has_its_own_folder(host: Host) -> None:
@@ -222,15 +253,87 @@ def test_it_does_not_when_the_attempt_came_no_further_than_the_one_before(host: 
     assert host.host(1)["refused"] == Refusal.NO_PROGRESS
 
 
+REFUSES = 'echo "Requested operation is presently disabled for job 12" >&2; exit 1'
+AWAY = "slurm_requeue error: Unable to contact slurm controller (connect failure)"
+PENDING = "Job is pending execution for job 12"
+
+
 def test_a_requeue_that_slurm_refuses_is_recorded_as_none(host: Host) -> None:
-    host.refuse_requeue = True
+    host.scontrol = REFUSES
     assert host.call(asks(host, 0)) == 75
+    assert host.requeues == ["requeue 12"]
     assert (host.host()["refused"], host.host().get("requeued")) == (Refusal.REQUEUE_FAILED, None)
+    assert "presently disabled" in host.run.attempt(0).host_log.read_text()
+
+
+def test_a_controller_that_is_away_for_a_while_is_asked_again(host: Host) -> None:
+    sleep = host.srun.with_name("sleep")
+    sleep.write_text(f'#!/bin/bash\necho "sleeps $1" >>{quote(str(host.asked))}\n')
+    sleep.chmod(0o755)
+    host.scontrol = f'[ "$(grep -c requeue {quote(str(host.asked))})" -eq 4 ] || {{ echo "{AWAY}" >&2; exit 1; }}'
+    assert host.call(asks(host, 0)) == 75
+    assert host.asked.read_text().splitlines() == [*["requeue 12", "sleeps 10"] * 3, "requeue 12"]
+    assert (host.host()["requeued"], host.host().get("refused")) == (True, None)
+    host.scontrol = f'echo "{AWAY}" >&2; exit 1'
+    host.asked.unlink()
+    assert host.call(asks(host, 1)) == 75
+    assert host.asked.read_text().count("sleeps 10") == 60
+    assert host.host(1)["refused"] == Refusal.REQUEUE_FAILED
+
+
+def test_a_job_that_slurm_has_sent_back_already_is_not_refused(host: Host) -> None:
+    """By a preemption; or its answer to the first question was lost."""
+    host.scontrol = f'echo "{PENDING}" >&2; exit 1'
+    assert host.call(asks(host, 0)) == 75
+    assert (host.host()["requeued"], host.host().get("refused")) == (True, None)
+
+
+def test_the_term_with_which_slurm_ends_the_script_does_not_end_the_question(host: Host) -> None:
+    host.scontrol = "kill -TERM $PPID $$; sleep 0.2"
+    assert host.call(asks(host, 0)) == 75
+    assert (host.host()["requeued"], host.host().get("refused")) == (True, None)
+
+
+UNPACKING = 'echo "slurmstepd: error: pyxis: child 4145 terminated with signal 12" >&2\n'
+TERM = "kill -TERM $PPID\n"
+
+
+@pytest.mark.parametrize(
+    ("srun", "state", "again"),
+    [
+        (UNPACKING, "RUNNING", True),  # the warning, of whatever
+        (TERM, "RUNNING", True),  # the grace of a preemption
+        (TERM, "CANCELLED", False),
+        (TERM, "TIMEOUT", False),
+        (UNPACKING.replace("12", "9"), "RUNNING", False),
+        (UNPACKING + 'touch "$attempt/marks/00000.ended"\n', "RUNNING", False),
+        ("", "RUNNING", False),
+    ],
+)
+def test_a_start_that_a_warning_or_a_preemption_ended_before_any_rank_had_begun_is_made_again(
+    host: Host, srun: str, state: str, again: bool
+) -> None:
+    host.scontrol = f'[ "$1" = show ] && echo "JobId=12 JobName=x\n   JobState={state} Reason=None"'
+    host.scontrol += "\nexit 0"
+    assert host.call(srun + "sleep 0.1; exit 1") == 1
+    assert host.requeues == ["requeue 12"] * again
+    assert host.host().get("requeued", False) is again
+
+
+def test_it_is_made_again_as_often_as_the_run_may_be(host: Host) -> None:
+    assert host.call(UNPACKING + "exit 1", restarts=20) == 1
+    assert host.host()["refused"] == Refusal.RESTART_LIMIT
+
+
+def test_a_run_whose_ranks_all_ended_well_is_finished_whatever_srun_says(host: Host) -> None:
+    """As after the kernel killed a process that one of them had started."""
+    assert host.call(SAY_SO + "exit 125") == 0
+    assert host.run.finished_json.exists()
 
 
 def test_an_srun_that_is_killed_on_the_first_node_is_told_from_bashs_word_on_it(host: Host) -> None:
     assert host.call("kill -KILL $$") == 137
-    ending = job_ending(attempt(lines=host.run.attempt(0).host_log.read_text()), ())
+    ending = job_ending(attempt(lines=host.run.attempt(0).host_log.read_text()))
     assert ending is not None
     assert ending.cause is Cause.KILLED
 
@@ -250,7 +353,7 @@ def test_a_killed_rank_is_reason_enough_if_there_is_a_new_checkpoint(host: Host)
 
 
 def test_a_killed_rank_whose_job_slurm_does_not_requeue_may_have_gone_with_its_node(host: Host) -> None:
-    host.refuse_requeue = True
+    host.scontrol = REFUSES
     assert host.call(ONE_KILLED + CHECKPOINT + "exit 137") == 137
     assert (host.host()["signal"], host.host().get("requeued")) == ("LOST", None)
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from clusterctl.diagnosis.diagnose import diagnose
 from clusterctl.diagnosis.traces import gather, with_accounting
-from clusterctl.errors import SlurmError
+from clusterctl.errors import Cause, SlurmError
 from clusterctl.observe.accounting import AGAIN_SECONDS, accounted
 from clusterctl.observe.status import report
 from clusterctl.runs.layout import RunDir
@@ -80,7 +81,7 @@ def test_without_accounting_runs_read_as_before_and_it_is_asked_once_an_hour(los
 
 def test_a_job_that_goes_on_by_the_database_is_asked_for_again(lost: list[RunDir]) -> None:
     assert Site("10|RUNNING|0:0|n1|").stages(lost[0]) == [Stage.LOST]
-    assert Site("10|COMPLETED|0:0|n1|").stages(lost[0], now=NOW + AGAIN_SECONDS) == [Stage.FINISHED]
+    assert Site("10|TIMEOUT|0:0|n1|").stages(lost[0], now=NOW + AGAIN_SECONDS) == [Stage.TIMED_OUT]
 
 
 def test_runs_of_one_allocation_share_the_answer(lost: list[RunDir]) -> None:
@@ -99,6 +100,39 @@ def test_why_reads_what_status_kept_and_asks_again_where_that_was_in_vain(lost: 
     assert site.asked == ["10,11", "11"]
     silent = with_accounting(gather(in_vain), Site(down=True))
     assert "accounting storage is disabled" in silent.unknown[-1]
+
+
+SHOWN = """JobId=10 JobName=cora
+   UserId=ada(1000) GroupId=ada(1000)
+   JobState=FAILED Reason=RaisedSignal:9(Killed) Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:9
+   DerivedExitCode=1:0
+   NodeList=n[1-2]
+"""
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_where_there_is_no_accounting_the_controller_is_asked_while_it_remembers(
+    fabricate: Fabricate, forgotten: bool
+) -> None:
+    """The batch script was killed, so that it wrote nothing of its end."""
+    host = {"job_id": "10", "start": 1_000_000}
+    run = fabricate(RUNS[0], {"submission.json": {"job_id": "10"}, "attempts/0/host.json": host})
+    queue = SEPARATOR.join(["10", "FAILED", "None", "n[1-2]", "1000000", "1000100", "0", str(run.path), ""])
+
+    def answer(argv: Sequence[str], _: object) -> subprocess.CompletedProcess[str]:
+        if argv[0] == "scontrol" and forgotten:
+            return subprocess.CompletedProcess(argv, 1, "", "slurm_load_jobs error: Invalid job id specified")
+        told = {"squeue": queue, "scontrol": SHOWN}.get(argv[0], "")
+        return subprocess.CompletedProcess(argv, int(argv[0] == "sacct"), told, "")
+
+    found = diagnose(run, lambda _: Slurm(lambda command: command, {}, answer))
+    assert found.status.stage is Stage.FAILED
+    if forgotten:
+        assert (found.headline.cause_class, found.headline.certainty) == (Cause.UNKNOWN, "unknown")
+    else:
+        assert (found.headline.cause_class, found.headline.certainty) == (Cause.KILLED, "certain")
+        assert found.headline.cause.startswith("its batch script was killed by SIGKILL")
 
 
 def test_an_answer_about_an_earlier_job_of_the_run_counts_for_nothing(lost: list[RunDir]) -> None:

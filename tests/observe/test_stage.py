@@ -9,7 +9,7 @@ import pytest
 
 from clusterctl.observe.attempt import Answer, AttemptEvidence, RunEvidence
 from clusterctl.observe.run_record import RunRecord
-from clusterctl.observe.stage import SUBMIT_SECONDS, judge, settled
+from clusterctl.observe.stage import ARRIVAL_SECONDS, SUBMIT_SECONDS, judge, settled
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import JobState, QueuedJob
@@ -26,6 +26,7 @@ RECORD = RunRecord(
 WARM = replace(RECORD, allocation="12")
 SUBMITTED = RunEvidence(RECORD, "12", None, None, ())
 RUNNING = AttemptEvidence(number=0, job_id="12", start=5000.0, stage=Stage.TRAINING)
+DONE = replace(RUNNING, done=True)
 FAILED = replace(RUNNING, end=5100.0, exit_code=1)
 TERMINATED = replace(RUNNING, end=5100.0, exit_code=143, signal="TERM")
 AT_LIMIT = replace(TERMINATED, end=5000.0 + LIMIT + 3)
@@ -48,7 +49,8 @@ def evidence(*attempts: AttemptEvidence, answer: Answer | None = None, **changes
     [
         (evidence(FAILED, finished_at=5.0), Stage.FINISHED),
         (evidence(FAILED), Stage.FAILED),
-        (evidence(replace(FAILED, exit_code=0)), Stage.FINISHED),
+        (evidence(replace(FAILED, exit_code=0, done=True)), Stage.FINISHED),
+        (evidence(replace(FAILED, exit_code=0)), Stage.FAILED),  # no rank says so
         (evidence(TERMINATED, cancelled_at=5090.0), Stage.CANCELLED),
         (evidence(AT_LIMIT), Stage.TIMED_OUT),
         (evidence(FAILED, replace(FAILED, number=1, exit_code=2)), Stage.FAILED),
@@ -96,7 +98,11 @@ def test_slurm_is_needed_for_these(open_: RunEvidence) -> None:
         (evidence(TERMINATED, answer=GONE), Stage.PREEMPTED),
         (evidence(RUNNING, answer=job(JobState.NODE_FAIL)), Stage.FAILED),
         (evidence(RUNNING, answer=job(JobState.OUT_OF_MEMORY)), Stage.FAILED),
-        (evidence(RUNNING, answer=job(JobState.COMPLETED)), Stage.FINISHED),
+        (evidence(RUNNING, answer=job(JobState.COMPLETED)), Stage.FAILED),
+        (evidence(answer=job(JobState.COMPLETED)), Stage.FAILED),  # its script never did what it should
+        *((evidence(DONE, answer=job(state)), Stage.FINISHED) for state in (JobState.COMPLETED, JobState.FAILED)),
+        (evidence(DONE, answer=GONE), Stage.FINISHED),
+        (evidence(DONE, answer=job(JobState.RUNNING)), Stage.TRAINING),  # its script is about to write it down
         (evidence(RUNNING, answer=GONE), Stage.LOST),
         (evidence(answer=GONE), Stage.LOST),
         (evidence(answer=GONE, cancelled_at=1.0), Stage.CANCELLED),
@@ -107,6 +113,20 @@ def test_slurm_is_needed_for_these(open_: RunEvidence) -> None:
 def test_slurm_and_files_together_say(known: RunEvidence, stage: Stage) -> None:
     status = judge(known, NOW)
     assert (status.stage, status.sure) == (stage, True)
+
+
+def test_what_a_completed_job_wrote_last_may_not_have_arrived_yet() -> None:
+    known = evidence(RUNNING, answer=job(JobState.COMPLETED))  # at 5200
+    assert judge(known, 5200.0 + ARRIVAL_SECONDS - 1).stage is Stage.TRAINING
+    assert judge(known, 5200.0 + ARRIVAL_SECONDS).stage is Stage.FAILED
+
+
+@pytest.mark.parametrize("state", [JobState.SUSPENDED, JobState.STOPPED])
+def test_a_suspended_run_says_so(state: JobState) -> None:
+    status = judge(evidence(RUNNING, answer=job(state)), NOW)
+    assert (status.stage, status.suspended, status.reason) == (Stage.TRAINING, True, "Suspended")
+    assert not judge(evidence(RUNNING, answer=job(JobState.RUNNING)), NOW).suspended
+    assert not judge(evidence(RUNNING, answer=job(state), finished_at=5.0), NOW).suspended
 
 
 def test_a_submit_under_way_is_queued_and_one_that_never_arrived_is_lost() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scenario import wait_until
 
-from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, Heart, Pulse, read_beat, write_beat
+from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, RECENT_SECONDS, Beat, Heart, Pulse, read_beat, write_beat
 
 NOW = 1_000_000.0
 
@@ -81,6 +81,16 @@ def test_only_recent_steps_count() -> None:
     assert heart.told(NOW).slow_seconds == 1.0
 
 
+@pytest.mark.parametrize("usual", [0.05, 0.5, 5.0])
+def test_a_rank_that_becomes_slow_is_known_within_a_time_not_a_number_of_steps(usual: float) -> None:
+    heart, clock = heart_after(*[usual] * 250)
+    slow = clock.now
+    while heart.told(NOW).busy_seconds != pytest.approx(2 * usual):
+        clock.now += 2 * usual
+        heart.beat(heart.step + 1)
+    assert clock.now - slow <= max(RECENT_SECONDS, 6 * usual)
+
+
 def test_a_heartbeat_file_keeps_its_size_and_reads_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "rank_00000"
     sizes = set()
@@ -133,7 +143,7 @@ def test_a_program_takes_the_beats_over_from_the_task_that_started_it(tmp_path: 
     pulse.end()
     left = read_beat(path)
     assert left is not None
-    assert left.phase == ENDED
+    assert (left.phase, left.step) == (ENDED, 9)
     program = Pulse(Heart(), path, takes_over=True)
     program.start()
     taken = read_beat(path)

@@ -9,7 +9,7 @@ import pytest
 from clusterctl.runs.events import Events
 from clusterctl.runs.files import is_listed
 from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.runs.marks import RankMark, ask_for_restart, restart_file
+from clusterctl.runs.marks import RankMark, all_done, ask_for_restart, restart_file
 
 
 @pytest.fixture
@@ -61,3 +61,16 @@ def test_a_restart_is_asked_for_by_a_file(attempt: Attempt) -> None:
 def test_an_attempt_that_came_no_further_says_so(attempt: Attempt) -> None:
     ask_for_restart(attempt, progress=False)
     assert names(attempt) == ["no-progress", "restart"]
+
+
+def test_all_are_done_when_every_rank_left_with_0_and_none_asks_for_more(attempt: Attempt) -> None:
+    assert not all_done(attempt, 2)
+    ranks = [RankMark(attempt, rank) for rank in range(2)]
+    for rank in ranks:
+        rank.begin()
+        assert not all_done(attempt, 2)
+        rank.end(0)
+    assert all_done(attempt, 2)
+    assert not all_done(attempt, 3)
+    ask_for_restart(attempt, progress=True)
+    assert not all_done(attempt, 2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from clusterctl.errors import SlurmError
 from clusterctl.slurm import Slurm
-from clusterctl.slurm.accounting import Accounted, parse_accounting
+from clusterctl.slurm.accounting import Accounted, parse_accounting, parse_shown
 from clusterctl.slurm.queue import SEPARATOR
 
 CANCELLED = """55186820|CANCELLED by 0|0:0|node[1-2]|None
@@ -72,3 +72,11 @@ def test_foreign_lines_are_passed_over() -> None:
 @given(st.text())
 def test_no_answer_breaks_it(text: str) -> None:
     parse_accounting(text)
+
+
+def test_what_the_controller_shows_of_a_job_reads_like_a_line_of_sacct() -> None:
+    shown = "JobId=12 JobName=JobState=x\n   JobState=OUT_OF_MEMORY Reason=OutOfMemory\n   Requeue=1 ExitCode=0:125\n"
+    assert parse_shown(shown + "   ReqNodeList=(null) NodeList=(null)\n") == (
+        Accounted("12", "OUT_OF_MEMORY", "", 0, 125, ""),
+    )
+    assert parse_shown("") == parse_shown("JobId=12 ExitCode=?") == ()

@@ -111,6 +111,41 @@ def test_a_program_killed_by_a_signal_counts_as_128_and_the_signal(tmp_path: Pat
     assert (left["code"], left["signal"]) == (137, 9)
 
 
+@pytest.mark.parametrize(
+    ("script", "mark"),
+    [
+        ("kill -KILL $$", "running"),  # as if the task itself had been killed
+        ("kill -SEGV $$", "running"),
+        ("kill -TERM $$", "running"),
+        ("kill -40 $$", "running"),
+        ("sh -c 'kill -KILL $$'; exit $?", "running"),  # a shell around the program
+        ("exit 143", "ended"),
+        ("exit 3", "ended"),
+        ("exit 0", "done"),
+    ],
+)
+def test_the_end_of_the_program_decides_whether_the_rank_was_killed(tmp_path: Path, script: str, mark: str) -> None:
+    run = RunDir(tmp_path / "run")
+    run_job(command("sh", "-c", script), run, [1])
+    assert [path.name for path in run.attempt(0).marks.iterdir()] == [f"00000.{mark}"]
+
+
+def test_a_program_that_dies_of_term_before_its_task_has_it_was_told_to_end(tmp_path: Path) -> None:
+    """A step is told to end process by process, in any order."""
+    run = RunDir(tmp_path / "run")
+    (environment,) = environments(run.attempt(0), [1])
+    write_json(run.run_json, {"job": to_record(command("sh", "-c", "echo ready; kill -TERM $$"))})
+    entry = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
+    argv = [sys.executable, "-u", "-c", entry, str(run.path)]
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as task:
+        assert task.stdout is not None
+        assert task.stdout.readline() == "ready\n"
+        task.send_signal(signal.SIGTERM)
+        assert task.wait() == 143
+    assert [path.name for path in run.attempt(0).marks.iterdir()] == ["00000.ended"]
+    assert "exception" not in [event["event"] for event in read_lines(run.attempt(0).events(0))]
+
+
 @pytest.mark.parametrize(("argv", "message"), [((), "needs a program"), (("no-such-program",), "cannot run no-such")])
 def test_a_program_that_is_not_there_is_an_error_with_a_hint(argv: tuple[str, ...], message: str) -> None:
     with pytest.raises(TaskError, match=message) as raised:

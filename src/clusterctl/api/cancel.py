@@ -13,6 +13,7 @@ from clusterctl.launch.warm import end_steps
 from clusterctl.observe.status import report
 from clusterctl.runs.files import write_json
 from clusterctl.slurm import Slurm
+from clusterctl.slurm.users import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -53,7 +54,7 @@ def cancel(runs: Iterable[Run], agreed: Callable[[int], bool] = lambda _: True) 
 
 def _cancel(statuses: list[Status]) -> None:
     """Say so in the run directories first: a rank that gets TERM looks there whether to leave for good."""
-    by = f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}"
+    by = f"{user_name(os.getuid())}@{socket.gethostname()}"
     job_ids = []
     for status in statuses:
         run = status.record.run

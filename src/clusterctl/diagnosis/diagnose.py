@@ -11,7 +11,7 @@ from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
 from clusterctl.diagnosis.learning import not_learning
 from clusterctl.diagnosis.next_steps import commands
 from clusterctl.diagnosis.running import explain_running, unheard
-from clusterctl.diagnosis.traces import gather, with_accounting
+from clusterctl.diagnosis.traces import gather, listen_again, with_accounting
 from clusterctl.errors import Cause, SlurmError
 from clusterctl.observe.status import report
 from clusterctl.runs.stages import Stage
@@ -58,15 +58,29 @@ def diagnose(run: RunDir, slurm_of: SlurmOf = Slurm.of) -> Diagnosis:
     return replace(diagnosis, unknown=_each_once(*diagnosis.unknown, *silent))
 
 
-def diagnose_status(status: Status, slurm_of: SlurmOf = Slurm.of, clock: Callable[[], float] = time.time) -> Diagnosis:
+def diagnose_status(
+    status: Status,
+    slurm_of: SlurmOf = Slurm.of,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Diagnosis:
     """As `diagnose`, for a run whose status is known already: of a run that goes on, Slurm is asked nothing."""
     trace = gather(status, clock)
+    if _goes_on(trace):
+        trace = listen_again(trace, clock, sleep)
     found = judge(trace)
     if accounting_may_help(found.headline):
         found = judge(with_accounting(trace, slurm_of))
-    if found.headline.cause_class is Cause.PENDING and status.job_id is not None:
+    if status.stage is Stage.QUEUED and status.job_id is not None:
         return _with_the_queue(found, slurm_of)
     return found
+
+
+def _goes_on(trace: RunTrace) -> bool:
+    """Whether its ranks should be at work now."""
+    status = trace.status
+    has_nodes = bool(trace.attempts) and trace.attempts[-1].exit_code is None and status.stage is not Stage.QUEUED
+    return has_nodes and not status.stage.ended and not status.suspended
 
 
 def judge(trace: RunTrace) -> Diagnosis:
@@ -84,6 +98,8 @@ def judge(trace: RunTrace) -> Diagnosis:
         found = (explain_attempt(last, trace),)
     elif status.stage.ended:
         found = (_never_began(trace),)
+    elif status.suspended:
+        found = (_suspended(number),)
     else:
         found = explain_running(trace)
         unknown += unheard(trace)
@@ -175,6 +191,11 @@ def _waiting(trace: RunTrace) -> Finding:
     reason = trace.status.reason
     cause = f"waits in the queue: {reason}" if reason else "waits in the queue"
     return Finding(Cause.PENDING, cause, hint="squeue --me --start shows when Slurm expects to start it")
+
+
+def _suspended(attempt: int | None) -> Finding:
+    cause = "Slurm has suspended its job (scontrol suspend, or another job's turn), and stopped its processes"
+    return Finding(Cause.PENDING, cause, attempt=attempt, hint="it goes on by itself when Slurm resumes the job")
 
 
 def _never_began(trace: RunTrace) -> Finding:

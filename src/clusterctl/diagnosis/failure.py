@@ -8,28 +8,33 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from signal import SIGKILL
+from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING
 
-from clusterctl.diagnosis.endings import Death, Ending, deaths, job_ending, lost_nodes
+from clusterctl.diagnosis.endings import Ending, job_ending, lost_nodes, warned_before_it_began
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Finding
 from clusterctl.diagnosis.signatures import Level, Signature, python_error, signature
-from clusterctl.diagnosis.standstill import hang, outside_collectives
+from clusterctl.diagnosis.standstill import hang, left_early, outside_collectives, someone_left
 from clusterctl.errors import Cause
+from clusterctl.observe.deaths import deaths
+from clusterctl.observe.stage import reached_limit
 from clusterctl.runs.requests import EXIT_RESTART, Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.watchdog import EXIT_HUNG
+from clusterctl.slurm.users import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
+    from clusterctl.observe.deaths import Death
 
 CLOCK_SECONDS = 2.0  # by which clocks of nodes may differ without anybody having noticed
 _SOONER_SECONDS = 5.0  # a rank that failed so long before Slurm ended the job failed by itself
 _BY_SIGKILL = "killed by SIGKILL: by hand, by the kernel, or by an administrator"
 _OOM_KILL = re.compile("oom-kill event|OOM killer")
+_SLURMS = re.compile(r"(slurmstepd|srun)[\w.-]*: ")
 _REFUSALS = {
     Refusal.SUPERSEDED: "a newer attempt has begun",
     Refusal.CANCELLED: "the run was cancelled",
@@ -51,6 +56,7 @@ class Candidate:
     order: int | None = None
     traceback: str = ""
     hint: str = ""
+    certain: bool = True
 
     @property
     def primary(self) -> bool:
@@ -70,8 +76,10 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     elif attempt.disk_full and not (first and first.primary and more_than_a_code):
         words = "the disk of the run directory was full when it ended, and what its ranks had to say may be lost"
         found = Finding(Cause.DISK, words, LIKELY)
+    elif first and not first.primary and not silent and (gone := left_early(attempt)):
+        found = someone_left(gone)
     elif first and (first.primary or not silent):
-        found = _told_by(first, told)
+        found = _told_by(first, told, left_early(attempt, first.time))
     elif silent:
         found = _died_silently(attempt, silent)
     else:
@@ -93,10 +101,19 @@ def candidates(attempt: AttemptTrace) -> list[Candidate]:
     ranks = {rank: attempt.rank(rank) for rank in died} | {rank.rank: rank for rank in attempt.ranks}
     out_of_memory = {rank.node for rank in attempt.ranks if _OOM_KILL.search("\n".join(rank.last_words))}
     found = (_candidate(rank, died.get(number), rank.node in out_of_memory) for number, rank in sorted(ranks.items()))
-    return [candidate for candidate in found if candidate]
+    return [_without_a_clock_that_is_off(candidate, attempt) for candidate in found if candidate]
+
+
+def _without_a_clock_that_is_off(candidate: Candidate, attempt: AttemptTrace) -> Candidate:
+    """A rank cannot have failed before the batch script began, nor after it ended: then its time says nothing."""
+    earliest = (attempt.start or 0.0) - CLOCK_SECONDS
+    latest = (attempt.end or float("inf")) + CLOCK_SECONDS
+    known = candidate.time is not None and earliest <= candidate.time <= latest
+    return candidate if known else replace(candidate, time=None)
 
 
 def _candidate(rank: RankTrace, death: Death | None, node_out_of_memory: bool) -> Candidate | None:
+    """What `rank` failed of by itself; nothing of one that left with 0, whatever srun says of its step."""
     how = death.how if death else ""
     base = Candidate(
         rank=rank.rank,
@@ -108,27 +125,42 @@ def _candidate(rank: RankTrace, death: Death | None, node_out_of_memory: bool) -
         traceback=rank.raised.traceback if rank.raised and rank.raised.cause is None else "",
         hint=rank.raised.hint if rank.raised else "",
     )
+    if rank.exit_code == 0:
+        return None
+    # srun says so of every task that ends on a node where the kernel killed any process of the step.
+    out_of_memory = node_out_of_memory or "out of memory" in how.lower()
     killed = how.startswith("Killed") or (rank.raised is not None and rank.raised.signal == SIGKILL)
-    if "out of memory" in how.lower() or (killed and node_out_of_memory):
+    if out_of_memory and (killed or (rank.exit_code is None and rank.raised is None and how)):
         words = "used more memory than the job asked for on its node, and was killed by the kernel"
         return replace(base, signature=Signature(Cause.HOST_MEMORY), words=words, traceback="")
+    found = _by_its_own_words(base, rank, how, killed=killed)
+    if found and out_of_memory and found.signature.cause is Cause.USER:
+        words = f"failed where the kernel killed a process, for lack of memory: {found.words}"
+        return replace(found, signature=Signature(Cause.HOST_MEMORY), words=words, certain=False)
+    return found
+
+
+def _by_its_own_words(base: Candidate, rank: RankTrace, how: str, *, killed: bool) -> Candidate | None:
+    """By its exception, else by what it printed, else by its exit code or `how` srun saw it end."""
     if rank.raised:
         return _from_exception(base, rank)
-    if rank.exit_code in (0, EXIT_TERMINATED, EXIT_HUNG, EXIT_RESTART):
+    if rank.exit_code in (EXIT_TERMINATED, EXIT_HUNG, EXIT_RESTART):
         return None
     if said := _from_last_words(base, rank):
         return said
     if killed:
         return replace(base, signature=Signature(Cause.KILLED), words=f"was {_BY_SIGKILL}")
-    if death and not how.startswith("Exited with exit code"):
+    if how and not how.startswith("Exited with exit code"):
         return replace(base, signature=Signature(Cause.KILLED), words=f"was killed: {how}")
-    if death and how.endswith(" 143"):
+    if how.endswith(" 143"):
         return None
-    if death or rank.exit_code is not None:
+    if how or rank.exit_code is not None:
         code = how.removeprefix("Exited with exit code ") if how else str(rank.exit_code)
         if not rank.began:
-            return replace(base, signature=Signature(Cause.LAUNCH), words=f"could not be started: exit code {code}")
-        return replace(base, words=f"exited with {code}")
+            signature_, words = Signature(Cause.LAUNCH), f"could not be started: exit code {code}"
+        else:
+            signature_, words = base.signature, f"exited with {code}"
+        return replace(base, signature=signature_, words=_with_last_line(words, rank))
     return None
 
 
@@ -143,6 +175,10 @@ def _from_exception(base: Candidate, rank: RankTrace) -> Candidate | None:
         return said
     elif raised.signal == SIGKILL:
         return replace(base, signature=Signature(Cause.KILLED), words=f"its program was {_BY_SIGKILL}")
+    elif raised.signal != SIGTERM:
+        return replace(
+            base, signature=Signature(raised.cause or Cause.USER), words=_with_last_line(raised.message, rank)
+        )
     name = f"{raised.type}: " if raised.cause is None else ""
     first_line = "".join(raised.message.strip().splitlines()[:1])
     cause = raised.cause or Cause.USER
@@ -160,6 +196,12 @@ def _from_last_words(base: Candidate, rank: RankTrace) -> Candidate | None:
         return None
     found, line = min(known, key=lambda pair: pair[0].level)
     return replace(base, signature=found, words=found.words or line.strip())
+
+
+def _with_last_line(words: str, rank: RankTrace) -> str:
+    """`words`, and what the rank printed last on stderr: argparse and most compiled programs leave no traceback."""
+    own = [line.strip() for line in rank.last_words if not _SLURMS.match(line)]
+    return f"{words}: {own[-1]}" if own else words
 
 
 def _earliest(candidate: Candidate) -> tuple[int, float, int]:
@@ -180,7 +222,7 @@ def _may_have_come_first(other: Candidate, first: Candidate) -> bool:
     return other.node != first.node and other.time - first.time < CLOCK_SECONDS
 
 
-def _told_by(first: Candidate, told: Iterable[Candidate]) -> Finding:
+def _told_by(first: Candidate, told: Iterable[Candidate], gone: list[RankTrace]) -> Finding:
     close = [
         other
         for other in told
@@ -190,7 +232,9 @@ def _told_by(first: Candidate, told: Iterable[Candidate]) -> Finding:
     same = sorted(other.rank for other in told if other.rank != first.rank and other.words == first.words)
     if same:
         facts.append(f"the same on {_ranks(same)}")
-    certain = first.primary and not close
+    if gone and first.signature.cause is Cause.USER:
+        facts.append(f"{_ranks([rank.rank for rank in gone])} had left with 0 before")
+    certain = first.primary and first.certain and not close and not (gone and first.signature.cause is Cause.USER)
     if not first.primary:
         facts.append("every rank names another one's end, and none its own: the cause lies between them")
     return Finding(
@@ -208,7 +252,7 @@ def _told_by(first: Candidate, told: Iterable[Candidate]) -> Finding:
 def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     """What ended the job from outside: by Slurm's lines, by cancel.json, by what Slurm says of the job."""
     last = bool(trace.attempts) and attempt.number == trace.attempts[-1].number
-    said = job_ending(attempt, trace.slurm_lines)
+    said = job_ending(attempt)
     terminated = attempt.signal == "TERM" or trace.status.stage is Stage.CANCELLED
     if trace.cancelled and last and (said is None or said.cause is Cause.CANCELLED) and terminated:
         when, by = trace.cancelled
@@ -221,7 +265,8 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
     if said:
         return said
     end, stage = attempt.end or 0.0, trace.status.stage if last else None
-    states = {accounted.state for accounted in trace.accounted if "." not in accounted.step} if last else set()
+    jobs = [accounted for accounted in trace.accounted if "." not in accounted.step] if last else []
+    states = {job.state for job in jobs}
     if stage is Stage.TIMED_OUT or "TIMEOUT" in states:
         return Ending(Cause.TIME, "the time limit was reached", time=end)
     if "NODE_FAIL" in states:
@@ -230,15 +275,28 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
         return Ending(Cause.PREEMPTED, "another job took its nodes", time=end, certain=bool(states))
     if stage is Stage.CANCELLED or "CANCELLED" in states:
         return Ending(Cause.CANCELLED, _cancelled_by(trace), time=end)
+    if attempt.exit_code is None and any(job.signal == SIGKILL for job in jobs):
+        return Ending(Cause.KILLED, f"its batch script was {_BY_SIGKILL}", time=end)
+    if warned_before_it_began(attempt):
+        return _warned(attempt, trace, "before any rank had begun")
     if attempt.exit_code == EXIT_RESTART and attempt.alarm is None:
-        words = "it was warned of its end (a time limit, or a preemption), saved and left"
-        return Ending(Cause.PREEMPTED, words, time=end)
-    if not last and attempt.signal == "TERM":
+        return _warned(attempt, trace, "saved and left")
+    if (not last or attempt.requeued) and attempt.signal == "TERM":
         return Ending(Cause.PREEMPTED, "it was ended from outside, and started again", time=end, certain=False)
     if not last and attempt.exit_code is None:
         words = "its batch script ended without a word: its first node was lost, or the job was requeued"
         return Ending(Cause.NODE, words, certain=False)
     return None
+
+
+def _warned(attempt: AttemptTrace, trace: RunTrace, then: str) -> Ending:
+    """Slurm sends the same signal before a time limit and a preemption; the clock tells which it was."""
+    end = attempt.end or 0.0
+    if reached_limit(replace(attempt, exit_code=EXIT_RESTART), trace.status.record.job.resources):
+        return Ending(Cause.TIME, f"it was warned of its time limit, {then}", time=end)
+    return Ending(
+        Cause.PREEMPTED, f"it was warned long before its time limit (a preemption, or by hand), {then}", time=end
+    )
 
 
 def _slurm_lost_them(attempt: AttemptTrace, ending: Ending | None) -> bool:
@@ -254,7 +312,9 @@ def _slurm_lost_them(attempt: AttemptTrace, ending: Ending | None) -> bool:
 
 def _cancelled_by(trace: RunTrace) -> str:
     uid = next((accounted.by for accounted in trace.accounted if accounted.by), "")
-    return f"cancelled by scancel, by the user with number {uid}" if uid else "cancelled by scancel, not by clusterctl"
+    if not uid.isdecimal():
+        return "cancelled by scancel, not by clusterctl"
+    return f"cancelled by {user_name(int(uid))}, with scancel"
 
 
 def _ended_from_outside(attempt: AttemptTrace, ending: Ending) -> Finding:

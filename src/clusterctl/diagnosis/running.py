@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, Finding
 from clusterctl.diagnosis.standstill import node_fell_silent, several_each, silent_nodes
+from clusterctl.diagnosis.traces import SILENT_SECONDS
 from clusterctl.errors import Cause
 from clusterctl.runs.heartbeats import ENDED, Beat
 from clusterctl.runs.stages import Stage
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from clusterctl.diagnosis.traces import AttemptTrace, RunTrace
 
-SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may hold that up for a while
 LEAST_SLOWDOWN = 1.5
 LEAST_SECONDS = 0.002  # a step; less is noise of the machine
 
@@ -32,7 +32,9 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
     if not beats:
         return (Finding(Cause.HEALTHY, f"{trace.status.stage}; no rank has told more yet", LIKELY, attempt.number),)
     wrong = (_standing_still(trace, attempt, beats), _slowed(attempt, beats))
-    return tuple(finding for finding in wrong if finding) or (_well(attempt, beats),)
+    first, *others = [finding for finding in wrong if finding] or [_well(attempt, beats)]
+    clocks = (f"the clock of {node} is off by {seconds:+.0f} s" for node, seconds in sorted(trace.clocks.items()))
+    return (replace(first, facts=(*first.facts, *clocks)), *others)
 
 
 def unheard(trace: RunTrace) -> list[str]:

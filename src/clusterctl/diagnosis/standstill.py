@@ -42,6 +42,8 @@ def hang(attempt: AttemptTrace) -> Finding:
         words, certainty = f"{words}; or its node was lost, cut off, or frozen", LIKELY
     if alarm.how == "unknown" and (apart := outside_collectives(attempt)):
         suspects, words, certainty = apart, "the other ranks are in a collective, and it is not", LIKELY
+    if not suspects and (gone := left_early(attempt, alarm.time)):
+        return someone_left(gone, _noticed(alarm))
     if not suspects:
         suspects, words, certainty = [alarm.seen], "nothing tells the ranks apart; this one was noticed first", UNSURE
     rank = attempt.rank(suspects[0])
@@ -61,6 +63,29 @@ def hang(attempt: AttemptTrace) -> Finding:
         stage=alarm.phase,
         traceback=stack,
         facts=tuple(facts),
+    )
+
+
+def left_early(attempt: AttemptTrace, before: float | None = None) -> list[RankTrace]:
+    """The ranks that left with 0 while others did not, the first one first; `before` a moment, if it is given."""
+    gone = [rank for rank in attempt.ranks if rank.exit_code == 0 and rank.ended is not None and not rank.superseded]
+    if before is not None:
+        gone = [rank for rank in gone if rank.ended is not None and rank.ended < before]
+    return sorted(gone, key=lambda rank: rank.ended or 0.0) if len(gone) < len(attempt.ranks) else []
+
+
+def someone_left(gone: list[RankTrace], *facts: str) -> Finding:
+    """The others waited for a rank, or lost it, that had left as if all was done."""
+    first, *more = gone
+    step = f" after step {first.beat.step}" if first.beat and first.beat.step else ""
+    also = (f"as did ranks {', '.join(str(rank.rank) for rank in more[:5])}{' and others' * (len(more) > 5)}",)
+    return Finding(
+        Cause.USER,
+        f"left with 0{step} while the others went on",
+        LIKELY,
+        rank=first.rank,
+        node=first.node,
+        facts=(*(also if more else ()), *facts),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
@@ -14,10 +14,10 @@ from clusterctl.observe.attempt import HostRecord, read_cancellation
 from clusterctl.observe.rank_events import Began, Entered, Exited, Hung, Raised, TakenOver, last_events
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import open_regular
-from clusterctl.runs.heartbeats import Beat, read_beat
+from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, read_beat
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.observe.attempt import Cancellation
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from clusterctl.slurm.accounting import Accounted
     from clusterctl.spec import Cluster
 
+SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may hold that up for a while
+_LOOKS = 3
 _TAIL_BYTES = 16_384
 _HOST_BYTES = 262_144
+_BEGAN = re.compile(r"clusterctl attempt=(?P<number>\d{1,9})$", re.ASCII)  # by launch/batch.sh
 # What comes before what was printed: a time, and what torch.distributed puts before each line of a traceback.
 _BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? )?(\[rank\d+\]:( |$))?")
 
@@ -75,10 +78,14 @@ class Alarm:
 
 @dataclass(frozen=True)
 class AttemptTrace(HostRecord):
-    """One attempt: what its batch script wrote, `lines` of srun, slurmstepd and pyxis in its log, and its ranks."""
+    """One attempt: what its batch script wrote, and its ranks.
+
+    `lines` of srun, slurmstepd and pyxis are from its own log, `job_lines` from that of the job, which attempts share.
+    """
 
     tasks: int = 1
     lines: tuple[str, ...] = ()
+    job_lines: tuple[str, ...] = ()
     ranks: tuple[RankTrace, ...] = ()
     alarm: Alarm | None = None
     collectives: int = 0  # files of NCCL's flight recorder
@@ -98,36 +105,91 @@ class RunTrace:
     cancelled: Cancellation | None = None
     accounted: tuple[Accounted, ...] = ()
     unknown: tuple[str, ...] = ()
+    clocks: Mapping[str, float] = field(default_factory=dict)  # node -> the seconds by which its clock is off
 
 
 def gather(status: Status, clock: Callable[[], float] = time.time) -> RunTrace:
     """Look at every file that the run of `status` left."""
     run, unknown = status.record.run, list[str]()
+    slurm_lines = _lines(run.path / "slurm.log", _HOST_BYTES, unknown, missing_ok=True)
+    job_lines = by_attempt(slurm_lines)
     tasks = status.record.job.resources.nodes * status.record.tasks_per_node
     return RunTrace(
         status=status,
         now=clock(),
         attempts=tuple(
-            _attempt(folder, host, tasks, unknown)
+            replace(_attempt(folder, host, tasks, unknown), job_lines=job_lines.get(host.number, ()))
             for host in status.attempts
             if (folder := run.attempt(host.number)).path.is_dir()
         ),
-        slurm_lines=_lines(run.path / "slurm.log", _HOST_BYTES, unknown, missing_ok=True),
+        slurm_lines=slurm_lines,
         cancelled=read_cancellation(run),
         unknown=tuple(unknown),
     )
 
 
-def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> RunTrace:
-    """`trace` with what Slurm's accounting says of an ended job, where there is one; nothing depends on it."""
-    record, job_id = trace.status.record, trace.status.job_id
-    if job_id is None or not record.is_ours or not record.cluster.is_slurm or not trace.status.stage.ended:
+def listen_again(
+    trace: RunTrace, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
+) -> RunTrace:
+    """`trace` with the heartbeats as a second look finds them, in the times of this machine's clock.
+
+    Where heartbeats seem old, their nodes' clocks may be off: a rank is alive if it has written anew since the first
+    look. Takes no time where all of them seem fresh.
+    """
+    beats = {rank.rank: rank.beat for rank in trace.attempts[-1].ranks if rank.beat and rank.beat.phase != ENDED}
+    if all(abs(trace.now - beat.time) <= SILENT_SECONDS for beat in beats.values()):
         return trace
+    attempt, unheard = trace.status.record.run.attempt(trace.attempts[-1].number), set(beats)
+    for _ in range(_LOOKS):
+        sleep(BEAT_SECONDS)
+        later = {rank: beat for rank in unheard if (beat := read_beat(attempt.heartbeat(rank)))}
+        unheard -= {rank for rank, beat in later.items() if beat.time != beats[rank].time}
+        beats |= later
+        if not unheard:
+            break
+    now = clock()
+    offsets = {beat.host: beat.time - now for rank, beat in beats.items() if rank not in unheard}
+    off = {host: seconds for host, seconds in offsets.items() if abs(seconds) > SILENT_SECONDS}
+    heard = {rank: _earlier(beat, off.get(beat.host, 0.0)) for rank, beat in beats.items()}
+    ranks = tuple(replace(rank, beat=heard.get(rank.rank, rank.beat)) for rank in trace.attempts[-1].ranks)
+    attempts = (*trace.attempts[:-1], replace(trace.attempts[-1], ranks=ranks))
+    return replace(trace, now=now, attempts=attempts, clocks=off)
+
+
+def _earlier(beat: Beat, seconds: float) -> Beat:
+    step_time, waiting = (None if at is None else at - seconds for at in (beat.step_time, beat.waiting))
+    return replace(beat, time=beat.time - seconds, since=beat.since - seconds, step_time=step_time, waiting=waiting)
+
+
+def by_attempt(slurm_lines: Iterable[str]) -> dict[int, tuple[str, ...]]:
+    """The lines of slurm.log that came after each attempt's batch script had written its number there."""
+    found: dict[int, list[str]] = {}
+    number = -1
+    for line in slurm_lines:
+        if match := _BEGAN.match(line):
+            number = int(match["number"])
+        else:
+            found.setdefault(number, []).append(line)
+    return {number: tuple(lines) for number, lines in found.items()}
+
+
+def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> RunTrace:
+    """`trace` with what Slurm's accounting, or else its controller, says of an ended job; nothing depends on it."""
+    record, job_id = trace.status.record, trace.status.job_id
+    if job_id is None or not record.is_ours or not trace.status.stage.ended:
+        return trace
+    slurm = slurm_of(record.cluster)
+
+    def ask(job_ids: Sequence[str]) -> tuple[Accounted, ...]:
+        with suppress(SlurmError):
+            if record.cluster.is_slurm and (found := slurm.accounted(job_ids)):
+                return found
+        return slurm.shown(job_ids[0])
+
     try:
-        found = accounted({record.run: job_id}, slurm_of(record.cluster).accounted, patient=False)
-        return replace(trace, accounted=found.get(record.run, ()))
+        return replace(trace, accounted=accounted({record.run: job_id}, ask, patient=False).get(record.run, ()))
     except SlurmError as error:
-        return replace(trace, unknown=(*trace.unknown, f"Slurm's accounting: {error.message}"))
+        return replace(trace, unknown=(*trace.unknown, f"how Slurm saw its job end: {error.message}"))
 
 
 def _attempt(attempt: Attempt, host: HostRecord, tasks: int, unknown: list[str]) -> AttemptTrace:

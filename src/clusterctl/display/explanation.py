@@ -44,7 +44,9 @@ _LONGEST_CONSEQUENCE = 160  # echoes are long, and explain nothing
 def explanation(diagnosis: Diagnosis) -> list[str]:
     """The lines for a person; each is safe for a terminal."""
     status, (found, *others) = diagnosis.status, diagnosis.findings
-    lines = [f"{status.record.run.id} {status.stage}: {_TITLES[found.cause_class]}", f"  {plain(str(found))}"]
+    title = _TITLES[found.cause_class]
+    said = "" if title == status.stage else f": {title}"
+    lines = [f"{status.record.run.id} {status.stage}{said}", f"  {plain(str(found))}"]
     where = [
         f"attempt {found.attempt}" if found.attempt is not None else "",
         plain(found.stage),

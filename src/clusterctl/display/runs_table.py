@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from clusterctl.observe.attempt import AttemptEvidence
     from clusterctl.observe.stage import Status
     from clusterctl.observe.status import Report
 
@@ -25,6 +26,7 @@ _STYLES = {Stage.FINISHED: "green", Stage.QUEUED: "yellow", Stage.CANCELLED: "di
 _AT_WORK = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
 _GAP = 2
 _BAR_CELLS = 10
+_SHORT = 0.9  # of its steps: a program may log each tenth
 _IMPORTANCE = {  # 0 is never left out; the column with the greatest number goes first
     "RUN": 0, "STAGE": 0, "PROGRESS": 5, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 1, "VAL": 4, "TEST": 2, "NODES/S": 8,
     "GPU": 7, "TASKS": 9, "AGE": 4, "RAN": 11, "TRY": 12, "JOB": 13, "NOTE": 6,
@@ -101,10 +103,24 @@ def note(status: Status) -> str:
         return "being cancelled"
     if status.reason:
         return plain(status.reason)
-    if status.stage is Stage.FAILED and status.exit_code:
-        return f"exit code {status.exit_code}"
+    if status.stage is Stage.FAILED and status.attempt:
+        return _end(status.attempt)
+    done = progress(status.metrics)
+    if status.stage is Stage.FINISHED and status.record.job.workload == "command" and done and done < _SHORT:
+        return f"left after step {share(status.metrics.get('step'), status.metrics.get('steps'))}"
     lesson = not_learning(status.attempt.course if status.attempt else None)
     return lesson.note if lesson else ""
+
+
+def _end(attempt: AttemptEvidence) -> str:
+    """How the first rank ended that did so by itself: srun's own code is the highest of all, 143 of those it ended."""
+    if attempt.hung:
+        return "a rank stood still"
+    death = attempt.death
+    if death and death.code is None:
+        return plain(death.how).lower()
+    code = death.code if death else attempt.exit_code
+    return f"exit code {code}" if code else ""
 
 
 def _fitting(filled: list[str], widths: dict[str, int], width: int | None) -> list[str]:

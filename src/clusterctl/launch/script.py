@@ -1,6 +1,7 @@
 """The batch script as a pure function of the plan. What is rendered here is what runs, on Slurm and on the emulator.
 
-The values of the run come first, then the fixed parts as they are: `batch.sh`, and what only a warm run has, `warm.sh`.
+The values of the run stand between fixed parts: `shell.sh` before them, what only a warm run has (`warm.sh`) and
+`batch.sh` behind.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def render(plan: Plan) -> str:
             *([] if plan.warm else sbatch_lines([("job-name", plan.name), *plan.options, *own])),
             f"# Rendered by clusterctl {plan.version}; the run directory is the record of what happened.",
             "",
+            part("shell.sh"),
             f"run={quote(str(plan.run.path))}",
             f"ranks={plan.tasks}",
             f"restarts={plan.restarts} # how often the job may go back to the queue",

@@ -6,16 +6,20 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.observe.course import Course, read_course
+from clusterctl.observe.deaths import deaths
 from clusterctl.observe.lines import last_lines
 from clusterctl.observe.measurements import Pace, newest_values, pace_of
 from clusterctl.observe.rank_events import newest_stage
 from clusterctl.observe.telemetry import gpu_utilisation, latest_samples
 from clusterctl.runs.fields import read_fields
+from clusterctl.runs.marks import all_done
 from clusterctl.runs.requests import Refusal
+from clusterctl.runs.signals import EXIT_TERMINATED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterctl.observe.deaths import Death
     from clusterctl.observe.run_record import RunRecord
     from clusterctl.runs.layout import Attempt, RunDir
     from clusterctl.runs.stages import Stage
@@ -110,7 +114,9 @@ def read_host(attempt: Attempt) -> HostRecord:
 class AttemptEvidence(HostRecord):
     """One attempt: what its batch script wrote and, of the last attempt, what its ranks did."""
 
+    done: bool = False  # every rank left with 0; what its batch script did not live to write down
     hung: bool = False  # ended by the watchdog
+    death: Death | None = None  # of the first task that ended badly by itself, as srun saw it
     stage: Stage | None = None
     metrics: dict[str, Number] = field(default_factory=dict)
     pace: Pace | None = None
@@ -162,13 +168,21 @@ def read_evidence(record: RunRecord) -> RunEvidence:
     folders = run.attempts()
     attempts = [AttemptEvidence(**vars(read_host(folder))) for folder in folders]
     if attempts:
-        attempts[-1] = _with_its_ranks(attempts[-1], folders)
+        ranks = record.job.resources.nodes * record.tasks_per_node
+        done = finish is None and all_done(folders[-1], ranks)
+        attempts[-1] = replace(_with_its_ranks(attempts[-1], folders), done=done)
     known = [submission.job_id, attempts[-1].job_id if attempts else ""]
     job_id = next((number for number in known if number and number not in record.past_jobs), None)
     if finish and attempts and finish.attempt not in (None, attempts[-1].number):
         finish = None  # of an attempt that was given up for lost, and followed by another one
     cancelled_at, finished_at = cancellation.time if cancellation else None, finish.time if finish else None
     return RunEvidence(record, job_id, cancelled_at, finished_at, tuple(attempts), submitted_at=submission.time)
+
+
+def _first_death(attempt: Attempt) -> Death | None:
+    """Where only the end of a long log is read, those that were told to end may seem the first."""
+    lines = (line.decode(errors="replace") for line in last_lines(attempt.host_log))
+    return next((death for death in deaths(lines) if death.code != EXIT_TERMINATED), None)
 
 
 def _with_its_ranks(evidence: AttemptEvidence, folders: Sequence[Attempt]) -> AttemptEvidence:
@@ -178,6 +192,7 @@ def _with_its_ranks(evidence: AttemptEvidence, folders: Sequence[Attempt]) -> At
     return replace(
         evidence,
         hung=attempt.hang_json.exists(),
+        death=_first_death(attempt) if evidence.exit_code else None,
         stage=newest_stage(attempt.events(0)),
         metrics=newest,
         course=read_course([folder.metrics for folder in folders], lines, newest),

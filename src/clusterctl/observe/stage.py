@@ -15,15 +15,16 @@ from clusterctl.runs.stages import Stage
 from clusterctl.slurm.queue import JobState
 
 if TYPE_CHECKING:
-    from clusterctl.observe.attempt import Answer, AttemptEvidence, RunEvidence
+    from clusterctl.observe.attempt import Answer, AttemptEvidence, HostRecord, RunEvidence
     from clusterctl.observe.run_record import RunRecord
     from clusterctl.runs.vocabulary import Number
+    from clusterctl.spec import Resources
 
 SUBMIT_SECONDS = 120  # for so long a run without a job may still be on its way to Slurm
+ARRIVAL_SECONDS = 60  # for so long NFS may not show a file that was written
 _LONGEST_SLACK_SECONDS = 60  # the limit counts from the allocation, the attempt from its script's first line
 
 _STAGE_OF_ENDED_JOB = {
-    JobState.COMPLETED: Stage.FINISHED,
     JobState.CANCELLED: Stage.CANCELLED,
     JobState.TIMEOUT: Stage.TIMED_OUT,
     JobState.DEADLINE: Stage.TIMED_OUT,
@@ -43,9 +44,10 @@ class Status:
     job_id: str | None
     attempts: tuple[AttemptEvidence, ...]
     cancelling: bool  # asked to be cancelled, and not yet gone
-    reason: str  # why Slurm lets it wait
+    reason: str  # why Slurm lets it wait, or stand still
     started: float | None  # the first attempt
     ended: float | None
+    suspended: bool = False  # it has its nodes, and Slurm has stopped its processes
 
     @property
     def attempt(self) -> AttemptEvidence | None:
@@ -65,6 +67,7 @@ def judge(evidence: RunEvidence, now: float) -> Status:
     by_files, answer, job, last = settled(evidence), evidence.answer, evidence.job, evidence.last
     stage = by_files or (_stage_by_slurm(evidence, answer, now) if answer else _stage_by_files(evidence))
     end = (last.end if last else None) or (job.end_time if job else None)
+    suspended = job is not None and job.state in (JobState.SUSPENDED, JobState.STOPPED) and not stage.ended
     return Status(
         record=evidence.record,
         stage=stage,
@@ -72,9 +75,10 @@ def judge(evidence: RunEvidence, now: float) -> Status:
         job_id=evidence.job_id or (job.job_id if job else None),
         attempts=evidence.attempts,
         cancelling=evidence.cancelled_at is not None and not stage.ended,
-        reason=job.reason if job and stage is Stage.QUEUED else "",
+        reason="Suspended" if suspended else job.reason if job and stage is Stage.QUEUED else "",
         started=evidence.attempts[0].start if evidence.attempts else None,
         ended=(evidence.finished_at or end or evidence.cancelled_at) if stage.ended else None,
+        suspended=suspended,
     )
 
 
@@ -93,7 +97,7 @@ def settled(evidence: RunEvidence) -> Stage | None:
         return Stage.TIMED_OUT if _reached_limit(evidence, last) else None
     if last.exit_code == EXIT_RESTART and not last.hung:  # it was warned, has saved and left, and is not started again
         return Stage.TIMED_OUT if _reached_limit(evidence, last) else Stage.PREEMPTED
-    return Stage.FAILED if last.exit_code else Stage.FINISHED
+    return Stage.FINISHED if last.done else Stage.FAILED
 
 
 def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> Stage:
@@ -102,10 +106,12 @@ def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> Stage:
     if job is None:
         if answer.early:
             return _stage_by_files(evidence)
+        if last and last.done:
+            return Stage.FINISHED
         if evidence.cancelled_at is not None:
             return Stage.CANCELLED
         if answer.ended:
-            return _stage_of_ended(evidence, answer.ended)
+            return _stage_of_ended(evidence, answer.ended, now)
         if last and last.exit_code is not None and not last.requeued:
             # TERM far from the limit, nobody's cancel, and not in the queue again; or its allocation is gone.
             return Stage.CANCELLED if evidence.record.allocation else Stage.PREEMPTED
@@ -115,13 +121,19 @@ def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> Stage:
         claimed = last is not None and last.exit_code is None and last.restart_count == job.restart_count
         return _stage_by_files(evidence) if claimed else Stage.QUEUED
     if job.state.ended:
-        return _stage_of_ended(evidence, job.state)
+        return _stage_of_ended(evidence, job.state, now)
     if last and last.requeued and not _started_again(evidence, last):
         return Stage.QUEUED  # Slurm is still taking the last attempt down
     return Stage.STARTING if last is None or _started_again(evidence, last) else _stage_by_files(evidence)
 
 
-def _stage_of_ended(evidence: RunEvidence, state: JobState) -> Stage:
+def _stage_of_ended(evidence: RunEvidence, state: JobState, now: float) -> Stage:
+    """How a run ended whose files do not say so. That its job COMPLETED is no proof of what its ranks did."""
+    if evidence.last and evidence.last.done:
+        return Stage.FINISHED
+    ended = evidence.job.end_time if evidence.job else None
+    if state is JobState.COMPLETED and ended is not None and now - ended < ARRIVAL_SECONDS:
+        return _stage_by_files(evidence)
     known = _STAGE_OF_ENDED_ALLOCATION if evidence.record.allocation else _STAGE_OF_ENDED_JOB
     return known.get(state, Stage.FAILED)
 
@@ -139,12 +151,15 @@ def _started_again(evidence: RunEvidence, last: AttemptEvidence) -> bool:
 
 
 def _reached_limit(evidence: RunEvidence, last: AttemptEvidence) -> bool:
-    if evidence.job and evidence.job.state is JobState.TIMEOUT:
-        return True
-    if last.start is None or last.end is None:
+    timed_out = evidence.job is not None and evidence.job.state is JobState.TIMEOUT
+    return timed_out or reached_limit(last, evidence.record.job.resources)
+
+
+def reached_limit(attempt: HostRecord, resources: Resources) -> bool:
+    """Whether the attempt ended at its time limit, or was warned of it and left, by the clock of its batch script."""
+    if attempt.start is None or attempt.end is None:
         return False
-    resources = evidence.record.job.resources
     slack = min(_LONGEST_SLACK_SECONDS, resources.time / 4)
-    if last.exit_code == EXIT_RESTART:  # it left when it was warned
+    if attempt.exit_code == EXIT_RESTART:
         slack += resources.warning or 0
-    return last.end - last.start >= resources.time - slack
+    return attempt.end - attempt.start >= resources.time - slack

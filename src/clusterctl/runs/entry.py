@@ -91,8 +91,11 @@ class Entry:
             events.exit(error.exit_code)
             print(error.text, file=sys.stderr)
             raise SystemExit(error.exit_code) from None
+        except KilledBy as leaving:
+            events.killed(leaving.number)
+            raise
         except SystemExit as leaving:
-            events.exit(_exit_code(leaving), leaving.number if isinstance(leaving, KilledBy) else None)
+            events.exit(_exit_code(leaving))
             raise
         except BaseException as error:
             events.exception(error)

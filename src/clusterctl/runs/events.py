@@ -63,10 +63,14 @@ class Events:
             self.record("exception", type=type(error).__name__, message=str(error), traceback=text, **ours)
 
     def exit(self, code: int, signal: int | None = None) -> None:
-        """`signal` is the one that ended this rank, or the program that it ran."""
+        """`signal` is the one that told this rank to leave."""
         self.record("exit", code=code, **({} if signal is None else {"signal": signal}))
         if self._mark:
             self._mark.end(code)
+
+    def killed(self, signal: int) -> None:
+        """The program that this rank ran was killed: the mark stays as if this process had been."""
+        self.record("exit", code=128 + signal, signal=signal)
 
     def record(self, event: str, **details: Any) -> None:
         """Record anything that happened, in the forms above."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -25,6 +26,7 @@ BEAT_SECONDS = 1.0
 _BYTES = 512
 _KEPT_STEPS = 200
 _LEAST_STEPS = 3  # the first ones warm caches up, and compile
+RECENT_SECONDS = 30.0  # of steps: a rank that becomes slow is known by then, however long they are
 ENDED = "ended"  # the phase of a rank that has left
 
 
@@ -37,9 +39,9 @@ class Beat:
     since: float  # when the phase began
     step: int = 0  # steps done
     step_time: float | None = None  # when the last step ended
-    step_seconds: float | None = None  # recent median; None until a few steps were done
-    slow_seconds: float | None = None  # the slowest recent step (99th percentile)
-    busy_seconds: float | None = None  # recent median without the time spent waiting for other ranks
+    step_seconds: float | None = None  # median of the last RECENT_SECONDS; None until a few steps were done
+    slow_seconds: float | None = None  # the slowest of the last 200 steps (99th percentile)
+    busy_seconds: float | None = None  # the same median without the time spent waiting for other ranks
     waiting: float | None = None  # since when it waits for other ranks; None: it does not
     pid: int = 0
     host: str = ""
@@ -56,7 +58,8 @@ class Heart:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._phase, self._since = "starting", monotonic()
-        self._step, self._last, self._stepped = 0, self._since, False
+        self.step = 0  # steps done
+        self._last, self._stepped = self._since, False
         self._waiting: float | None = None
         self._waited = 0.0
         self._seconds: deque[float] = deque(maxlen=_KEPT_STEPS)
@@ -74,7 +77,7 @@ class Heart:
         seconds = now - self._last
         self._seconds.append(seconds)
         self._busy.append(seconds - self._waited)
-        self._waited, self._last, self._step, self._stepped = 0.0, now, step, True
+        self._waited, self._last, self.step, self._stepped = 0.0, now, step, True
 
     def wait(self) -> None:
         """From here on this rank waits for the others, in a collective."""
@@ -89,21 +92,29 @@ class Heart:
     def told(self, now: float) -> Beat:
         """The beat to be written at `now`, seconds since the epoch. Called from another thread than the rest."""
         offset = now - self._monotonic()
-        seconds, busy, waiting = sorted(self._seconds.copy()), sorted(self._busy.copy()), self._waiting
-        known = len(seconds) >= _LEAST_STEPS
+        all_seconds, waiting = list(self._seconds.copy()), self._waiting
+        recent = _recent(all_seconds)
+        seconds, busy = sorted(all_seconds[-recent:]), sorted(list(self._busy.copy())[-recent:])
+        known = len(all_seconds) >= _LEAST_STEPS
         return Beat(
             time=now,
             phase=self._phase,
             since=self._since + offset,
-            step=self._step,
+            step=self.step,
             step_time=self._last + offset if self._stepped else None,
             step_seconds=seconds[len(seconds) // 2] if known else None,
-            slow_seconds=seconds[(len(seconds) * 99 - 1) // 100] if known else None,
+            slow_seconds=sorted(all_seconds)[(len(all_seconds) * 99 - 1) // 100] if known else None,
             busy_seconds=busy[len(busy) // 2] if known and busy else None,
             waiting=None if waiting is None else waiting + offset,
             pid=os.getpid(),
             host=socket.gethostname(),
         )
+
+
+def _recent(seconds: list[float]) -> int:
+    """How many of the last steps took no more than RECENT_SECONDS together; not fewer than are needed to know."""
+    total = itertools.accumulate(reversed(seconds))
+    return max(_LEAST_STEPS, sum(1 for _ in itertools.takewhile(lambda taken: taken <= RECENT_SECONDS, total)))
 
 
 class Pulse:
@@ -130,7 +141,10 @@ class Pulse:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(5 * BEAT_SECONDS)  # it may hang on a file system that does
         self._heart.enter(ENDED)
-        self._takes_over = True  # from a program that this process started, and that has ended
+        last = read_beat(self._path)
+        if last is not None and last.pid != os.getpid():  # of a program that this process started, and that has ended
+            self._heart.step = last.step
+        self._takes_over = True
         self._write()
 
     def _run(self) -> None:

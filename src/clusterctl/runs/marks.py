@@ -2,7 +2,7 @@
 
 `attempts/<n>/marks/` holds
 
-    00003.running   rank 3 has begun; if srun has ended, the rank was killed
+    00003.running   rank 3 has begun; if srun has ended, the rank, or the program that it ran, was killed
     00003.done      it left with 0
     00003.ended     it left with another code
     restart         a task asks for a restart: what any program may create
@@ -38,6 +38,16 @@ class RankMark:
     def end(self, code: int) -> None:
         with self._lock, suppress(OSError):  # the rank is leaving all the same
             self._path = self._path.rename(self._path.with_suffix(".ended" if code else ".done"))
+
+
+def all_done(attempt: Attempt, ranks: int) -> bool:
+    """Whether every rank left with 0, and none asked for a restart; the folder is listed only once rank 0 has."""
+    try:
+        (attempt.marks / "00000.done").stat()
+        names = {path.name for path in attempt.marks.iterdir()}
+    except OSError:
+        return False
+    return sum(name.endswith(".done") for name in names) == ranks and restart_file(attempt).name not in names
 
 
 def restart_file(attempt: Attempt) -> Path:

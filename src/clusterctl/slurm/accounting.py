@@ -1,7 +1,8 @@
-"""sacct: what Slurm's database keeps of a job that ended. Many sites have none; nothing here depends on it."""
+"""How a job ended: by sacct, of which many sites have no database, and by scontrol, which forgets it after minutes."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from clusterctl.slurm.queue import SEPARATOR, JobState
@@ -9,10 +10,16 @@ from clusterctl.slurm.queue import SEPARATOR, JobState
 _FIELDS = ("JobID", "State", "ExitCode", "NodeList", "Reason")
 SACCT = ("sacct", "-n", "-P", f"--delimiter={SEPARATOR}", "-o", ",".join(_FIELDS), "-j")
 
+SHOW_JOB = ("scontrol", "show", "job")
+_SHOWN = re.compile(r"(?:^|\s)(JobId|JobState|ExitCode|NodeList)=(\S*)")
+
 
 @dataclass(frozen=True)
 class Accounted:
-    """One line of sacct's: a job, or a step of it ("12.0", "12.batch"). `state` is its first word, by whom the rest."""
+    """What sacct says in one line, or scontrol shows, of a job, or of a step of it ("12.0", "12.batch").
+
+    `state` is the first word, `by` the number of the user who cancelled it.
+    """
 
     step: str
     state: str
@@ -45,3 +52,13 @@ def parse_accounting(text: str) -> tuple[Accounted, ...]:
             uid = by.removeprefix("by ").strip()
             found.append(Accounted(step, state.rstrip("+"), uid, int(code), int(signal), values[2]))
     return tuple(found)
+
+
+def parse_shown(text: str) -> tuple[Accounted, ...]:
+    """Read the answer to `SHOW_JOB`, one job; never raises: what is missing is empty."""
+    fields = dict(_SHOWN.findall(text))
+    code, _, signal = fields.get("ExitCode", "").partition(":")
+    if not (fields.get("JobId") and code.isdigit() and signal.isdigit()):
+        return ()
+    state, nodes = fields.get("JobState", ""), fields.get("NodeList", "")
+    return (Accounted(fields["JobId"], state, "", int(code), int(signal), "" if nodes == "(null)" else nodes),)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
 from clusterctl.slurm import queue
-from clusterctl.slurm.accounting import SACCT, Accounted, parse_accounting
+from clusterctl.slurm.accounting import SACCT, SHOW_JOB, Accounted, parse_accounting, parse_shown
 from clusterctl.slurm.nodes import SINFO, Inventory, parse_nodes
 from clusterctl.slurm.shared import SharedAnswers, Told, shared_folder
 
@@ -125,6 +125,13 @@ class Slurm:
     def accounted(self, job_ids: Sequence[str]) -> tuple[Accounted, ...]:
         """What the database keeps of these jobs and their steps; raises SlurmError where there is no accounting."""
         return parse_accounting(self.answer(*SACCT, ",".join(job_ids)))
+
+    def shown(self, job_id: str) -> tuple[Accounted, ...]:
+        """What the controller knows of one job, for some minutes (MinJobAge) after its end."""
+        answer = self._ask(*SHOW_JOB, job_id)
+        if answer.returncode and "Invalid job id" not in answer.stderr:
+            raise _refusal("scontrol", answer.stderr, answer.returncode)
+        return parse_shown(answer.stdout)
 
     def allocation(self, job_id: str) -> Allocation | None:
         """The job with this number, if it is this user's own and Slurm knows it."""

@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LOOK_SECONDS = 1.0
+_TERM_SECONDS = 1.0  # a step is told to end process by process
+# What ends a program that did not choose to end; a shell that ran it exits with 128 + n.
+_CRASHES = frozenset(
+    {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGSYS}
+)
 
 
 def main(context: Context) -> None:
@@ -62,10 +67,25 @@ def main(context: Context) -> None:
         events.stage(Stage.TRAINING)
         child = _start([program, *job.argv[1:]], {**os.environ, **variables})
         code = _wait(child, stop, stop_file, int(variables["MASTER_PORT"]) if place.rank == 0 else None)
-    if code != 0:
-        if not stop.terminated and code != EXIT_RESTART:
-            events.exception(_ended(job.argv, code))
-        raise SystemExit(code) if code > 0 else KilledBy(-code)
+    if code == 0:
+        return
+    number = killing_signal(code)
+    if not _told_to_end(stop, number) and code != EXIT_RESTART:
+        events.exception(_ended(job.argv, code, number))
+    raise SystemExit(code) if number is None else KilledBy(number)
+
+
+def killing_signal(code: int) -> int | None:
+    """The signal that ended the program, by Popen's code or by that of a shell around it; None if it left by itself."""
+    return -code if code < 0 else code - 128 if code - 128 in _CRASHES else None
+
+
+def _told_to_end(stop: StopRequest, number: int | None) -> bool:
+    """Whether this task was told to end. Its program may have died of the same TERM a moment before."""
+    deadline = time.monotonic() + (_TERM_SECONDS if number == signal.SIGTERM else 0)
+    while not stop.terminated and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return stop.terminated
 
 
 def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) -> int:
@@ -168,8 +188,9 @@ def takes(pid: int, number: signal.Signals) -> bool:
     return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
 
 
-def _ended(argv: tuple[str, ...], code: int) -> ProgramEnded:
+def _ended(argv: tuple[str, ...], code: int, number: int | None) -> ProgramEnded:
     name = textwrap.shorten(" ".join(argv), 60)
-    if code > 0:
+    if number is None:
         return ProgramEnded(f"{name} exited with {code}", code)
-    return ProgramEnded(f"{name} was killed by {signal.Signals(-code).name}", 128 - code, -code)
+    by = next((known.name for known in signal.Signals if known == number), f"signal {number}")  # a real-time one
+    return ProgramEnded(f"{name} was killed by {by}", 128 + number, number)

@@ -1,6 +1,15 @@
 #!/bin/bash
 # Rendered by clusterctl 0.0.0; the run directory is the record of what happened.
 
+# sbatch hands on what the submitter's shell exports (launch/shell.sh of clusterctl): a function named like a command
+# that is called below, and options, must not change what is meant. `module` and the like stay: `setup` may need them.
+builtin set +aefkmuvxC +o pipefail +o posix
+builtin unset -f : '[' cat command compgen cp echo env eval exec exit export grep kill ln local mkdir mv printf return rm \
+  scontrol set sh shopt sleep srun timeout touch trap true umask unset wait
+shopt -u failglob
+unset GLOBIGNORE
+export -n SHELLOPTS BASHOPTS
+
 run=/runs/big-20260102-030405-abcd
 ranks=16
 restarts=0 # how often the job may go back to the queue
@@ -136,6 +145,7 @@ until mkdir "$run/attempts/$number" 2>/dev/null; do
 done
 attempt=$run/attempts/$number
 mkdir "$attempt/events" "$attempt/logs" "$attempt/marks"
+echo "clusterctl attempt=$number" # what Slurm says of the job's end comes into the same log, of every attempt
 exec >>"$attempt/host.log" 2>&1
 
 signal=
@@ -194,8 +204,20 @@ count_ranks() { # state
 ended_well() { [ "$(count_ranks 'done')" -eq "$ranks" ]; }
 # A rank that was killed says nothing; one that failed, or was told to leave, says how.
 killed() { [ "$(count_ranks running)" -gt 0 ]; }
+begun() { [ "$(count_ranks running)$(count_ranks 'done')$(count_ranks ended)" != 000 ]; }
+# The warning killed what unpacks the image, as pyxis says, or TERM did: that of a preemption, if the job still runs.
+interrupted() {
+  ! begun && [ "$restarts" -gt 0 ] || return
+  if [ "$signal" = TERM ]; then
+    [[ $(timeout 5 scontrol show job "$SLURM_JOB_ID" 2>&1) == *JobState=RUNNING* ]]
+  else
+    grep -qrsw "terminated with signal $(kill -l USR2)" "$attempt/host.log" "$attempt/logs"
+  fi
+}
 progressed() {
-  if asked; then [ ! -e "$attempt/marks/no-progress" ]; else compgen -G "$run/checkpoints/$number-*" >/dev/null; fi
+  if asked; then [ ! -e "$attempt/marks/no-progress" ]
+  elif begun; then compgen -G "$run/checkpoints/$number-*" >/dev/null
+  fi
 }
 finish() {
   put "$attempt/.finished.json" "{\"attempt\": $number, \"time\": $end}" &&
@@ -209,6 +231,21 @@ refusal() {
   elif [ "${SLURM_RESTART_COUNT:-0}" -ge "$restarts" ]; then echo restart-limit
   fi
 }
+# Slurm may be away for minutes. When it answers, TERM comes to all of this script: not to the question.
+requeue() {
+  local answer try
+  for try in {1..60}; do
+    answer=$(trap '' TERM; scontrol requeue "$SLURM_JOB_ID" 2>&1) && return
+    [ "$try" -gt 1 ] || echo "clusterctl: scontrol requeue failed: $answer"
+    case $answer in
+      *"pending execution"*) return ;; # it has been sent back already: by a preemption, or an answer was lost
+      *disabled* | *denied* | *"nvalid job id"* | *"nvalid user id"* | *"already completing or completed"*) return 1 ;;
+    esac
+    [ ! -e "$run/cancel.json" ] || return 1
+    sleep 10
+  done
+  return 1
+}
 # One task on each node tidies up, with a minute for it: a node that is lost would keep srun waiting.
 close() {
   [ "${#closing[@]}" -eq 0 ] || timeout 60 srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none \
@@ -217,7 +254,8 @@ close() {
 
 if asked; then
   code=75
-elif [ "$code" -eq 0 ] && ended_well; then
+elif ended_well; then
+  code=0 # whatever became of a process beside the ranks, or of srun
   superseded || finish
 elif [ "$code" -eq 0 ]; then
   code=1 signal=${signal:-LOST}
@@ -228,12 +266,12 @@ record_end() { # further JSON fields
   record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$full$1"
 }
 refused=
-if [ "$code" -ne 0 ] && [ "$signal" != LOST ] && { asked || { [ -z "$signal" ] && killed; }; }; then
+if [ "$code" -ne 0 ] && [ "$signal" != LOST ] && { asked || { [ -z "$signal" ] && killed; } || interrupted; }; then
   refused=$(refusal)
   if [ -z "$refused" ]; then
     record_end ', "requeued": true' # first: Slurm ends this script while it answers
     close
-    scontrol requeue "$SLURM_JOB_ID" && exit "$code"
+    requeue && exit "$code"
     refused=requeue-failed
     asked || signal=LOST # with its node, perhaps, and Slurm has started the job again already
   fi

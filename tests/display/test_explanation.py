@@ -1,0 +1,21 @@
+"""What `clusterctl why` prints."""
+
+from __future__ import annotations
+
+import pytest
+from support.traces import attempt, trace
+
+from clusterctl.diagnosis.diagnose import judge
+from clusterctl.display.explanation import explanation
+from clusterctl.observe.attempt import Cancellation
+from clusterctl.runs.stages import Stage
+
+
+@pytest.mark.parametrize(
+    ("stage", "head"),
+    [(Stage.FINISHED, "finished"), (Stage.CANCELLED, "cancelled"), (Stage.FAILED, "failed: cancelled")],
+)
+def test_nothing_is_said_twice(stage: Stage, head: str) -> None:
+    told = trace(attempt(signal="TERM"), stage=stage, cancelled=Cancellation(1.0, "ada@login1"))
+    first, *_ = explanation(judge(told))
+    assert first == f"cora-20260102-030405-00a1 {head}"
