@@ -16,6 +16,8 @@ from clusterctl.runs.layout import RUN_FORMAT
 from clusterctl.spec import Cluster, Job, from_record
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from clusterctl.runs.fields import Fields
     from clusterctl.runs.layout import RunDir
 
@@ -52,13 +54,13 @@ def read_record(run: RunDir) -> RunRecord:
     """The record of `run`; raises ConfigError where run.json is missing, damaged, or in another version's format."""
     fields = read_fields(run.run_json)
     if fields.absent or fields.problem:
-        raise _unreadable(run, fields.problem or "missing")
+        raise unreadable(run, run.run_json, fields.problem or "missing")
     if (version := fields.whole("schema_version")) != RUN_FORMAT:
         raise _of_another_version(run, fields, version)
     try:
         return _parse(run, fields)
     except (ValueError, RecursionError, ConfigError) as error:
-        raise _unreadable(run, error.message if isinstance(error, ConfigError) else str(error)) from error
+        raise unreadable(run, run.run_json, error.message if isinstance(error, ConfigError) else str(error)) from error
 
 
 def _parse(run: RunDir, fields: Fields) -> RunRecord:
@@ -84,8 +86,9 @@ def _given(name: str, value: T | None) -> T:
     return value
 
 
-def _unreadable(run: RunDir, what: str) -> ConfigError:
-    return ConfigError(f"cannot read {run.run_json}: {what}", f"see what the run left: ls {shlex.quote(str(run.path))}")
+def unreadable(run: RunDir, path: Path | str, why: str) -> ConfigError:
+    """The error for a run of which `path` cannot be read."""
+    return ConfigError(f"cannot read {path}: {why}", f"see what the run left: ls {shlex.quote(str(run.path))}")
 
 
 def _of_another_version(run: RunDir, fields: Fields, found: int | None) -> ConfigError:
