@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -120,6 +121,8 @@ def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[byt
         return subprocess.Popen(argv, env=environment, preexec_fn=die_with_parent)
     except OSError as error:
         hint = "argv[0] is a program on the nodes' PATH, or a path seen from the job's code folder"
+        if isinstance(error, PermissionError) and Path(argv[0]).is_file():
+            hint = f"make it executable: chmod +x {shlex.quote(argv[0])}"
         raise TaskError(f"cannot run {argv[0]}: {error.strerror}", hint) from None
 
 
