@@ -89,6 +89,14 @@ def test_a_program_that_is_not_there_is_an_error_with_a_hint(argv: tuple[str, ..
     assert "argv" in raised.value.hint
 
 
+def test_a_script_without_the_executable_bit_gets_the_command_that_sets_it(tmp_path: Path) -> None:
+    script = tmp_path / "a script.sh"
+    script.write_text("#!/bin/sh\n")
+    with pytest.raises(TaskError, match="Permission denied") as raised:
+        run_alone(str(script))
+    assert raised.value.hint == f"make it executable: chmod +x '{script}'"
+
+
 @pytest.mark.parametrize(
     ("tasks", "node_rank", "expected"), [("2(x3),1", 2, 2), ("2(x3),1", 3, 1), ("4", 0, 4), ("", 1, 4)]
 )

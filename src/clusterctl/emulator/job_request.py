@@ -20,7 +20,8 @@ _WITHOUT_EFFECT = """
     mail-user= export= quiet/Q input=/i
 """
 _NOT_DONE = """
-    mail-type= array=/a dependency=/d begin=/b deadline= reservation= nodelist=/w exclude=/x gpus-per-task= gpus=/G gpu-bind= wrap=
+    array=/a dependency=/d begin=/b deadline= reservation= nodelist=/w exclude=/x gpus-per-task= gpus=/G gpu-bind= wrap=
+    mail-type=
 """
 SBATCH = Options(_EFFECTIVE + _WITHOUT_EFFECT + _NOT_DONE)
 _REFUSED = Options(_NOT_DONE).names
