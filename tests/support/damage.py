@@ -33,6 +33,13 @@ WRONG: tuple[Any, ...] = (
     *(0.5, -1e308, 1e308, 5e-324, float("nan"), float("inf"), float("-inf")),
     *([], {}, [[]], [None], {"": None}, [{}], {"\x1b[2J": 1}, [1e308, "x", {}]),
 )
+EXTREMES = (
+    (1e308, -1e308),
+    (5e-324, -5e-324),
+    (2**63, -(2**63)),
+    (float("inf"), float("-inf"), float("nan"), 1.0),
+    (0, 0.0, -0.0),
+)
 RAW = (
     b"",
     b"\x00",
@@ -236,7 +243,13 @@ def _damage_content(dice: random.Random, files: dict[str, Any]) -> str:
     elif isinstance(content, list) and content and dice.random() < 0.85:
         place = dice.randrange(len(content))
         line = content[place]
-        if isinstance(line, dict) and dice.random() < 0.8:
+        if name.endswith("metrics.jsonl") and dice.random() < 0.5:
+            swinging, values = dice.choice(list(line) if isinstance(line, dict) else ["loss"]), dice.choice(EXTREMES)
+            for each in content:
+                if isinstance(each, dict):
+                    each[swinging] = dice.choice(values)
+            what = f"every {swinging} is one of {values}"
+        elif isinstance(line, dict) and dice.random() < 0.8:
             changed, what = _changed(dice, copy.deepcopy(line))
             content[place : place + dice.randint(0, 1)] = [changed] * dice.choice((1, 1, 1, 50))
         else:
@@ -329,7 +342,7 @@ PLACES: tuple[tuple[str, Callable[[Path], object]], ...] = (
     ("is a link to its own folder", _instead(lambda path: path.symlink_to("."))),
     ("is a dangling link", _instead(lambda path: path.symlink_to("nowhere"))),
     ("is a terabyte of nothing", _instead(_sparse)),
-    ("may not be read", lambda path: path.chmod(0)),
+    ("may not be read", lambda path: path.is_symlink() or path.chmod(0)),
     ("has a neighbour with a name that draws", _beside("rank_00007\x1b]0;x\x07\u202e.out")),
     ("has a neighbour of a huge number", _beside("rank_" + "9" * 200 + ".jsonl")),
     ("has a neighbour whose name is no text", _beside(os.fsdecode(b"rank_\xff.jsonl"))),
