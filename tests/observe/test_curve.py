@@ -85,8 +85,8 @@ def test_thinned_points_keep_the_extremes(pairs: list[tuple[float, float]], most
     assert max(point.high for point in fewer) == max(value for _, value in pairs)
 
 
-def test_values_whose_sums_or_quotients_overflow_count_as_infinite_or_as_zero() -> None:
+def test_values_whose_sums_overflow_count_as_infinite() -> None:
     curve = Curve()
-    for x, value in enumerate((1e308, -1e308, 5e-324, -5e-324)):
+    for x, value in enumerate((1e308, -1e308, 1.0)):
         curve.add(x, value)
-    assert (curve.broken, [point.mean for point in curve.points()]) == (2, [0.0, 0.0])
+    assert (curve.broken, [point.mean for point in curve.points()]) == (2, [1.0])

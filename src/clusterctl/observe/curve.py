@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# Sums, differences and quotients of what lies between them are finite.
-_LARGEST, _SMALLEST = 1e300, 1e-300
+_LARGEST = 1e300  # sums and differences of larger values overflow
 
 
 class Point(NamedTuple):
@@ -47,7 +46,6 @@ class Curve:
             self.broken += 1
             self.first_broken = x if self.first_broken is None else min(x, self.first_broken)
             return
-        value = value if abs(value) >= _SMALLEST else 0.0
         index = math.floor(x / self._width)
         bucket = self._buckets.get(index)
         if bucket is None:
