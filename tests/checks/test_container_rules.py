@@ -63,6 +63,14 @@ def test_what_is_mounted_into_the_image_is_not_judged() -> None:
     assert messages(replace(mounted, view=GOOD.view)) == [f"no {PYTHON} in the image"]
 
 
+def test_the_hint_for_an_image_without_the_interpreter_names_one_that_can_be_executed() -> None:
+    links = {"/etc/python3": "", "/usr/bin/python3": "python3.12", "/usr/bin/python3.12": ""}
+    without = replace(GOOD, contents=Contents(links=links))
+    assert [check.hint for check in problems(without)] == ["install one there, as containers/ does"]
+    with_one = replace(without, contents=Contents(links=links, programs=frozenset({"/usr/bin/python3.12"})))
+    assert [check.hint for check in problems(with_one)] == ["set `python` in the cluster file: /usr/bin/python3"]
+
+
 def test_packages_may_come_from_a_pythonpath_of_the_jobs_own() -> None:
     bare = replace(GOOD, contents=replace(CONTENTS, packages={}))
     assert messages(bare) == [f"{PYTHON} in the image has no submitit"]

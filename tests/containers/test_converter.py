@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -24,9 +25,11 @@ from support.image_archive import (
 )  # fmt: skip
 from support.image_fixture import Quiet
 
-from clusterctl.containers.archive import open_archive
+from clusterctl.containers.archive import ImageConfig, open_archive
 from clusterctl.containers.engine import Engine
 from clusterctl.containers.importing import import_file
+from clusterctl.containers.squashfs import configuration_files
+from clusterctl.errors import ImageError
 
 pytestmark = pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="no squashfs-tools")
 
@@ -105,6 +108,27 @@ def test_it_is_what_buildah_mounts(image_engine: Engine, tmp_path: Path) -> None
         buildah("rm", container)
         buildah("rmi", image)
     assert without_ours(found) == {path: facts for path, facts in mounted.items() if path != "dev/null"}
+
+
+def test_a_few_bytes_that_claim_to_be_a_terabyte_are_refused(tmp_path: Path) -> None:
+    sparse = tarfile.TarInfo("srv/large")
+    sparse.pax_headers = {
+        "GNU.sparse.map": "0,0",
+        "GNU.sparse.size": str(2**40),
+        "GNU.sparse.realsize": str(2**40),
+        "GNU.sparse.numblocks": "1",
+    }
+    archive = write_archive(tmp_path / "made.tar", [[(sparse, b"")]])
+    with pytest.raises(ImageError, match="a sparse file of 1100 GB: srv/large"):
+        import_file(archive, "made", tmp_path / "images", Quiet())
+
+
+def test_a_volume_is_one_line_of_fstab_whatever_its_name() -> None:
+    config = ImageConfig(digest="", volumes=("/a\n/etc /etc none bind", "/b c"))
+    assert configuration_files(config)["etc/fstab"].splitlines() == [
+        f"${{ENROOT_ROOTFS}}{path} {path} none x-create=dir,bind,rw,nosuid,nodev"
+        for path in (r"/a\012/etc\040/etc\040none\040bind", r"/b\040c")
+    ]
 
 
 def test_the_configuration_becomes_enroots_files(tmp_path: Path) -> None:

@@ -294,6 +294,21 @@ def test_a_disk_that_fills_while_unpacking_leaves_nothing(
     assert left == []
 
 
+@as_root
+def test_a_folder_that_somebody_else_made_in_a_place_of_all_costs_that_place_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs, free = tmp_path / "theirs", tmp_path / "free"
+    for place in (theirs, free):
+        place.mkdir()
+    (theirs / f"clusterctl-{os.geteuid()}").mkdir()
+    os.chown(theirs / f"clusterctl-{os.geteuid()}", 65534, 65534)
+    monkeypatch.setattr(unpacked, "_SHARED", (str(theirs), str(free)))
+    assert unpacked.stores({}) == [free]
+    with pytest.raises(TaskError, match="belongs to someone else"):
+        unpacked.hold(tmp_path / "image", environment={"CLUSTERCTL_UNPACK": str(theirs)})
+
+
 def test_without_room_nothing_is_unpacked(thin_image: ThinImage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacked, "room", lambda store: 1000)
     with pytest.raises(TaskError, match="no room to unpack the image"):

@@ -116,9 +116,10 @@ def test_nonsense_is_refused(options):
         request(**options)
 
 
-def test_what_would_change_the_job_but_is_not_done_is_refused():
-    with pytest.raises(SlurmError, match="does not do --dependency"):
-        request(dependency="afterok:1")
+@pytest.mark.parametrize(("name", "value"), [("dependency", "afterok:1"), ("mail_type", "END")])
+def test_what_is_not_done_is_refused(name, value):
+    with pytest.raises(SlurmError, match=f"does not do --{name.replace('_', '-')}"):
+        request(**{name: value})
 
 
 @given(st.integers(1, 100), st.integers(1, 100))

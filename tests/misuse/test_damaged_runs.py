@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.mistake import CONFIG, NOT_FOUND, Desk, check_message, check_plain
+from support.damage import healthy
+from support.damage import write as write_run
+from support.mistake import CONFIG, NOT_FOUND, SLURM, Desk, check_message, check_plain
 
 from clusterctl import __version__
 from clusterctl.runs.layout import RUN_FORMAT, RunDir
@@ -104,6 +106,7 @@ UNREADABLE = {
     "run.json is a link to a device": replaced("run.json", "/dev/null"),
     "run.json is a link to an endless device": replaced("run.json", "/dev/zero"),
     "run.json is a named pipe": pipe("run.json"),
+    "run.json is a link to itself": replaced("run.json", "run.json"),
     "run.json has no job": write("run.json", '{"schema_version": 1, "cluster": {}, "created": 1}'),
     "the job is a number": change(job=5),
     "the job is null": change(job=None),
@@ -141,6 +144,43 @@ def test_a_run_that_cannot_be_read_hides_no_other(damaged: Callable[..., RunDir]
     assert desk.type(["status", "-o", "json"])[0] == 0
 
 
+def test_a_run_whose_attempts_cannot_be_listed_hides_no_other(damaged: Callable[..., RunDir], desk: Desk) -> None:
+    run = damaged(replaced("attempts", "attempts"))
+    code, out, err = desk.type("status")
+    assert (code, GOOD in out) == (0, True)
+    assert f"warning: cannot read {run.attempts_folder}: Too many levels of symbolic links" in err
+    assert desk.type("monitor --once")[0] == 0
+
+
+def test_an_unreadable_log_is_named_and_the_others_are_shown(damaged: Callable[..., RunDir], desk: Desk) -> None:
+    run = damaged(replaced("attempts/0/logs/rank_00001.err", "rank_00001.err"))
+    code, out, err = desk.type(["logs", run.id])
+    assert (code, "hello" in out) == (0, True)
+    assert f"warning: cannot read {run.attempt(0).log(1, 'err')}: Too many levels of symbolic links" in err
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        change(origins={"name": {"": None}}),
+        change(origins=[1]),
+        change(resumes=5),
+        change(resumes=[5]),
+        pipe("script.sh"),
+        pipe("cancel.json"),
+    ],
+)
+def test_a_resume_comes_as_far_as_sbatch_whatever_else_is_damaged(desk: Desk, damage: Callable[[Path], object]) -> None:
+    desk.use_slurm(sbatch="echo 'sbatch: error: no nodes' >&2; exit 1")
+    files = healthy(desk.runs, BAD)
+    del files["finished.json"], files["cancel.json"]
+    write_run(desk.runs / BAD, files)
+    damage(desk.runs / BAD)
+    code, out, err = desk.type(["resume", BAD])
+    assert (code, out) == (SLURM, ""), err
+    check_message(err, "sbatch refused the job: no nodes", "")
+
+
 @pytest.mark.parametrize("version", [2, 0, "1", None], ids=repr)
 @pytest.mark.parametrize("command", ["status", "logs", "why", "cancel", "resume", "report"])
 def test_a_run_of_another_version_names_both_versions_and_disturbs_no_other(
@@ -164,6 +204,10 @@ SURVIVED = {
     "an attempt has a strange name": lambda run: (run / "attempts" / "٣").mkdir(),
     "an attempt has a huge number": lambda run: (run / "attempts" / ("9" * 200)).mkdir(),
     "an attempt's name has a superscript": lambda run: (run / "attempts" / "²").mkdir(),
+    "an attempt has copies beside it": lambda run: [
+        (run / "attempts" / name).mkdir() for name in ("0.bak", "old_0", "00")
+    ],
+    "a log is a link to itself": replaced("attempts/0/logs/rank_00000.out", "rank_00000.out"),
     "a log has no rank": write("attempts/0/logs/rank_x.out", "x"),
     "a log is a folder": folder("attempts/0/logs/rank_00001.out"),
     "a log is a dangling link": replaced("attempts/0/logs/rank_00000.out", "nowhere"),

@@ -83,3 +83,10 @@ def test_thinned_points_keep_the_extremes(pairs: list[tuple[float, float]], most
     assert len(fewer) <= max(most, 1)
     assert min(point.low for point in fewer) == min(value for _, value in pairs)
     assert max(point.high for point in fewer) == max(value for _, value in pairs)
+
+
+def test_values_whose_sums_overflow_count_as_infinite() -> None:
+    curve = Curve()
+    for x, value in enumerate((1e308, -1e308, 1.0)):
+        curve.add(x, value)
+    assert (curve.broken, [point.mean for point in curve.points()]) == (2, [1.0])

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.observe.logs import Line, Logs, Nodes, Selection, Source, collapsed, sources
-from clusterctl.observe.tracebacks import failures
+from clusterctl.observe import logs
+from clusterctl.observe.logs import Line, Logs, Nodes, Selection, Source, collapsed, sources, time_of
+from clusterctl.observe.tracebacks import Failure, failures
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stamp import stamp
 
@@ -99,6 +100,16 @@ def test_a_ranks_own_repetitions_and_what_is_far_apart_in_time_stay() -> None:
     assert shown(line(0, "x", 1.0), line(1, "x", 9.0)) == [("x", (0,)), ("x", (1,))]
 
 
+def test_what_every_rank_repeats_is_gathered_once_a_repetition() -> None:
+    written = [line(rank, text) for rank in range(4) for text in ("same", f"of {rank}", "same")]
+    assert shown(*written) == [
+        ("same", (0, 1, 2, 3)),
+        ("of 0", (0,)),
+        ("same", (0, 1, 2, 3)),
+        *((f"of {rank}", (rank,)) for rank in (1, 2, 3)),
+    ]
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.floats(0, 9)), max_size=30))
 def test_no_line_is_lost_and_each_ranks_own_order_stays(written: list[tuple[int, str, float]]) -> None:
     written.sort(key=lambda item: item[2])
@@ -116,6 +127,10 @@ def test_the_node_of_a_rank_is_in_its_first_event_and_narrows_the_logs(fabricate
     run = fabricate(files=events | {log(rank): f"{rank}\n" for rank in range(5)})
     assert [Nodes(run).of(0, rank) for rank in range(5)] == ["node0", "node0", "node1", "node1", ""]
     assert read(run, node="node1") == ["2", "3"]
+
+
+def found(run: RunDir, **selection: Any) -> list[Failure]:
+    return failures(Logs(run, Selection(**selection)), lambda line: line.time >= 0)
 
 
 CHAIN = """  File "x.py", line 1, in f
@@ -136,7 +151,7 @@ def test_the_first_error_comes_first_and_the_same_one_of_other_ranks_once(fabric
             log(3, "err"): at(1.5, "Traceback (most recent call last):") + CHAIN + "\n\nfine\n",
         }
     )
-    first, second = failures(run, Selection(), Logs(run, Selection()).read(ended=True))
+    first, second = found(run)
     assert (first.text + "\n", first.ranks) == (TRACEBACK.format(rank=1), [1, 2])
     assert (second.text + "\n", second.ranks) == ("Traceback (most recent call last):\n" + CHAIN, [3])
     assert second.message == "RuntimeError: no such key"
@@ -145,7 +160,7 @@ def test_the_first_error_comes_first_and_the_same_one_of_other_ranks_once(fabric
 def test_what_torch_puts_before_each_line_of_a_traceback_is_no_part_of_it(fabricate: Fabricate) -> None:
     text = "Traceback (most recent call last):\n" + CHAIN
     run = fabricate(files={log(1, "err"): "".join(f"[rank1]: {line}\n" for line in text.splitlines())})
-    (failure,) = failures(run, Selection(), Logs(run, Selection()).read(ended=True))
+    (failure,) = found(run)
     assert failure.text + "\n" == text
 
 
@@ -159,18 +174,48 @@ def test_an_error_that_a_rank_recorded_and_printed_stands_once(fabricate: Fabric
             ],
         }
     )
-    (failure,) = failures(run, Selection(), Logs(run, Selection()).read(ended=True))
+    (failure,) = found(run)
     assert (failure.time, failure.ranks, failure.message) == (START + 2, [0], "ValueError: rank 0 has no batch")
 
 
 def test_a_run_without_errors_has_none(fabricate: Fabricate) -> None:
     run = fabricate(files={log(0): "fine\n"})
-    assert failures(run, Selection(), Logs(run, Selection()).read(ended=True)) == []
+    assert found(run) == []
     assert sources(run, Selection())
 
 
 @pytest.mark.parametrize("text", ["Traceback (most recent call last):", "Traceback (most recent call last):\n  File"])
 def test_a_traceback_that_is_cut_off_is_shown_as_far_as_it_goes(fabricate: Fabricate, text: str) -> None:
     run = fabricate(files={log(0): text})
-    (failure,) = failures(run, Selection(), Logs(run, Selection()).read(ended=True))
+    (failure,) = found(run)
     assert failure.text == text
+
+
+def test_only_what_surrounds_a_traceback_is_read_line_by_line(
+    fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log of a gigabyte is searched as fast as it is read; the traceback has the time of the line before it."""
+    looked_at: list[bytes] = []
+    monkeypatch.setattr(logs, "time_of", lambda line: looked_at.append(line) or time_of(line))
+    run = fabricate(files={log(0): at(1, "a step") * 400_000, log(1): at(1, "x") * 10 + TRACEBACK.format(rank=1)})
+    (failure,) = found(run)
+    assert (failure.time, failure.ranks) == (START + 1, [1])
+    assert len(looked_at) < 100
+
+
+def test_a_line_before_any_with_a_time_has_none_and_a_traceback_that_of_the_ranks_end(fabricate: Fabricate) -> None:
+    run = fabricate(
+        files={
+            "attempts/0/host.json": {"start": START},
+            "attempts/0/events/rank_00000.jsonl": [
+                {"event": "stage", "time": START + 1, "stage": "training"},
+                {"event": "exit", "time": START + 9, "code": 1},
+            ],
+            log(0, "err"): "words\n" + TRACEBACK.format(rank=0),
+            log(1): "before\n" + at(5, "timed") + "after\n",
+        }
+    )
+    lines = Logs(run, Selection(rank=1)).read(ended=True)
+    assert [line.timed for line in lines] == [False, True, True]
+    (failure,) = found(run, rank=0)
+    assert failure.time == START + 9

@@ -207,3 +207,12 @@ def test_attempts_before_a_resume_count_and_say_nothing_of_what_is_now() -> None
     assert judge(replace(known, answer=GONE), NOW + SUBMIT_SECONDS).stage is Stage.LOST
     again = replace(known, job_id="13", attempts=(FAILED, replace(RUNNING, number=1, job_id="13")))
     assert judge(again, NOW).stage is Stage.TRAINING
+
+
+def test_the_time_that_a_run_ran_is_that_of_its_attempts_without_the_pauses() -> None:
+    resumed = replace(RUNNING, number=1, start=9000.0)
+    assert judge(evidence(), NOW).ran(NOW) is None
+    assert judge(evidence(RUNNING), NOW).ran(NOW) == NOW - 5000
+    assert judge(evidence(FAILED), NOW).ran(NOW + 1e6) == 100
+    assert judge(evidence(FAILED, replace(resumed, end=9040.0, exit_code=1)), NOW).ran(NOW) == 140
+    assert judge(evidence(RUNNING, resumed), NOW).ran(NOW) == NOW - 5000, "when a lost one ended, nobody knows"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.observe.logs import Line
     from clusterctl.observe.run_record import RunRecord
     from clusterctl.observe.stage import Status
+    from clusterctl.observe.tracebacks import Failure
     from clusterctl.runs.layout import RunDir
 
 
@@ -39,6 +40,13 @@ class Reading:
     def added(self, *, ended: bool) -> Iterator[Line]:
         """The lines added since the last call; with `ended` also a last one without a newline."""
         return filter(self.takes, self.files.read(ended=ended))
+
+    def errors(self) -> list[Failure]:
+        """Every traceback, the first one first; raises as iterating does."""
+        from clusterctl.observe.tracebacks import failures
+
+        check_selection(self.record.run, self.selection)
+        return failures(self.files, self.takes)
 
     def follow(self) -> Iterator[Status]:
         """The status of the run, four times a second until it has ended."""

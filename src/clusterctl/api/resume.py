@@ -6,11 +6,13 @@ As with `submit`, a crash at any point loses no job and submits none twice: what
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clusterctl
@@ -25,7 +27,8 @@ from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch
 from clusterctl.launch.script import render
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.status import report
-from clusterctl.runs.files import make_private, read_json, write_json, write_text
+from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import make_private, read_whole, write_json, write_text
 from clusterctl.runs.ownership import require_own
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
@@ -33,7 +36,6 @@ from clusterctl.spec import to_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from clusterctl.api.run import Run
     from clusterctl.api.settings import Overrides
@@ -65,12 +67,10 @@ def resume(
     directory = run.directory
     _ended_job(directory)
     where = load_cluster(cluster) if cluster else read_record(directory).cluster
-    content = read_json(directory.run_json)
-    origins = content.get("origins")
+    record = read_fields(directory.run_json)
     changes = settings(overrides)
-    resolved = resolve_again(
-        content["job"], origins if isinstance(origins, dict) else {}, where, changes, run_json=directory.run_json
-    )
+    job, origins = record.table("job").content, record.table("origins").named_texts()
+    resolved = resolve_again(job, origins, where, changes, run_json=directory.run_json)
     words = ["resume", run.id, *(["--cluster", cluster] if cluster else [])]
     words += [word for change in changes for word in ("--set", change)]
     again = partial(_ended_job, directory)
@@ -95,7 +95,7 @@ def send(
     when sbatch refuses: everything is then as before.
     """
     sbatch = slurm.path_of("sbatch")
-    code = run.code.resolve()
+    code = Path(os.path.realpath(run.code))  # pathlib's raises for a link to itself
     if not code.is_dir():
         raise ConfigError(f"the code of the run is gone: {code}", "submit the job anew")
     for folder in (run.path, run.pickles, code):
@@ -145,7 +145,7 @@ def _ended_job(run: RunDir) -> str | None:
 
 def _record(run: RunDir, resolved: Resolved, past_job: str | None, words: Sequence[str]) -> dict[str, Any]:
     """run.json with the job as it is now, and what was before."""
-    record = read_json(run.run_json)
+    record = read_fields(run.run_json)
     attempts = run.attempts()
     note = {
         "time": time.time(),
@@ -154,11 +154,11 @@ def _record(run: RunDir, resolved: Resolved, past_job: str | None, words: Sequen
         "argv": resolved.secrets.hide_typed(words),
     }
     return {
-        **record,
+        **record.content,
         "job": to_record(resolved.secrets.hide_in(resolved.job)),
         "cluster": to_record(resolved.secrets.hide_in(resolved.cluster)),
         "origins": resolved.origins,
-        "resumes": [*(record.get("resumes") or []), note],
+        "resumes": [*(one.content for one in record.tables("resumes")), note],
     }
 
 
@@ -172,8 +172,12 @@ def _archive(run: RunDir) -> Path:
     past = run.submissions / str(sum(1 for _ in run.submissions.iterdir()))
     past.mkdir()
     for path in _archived(run):
-        with suppress(FileNotFoundError):
-            shutil.copy2(path, past / path.name)
+        try:
+            content = read_whole(path)
+        except (OSError, ValueError):  # missing, or damaged beyond keeping: a named pipe, a device
+            continue
+        (past / path.name).write_bytes(content)
+        shutil.copystat(path, past / path.name)
     return past
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ClusterctlError, UsageError
-from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 
@@ -53,12 +52,12 @@ class MetricRecords(list[dict[str, Any]]):
 
 def metric_records(run: RunDir) -> MetricRecords:
     """The records of all attempts. Steps that a later attempt did again, from a checkpoint on, count once."""
+    from clusterctl.observe.lines import Growing, records_in
+
     found: list[dict[str, Any]] = []
     for attempt in run.attempts():
-        try:
-            records = [{"attempt": attempt.number, **record} for record in read_lines(attempt.metrics)]
-        except OSError:
-            continue
+        written = records_in(Growing(attempt.metrics).added())
+        records = [{"attempt": attempt.number, **record} for record in written]
         steps = [record["step"] for record in records if type(record.get("step")) is int]
         if steps:
             found = [one for one in found if type(one.get("step")) is not int or one["step"] < steps[0]]

@@ -176,7 +176,8 @@ def _inside(facts: ContainerFacts) -> Iterator[Check]:
     if any(_is_below(place, mount.target) for mount in facts.view.mounts):
         return
     if contents.links and place not in contents.links:
-        known = [path for path in contents.links if re.fullmatch(r"python3?", posixpath.basename(path))]
+        named = (path for path in contents.links if re.fullmatch(r"python3?", posixpath.basename(path)))
+        known = [path for path in named if contents.resolved(path) in contents.programs]
         hint = f"set `python` in the cluster file: {known[0]}" if known else "install one there, as containers/ does"
         yield fail("image", f"no {python} in the image", hint)
         return

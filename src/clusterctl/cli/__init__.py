@@ -46,6 +46,20 @@ COMMANDS = {
     "data": "Bring data sets here, or make them up",
     "config": "Show jobs, clusters and where values come from",
 }
+# What other tools call a command.
+_SYNONYMS = {
+    **dict.fromkeys(("kill", "stop", "abort", "end", "scancel"), "cancel"),
+    **dict.fromkeys(("list", "ls", "ps", "runs", "show", "squeue"), "status"),
+    **dict.fromkeys(("run", "start", "launch", "sbatch", "train"), "submit"),
+    **dict.fromkeys(("restart", "retry", "continue", "requeue"), "resume"),
+    **dict.fromkeys(("watch", "top", "dashboard"), "monitor"),
+    **dict.fromkeys(("ssh", "shell", "exec"), "attach"),
+    **dict.fromkeys(("tail", "log", "output"), "logs"),
+    **dict.fromkeys(("explain", "diagnose"), "why"),
+    **dict.fromkeys(("check", "verify"), "doctor"),
+}
+_REMOVING = ("delete", "remove", "rm", "purge", "clean")
+_LEAST_LIKENESS = 0.7  # a letter or two wrong
 
 
 class LazyGroup(click.Group):
@@ -70,12 +84,18 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
-            import difflib
-
-            close = difflib.get_close_matches(name, COMMANDS, n=1)
-            hint = f"did you mean {close[0]}?" if close else "see all commands with: clusterctl --help"
-            raise UsageError(f"no such command: {name}", hint)
+            raise UsageError(f"no such command: {name}", _meant(name))
         return super().resolve_command(ctx, args)
+
+
+def _meant(name: str) -> str:
+    """The hint for a command that does not exist."""
+    if name in _REMOVING:
+        return "a run is a folder: remove it with rm -r; clusterctl status -o json shows its directory"
+    import difflib
+
+    close = [_SYNONYMS[name]] if name in _SYNONYMS else difflib.get_close_matches(name, COMMANDS, 1, _LEAST_LIKENESS)
+    return f"did you mean {close[0]}?" if close else "see all commands with: clusterctl --help"
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False)

@@ -25,7 +25,9 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Never the image's to say, or of no consequence to a run.
 _OWN = frozenset({"HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM", "USER", "_"})
 _PAGE = 4096
-_LINE = re.compile(r"(?P<kind>[-dlbcps])\S{9}\s+\S+\s+(?P<size>\d+)(?:,\s*\d+)? \S+ \S+ squashfs-root(?P<path>/.*)")
+_LINE = re.compile(
+    r"(?P<kind>[-dlbcps])(?P<mode>\S{9})\s+\S+\s+(?P<size>\d+)(?:,\s*\d+)? \S+ \S+ squashfs-root(?P<path>/.*)"
+)
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/(?P<name>[\w.]+)-(?P<version>[^/-]+)\.dist-info$")
 _SECONDS = 60
 _MOST_STEPS = 400  # links may lead in circles
@@ -40,6 +42,7 @@ class Contents:
     packages: Mapping[str, str] = field(default_factory=dict)  # name -> version
     python: str | None = None  # minor version, such as 3.11, where a record says so
     links: Mapping[str, str] = field(default_factory=dict)
+    programs: frozenset[str] = frozenset()  # the files that can be executed
 
     def resolved(self, path: str) -> str:
         """Where `path` leads to through the links of the image, whether something is there or not."""
@@ -99,14 +102,16 @@ def _record(image: Path) -> ImageRecord | None:
 
 
 def _listed(listing: str, environment: Mapping[str, str]) -> Contents:
-    total, links, packages = 0, {}, {}
+    total, links, packages, programs = 0, {}, {}, set()
     for match in filter(None, map(_LINE.fullmatch, listing.splitlines())):
         path, _, target = match["path"].partition(" -> ") if match["kind"] == "l" else (match["path"], "", "")
         links[path] = target
+        if match["kind"] == "-" and "x" in match["mode"].lower():
+            programs.add(path)
         total += -(-int(match["size"]) // _PAGE) * _PAGE if match["kind"] == "-" else 0
         if package := _PACKAGE.search(path):
             packages[package["name"].lower()] = package["version"]
-    return Contents(total, environment, packages, None, links)
+    return Contents(total, environment, packages, None, links, frozenset(programs))
 
 
 def unsquashfs(*words: str, check: bool = True, seconds: float | None = None) -> str:

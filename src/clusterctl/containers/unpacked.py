@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 KEPT_SECONDS = 3600.0  # an unused tree, for whoever comes back to it
+_SHARED = ("/dev/shm", "/tmp", "/var/tmp")  # by everybody on a node, the fastest first
 _OWNED = "+"  # in the name of a tree that was written to: nobody comes back to it
 _SPARE_BYTES = 64 * 2**20
 _TIMES_SMALLER = 4  # than its content an image is at most, as a rule
@@ -76,8 +77,11 @@ def release(image: Path, environment: Mapping[str, str] = os.environ) -> None:
 def stores(environment: Mapping[str, str] = os.environ) -> list[Path]:
     """The folders of this node's own where a tree may go, the fastest first; programs can be started from each."""
     chosen = environment.get("CLUSTERCTL_UNPACK")
-    places = (chosen,) if chosen else ("/dev/shm", environment.get("XDG_RUNTIME_DIR"), "/tmp", "/var/tmp")
-    return [Path(place) for place in dict.fromkeys(filter(None, places)) if _is_usable(Path(place))]
+    in_memory, *on_disk = _SHARED
+    places = (chosen,) if chosen else (in_memory, environment.get("XDG_RUNTIME_DIR"), *on_disk)
+    found = [Path(place) for place in dict.fromkeys(filter(None, places)) if _is_usable(Path(place))]
+    # Who else makes our folder in a place that is everybody's keeps us out of that place, not of all.
+    return [place for place in found if chosen or not _is_taken(_own(place))]
 
 
 def room(store: Path) -> int:
@@ -176,10 +180,21 @@ def _lock_folder(environment: Mapping[str, str]) -> Path:
     raise TaskError("no folder to unpack an image into: none is writable and lets programs start", _ELSEWHERE)
 
 
+def _own(store: Path) -> Path:
+    return store / f"clusterctl-{os.geteuid()}"
+
+
+def _is_taken(folder: Path) -> bool:
+    """Whether somebody else has made `folder`, or a link in its place."""
+    try:
+        return folder.is_symlink() or folder.stat().st_uid != os.geteuid()
+    except FileNotFoundError:
+        return False
+
+
 def _private(store: Path) -> Path:
-    folder = store / f"clusterctl-{os.geteuid()}"
-    make_private(folder)
-    if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
+    folder = make_private(_own(store))
+    if _is_taken(folder):
         raise TaskError(f"belongs to someone else: {folder}", "remove it, or ask its owner to")
     return folder
 

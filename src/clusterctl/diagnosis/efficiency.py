@@ -101,7 +101,7 @@ def use_of(status: Status, history: History, now: float) -> Use:
         ),
         split=history.split(),
         queued=max(0.0, min(starts) - status.record.created) if starts else 0.0,
-        held=sum(held.values()),
+        held=status.ran(now) or 0.0,
         longest=max(held.values(), default=0.0),
         restarts=max(0, len(phases) - 1),
         undone=history.undone_steps * _seconds_a_step(history),

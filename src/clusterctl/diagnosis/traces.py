@@ -13,7 +13,7 @@ from clusterctl.observe.accounting import accounted
 from clusterctl.observe.attempt import HostRecord, read_cancellation
 from clusterctl.observe.rank_events import Began, Entered, Exited, Hung, Raised, TakenOver, last_events
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.files import open_regular
+from clusterctl.runs.files import exists, open_regular
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, read_beat
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def gather(status: Status, clock: Callable[[], float] = time.time) -> RunTrace:
         attempts=tuple(
             replace(_attempt(folder, host, tasks, unknown), job_lines=job_lines.get(host.number, ()))
             for host in status.attempts
-            if (folder := run.attempt(host.number)).path.is_dir()
+            if exists((folder := run.attempt(host.number)).path)
         ),
         slurm_lines=slurm_lines,
         cancelled=read_cancellation(run),
@@ -202,7 +202,7 @@ def _attempt(attempt: Attempt, host: HostRecord, tasks: int, unknown: list[str])
         lines=_lines(attempt.host_log, _HOST_BYTES, unknown, head=True),
         ranks=tuple(_rank(attempt, rank, unknown) for rank in ranks),
         alarm=_alarm(read_fields(attempt.hang_json)),
-        collectives=sum(1 for _ in attempt.collectives.glob("rank_*")) if attempt.collectives.is_dir() else 0,
+        collectives=sum(1 for _ in attempt.collectives.glob("rank_*")) if exists(attempt.collectives) else 0,
     )
 
 

@@ -158,6 +158,6 @@ def _outcome(status: Status) -> list[str]:
         facts.append(f"{metric.label} {metric.text(value)}{count}")
     if "loss" in metrics:
         facts.append(f"loss {number(metrics['loss'])}")
-    if status.started is not None and status.ended is not None:
-        facts.append(f"in {duration(status.ended - status.started)}")
+    if status.ended is not None and (ran := status.ran(status.ended)) is not None:
+        facts.append(f"in {duration(ran)}")
     return [fact for fact in facts if fact]

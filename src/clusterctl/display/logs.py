@@ -22,6 +22,7 @@ _AT_ONCE_LINES, _TOGETHER_LINES = 100, 500
 def show(reading: Reading, *, times: bool, collapse: bool) -> None:
     """Show what there is."""
     _print(_shown(reading, iter(reading), collapse), _Label(reading), times=times)
+    _warn(reading)
 
 
 def follow(reading: Reading, *, times: bool, collapse: bool) -> None:
@@ -30,15 +31,14 @@ def follow(reading: Reading, *, times: bool, collapse: bool) -> None:
     for status in reading.follow():
         added = reading.added(ended=status.stage.ended and status.sure)
         _print(_shown(reading, added, collapse), label, times=times)
+    _warn(reading)
     print(f"{reading.record.run.id}: {status.stage}", file=sys.stderr)
 
 
 def show_errors(reading: Reading) -> None:
     """Show the first traceback, and which ranks had it; then the other errors."""
-    from clusterctl.observe.tracebacks import failures
-
-    run, label = reading.record.run, _Label(reading)
-    found = failures(run, reading.selection, iter(reading))
+    run, label, found = reading.record.run, _Label(reading), reading.errors()
+    _warn(reading)
     if not found:
         print(f"no errors in the logs of {run.id}", file=sys.stderr)
     for place, failure in enumerate(found):
@@ -46,6 +46,11 @@ def show_errors(reading: Reading) -> None:
         text = plain(failure.message) if place else plain_lines(failure.text)
         at = stamp(failure.time) if failure.time else ""
         print(f"then {whose}{at}{text}" if place else f"{whose}{at}".rstrip() + f"\n{text}")
+
+
+def _warn(reading: Reading) -> None:
+    for problem in reading.files.problems:
+        print(f"warning: cannot read {plain(problem)}", file=sys.stderr)
 
 
 def _shown(reading: Reading, lines: Iterator[Line], collapse: bool) -> Iterable[Line]:
@@ -57,11 +62,18 @@ def _print(lines: Iterable[Line], label: _Label, *, times: bool) -> None:
     waiting: list[bytes] = []
     for count, line in enumerate(lines):
         text = as_shown(line.text).encode() if at_terminal else line.text
-        before = (line.content[:LENGTH].decode() if is_stamped(line.content) else stamp(line.time)) if times else ""
+        before = _time(line) if times else ""
         waiting.append(f"{label.of(line)}{before}".encode() + text + b"\n")
         if count < _AT_ONCE_LINES or len(waiting) >= _TOGETHER_LINES:
             _write(waiting)
     _write(waiting)
+
+
+def _time(line: Line) -> str:
+    """The time of a line; blank where none is known."""
+    if is_stamped(line.content):
+        return line.content[:LENGTH].decode()
+    return stamp(line.time) if line.timed else " " * LENGTH
 
 
 def _write(lines: list[bytes]) -> None:

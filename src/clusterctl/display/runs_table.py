@@ -153,7 +153,7 @@ def _cells(status: Status, now: float) -> dict[str, str]:
     done = progress(metrics) if stage not in (Stage.QUEUED, Stage.STARTING) else None
     left = seconds_left(metrics, attempt.pace, now) if at_work and attempt else None
     gpu = attempt.gpu if attempt and not stage.ended else None
-    until = status.ended if stage.ended and status.ended else now
+    ran = status.ran(now)
     scores = (score_of(metrics, "val"), score_of(metrics, "test"))
     val, test = (score[0].text(score[1]) if score else "" for score in scores)
     return {
@@ -170,7 +170,7 @@ def _cells(status: Status, now: float) -> dict[str, str]:
         "GPU": "" if gpu is None else f"{gpu:.0f}%",
         "TASKS": f"{job.resources.nodes}x{status.record.tasks_per_node}",
         "AGE": duration(now - status.record.created),
-        "RAN": "" if status.started is None else duration(until - status.started),
+        "RAN": "" if ran is None else duration(ran),
         "TRY": str(len(status.attempts) or ""),
         "JOB": status.job_id or "",
         "NOTE": note(status),

@@ -17,10 +17,11 @@ _EFFECTIVE = """
 """
 _WITHOUT_EFFECT = """
     account=/A qos=/q constraint=/C mem= mem-per-cpu= mem-per-gpu= cpus-per-gpu= licenses=/L switches= nice? wckey=
-    mail-type= mail-user= export= quiet/Q input=/i
+    mail-user= export= quiet/Q input=/i
 """
 _NOT_DONE = """
     array=/a dependency=/d begin=/b deadline= reservation= nodelist=/w exclude=/x gpus-per-task= gpus=/G gpu-bind= wrap=
+    mail-type=
 """
 SBATCH = Options(_EFFECTIVE + _WITHOUT_EFFECT + _NOT_DONE)
 _REFUSED = Options(_NOT_DONE).names

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+_LARGEST = 1e300  # sums and differences of larger values overflow
+
+
 class Point(NamedTuple):
     """What fell into one bucket, at the mean of its places on the axis."""
 
@@ -19,7 +22,7 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """Values over `x` (steps, or seconds), in at most `most` buckets, in any order. Infinities and nan are counted.
+    """Values over `x` (steps, or seconds), in at most `most` buckets, in any order. Nan and the infinities are counted.
 
     A week of steps takes the memory of an hour: when the buckets no longer suffice, each two neighbours become one.
     """
@@ -39,7 +42,7 @@ class Curve:
         if not math.isfinite(x):
             return
         self.last = value
-        if not math.isfinite(value):
+        if not abs(value) <= _LARGEST:
             self.broken += 1
             self.first_broken = x if self.first_broken is None else min(x, self.first_broken)
             return

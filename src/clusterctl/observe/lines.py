@@ -9,14 +9,12 @@ import errno
 import os
 from typing import IO, TYPE_CHECKING, Any
 
-from clusterctl.runs.files import NotAFile, open_regular, parse_record
+from clusterctl.runs.files import open_regular, parse_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-# Of a file that is not there (yet), or a folder or a named pipe in its place.
-NO_FILE = (FileNotFoundError, NotADirectoryError, NotAFile)
 _BLOCK_BYTES = 65536
 _FIRST_BLOCK_BYTES = 4096
 _MOST_EXTENTS = 10_000
@@ -28,11 +26,13 @@ _LONGEST_LINE_BYTES = 2**20  # what has no newline until then is handed out as i
 class Growing:
     """A file read bit by bit: each `read` returns the whole lines that were added, without their newline.
 
-    The holes of a sparse file are passed over: nobody wrote there.
+    The holes of a sparse file are passed over: nobody wrote there. A file that cannot be read has no lines, and its
+    `problem` says why.
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
+        self.problem = ""
         self._offset = offset
         self._torn = b""
 
@@ -41,15 +41,22 @@ class Growing:
         return list(self.added())
 
     def added(self, block_bytes: int = 2**20) -> Iterator[bytes]:
-        """As `read`, but never more than `block_bytes` of the file are held; the file is opened anew for each block.
+        """As `read`, but never more than `block_bytes` of the file are held."""
+        for block in self.blocks(block_bytes):
+            yield from block.split(b"\n")
 
-        The first blocks are small: of many files the first lines are there at once.
+    def blocks(self, block_bytes: int = 2**20) -> Iterator[bytes]:
+        """The lines added since the last call, many at a time, the last one without its newline.
+
+        The file is opened anew for each block. The first blocks are small: of many files the first lines are there at
+        once.
         """
         size = min(_FIRST_BLOCK_BYTES, block_bytes)
         while block := self._next_block(size):
             size = min(4 * size, block_bytes)
-            *lines, self._torn = (self._torn + block).split(b"\n")
-            yield from lines
+            lines, ended, self._torn = (self._torn + block).rpartition(b"\n")
+            if ended:
+                yield lines
             if len(self._torn) >= _LONGEST_LINE_BYTES:
                 yield from self.rest()
 
@@ -64,7 +71,10 @@ class Growing:
                 self._offset = _next_data(file.fileno(), self._offset)
                 file.seek(self._offset)
                 block = file.read(block_bytes)
-        except NO_FILE:
+        except (FileNotFoundError, NotADirectoryError):  # not there yet
+            return b""
+        except OSError as error:
+            self.problem = error.strerror or str(error)
             return b""
         self._offset += len(block)
         return block
@@ -91,7 +101,7 @@ def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -
                         return start + len(block.rsplit(b"\n", wanted)[0]) + 1
                     wanted -= here
                     position = start
-    except NO_FILE:
+    except OSError:  # whoever reads it will say so
         pass
     return 0
 

@@ -12,7 +12,7 @@ import heapq
 import itertools
 import re
 import time
-from collections import OrderedDict
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +20,7 @@ from clusterctl.errors import NotFoundError
 from clusterctl.observe.attempt import read_host
 from clusterctl.observe.lines import Growing, last_lines_offset
 from clusterctl.observe.rank_events import beginning
+from clusterctl.runs.files import exists
 from clusterctl.runs.stamp import LENGTH
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ _OTHERS = re.compile(
     rb"\[?(?P<second>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d)"
     rb"(?P<part>[.,]\d{1,9})?(?P<zone>Z|[+-]\d\d:?\d\d)?(?=[\]\s:]|$)"
 )
-_Waiting = OrderedDict[tuple[int, bytes], tuple["Line", list[int]]]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class Line(NamedTuple):
     content: bytes
     time: float = 0.0
     ranks: tuple[int, ...] = ()
+    timed: bool = True  # False before the first line of a file that begins with a time: `time` is the attempt's start
 
     @property
     def text(self) -> bytes:
@@ -95,7 +96,7 @@ class Logs:
     run: RunDir
     selection: Selection
     tail: int | None = None
-    _files: dict[Path, _File] = field(default_factory=dict, init=False)
+    _files: dict[Path, LogFile] = field(default_factory=dict, init=False)
     _looked: bool = field(default=False, init=False)
 
     def read(self, *, ended: bool) -> Iterator[Line]:
@@ -103,38 +104,55 @@ class Logs:
         for _, files in itertools.groupby(sources(self.run, self.selection), key=lambda source: source.attempt):
             found = list(files)
             block_bytes = max(_LEAST_BLOCK_BYTES, min(_MOST_BLOCK_BYTES, _MEMORY_BYTES // len(found)))
-            streams = [self._file(source).lines(place, block_bytes, ended=ended) for place, source in enumerate(found)]
+            streams = [self.file(source).lines(place, block_bytes, ended=ended) for place, source in enumerate(found)]
             for _, _, line in heapq.merge(*streams) if len(streams) > 1 else itertools.chain(*streams):
                 yield line
         self._looked = True
 
-    def _file(self, source: Source) -> _File:
+    @property
+    def problems(self) -> list[str]:
+        """Which files cannot be read, and why."""
+        return [f"{path}: {file.growing.problem}" for path, file in self._files.items() if file.growing.problem]
+
+    def file(self, source: Source) -> LogFile:
         file = self._files.get(source.path)
         if file is None:
             whole = self.tail is None or self._looked  # a file that comes later is new: all of it
             offset = 0 if whole else last_lines_offset(source.path, self.tail or 0)
             start = read_host(self.run.attempt(source.attempt)).start or 0.0  # of lines before the first with a time
-            file = self._files[source.path] = _File(source, Growing(source.path, offset), start)
+            file = self._files[source.path] = LogFile(source, Growing(source.path, offset), start)
         return file
 
 
 @dataclass
-class _File:
+class LogFile:
+    """One log as it grows; `time` is that of the line which was read last."""
+
     source: Source
     growing: Growing
     time: float
+    timed: bool = False  # whether a line began with a time so far
 
     def lines(self, place: int, block_bytes: int, *, ended: bool) -> Iterator[tuple[float, int, Line]]:
         """The lines added, each with its time and the place of the file, by which they are merged."""
-        added = itertools.chain(self.growing.added(block_bytes), self._rest() if ended else ())
-        for content in added:
-            begins = time_of(content)
-            if begins is not None and begins > self.time:  # never back: a file's order stays
-                self.time = begins
-            yield self.time, place, Line(self.source, content, self.time)
+        for block in self.blocks(block_bytes, ended=ended):
+            for line in self.lines_in(block):
+                yield line.time, place, line
 
-    def _rest(self) -> Iterator[bytes]:
-        yield from self.growing.rest()
+    def blocks(self, block_bytes: int = _MOST_BLOCK_BYTES, *, ended: bool) -> Iterator[bytes]:
+        """The lines added, many at a time; with `ended`, also a last one that has no newline."""
+        yield from self.growing.blocks(block_bytes)
+        if ended:
+            yield from self.growing.rest()
+
+    def lines_in(self, block: bytes) -> Iterator[Line]:
+        for content in block.split(b"\n"):
+            begins = time_of(content)
+            if begins is not None:
+                self.timed = True
+                if begins > self.time:  # never back: a file's order stays
+                    self.time = begins
+            yield Line(self.source, content, self.time, timed=self.timed)
 
 
 class Nodes:
@@ -177,45 +195,65 @@ def _sources_of(attempt: Attempt, selection: Selection, nodes: Nodes) -> list[So
         and (selection.node is None or selection.node == nodes.of(attempt.number, rank))
     ]
     files.sort(key=lambda source: source.rank or 0)  # stable: a rank's streams stay in order
-    if attempt.host_log.exists() and (selection.host or not attempt.event_files()):
+    if exists(attempt.host_log) and (selection.host or not attempt.event_files()):
         files.insert(0, Source(attempt.number, None, attempt.host_log))
     return files
 
 
 def collapsed(lines: Iterable[Line]) -> Iterator[Line]:
     """`lines`, with the same text of other ranks gathered at its first place. A rank's own repetitions all stay."""
-    waiting: _Waiting = OrderedDict()  # a dict takes ever longer to find its first key when many were removed
+    waiting: deque[_Group] = deque()  # in the order of their first lines
+    by_text: dict[tuple[int, bytes], _Repetitions] = {}
+
+    def release() -> Line:
+        group = waiting.popleft()
+        key = (group.line.source.attempt, group.line.text)
+        if by_text[key].release():
+            del by_text[key]
+        return group.line._replace(ranks=tuple(sorted(group.ranks))) if len(group.ranks) > 1 else group.line
+
     for line in lines:
         rank = line.source.rank
+        most = 0 if rank is None else _MOST_ALIKE  # nothing is gathered across a line of the batch script
+        while waiting and (len(waiting) >= most or line.time - waiting[0].line.time > _ALIKE_SECONDS):
+            yield release()
         if rank is None:
-            yield from _released(waiting)
             yield line
-            continue
-        while waiting:
-            first = next(iter(waiting))
-            if len(waiting) < _MOST_ALIKE and line.time - waiting[first][0].time <= _ALIKE_SECONDS:
-                break
-            yield _joined(*waiting.pop(first))
-        key = (line.source.attempt, line.text)
-        known = waiting.get(key)
-        if known is not None and rank in known[1]:  # again: what came before is complete
-            yield from _released(waiting)
-            known = None
-        if known is None:
-            waiting[key] = (line, [rank])
-        else:
-            known[1].append(rank)
-    yield from _released(waiting)
+        elif fresh := by_text.setdefault((line.source.attempt, line.text), _Repetitions()).add(line, rank):
+            waiting.append(fresh)
+    while waiting:
+        yield release()
 
 
-def _released(waiting: _Waiting) -> Iterator[Line]:
-    for line, ranks in waiting.values():
-        yield _joined(line, ranks)
-    waiting.clear()
+@dataclass(slots=True)
+class _Group:
+    line: Line
+    ranks: list[int]
 
 
-def _joined(line: Line, ranks: list[int]) -> Line:
-    return line if len(ranks) == 1 else line._replace(ranks=tuple(sorted(ranks)))
+@dataclass(slots=True)
+class _Repetitions:
+    """The groups of one text that wait: a rank's first line of it goes into the first, its second into the second."""
+
+    groups: deque[_Group] = field(default_factory=deque)
+    released: int = 0
+    next: dict[int, int] = field(default_factory=dict)  # rank -> its next group, counted from the first ever
+
+    def add(self, line: Line, rank: int) -> _Group | None:
+        """Take a line in; the group, if it begins a new one."""
+        place = max(self.next.get(rank, 0), self.released)
+        self.next[rank] = place + 1
+        if place - self.released < len(self.groups):
+            self.groups[place - self.released].ranks.append(rank)
+            return None
+        self.groups.append(_Group(line, [rank]))
+        return self.groups[-1]
+
+    def release(self) -> bool:
+        """Forget the first group; whether it was the last one."""
+        self.groups.popleft()
+        self.released += 1
+        return not self.groups
 
 
 def is_stamped(line: bytes) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +14,9 @@ if TYPE_CHECKING:
     from clusterctl.runs.vocabulary import Number
 
 
+_LARGEST_STEP = 2.0**63  # a chart's axis is as long as the difference of two
+
+
 class Measurement(NamedTuple):
     """The numbers of one line by name; NaN and the infinities are among them, `time` (seconds since the epoch) not."""
 
@@ -23,9 +25,9 @@ class Measurement(NamedTuple):
 
     @property
     def step(self) -> float | None:
-        """The step that it belongs to; None where it names none."""
+        """The step that it belongs to; None where it names none, or one that nobody can count to."""
         step = self.values.get("step")
-        return float(step) if step is not None and math.isfinite(step) else None
+        return float(step) if step is not None and abs(step) <= _LARGEST_STEP else None
 
 
 def parse_measurement(record: Mapping[str, Any]) -> Measurement:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import Cause
-from clusterctl.observe.lines import last_lines, records_in, tail
+from clusterctl.observe.lines import Growing, last_lines, records_in, tail
 from clusterctl.runs.fields import Fields
-from clusterctl.runs.files import open_regular
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
@@ -112,11 +111,7 @@ def newest_stage(path: Path) -> Stage | None:
 
 def read_events(path: Path) -> Iterator[Event]:
     """All events of the file; none where it cannot be read."""
-    try:
-        with open_regular(path) as file:
-            yield from events_in(line for line in file if line.endswith(b"\n"))
-    except OSError:
-        return
+    return events_in(Growing(path).added())
 
 
 def beginning(path: Path) -> Began | None:

@@ -17,6 +17,8 @@ from clusterctl.runs.ownership import is_trusted, owner_name
 from clusterctl.spec import Cluster, Job, from_record
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from clusterctl.runs.fields import Fields
     from clusterctl.runs.layout import RunDir
 
@@ -63,7 +65,7 @@ def read_record(run: RunDir) -> RunRecord:
     """
     fields = read_fields(run.run_json)
     if fields.absent or fields.problem:
-        raise _unreadable(run, fields.problem or "missing")
+        raise unreadable(run, run.run_json, fields.problem or "missing")
     if (version := fields.whole("schema_version")) != RUN_FORMAT:
         raise _of_another_version(run, fields, version)
     try:
@@ -72,9 +74,9 @@ def read_record(run: RunDir) -> RunRecord:
             return record
         return replace(record, cluster=replace(record.cluster, slurm_conf=None), is_ours=False)
     except OSError as error:
-        raise _unreadable(run, error.strerror or str(error)) from error
+        raise unreadable(run, run.run_json, error.strerror or str(error)) from error
     except (ValueError, RecursionError, ConfigError) as error:
-        raise _unreadable(run, error.message if isinstance(error, ConfigError) else str(error)) from error
+        raise unreadable(run, run.run_json, error.message if isinstance(error, ConfigError) else str(error)) from error
 
 
 def _parse(run: RunDir, fields: Fields) -> RunRecord:
@@ -100,8 +102,9 @@ def _given(name: str, value: T | None) -> T:
     return value
 
 
-def _unreadable(run: RunDir, what: str) -> ConfigError:
-    return ConfigError(f"cannot read {run.run_json}: {what}", f"see what the run left: ls {shlex.quote(str(run.path))}")
+def unreadable(run: RunDir, path: Path | str, why: str) -> ConfigError:
+    """The error for a run of which `path` cannot be read."""
+    return ConfigError(f"cannot read {path}: {why}", f"see what the run left: ls {shlex.quote(str(run.path))}")
 
 
 def _of_another_version(run: RunDir, fields: Fields, found: int | None) -> ConfigError:

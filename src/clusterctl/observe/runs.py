@@ -60,7 +60,10 @@ def job_name(run: RunDir) -> str:
 
 
 def _modified(path: Path) -> int | None:
+    """None where there is no such file; 0 of one that cannot be looked at, which its reader will say."""
     try:
         return path.stat().st_mtime_ns
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError:
+        return 0

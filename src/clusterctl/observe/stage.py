@@ -61,6 +61,17 @@ class Status:
     def exit_code(self) -> int | None:
         return self.attempt.exit_code if self.attempt and self.stage.ended else None
 
+    def ran(self, now: float) -> float | None:
+        """The seconds that its attempts ran until `now`, without the pauses between them; None before the first."""
+        until = self.ended if self.stage.ended and self.ended else now
+        total = None
+        for attempt in reversed(self.attempts):
+            if attempt.start is not None:
+                end = until if attempt.end is None else attempt.end  # a lost one ran until the next at most
+                total = (total or 0.0) + max(0.0, end - attempt.start)
+                until = attempt.start
+        return total
+
 
 def judge(evidence: RunEvidence, now: float) -> Status:
     """The status of a run at `now`."""

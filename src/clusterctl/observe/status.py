@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,7 +17,7 @@ from clusterctl.launch.sbatch import adopt
 from clusterctl.observe.accounting import accounted
 from clusterctl.observe.attempt import Answer, read_evidence
 from clusterctl.observe.measurements import progress, seconds_left
-from clusterctl.observe.run_record import read_record
+from clusterctl.observe.run_record import read_record, unreadable
 from clusterctl.observe.runs import job_name, newest_first
 from clusterctl.observe.stage import judge, settled
 from clusterctl.runs.vocabulary import KNOWN, Role
@@ -66,6 +67,8 @@ def report(
             found.append(evidence or read_evidence(read_record(run)))
         except ConfigError as error:
             problems.append(error)
+        except OSError as error:
+            problems.append(unreadable(run, error.filename or run.path, error.strerror or str(error)))
     snapshots: dict[tuple[str, str | None], Snapshot | None] = {}  # by controller: runs may be on several clusters
     for index, evidence in enumerate(found):
         if settled(evidence):
@@ -104,7 +107,8 @@ def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
         evidence = read_evidence(evidence.record)
     job_id = evidence.job_id or (job.job_id if job else None)
     if job_id:
-        adopt(run, job_id)
+        with suppress(OSError):  # somebody else's run, or a full disk
+            adopt(run, job_id)
     early = job is None and snapshot.taken_at <= (evidence.submitted_at or evidence.record.created)
     return replace(evidence, job_id=job_id, answer=Answer(job, early, stale=snapshot.problem is not None))
 

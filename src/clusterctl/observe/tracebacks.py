@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.observe.logs import sources
-from clusterctl.observe.rank_events import Raised, read_events
+from clusterctl.observe.rank_events import Exited, Raised, read_events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-    from clusterctl.observe.logs import Line, Selection, Source
+    from clusterctl.observe.logs import Line, Logs, Source
     from clusterctl.runs.layout import RunDir
 
 _BEGIN = b"Traceback (most recent call last):"
@@ -38,10 +40,13 @@ class Failure:
         return next((line for line in reversed(self.text.splitlines()) if line and not line.startswith(" ")), self.text)
 
 
-def failures(run: RunDir, selection: Selection, lines: Iterable[Line]) -> list[Failure]:
-    """The different errors of the chosen ranks, the first one first: those in their events, and those in `lines`."""
+def failures(logs: Logs, takes: Callable[[Line], bool]) -> list[Failure]:
+    """The different errors of the chosen ranks, the first one first: those in their events, and those in their logs.
+
+    Of the logs, those whose first line is one that `takes` takes.
+    """
     found: dict[tuple[int, str, str], Failure] = {}
-    for failure in sorted([*_recorded(run, selection), *_printed(lines)], key=lambda failure: failure.time):
+    for failure in sorted([*_recorded(logs), *_printed(logs, takes)], key=lambda failure: failure.time):
         frames = _FRAME.findall(failure.text)
         place = ":".join(frames[-1]) if frames else ""
         first = found.setdefault((failure.attempt, _VARYING.sub("#", failure.message), place), failure)
@@ -49,29 +54,46 @@ def failures(run: RunDir, selection: Selection, lines: Iterable[Line]) -> list[F
     return list(found.values())
 
 
-def _recorded(run: RunDir, selection: Selection) -> Iterator[Failure]:
-    chosen = {(source.attempt, source.rank) for source in sources(run, selection)}
+def _recorded(logs: Logs) -> Iterator[Failure]:
+    chosen = {(source.attempt, source.rank) for source in sources(logs.run, logs.selection)}
     for attempt, rank in sorted((attempt, rank) for attempt, rank in chosen if rank is not None):
-        for event in read_events(run.attempt(attempt).events(rank)):
+        for event in read_events(logs.run.attempt(attempt).events(rank)):
             if isinstance(event, Raised):
                 text = (event.traceback or event.message).rstrip()
                 yield Failure(text, event.time or 0.0, attempt, [rank])
 
 
-def _printed(lines: Iterable[Line]) -> Iterator[Failure]:
+def _printed(logs: Logs, takes: Callable[[Line], bool]) -> Iterator[Failure]:
     """Tracebacks in logs: from their first line to the one that names the exception, chains whole."""
-    open_: dict[Source, _Open] = {}
-    for line in lines:
-        text, known = _TORCHS.sub(b"", line.text), open_.get(line.source)
-        if known is not None and known.takes(text):
-            known.lines.append(text)
-            continue
-        if known is not None:
-            yield open_.pop(line.source).failure(line.source)
-        if text.rstrip() == _BEGIN:
-            open_[line.source] = _Open(line.time, [text])
-    for source, known in open_.items():
-        yield known.failure(source)
+    for source in sources(logs.run, logs.selection):
+        file, ended = logs.file(source), functools.cache(functools.partial(_ended, logs.run, source))
+        open_: _Open | None = None
+        passed = b""
+        for block in file.blocks(ended=True):
+            if open_ is None and _BEGIN not in block:  # of most logs, nothing else is looked at
+                passed = block
+                continue
+            deque(file.lines_in(passed), maxlen=0)  # for the time of the line before the block
+            passed = b""
+            for line in file.lines_in(block):
+                text = _TORCHS.sub(b"", line.text)
+                if open_ is not None and open_.takes(text):
+                    open_.lines.append(text)
+                    continue
+                if open_ is not None:
+                    yield open_.failure(source)
+                begins = text.rstrip() == _BEGIN and takes(line)
+                open_ = _Open(line.time if line.timed else ended() or line.time, [text]) if begins else None
+        if open_ is not None:
+            yield open_.failure(source)
+
+
+def _ended(run: RunDir, source: Source) -> float | None:
+    """When a rank recorded its end: what it printed without a time, it printed shortly before."""
+    if source.rank is None:
+        return None
+    events = read_events(run.attempt(source.attempt).events(source.rank))
+    return next((event.time for event in events if isinstance(event, Raised | Exited)), None)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.runs.layout import Attempt, RunDir, attempt_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,7 +52,8 @@ def parse_name(text: str) -> Name | None:
 
 def newer_attempt(attempt: Attempt) -> int | None:
     """The newest attempt of the run, if it is newer than `attempt`; by listing the folder, as in `is_listed`."""
-    newest = max((int(name) for name in os.listdir(attempt.path.parent) if name.isdigit()), default=0)  # noqa: PTH208
+    names = os.listdir(attempt.path.parent)  # noqa: PTH208
+    newest = max((number for name in names if (number := attempt_number(name)) is not None), default=0)
     return newest if newest > attempt.number else None
 
 

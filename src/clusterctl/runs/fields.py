@@ -42,6 +42,10 @@ class Fields:
         value = self.content.get(name)
         return tuple(value) if isinstance(value, list) and all(isinstance(item, str) for item in value) else ()
 
+    def named_texts(self) -> dict[str, str]:
+        """Every text by its name."""
+        return {name: value for name, value in self.content.items() if isinstance(value, str)}
+
     def digits(self, name: str) -> str:
         """A number written as text, such as Slurm's of a job: it becomes an argument of a command."""
         text = self.text(name)

@@ -68,6 +68,11 @@ def read_json(path: Path) -> Any:
         return None
 
 
+def exists(path: Path) -> bool:
+    """Whether there is something at `path`; False, and no error, where its folder may not be searched."""
+    return os.path.exists(path)  # noqa: PTH110 - pathlib's raises
+
+
 def is_listed(path: Path) -> bool:
     """Whether `path` exists, by listing its folder: NFS remembers for a while that a name did not exist."""
     try:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 RUN_FORMAT = 1  # of the run directory, as run.json carries it: whoever changes what a reader must know raises it
+
+_NUMBER = re.compile("0|[1-9][0-9]{0,8}")
+_OF_RANK = re.compile("rank_(?P<rank>[0-9]{1,9})")
 
 
 class Inside:
@@ -62,11 +65,11 @@ class Attempt:
 
     def event_files(self) -> dict[int, Path]:
         """Rank -> its event file, for the ranks that have begun."""
-        return _by_number((self.path / "events").glob("rank_*.jsonl"))
+        return _by_rank(self.path / "events", ".jsonl")
 
     def log_files(self, stream: str) -> dict[int, Path]:
         """Rank -> its log file of `stream` ("out" or "err")."""
-        return _by_number((self.path / "logs").glob(f"rank_*.{stream}"))
+        return _by_rank(self.path / "logs", f".{stream}")
 
 
 @dataclass(frozen=True)
@@ -106,14 +109,22 @@ class RunDir:
     def attempts(self) -> list[Attempt]:
         """All attempts so far, the first one first."""
         try:
-            found = _by_number(self.attempts_folder.iterdir())
+            names = [path.name for path in self.attempts_folder.iterdir()]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [Attempt(path) for path in found.values() if path.is_dir()]
+        numbers = sorted(number for number in map(attempt_number, names) if number is not None)
+        return [attempt for attempt in map(self.attempt, numbers) if attempt.path.is_dir()]
 
 
-def _by_number(paths: Iterable[Path]) -> dict[int, Path]:
-    """The paths by the number at the end of their names, in its order; others are ignored."""
-    ends = {path: path.stem.rpartition("_")[2] for path in paths}
-    numbered = {int(end): path for path, end in ends.items() if end.isascii() and end.isdigit()}
-    return dict(sorted(numbered.items()))
+def attempt_number(name: str) -> int | None:
+    """The number of the attempt whose folder has this name; None for a folder that is none, such as a copy of one."""
+    return int(name) if _NUMBER.fullmatch(name) else None
+
+
+def _by_rank(folder: Path, suffix: str) -> dict[int, Path]:
+    """The files in `folder` by the rank in their names, in its order; none where it cannot be read."""
+    try:
+        ranks = {path: _OF_RANK.fullmatch(path.stem) for path in folder.iterdir() if path.suffix == suffix}
+    except OSError:
+        return {}
+    return dict(sorted((int(match["rank"]), path) for path, match in ranks.items() if match))

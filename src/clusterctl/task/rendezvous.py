@@ -37,6 +37,9 @@ def meet(place: Place, attempt: Attempt | None) -> tuple[Store, bytes | None]:
     if place.world_size == 1:
         return HashStore(), None
     if attempt is None:
+        if "MASTER_ADDR" in os.environ:  # as workload `command` sets it
+            what = "workload `command` leaves it to its program to join the ranks"
+            raise TaskError(what, "call torch.distributed.init_process_group(), or name our workload instead")
         hint = "use `clusterctl submit`, or torchrun"
         raise TaskError(f"{place.world_size} ranks cannot meet outside a run", hint)
     if interface := os.environ.get("CLUSTERCTL_INTERFACE"):  # for gloo and NCCL too, unless the user has set them

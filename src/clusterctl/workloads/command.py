@@ -9,15 +9,18 @@ the rank's log, its exit code the task's. Needs no torch.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +50,8 @@ _TERM_SECONDS = 1.0  # a step is told to end process by process
 _CRASHES = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGSYS}
 )
+_FOLDER = "clusterctl-stop-"
+_UNLOCKED_SECONDS = 60.0  # no process takes so long from making its folder to locking it
 
 
 def main(context: Context) -> None:
@@ -61,7 +66,7 @@ def main(context: Context) -> None:
     events.stage(Stage.RENDEZVOUS)
     with ExitStack() as stack:
         variables = _variables(place, attempt, stack)
-        stop_file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="clusterctl-")), "stop")
+        stop_file = own_folder(stack) / "stop"
         if attempt is not None:
             variables |= _places(attempt, job, stop_file)
         events.stage(Stage.TRAINING)
@@ -94,6 +99,32 @@ def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) 
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
         counts += [int(count)] * int(times or 1)
     return counts[place.node_rank] if place.node_rank < len(counts) else place.world_size // place.nodes
+
+
+def own_folder(stack: ExitStack) -> Path:
+    """A folder on this node for this process, within `stack`; those that killed ones have left there are removed.
+
+    A process holds a lock on its folder: the kernel lets go of it, however the process ends.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        with suppress(OSError):  # in use, somebody else's, or gone meanwhile
+            if time.time() - left.lstat().st_mtime > _UNLOCKED_SECONDS:
+                os.close(_locked(left))
+                shutil.rmtree(left, ignore_errors=True)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_FOLDER)))
+    stack.callback(os.close, _locked(folder))
+    return folder
+
+
+def _locked(folder: Path) -> int:
+    """`folder`, open and locked. Raises BlockingIOError where another process has locked it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _variables(place: Place, attempt: Attempt | None, stack: ExitStack) -> dict[str, str]:
@@ -142,6 +173,8 @@ def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[byt
         return subprocess.Popen(argv, env=environment, preexec_fn=die_with_parent)
     except OSError as error:
         hint = "argv[0] is a program on the nodes' PATH, or a path seen from the job's code folder"
+        if isinstance(error, PermissionError) and Path(argv[0]).is_file():
+            hint = f"make it executable: chmod +x {shlex.quote(argv[0])}"
         raise TaskError(f"cannot run {argv[0]}: {error.strerror}", hint) from None
 
 

@@ -76,3 +76,7 @@ def test_shares_fill_the_bar() -> None:
     widths = [float(rect.get("width", "0")) for rect in svg.findall("rect")]
     assert sum(widths) == pytest.approx(2 * WIDTH)
     assert widths[1] == 3 * widths[0]
+
+
+def test_values_that_differ_by_less_than_any_power_of_ten_are_one_tick() -> None:
+    assert _ticks(-5e-324, 5e-324) == [-5e-324]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.display.curves import Bounds, whole
@@ -145,9 +146,9 @@ def _tick_text(value: float) -> str:
 
 def _ticks(low: float, high: float, wanted: int = 4) -> list[float]:
     """Round numbers that enclose `low` and `high`, about `wanted` of them."""
-    if not high > low:
-        return [low]
     rough = (high - low) / wanted
+    if not rough > sys.float_info.min:  # equal, or so close that no power of ten lies between
+        return [low]
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
     first, last = math.floor(low / step), math.ceil(high / step)

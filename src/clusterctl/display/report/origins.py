@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from clusterctl.display.report.markup import Markup, join, table, tag
 from clusterctl.display.report.sections import section
+from clusterctl.runs.files import exists
 from clusterctl.spec.keys import leaves_as_written
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def logs(examined: PostMortem) -> Markup:
     """Links to what the ranks and the batch script wrote."""
     items = []
     for attempt in examined.status.record.run.attempts():
-        paths = [("host", attempt.host_log)] if attempt.host_log.exists() else []
+        paths = [("host", attempt.host_log)] if exists(attempt.host_log) else []
         files = [(rank, stream, path) for stream in ("out", "err") for rank, path in attempt.log_files(stream).items()]
         files.sort(key=lambda file: file[0])
         paths += [(f"rank {rank} {stream}", path) for rank, stream, path in files if rank < _MOST_RANKS and _size(path)]
@@ -66,7 +67,7 @@ def logs(examined: PostMortem) -> Markup:
         spaced = [part for one in links for part in (one, Markup(" "))]
         items.append(tag("p", tag("strong", f"attempt {attempt.number}: "), join(spaced), more))
     script = examined.status.record.run.script
-    if script.exists():
+    if exists(script):
         items.append(tag("p", tag("a", "the script that ran", href=link(script, examined.folder))))
     return section("Logs", *items)
 

@@ -1,0 +1,131 @@
+"""Runs whose directories are damaged at random: every command reads them, and none falls over one.
+
+A failure names its seed and what was damaged: `damaged(seed, folder)` makes the same directory again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import os
+import resource
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from support.damage import damaged, healthy, write
+from support.mistake import Desk, check_plain
+
+from clusterctl import cli
+
+GOOD, BAD = "cora-20260101-000000-aaaa", "cora-20260102-000000-bbbb"
+MOST_BYTES = 4 << 30
+HANGS_SECONDS = 20  # a look takes a few milliseconds
+COMMANDS: tuple[tuple[str, ...], ...] = (
+    ("status",),
+    ("status", BAD, "-o", "json"),
+    ("why", BAD),
+    ("logs", BAD, "-t"),
+    ("logs", BAD, "--errors"),
+    ("monitor", "--once"),
+    ("report", BAD, "--output", "-"),
+    ("resume", BAD),
+)
+OF_ALL_RUNS = (("status",), ("monitor", "--once"))  # these show the others whatever a run is like
+
+
+class Terminal(io.TextIOWrapper):
+    """Escape sequences are taken out for a terminal alone."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def little_of(*kinds: int) -> Iterator[None]:
+    """A file without end must not take the machine."""
+    before = {kind: resource.getrlimit(kind) for kind in kinds}
+    for kind, (_, hard) in before.items():
+        resource.setrlimit(kind, (MOST_BYTES, hard))
+    try:
+        yield
+    finally:
+        for kind, limits in before.items():
+            resource.setrlimit(kind, limits)
+
+
+@contextlib.contextmanager
+def permissions_count() -> Iterator[None]:
+    """Root reads everything: within it, only what the bits allow."""
+    # capget(2), capset(2); version 3 of the interface, both capabilities are in the first 32
+    libc, header, sets = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, sets) == 0
+    effective = sets[0]
+    sets[0] &= ~0b110  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+    assert libc.capset(header, sets) == 0
+    try:
+        yield
+    finally:
+        sets[0] = effective
+        assert libc.capset(header, sets) == 0
+
+
+def typed(words: tuple[str, ...]) -> tuple[int, str, str]:
+    out, err = Terminal(io.BytesIO(), "utf-8"), Terminal(io.BytesIO(), "utf-8")
+    signal.alarm(HANGS_SECONDS)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = cli.run(words)
+    finally:
+        signal.alarm(0)
+    for stream in (out, err):
+        stream.flush()
+    return code, *(stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
+
+
+def hangs(number: int, frame: FrameType | None) -> None:
+    raise AssertionError(f"it hangs for {HANGS_SECONDS} s")
+
+
+@pytest.fixture
+def runs(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with one healthy run; the cluster knows no job, and takes none."""
+    desk.use_slurm(sbatch="echo 'sbatch: error: no' >&2; exit 1", sacct="exit 1")
+    monkeypatch.setenv("TERM", "dumb")
+    write(desk.runs / GOOD, healthy(desk.runs, GOOD))
+    before = signal.signal(signal.SIGALRM, hangs)
+    yield desk.runs
+    signal.signal(signal.SIGALRM, before)
+
+
+def remove(run: Path) -> None:
+    for folder, _, _ in os.walk(run):
+        Path(folder).chmod(0o700)
+    shutil.rmtree(run)
+
+
+@pytest.mark.parametrize("seeds", [range(2000), pytest.param(range(2000, 20_000), marks=pytest.mark.long)], ids=str)
+def test_no_damage_brings_a_command_down_or_reaches_the_terminal(runs: Path, seeds: range) -> None:
+    for seed in seeds:
+        words, done = COMMANDS[seed % len(COMMANDS)], damaged(seed, runs / BAD)
+        with permissions_count(), little_of(resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
+            try:
+                check(words, *typed(words))
+            except Exception as error:
+                raise AssertionError(f"{' '.join(words)}: {done}") from error
+        remove(runs / BAD)
+
+
+def check(words: tuple[str, ...], code: int, out: str, err: str) -> None:
+    check_plain(out + err)
+    assert "Traceback" not in err
+    if words in OF_ALL_RUNS:
+        assert code == 0, err
+        assert GOOD in out
+    else:  # run.json cannot be read, or the system refuses something
+        assert code in (0, 1, 2, 3, 4, 5), err
+        assert code == 0 or err.startswith(("error: ", "warning: ")), err
