@@ -19,7 +19,7 @@ from clusterctl.api.settings import settings
 from clusterctl.api.verify import verify
 from clusterctl.checks.code_copy import copy_rules
 from clusterctl.checks.verify import explained
-from clusterctl.config import CURRENT_FOLDER, is_home, load_cluster, resolve, runs_folder
+from clusterctl.config import load_cluster, resolve, runs_folder
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError
 from clusterctl.launch.git import git_state
@@ -185,9 +185,6 @@ def _code(resolved: Resolved) -> Code:
     """The code of the run as it is now, and where its snapshot will be."""
     runs = runs_folder(resolved.cluster)
     job = resolved.job
-    if job.code and resolved.origins.get("code") == CURRENT_FOLDER and is_home(Path(job.code)):
-        hint = "change to the folder of the program, or name it: --set code=FOLDER"
-        raise ConfigError(f"a run gets a copy of the current folder, and this is your home folder: {job.code}", hint)
     try:
         return find_code(runs, Path(job.code) if job.code and not brings_code(job) else None)
     except OSError as error:

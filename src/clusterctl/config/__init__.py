@@ -4,22 +4,19 @@ from clusterctl.config.clusters import chosen_images_folder, chosen_runs_folder,
 from clusterctl.config.places import (
     cache_folder,
     images_folder,
-    is_home,
     names,
     runs_folder,
     shipped_folder,
     state_folder,
 )
-from clusterctl.config.resolve import CURRENT_FOLDER, Resolved, resolve, resolve_again
+from clusterctl.config.resolve import Resolved, resolve, resolve_again
 
 __all__ = [
-    "CURRENT_FOLDER",
     "Resolved",
     "cache_folder",
     "chosen_images_folder",
     "chosen_runs_folder",
     "images_folder",
-    "is_home",
     "load_cluster",
     "names",
     "resolve",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.config.places import expanded, find_file
+from clusterctl.config.places import expanded, find_file, is_home
 from clusterctl.config.secrets import HIDDEN, Secrets
 from clusterctl.config.source import Values, explained, read_toml, read_values
 from clusterctl.errors import ConfigError
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 SBATCH_VARIABLES = {"SBATCH_ACCOUNT": "account", "SBATCH_PARTITION": "partition", "SBATCH_QOS": "qos"}
 CLUSTER_DEFAULTS = ("partition", "account", "qos", "gpus_per_node")
 DEFAULT_WARNING_SECONDS = 120
-CURRENT_FOLDER = "default: the current folder"  # origin of `code`
 # What a run is found, watched and ended by is not the user's to change through [resources] sbatch.
 RESERVED_OPTIONS = frozenset(
     {"array", "chdir", "error", "export", "hold", "input", "job-name", "mem", "no-requeue", "ntasks", "ntasks-per-node"}
@@ -176,7 +175,10 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
     code = absolute(("code",), job.code)
     if code is None and job.workload == "command" and job.container.code == "mounted":
         code = str(cwd)
-        values.origins["code",] = CURRENT_FOLDER
+        values.origins["code",] = "default: the current folder"
+        if is_home(cwd):
+            message = f"a run gets a copy of the current folder, and this is your home folder: {cwd}"
+            raise ConfigError(message, "change to the folder of the program, or name it: --set code=FOLDER")
     image = job.container.image
     if image and image.startswith((".", "~")):
         image = absolute(("container", "image"), image)

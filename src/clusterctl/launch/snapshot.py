@@ -58,11 +58,12 @@ def take_snapshot(code: Code) -> Path:
     """The snapshot of `code`, made if its content is new. Safe against concurrent calls."""
     final = code.folder
     if not code.is_new:
-        require_own(final, f"move it away, then submit again: mv {shlex.quote(str(final))} /tmp")
+        _require_own(final)
         return final
+    shared = make_private(final.with_name(".files"))
+    _require_own(shared)
     aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))
     try:
-        shared = make_private(final.with_name(".files"))
         for file, digest in code.library:
             target = _target(aside / _LIBRARY, file)
             _share(file, shared / digest, target) if file.link is None else _copy(file, target)
@@ -75,6 +76,11 @@ def take_snapshot(code: Code) -> Path:
         if not final.is_dir():  # else someone made the same one in the meantime
             raise
     return final
+
+
+def _require_own(folder: Path) -> None:
+    before, after = shlex.quote(str(folder)), shlex.quote(f"{folder}.old")
+    require_own(folder, f"move it away, then submit again: mv {before} {after}")
 
 
 def _target(folder: Path, file: CodeFile) -> Path:
