@@ -68,7 +68,9 @@ _TABLE = (
     _row(r"NCCL error|ncclSystemError|ncclUnhandledCudaError", Cause.NETWORK, Level.NETWORK),
     _row(r"exec: .*(not found|permission denied)|command not found", Cause.LAUNCH),
     _row(
-        r"no such file.*/submitit/[^/]*\.pkl", Cause.LAUNCH, words="what was submitted has been removed: submit it anew"
+        r"^FileNotFoundError: .*/submitit/[^/]*\.pkl",
+        Cause.LAUNCH,
+        words="what was submitted has been removed: submit it anew",
     ),
     _row(r"no module named '?(submitit|cloudpickle|clusterctl)\b", Cause.LAUNCH),
     _row(r"error while finding module specification", Cause.LAUNCH),
