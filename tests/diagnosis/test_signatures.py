@@ -36,6 +36,8 @@ from clusterctl.launch.script import part
         ("sh: 1: exec: /opt/venv/bin/python: Permission denied", Cause.LAUNCH),
         ("srun: error: Unable to create step for job 12: Invalid Trackable RESource", Cause.LAUNCH),
         ("OSError: [Errno 116] Stale file handle", Cause.NODE),
+        ("OSError: [Errno 30] Read-only file system: '/runs/x/attempts/0/events/rank_00000.jsonl'", Cause.NODE),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/runs/x/submitit/7_submitted.pkl'", Cause.LAUNCH),
     ],
 )
 def test_a_line_that_names_a_cause(line: str, cause: Cause) -> None:

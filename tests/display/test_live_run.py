@@ -72,6 +72,23 @@ def test_in_a_file_every_stage_and_every_epoch_has_its_line(run: RunDir, console
     assert lines[7].startswith("next: clusterctl status ")
 
 
+def test_a_program_without_epochs_shows_its_own_metrics_and_steps(run: RunDir, console: Consoles) -> None:
+    metrics = Lines(run.attempt(0).metrics)
+
+    def log(*steps: int) -> None:
+        for step in steps:
+            metrics.append({"time": 100.0 + step, "step": step, "acc": step / 40, "mse": 1 / step, "\x1b[2Jodd": 1})
+
+    out, file = console()
+    show(run, out, playing(lambda: log(*range(1, 13)), lambda: log(*range(13, 25)), lambda: finish(run)))
+    assert [line for line in file.getvalue().splitlines() if line.startswith("step")] == [
+        "step 1  odd 1.0000  acc 0.0250  mse 1.0000",
+        "step 11  odd 1.0000  acc 0.2750  mse 0.0909",
+        "step 21  odd 1.0000  acc 0.5250  mse 0.0476",
+        "step 24  odd 1.0000  acc 0.6000  mse 0.0417",
+    ]
+
+
 def test_the_stages_of_a_second_attempt_are_told_again_but_no_stage_twice(
     fabricate: Callable[..., RunDir], console: Consoles
 ) -> None:

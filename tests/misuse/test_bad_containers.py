@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 from support.mistake import CONFIG, OTHER, SLURM, Desk, Mistake, rows
 
@@ -26,6 +27,7 @@ def with_image(*files: str) -> Callable[[Desk], None]:
         for name in files or GOOD:
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text("")
+            (root / name).chmod(0o755 if "bin" in Path(name).parts else 0o644)
         for python in root.glob("opt/venv/bin/python3.*"):
             python.with_name("python").symlink_to(python.name)
         image = desk.project / "i.sqsh"
@@ -178,7 +180,7 @@ def test_a_container_table_that_makes_no_sense(desk: Desk, mistake: Mistake) -> 
     Mistake(
         what="it has no Python",
         job=job('image = "./i.sqsh"'),
-        prepare=with_image("bin/sh"),
+        prepare=with_image("bin/sh", "etc/python3/debian_config"),
         code=CONFIG,
         says="no /opt/venv/bin/python in the image",
         hint="install one",

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.ranks import CORA
 
-from clusterctl.errors import TaskError
+from clusterctl.errors import Cause, TaskError
 from clusterctl.workloads.reddit import raw_identity, read_raw
 
 
@@ -27,6 +28,22 @@ def test_raw_files_that_cannot_be_read_are_the_users_error(tmp_path: Path, conte
     (tmp_path / "scratch").mkdir()
     with pytest.raises(TaskError, match="cannot read .*/data as a Reddit data set"):
         read_raw(root, tmp_path / "scratch")
+
+
+@pytest.mark.parametrize("name", ["feature", "label", "node_types"])
+@pytest.mark.parametrize("change", [lambda array: array[:-1], lambda array: array[..., None], lambda array: array[:0]])
+def test_arrays_of_the_wrong_shape_are_the_datas_fault(
+    tmp_path: Path, name: str, change: Callable[[np.ndarray], np.ndarray]
+) -> None:
+    root = shutil.copytree(CORA, tmp_path / "data")
+    (tmp_path / "scratch").mkdir()
+    with np.load(root / "raw" / "reddit_data.npz") as file:
+        arrays = dict(file)
+    arrays[name] = change(arrays[name])
+    np.savez(root / "raw" / "reddit_data.npz", **arrays)
+    with pytest.raises(TaskError, match="cannot read .*/data as a Reddit data set") as raised:
+        read_raw(root, tmp_path / "scratch")
+    assert raised.value.cause is Cause.DATA
 
 
 def test_a_node_without_a_label_may_not_be_in_a_split(tmp_path: Path) -> None:

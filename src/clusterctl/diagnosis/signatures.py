@@ -61,11 +61,17 @@ _TABLE = (
     _row(r"lib(cuda|nvidia-ml)\.so\S*: cannot open shared object", Cause.IMAGE),
     _row(r"uncorrectable ECC|\bXid\b|fallen off the bus|NVRM|hardware error", Cause.NODE),
     _row(r"stale file handle|input/output error|transport endpoint is not connected", Cause.NODE),
+    _row(r"read-only file system|EROFS", Cause.NODE),
     # The network, when nobody died.
     _row(r"connection refused|no route to host|network is unreachable", Cause.NETWORK, Level.NETWORK),
     _row(r"name or service not known|temporary failure in name resolution", Cause.NETWORK, Level.NETWORK),
     _row(r"NCCL error|ncclSystemError|ncclUnhandledCudaError", Cause.NETWORK, Level.NETWORK),
     _row(r"exec: .*(not found|permission denied)|command not found", Cause.LAUNCH),
+    _row(
+        r"^FileNotFoundError: .*/submitit/[^/]*\.pkl",
+        Cause.LAUNCH,
+        words="what was submitted has been removed: submit it anew",
+    ),
     _row(r"no module named '?(submitit|cloudpickle|clusterctl)\b", Cause.LAUNCH),
     _row(r"error while finding module specification", Cause.LAUNCH),
     _row(r"unable to (create|confirm) (step|allocation)|task launch .* failed|execve\(\)", Cause.LAUNCH),

@@ -17,7 +17,7 @@ from clusterctl.observe.lines import Growing
 from clusterctl.observe.measurements import measurements_in
 from clusterctl.observe.run_record import read_record
 from clusterctl.runs.stages import Stage
-from clusterctl.runs.vocabulary import counted_examples, number, score_of
+from clusterctl.runs.vocabulary import counted_examples, number, own_metrics, score_of
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from clusterctl.observe.attempt import AttemptEvidence
+    from clusterctl.observe.measurements import Measurement
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.vocabulary import Number
     from clusterctl.spec import Cluster
+
+_BETWEEN_SECONDS = 10.0
 
 
 def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SOURCES) -> Stage:
@@ -78,7 +81,8 @@ def _view(console: Console) -> Iterator[Callable[[Status], None]]:
 class _PlainLines:
     """One line for every stage when it is first entered, and for every epoch when it is over.
 
-    The metrics are read record by record: between two looks several epochs may pass, and none is left out.
+    A program that logs no epochs gets a line for its newest values every ten seconds. The metrics are read record by
+    record: between two looks several epochs may pass, and none is left out.
     """
 
     def __init__(self, console: Console) -> None:
@@ -86,25 +90,31 @@ class _PlainLines:
         self._shown: set[str] = set()
         self._metrics: Growing | None = None
         self._epoch: dict[str, Number] = {}
+        self._has_epochs = False
+        self._shown_at = 0.0  # the time of the newest values that were shown
 
     def update(self, status: Status) -> None:
-        for values in self._added(status.record.run, status.attempt):
+        for time, values in self._added(status.record.run, status.attempt):
             if values.get("epoch", self._epoch.get("epoch")) != self._epoch.get("epoch"):
-                self._show_epoch()
+                self._show()
             self._epoch |= values
+            self._has_epochs |= "epoch" in values
+            if not self._has_epochs and time is not None and time - self._shown_at >= _BETWEEN_SECONDS:
+                self._shown_at = time
+                self._show()
         stage = f"{status.stage} {note(status)}".strip()
         if status.stage.ended:
-            self._show_epoch()
+            self._show()
         elif stage not in self._shown:
             self._shown.add(stage)
             self._console.print(Text(stage), soft_wrap=True)
 
-    def _show_epoch(self) -> None:
-        if "epoch" in self._epoch:
-            self._console.print(Text("  ".join(_facts(self._epoch))), soft_wrap=True)
+    def _show(self) -> None:
+        if (facts := _facts(self._epoch)) and ("epoch" in self._epoch or not self._has_epochs):
+            self._console.print(Text("  ".join(facts)), soft_wrap=True)
         self._epoch = {}
 
-    def _added(self, run: RunDir, attempt: AttemptEvidence | None) -> list[dict[str, Number]]:
+    def _added(self, run: RunDir, attempt: AttemptEvidence | None) -> list[Measurement]:
         if attempt is None:
             return []
         path = run.attempt(attempt.number).metrics
@@ -112,15 +122,18 @@ class _PlainLines:
             if self._metrics:  # a new attempt goes through its stages again
                 self._shown.clear()
             self._metrics = Growing(path)
-        return [measured.values for measured in measurements_in(self._metrics.read())]
+        return list(measurements_in(self._metrics.read()))
 
 
 def _facts(metrics: Mapping[str, Number]) -> list[str]:
-    """Where the training stands: epoch, loss, accuracy on the validation split."""
+    """Where the training stands: epoch, or step, loss, accuracy on the validation split, and the program's own."""
+    steps = "" if "epoch" in metrics else share(metrics.get("step"), metrics.get("steps"))
     named = (
         ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
+        ("step", steps),
         ("loss", number(metrics.get("loss"))),
         ("val", number(score[1] if (score := score_of(metrics, "val")) else None)),
+        *((plain(name), number(value)) for name, value in own_metrics(metrics).items()),
     )
     return [f"{name} {text}" for name, text in named if text]
 

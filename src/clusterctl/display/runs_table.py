@@ -11,7 +11,7 @@ from clusterctl.diagnosis.learning import not_learning
 from clusterctl.display.plain import bar, duration, plain, share
 from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.runs.stages import Stage
-from clusterctl.runs.vocabulary import KNOWN, number, score_of
+from clusterctl.runs.vocabulary import KNOWN, number, own_metrics, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -173,6 +173,6 @@ def _cells(status: Status, now: float) -> dict[str, str]:
         "RAN": "" if ran is None else duration(ran),
         "TRY": str(len(status.attempts) or ""),
         "JOB": status.job_id or "",
-        "NOTE": note(status),
+        "NOTE": note(status) or "  ".join(f"{plain(name)} {number(own)}" for name, own in own_metrics(metrics).items()),
         "ON": plain(attempt.nodes) if attempt else "",
     }

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -133,6 +134,12 @@ def metric_of(name: str) -> Metric:
 def score_of(metrics: Mapping[str, Number], split: str) -> tuple[Metric, Number] | None:
     """The score on a split ("val", "test") and its value: accuracy or AUC."""
     return next(((KNOWN[name], metrics[name]) for name in _SCORES[split] if name in metrics), None)
+
+
+def own_metrics(metrics: Mapping[str, Number], most: int = 3) -> dict[str, Number]:
+    """What a user's own program logged under names of its own: curves, the first `most` by name."""
+    own = (name for name in sorted(metrics) if name not in KNOWN and metric_of(name).role is Role.CURVE)
+    return {name: metrics[name] for name in islice(own, most)}
 
 
 def counted_examples(metrics: Mapping[str, Number]) -> str:

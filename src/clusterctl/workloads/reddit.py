@@ -65,7 +65,10 @@ def read_raw(root: Path, scratch: Path) -> Graph:
 
     try:
         data = RawReddit(str(root))[0]
-    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+        shapes = {name: tuple(data[name].shape) for name in ("x", "y", "train_mask")}
+        if shapes["y"] != shapes["x"][:1] or shapes["train_mask"] != shapes["x"][:1] or len(shapes["x"]) != 2:
+            raise ValueError(f"features, labels and splits of shapes {', '.join(map(str, shapes.values()))}")
+    except (OSError, EOFError, ValueError, KeyError, IndexError, TypeError, RuntimeError, BadZipFile) as error:
         message = f"cannot read {root} as a Reddit data set: {error}"
         raise TaskError(message, "are the raw files whole?", Cause.DATA) from error
     if int(data.y[data.train_mask | data.val_mask | data.test_mask].min()) < 0:
