@@ -82,7 +82,7 @@ until mkdir "$run/attempts/$number" 2>/dev/null; do
 done
 attempt=$run/attempts/$number
 mkdir "$attempt/events" "$attempt/logs" "$attempt/marks"
-echo "clusterctl attempt=$number" # what Slurm says of the job's end comes into the same log, of every attempt
+echo "=== $number ===" # what Slurm says of the job's end comes into the same log, of every attempt
 exec >>"$attempt/host.log" 2>&1
 
 signal=
