@@ -121,12 +121,13 @@ def restart_controller(scene: Scene) -> None:
 
 
 def kill_without_controller(scene: Scene) -> None:
-    """The batch script asks for the requeue in vain, and again when Slurm is back."""
+    """The batch script asks for the requeue while nobody answers."""
 
     def kill(scene: Scene) -> None:
         scene.send(2, signal.SIGKILL)
-        log = scene.run.attempt(0).host_log
-        wait_until(lambda: "scontrol requeue failed" in log.read_text(), 90, "a requeue that failed")
+        host = scene.run.attempt(0).host_json
+        wait_until(lambda: (read_json(host) or {}).get("requeued"), 150, "the batch script to ask for a requeue")
+        time.sleep(5)
 
     _without_controller(scene, kill)
 
