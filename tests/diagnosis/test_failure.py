@@ -221,7 +221,7 @@ LATER = {
 def test_what_slurm_said_of_an_earlier_attempt_is_no_cause_of_the_next_ones_end_however_soon(
     later: str,
 ) -> None:
-    sections = by_attempt(("clusterctl attempt=0", REQUEUED, "clusterctl attempt=1", "else"))
+    sections = by_attempt(("=== 0 ===", REQUEUED, "=== 1 ===", "else"))
     assert sections == {0: (REQUEUED,), 1: ("else",)}
     first = attempt(exit_code=143, signal="TERM", job_id="12", job_lines=sections[0])
     second = attempt(LATER[later], number=1, start=END + 1, end=END + 2, job_id="12", job_lines=sections[1])

@@ -36,7 +36,7 @@ FILES = {
     "attempts/0/stacks/rank_00001.signal": "Current thread",
     "attempts/0/collectives/rank_1": "",
     "attempts/0/hang.json": {"time": 8, "seen": 1, "phase": "training", "suspects": [1], "how": "busy"},
-    "slurm.log": "one\nclusterctl attempt=0\ntwo\n",
+    "slurm.log": "one\n=== 0 ===\ntwo\n",
     "cancel.json": {"time": 9, "by": "ada@login1"},
 }  # fmt: skip
 

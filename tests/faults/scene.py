@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -73,6 +74,7 @@ class Scene:
     settings: Mapping[str, str] = field(default_factory=dict)
     name: str = "run"
     run: RunDir = field(init=False)
+    script_killed: bool = False
 
     def submit(self) -> None:
         words = [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
@@ -96,6 +98,16 @@ class Scene:
     def kill(self, rank: int) -> None:
         os.kill(self.pids(rank)[0], signal.SIGKILL)
 
+    def kill_script(self) -> None:
+        """End the batch script: bash, with slurmd's copy of it, in the run's folder. No last word of it will come."""
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                script = b"/slurm_script\0" in (folder / "cmdline").read_bytes()
+                if script and (folder / "cwd").readlink() == self.run.path:
+                    os.kill(int(folder.name), signal.SIGKILL)
+                    self.script_killed = True
+        assert self.script_killed, f"no batch script of {self.run.id} runs"
+
     # Its files
 
     def checkpoints(self) -> list[Path]:
@@ -113,7 +125,7 @@ class Scene:
 
     def ended(self, attempt: int) -> bool:
         """Whether the batch script of `attempt` has written its last word."""
-        return "exit_code" in (read_json(self.run.attempt(attempt).host_json) or {})
+        return self.script_killed or "exit_code" in (read_json(self.run.attempt(attempt).host_json) or {})
 
     def losses(self) -> dict[int, float]:
         """Those that count: of later attempts, they replace what an earlier one did beyond its last checkpoint."""

@@ -117,6 +117,22 @@ def kill_slurmd(scene: Scene) -> None:
 
 
 def restart_controller(scene: Scene) -> None:
+    _without_controller(scene, lambda _: time.sleep(3))
+
+
+def kill_without_controller(scene: Scene) -> None:
+    """The batch script asks for the requeue while nobody answers."""
+
+    def kill(scene: Scene) -> None:
+        scene.send(2, signal.SIGKILL)
+        host = scene.run.attempt(0).host_json
+        wait_until(lambda: (read_json(host) or {}).get("requeued"), 150, "the batch script to ask for a requeue")
+        time.sleep(5)
+
+    _without_controller(scene, kill)
+
+
+def _without_controller(scene: Scene, meanwhile: Callable[[Scene], None]) -> None:
     scene.wait_for_checkpoints()
     sandbox = current(Path(scene.stage.environment["XDG_STATE_HOME"]) / "clusterctl" / "sandbox")
     assert sandbox is not None
@@ -125,7 +141,7 @@ def restart_controller(scene: Scene) -> None:
     scene.slurm("scontrol", "update", f"JobId={scene.stage.job_id(scene.run)}", "Comment=saved")
     wait_until(lambda: state.stat().st_mtime > changed, 30, "slurmctld to save its state")
     _end_daemon(scene, "slurmctld", "slurmctld")
-    time.sleep(3)
+    meanwhile(scene)
     address = (sandbox.address, sandbox.port_of("slurmctld"))
     marked_processes.serve(sandbox.path, "slurmctld", ["slurmctld", "-D"], sandbox.log("slurmctld"), address)
 
@@ -135,6 +151,11 @@ def _end_daemon(scene: Scene, part: str, command: str) -> None:
     found = [process for process in marked_processes.find(folder) if (process.part, process.command) == (part, command)]
     assert found
     marked_processes.end(found)
+
+
+def kill_script(scene: Scene) -> None:
+    scene.wait_for_checkpoints()
+    scene.kill_script()
 
 
 def preempt(scene: Scene) -> None:
@@ -289,6 +310,22 @@ FAULTS = (
         inflict=restart_controller,
         outcome=Outcome.UNHARMED,
         alone=True,
+    ),
+    Fault(
+        name="away",
+        words="SIGKILL of a program of yours while slurmctld is down",
+        inflict=kill_without_controller,
+        cause=Cause.KILLED,
+        rank=2,
+        alone=True,
+        not_for=TRAININGS,
+    ),
+    Fault(
+        name="script",
+        words="SIGKILL of the batch script",
+        inflict=kill_script,
+        outcome=Outcome.FAILS,
+        cause=Cause.KILLED,
     ),
     Fault(
         name="preempted",

@@ -32,7 +32,7 @@ SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may
 _LOOKS = 3
 _TAIL_BYTES = 16_384
 _HOST_BYTES = 262_144
-_BEGAN = re.compile(r"clusterctl attempt=(?P<number>\d{1,9})$", re.ASCII)  # by launch/batch.sh
+_BEGAN = re.compile(r"=== (?P<number>\d{1,9}) ===$", re.ASCII)  # by launch/batch.sh
 # What comes before what was printed: a time, and what torch.distributed puts before each line of a traceback.
 _BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? )?(\[rank\d+\]:( |$))?")
 

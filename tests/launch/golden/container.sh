@@ -90,7 +90,7 @@ until mkdir "$run/attempts/$number" 2>/dev/null; do
 done
 attempt=$run/attempts/$number
 mkdir "$attempt/events" "$attempt/logs" "$attempt/marks"
-echo "clusterctl attempt=$number" # what Slurm says of the job's end comes into the same log, of every attempt
+echo "=== $number ===" # what Slurm says of the job's end comes into the same log, of every attempt
 exec >>"$attempt/host.log" 2>&1
 
 signal=
@@ -178,7 +178,7 @@ refusal() {
 }
 # Slurm may be away for minutes. When it answers, TERM comes to all of this script: not to the question.
 requeue() {
-  local answer try
+  local answer try deadline=$((SECONDS + 600)) # scontrol itself may wait for two minutes (SlurmctldTimeout)
   for try in {1..60}; do
     answer=$(trap '' TERM; scontrol requeue "$SLURM_JOB_ID" 2>&1) && return
     [ "$try" -gt 1 ] || echo "clusterctl: scontrol requeue failed: $answer"
@@ -186,7 +186,7 @@ requeue() {
       *"pending execution"*) return ;; # it has been sent back already: by a preemption, or an answer was lost
       *disabled* | *denied* | *"nvalid job id"* | *"nvalid user id"* | *"already completing or completed"*) return 1 ;;
     esac
-    [ ! -e "$run/cancel.json" ] || return 1
+    [ "$SECONDS" -lt "$deadline" ] && [ ! -e "$run/cancel.json" ] || return 1
     sleep 10
   done
   return 1
