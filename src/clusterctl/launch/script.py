@@ -43,7 +43,7 @@ def render(plan: Plan) -> str:
             _array("dropped", [[name] for name in plan.unset]),
             _array("exports", [[f"{name}={value}"] for name, value in plan.exports]),
             f"setup={quote(setup)} # the cluster's own lines",
-            _array("srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.workdir}"])),
+            _array("srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.run.work}"])),
             _array("task", _flag_by_flag([*plan.runner, *task])),
             _array("closing", _flag_by_flag(plan.closing)),
             "",

@@ -61,7 +61,17 @@ def take_snapshot(code: Code) -> Path:
         shutil.rmtree(aside, ignore_errors=True)
         if not final.is_dir():  # else someone made the same one in the meantime
             raise
+    _make_read_only(final)
     return final
+
+
+def _make_read_only(snapshot: Path) -> None:
+    """Take away the permission to write, but into folders of this package: Python keeps what it compiled there."""
+    for parent, _, names in os.walk(snapshot):
+        in_project = Path(parent).is_relative_to(snapshot / "project")
+        for path in (Path(parent, name) for name in ([*names, "."] if in_project else names)):
+            if not path.is_symlink():
+                path.chmod(path.stat().st_mode & 0o555)
 
 
 def _project_files(project: Path, runs: Path) -> list[Path]:
