@@ -276,8 +276,9 @@ def test_the_tasks_find_a_copy_of_the_code_that_is_the_runs_own(host: Host) -> N
     (host.project / "link").symlink_to("b.sh")
     for path, mode in (("package/a.py", 0o444), ("b.sh", 0o555), ("package", 0o555), (".", 0o555)):
         (host.project / path).chmod(mode)
-    assert host.call(f"cd {quote(str(host.run.work))} && echo 2 >>b.sh && echo 3 >package/new && touch new\n{SAY_SO}") == 0
     work = host.run.work
+    write = f"cd {quote(str(work))} && echo 2 >>b.sh && echo 3 >package/new && touch new\n"
+    assert host.call(write + SAY_SO) == 0
     assert [(work / name).read_text() for name in ("package/a.py", "b.sh", "package/new")] == ["1", "12\n", "3\n"]
     assert (work / "link").readlink() == Path("b.sh")
     assert os.access(work / "link", os.X_OK)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ class PostMortem:
     folder: Path
     findings: tuple[str, ...] = ()  # of `why`, line by line
     problems: tuple[ConfigError | SlurmError, ...] = ()
-    written: Written = Written()  # by its program, in its working directory
+    written: Written = field(default_factory=Written)  # by its program, in its working directory
 
 
 def examine(
