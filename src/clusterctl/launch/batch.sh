@@ -50,26 +50,6 @@ unset "${dropped[@]}"
 export "${exports[@]}"
 eval "$setup" # the cluster's own lines
 
-# The working directory of the tasks is the run's own: a copy of its code, made before its first start, whole or not at
-# all. Files that are one in the snapshot (hard links) are two here.
-no_work=
-drop_copies() { # half made ones
-  local copy
-  for copy; do
-    [ ! -d "$copy" ] || { chmod -R u+w "$copy" && rm -rf "$copy"; }
-  done
-}
-make_work() {
-  [ ! -d "$run/work" ] || return 0
-  drop_copies "$run"/.work.* # of an attempt that was killed meanwhile
-  local copy=$run/.work.$number said
-  said=$({ cp -RP --preserve=mode,timestamps --reflink=auto "$run/code/project" "$copy" && chmod -R u+w "$copy" &&
-    { mv -T "$copy" "$run/work" || [ -d "$run/work" ]; }; } 2>&1) && return
-  echo "clusterctl: cannot make $run/work: ${said%%$'\n'*}"
-  [ -n "$signal" ] || no_work=', "no_work": true'
-  return 73
-}
-
 # One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
 # for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
 make_work && [ -z "$signal" ] && "${srun[@]}" \

@@ -1,6 +1,7 @@
 """The batch script as a pure function of the plan. What is rendered here is what runs, on Slurm and on the emulator.
 
-The values of the run come first, then the fixed parts as they are: `batch.sh`, and what only a warm run has, `warm.sh`.
+The values of the run come first, then the fixed parts as they are: what only a warm run has (`warm.sh`), `work.sh` and
+`batch.sh`.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ def render(plan: Plan) -> str:
             _array("closing", _flag_by_flag(plan.closing)),
             "",
             *warm,
+            part("work.sh"),
             part("batch.sh"),
         ]
     )

@@ -56,6 +56,26 @@ closing=(
   --release '/images/it'"'"'s.sqsh'
 )
 
+# The working directory of the tasks is the run's own (launch/work.sh of clusterctl): a copy of its code, made before its
+# first start, whole or not at all. Files that are one in the snapshot (hard links) are two here.
+no_work= # a field of host.json, where there is none
+make_work() {
+  [ ! -d "$run/work" ] || return 0
+  drop_copies "$run"/.work.* # of an attempt that was killed meanwhile
+  local copy=$run/.work.$number said
+  said=$({ cp -RP --preserve=mode,timestamps --reflink=auto "$run/code/project" "$copy" && chmod -R u+w "$copy" &&
+    { mv -T "$copy" "$run/work" || [ -d "$run/work" ]; }; } 2>&1) && return
+  echo "clusterctl: cannot make $run/work: ${said%%$'\n'*}"
+  [ -n "$signal" ] || no_work=', "no_work": true'
+  return 73
+}
+drop_copies() { # half made ones
+  local copy
+  for copy; do
+    [ ! -d "$copy" ] || { chmod -R u+w "$copy" && rm -rf "$copy"; }
+  done
+}
+
 # What follows is the same for every run (launch/batch.sh of clusterctl); the values above are this run's.
 
 # Attempts are numbered; the last one alone can have finished the run: one that was given up for lost may still end.
@@ -107,26 +127,6 @@ export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slur
 unset "${dropped[@]}"
 export "${exports[@]}"
 eval "$setup" # the cluster's own lines
-
-# The working directory of the tasks is the run's own: a copy of its code, made before its first start, whole or not at
-# all. Files that are one in the snapshot (hard links) are two here.
-no_work=
-drop_copies() { # half made ones
-  local copy
-  for copy; do
-    [ ! -d "$copy" ] || { chmod -R u+w "$copy" && rm -rf "$copy"; }
-  done
-}
-make_work() {
-  [ ! -d "$run/work" ] || return 0
-  drop_copies "$run"/.work.* # of an attempt that was killed meanwhile
-  local copy=$run/.work.$number said
-  said=$({ cp -RP --preserve=mode,timestamps --reflink=auto "$run/code/project" "$copy" && chmod -R u+w "$copy" &&
-    { mv -T "$copy" "$run/work" || [ -d "$run/work" ]; }; } 2>&1) && return
-  echo "clusterctl: cannot make $run/work: ${said%%$'\n'*}"
-  [ -n "$signal" ] || no_work=', "no_work": true'
-  return 73
-}
 
 # One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
 # for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
