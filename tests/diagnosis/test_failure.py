@@ -194,6 +194,13 @@ def test_where_the_disk_was_full_silence_means_nothing() -> None:
     assert (told.cause_class, told.rank) == (Cause.USER, 1)
 
 
+def test_a_working_directory_that_could_not_be_made_is_the_cause() -> None:
+    line = "clusterctl: cannot make /runs/x/work: cp: cannot stat '/runs/x/code/project': No such file or directory"
+    gone = cause_of(trace(attempt(lines=line, no_work=True, exit_code=73)))
+    assert (gone.cause_class, gone.certainty, gone.facts) == (Cause.LAUNCH, "certain", (line,))
+    assert cause_of(trace(attempt(no_work=True, disk_full=True, exit_code=73))).cause_class is Cause.DISK
+
+
 def test_what_ranks_do_when_the_job_is_ended_is_no_cause_of_it() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 3)} DUE TO TIME LIMIT ***"
     told = rank(1, **failed("interrupted by SIGTERM", time=END - 2.5))

@@ -112,7 +112,7 @@ def test_a_path_that_slurm_would_rewrite_is_refused(folder: str) -> None:
         plan(HOST_JOB, CONTAINER_CLUSTER, folder)
 
 
-def test_a_jobs_pythonpath_comes_after_the_snapshot() -> None:
+def test_a_jobs_pythonpath_comes_after_its_code() -> None:
     job = Job(name="x", workload="command", argv=("a",), code="/p", env={"PYTHONPATH": "/mine"}, train=CommandTrain())
     exports = dict(plan(job, CONTAINER_CLUSTER).exports)
-    assert exports["PYTHONPATH"] == "/runs/.code/0123/lib:/runs/.code/0123/project:/mine"
+    assert exports["PYTHONPATH"] == "/runs/.code/0123/lib:/runs/x-20260102-030405-abcd/work:/mine"

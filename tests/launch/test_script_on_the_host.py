@@ -41,6 +41,9 @@ class Host:
         (folder / "code" / "lib").mkdir(parents=True)
         self.run.code.symlink_to(folder / "code")
         self.run.waiting_pickle.write_text("pickle")
+        self.project = folder / "code" / "project"
+        self.project.mkdir(parents=True)
+        self.run.code.symlink_to(Path("..", "code"))
         job = Job(
             name="x",
             workload="command",
@@ -371,6 +374,61 @@ def test_an_attempt_that_was_replaced_does_not_finish_the_run(host: Host) -> Non
     assert json.loads(host.run.finished_json.read_text())["attempt"] == 2
 
 
+def test_the_tasks_find_a_copy_of_the_code_that_is_the_runs_own(host: Host) -> None:
+    (host.project / "package").mkdir()
+    (host.project / "package" / "a.py").write_text("1")
+    (host.project / "b.sh").hardlink_to(host.project / "package" / "a.py")  # as snapshots may save room
+    (host.project / "link").symlink_to("b.sh")
+    for path, mode in (("package/a.py", 0o444), ("b.sh", 0o555), ("package", 0o555), (".", 0o555)):
+        (host.project / path).chmod(mode)
+    work = host.run.work
+    write = f"cd {quote(str(work))} && echo 2 >>b.sh && echo 3 >package/new && touch new\n"
+    assert host.call(write + SAY_SO) == 0
+    assert [(work / name).read_text() for name in ("package/a.py", "b.sh", "package/new")] == ["1", "12\n", "3\n"]
+    assert (work / "link").readlink() == Path("b.sh")
+    assert os.access(work / "link", os.X_OK)
+    assert (work / "package" / "a.py").stat().st_mtime_ns == (host.project / "package" / "a.py").stat().st_mtime_ns
+    assert (work / "package" / "a.py").stat().st_mode & 0o200
+    assert not (host.project / "new").exists()
+    assert (host.project / "b.sh").read_text() == "1"
+
+
+def test_a_further_attempt_goes_on_in_the_same_folder(host: Host) -> None:
+    there = quote(str(host.run.work))
+    (host.project / "config").write_text("as submitted")
+    assert host.call(f"echo changed >{there}/config; exit 3") == 3
+    assert host.call(f"[ $(cat {there}/config) = changed ] && {SAY_SO}") == 0
+
+
+def test_a_copy_that_was_interrupted_is_made_again(host: Host) -> None:
+    (host.project / "a.py").write_text("1")
+    half = host.run.path / ".work.0"
+    (half / "package").mkdir(parents=True)
+    (half / "package").chmod(0o555)
+    assert host.call(f"test -e {quote(str(host.run.work))}/a.py && {SAY_SO}") == 0
+    assert [path.name for path in host.run.work.iterdir()] == ["a.py"]
+    assert list(host.run.path.glob(".work*")) == []
+
+
+def test_without_the_code_no_task_starts_and_the_record_says_why(host: Host) -> None:
+    host.project.rmdir()
+    assert host.call("touch $CLUSTERCTL_RUN_DIR/started") == 73
+    assert (host.host()["no_work"], host.host().get("disk_full"), host.requeues) == (True, None, [])
+    assert f"clusterctl: cannot make {host.run.work}: cp: " in host.run.attempt(0).host_log.read_text()
+    assert not (host.run.path / "started").exists()
+    assert list(host.run.path.glob("*work*")) == []
+
+
+def test_a_job_that_ended_while_the_code_was_copied_starts_no_task(host: Host) -> None:
+    """As at a time limit, whose TERM reaches cp too."""
+    cp = host.srun.with_name("cp")
+    cp.write_text("#!/bin/bash\nkill -TERM $(ps -o ppid= $PPID) $$\n")
+    cp.chmod(0o755)
+    assert host.call("touch $CLUSTERCTL_RUN_DIR/started") != 0
+    assert (host.host()["signal"], host.host().get("no_work")) == ("TERM", None)
+    assert not (host.run.path / "started").exists()
+
+
 FILL = 'dd if=/dev/zero of="$CLUSTERCTL_RUN_DIR/ballast" bs=1k 2>/dev/null\n'
 
 
@@ -392,6 +450,17 @@ def test_an_end_is_recorded_on_a_disk_that_is_full_by_then(small_disk: Path) -> 
     assert host.call(SAY_SO + FILL + "exit 0") == 0
     assert (host.host(1)["exit_code"], host.host(1)["disk_full"]) == (0, True)
     assert json.loads(host.run.finished_json.read_text())["attempt"] == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_copy_for_which_there_is_no_room_leaves_nothing_and_is_made_when_there_is(small_disk: Path) -> None:
+    host = Host(small_disk)
+    (host.project / "data").write_bytes(bytes(150_000))
+    assert host.call(SAY_SO) == 73
+    assert (host.host()["no_work"], host.host()["disk_full"]) == (True, True)
+    assert list(host.run.path.glob("*work*")) == []
+    (host.project / "data").write_bytes(bytes(50_000))
+    assert host.call(SAY_SO) == 0
 
 
 def test_an_end_that_cannot_be_recorded_is_tried_again(host: Host) -> None:

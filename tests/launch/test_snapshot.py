@@ -162,6 +162,18 @@ def test_without_hard_links_everything_is_copied(
     assert copied.read_bytes() == original.parents[1].joinpath("runs", "entry.py").read_bytes()
 
 
+def test_nobody_can_write_to_what_runs_share(tmp_path: Path, project: Path) -> None:
+    (project / "link.py").symlink_to(project / "train.py")
+    (project / "run.sh").write_text("")
+    (project / "run.sh").chmod(0o755)
+    code = take_snapshot(find_code(tmp_path / "runs", project))
+    shared = [code / "project", *(code / "project").rglob("*"), *(code / "lib").rglob("*.py")]
+    assert [path for path in shared if not path.is_symlink() and path.stat().st_mode & 0o222] == []
+    assert (code / "project" / "run.sh").stat().st_mode & 0o111 == 0o111
+    assert (project / "train.py").stat().st_mode & 0o200
+    assert (code / "lib" / "clusterctl").stat().st_mode & 0o200  # Python keeps what it compiled there
+
+
 def test_a_project_that_is_too_large_is_refused_with_a_way_out(
     tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

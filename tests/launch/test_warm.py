@@ -103,7 +103,7 @@ class Node:
 
     def start(self, name: str, srun: str, job: Job = PLAIN) -> tuple[RunDir, subprocess.Popen[bytes]]:
         run = RunDir(self.runs / f"{name}-20260102-030405-abcd")
-        for path in (run.attempts_folder, run.pickles, run.code / "lib"):
+        for path in (run.attempts_folder, run.pickles, run.code / "lib", run.project):
             path.mkdir(parents=True)
         run.waiting_pickle.write_text("pickle")
         run.script.write_text(script(run, job, Cluster(name="c")))

@@ -178,6 +178,7 @@ def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabrica
                 "ended": 160,
                 "exit_code": 0,
                 "directory": str(run.path),
+                "work": str(run.path / "work"),
             }
         ],
     }  # fmt: skip

@@ -104,7 +104,7 @@ def send(
     # the folder that was submitted may have changed since
     with_its_code = resolved
     if resolved.job.code:
-        with_its_code = replace(resolved, job=replace(resolved.job, code=str(code / "project")))
+        with_its_code = replace(resolved, job=replace(resolved.job, code=str(run.project)))
     warnings = verify(plan, with_its_code, slurm, progress)
     with _lease(run):
         past_job = still_ended()

@@ -90,6 +90,11 @@ class Run:
         return RunDir(self.path)
 
     @property
+    def work(self) -> Path:
+        """The folder in which its program works: a copy of the code, and what the program wrote there."""
+        return self.directory.work
+
+    @property
     def job_id(self) -> str | None:
         """The number of its Slurm job; None while nobody knows it."""
         from clusterctl.observe.attempt import read_submission

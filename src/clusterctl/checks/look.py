@@ -182,8 +182,8 @@ def _data_set(workload: str, root: Path, nodes_are_here: bool) -> Seen:
 
 def _program(job: Job, plan: Plan) -> Seen | None:
     """The Python script that the tasks would run, in the run's copy of the code or else where that is copied from."""
-    copied = plan.run.code / "project"
-    code, argv = copied if copied.is_dir() else job.code, job.argv
+    copies = (folder for folder in (plan.run.work, plan.run.project) if folder.is_dir())
+    code, argv = next(copies, job.code), job.argv
     if job.workload != "command" or code is None or len(argv) < 2:
         return None
     if not argv[1].endswith(".py") or argv[1].startswith(("-", "/")):

@@ -73,6 +73,10 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         found = hang(attempt)
     elif ending and not _came_before(first, ending.time - _SOONER_SECONDS if ending.time else None):
         found = _ended_from_outside(attempt, ending)
+    elif attempt.no_work:
+        cause, facts = (Cause.DISK, ()) if attempt.disk_full else (Cause.LAUNCH, attempt.lines[-1:])
+        reason = "the disk of the run directory is full" if attempt.disk_full else "its code could not be copied"
+        found = Finding(cause, f"the run's working directory could not be made: {reason}", CERTAIN, facts=facts)
     elif attempt.disk_full and not (first and first.primary and more_than_a_code):
         words = "the disk of the run directory was full when it ended, and what its ranks had to say may be lost"
         found = Finding(Cause.DISK, words, LIKELY)

@@ -54,7 +54,7 @@ eval "$setup" # the cluster's own lines
 
 # One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
 # for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
-"${srun[@]}" \
+make_work && [ -z "$signal" ] && "${srun[@]}" \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
   "${task[@]}"
@@ -133,8 +133,9 @@ elif [ "$code" -eq 0 ]; then
 fi
 full= # what the ranks had to say may be lost with it
 { printf . >"$attempt/.room" && [ -s "$attempt/.room" ]; } 2>/dev/null || full=', "disk_full": true'
+drop_copies "$run/.work.$number"
 record_end() { # further JSON fields
-  record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$full$1"
+  record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$no_work$full$1"
 }
 refused=
 if [ "$code" -ne 0 ] && [ "$signal" != LOST ] && { asked || { [ -z "$signal" ] && killed; } || interrupted; }; then

@@ -62,7 +62,6 @@ class Plan:
     view: ContainerView | None  # of the container, if there is one
     runner: tuple[str, ...]  # what enters the image on a cluster without pyxis, before the tasks' command
     closing: tuple[str, ...]  # what each node is to run once when the tasks have ended
-    workdir: str
     python: str
     tasks: int
     restarts: int = 0  # how often the script may send the job back to the queue
@@ -82,10 +81,9 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     job, cluster = resolved.job, resolved.cluster
     for path in (str(run.path), str(code), job.data.root or ""):
         check_path(path)
-    library, project = code / "lib", code / "project"
-    workdir = str(project if job.code and not brings_code(job) else run.path)
-    exports, secrets = resolved.secrets.parted(_exports(resolved, library, project))
-    view = _view(resolved, run, workdir, [*exports, *secrets])
+    library = code / "lib"
+    exports, secrets = resolved.secrets.parted(_exports(resolved, library, run.work))
+    view = _view(resolved, run, [*exports, *secrets])
     container = view.flags() if view else []
     builtin = view is not None and not cluster.has_pyxis
     runner = [interpreter, "-I", "-S", str(library / "clusterctl" / "containers")]
@@ -111,7 +109,6 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         runner=(*runner, *container, "--") if builtin else (),
         # On one's own machine the unpacked image waits for the next run; on a site's nodes nothing is left behind.
         closing=(*runner, "--release", view.image) if view and builtin and not cluster.nodes_are_here else (),
-        workdir=workdir,
         python=cluster.python or (IMAGE_PYTHON if job.container.image else interpreter),
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         restarts=job.restart.limit if job.resources.requeue else 0,
@@ -124,7 +121,7 @@ def brings_code(job: Job) -> bool:
     return job.container.image is not None and job.container.code == "image"
 
 
-def _view(resolved: Resolved, run: RunDir, workdir: str, set_here: list[str]) -> ContainerView | None:
+def _view(resolved: Resolved, run: RunDir, set_here: list[str]) -> ContainerView | None:
     """What the tasks see in their image. `set_here` names the variables that the run sets."""
     job, cluster = resolved.job, resolved.cluster
     if not job.container.image:
@@ -139,7 +136,7 @@ def _view(resolved: Resolved, run: RunDir, workdir: str, set_here: list[str]) ->
     image = check_image(job.container.image)
     if not cluster.has_pyxis and not image.startswith("/"):
         image = str(images_folder(cluster) / f"{name_of(image)}.sqsh")  # where `submit` brings it
-    workplace = None if brings_code(job) else workdir
+    workplace = None if brings_code(job) else str(run.work)
     return make_view(image, job.container, mounts, environment, workplace)
 
 
@@ -181,7 +178,7 @@ def _options(resources: Resources, cluster: Cluster) -> list[tuple[str, str | in
     return options + [(name, value or None) for name, value in resources.sbatch.items()]
 
 
-def _exports(resolved: Resolved, library: Path, project: Path) -> dict[str, str]:
+def _exports(resolved: Resolved, library: Path, work: Path) -> dict[str, str]:
     """What every task finds in its environment besides what it inherits; the job's own values come last and win."""
     job, cluster = resolved.job, resolved.cluster
     exports = {
@@ -189,7 +186,7 @@ def _exports(resolved: Resolved, library: Path, project: Path) -> dict[str, str]
         "SUBMITIT_LOG_LEVEL": "WARNING",  # its greetings would open and close every rank's log
     }
     if not brings_code(job):
-        exports["PYTHONPATH"] = f"{library}:{project}" if job.code else str(library)
+        exports["PYTHONPATH"] = f"{library}:{work}" if job.code else str(library)
     if cluster.interface:
         exports["CLUSTERCTL_INTERFACE"] = cluster.interface
     if job.container.image:

@@ -1,7 +1,7 @@
 """The batch script as a pure function of the plan. What is rendered here is what runs, on Slurm and on the emulator.
 
-The values of the run stand between fixed parts: `shell.sh` before them, what only a warm run has (`warm.sh`) and
-`batch.sh` behind.
+The values of the run are between fixed parts: `shell.sh` before them; after them what only a warm run has (`warm.sh`),
+`work.sh` and `batch.sh`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ def render(plan: Plan) -> str:
             _array("dropped", [[name] for name in plan.unset]),
             _array("exports", [[f"{name}={value}"] for name, value in plan.exports]),
             f"setup={quote(setup)} # the cluster's own lines",
-            _array("srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.workdir}"])),
+            _array("srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.run.work}"])),
             _array("task", _flag_by_flag([*plan.runner, *task])),
             _array("closing", _flag_by_flag(plan.closing)),
             "",
             *warm,
+            part("work.sh"),
             part("batch.sh"),
         ]
     )

@@ -1,7 +1,8 @@
 """The code of a run, copied once per content: what is edited after `submit` does not reach a queued or requeued run.
 
 `RUNS/.code/<hash>/lib/clusterctl` is this package, `RUNS/.code/<hash>/project` the job's `code` folder. Keyed by
-content: numba's cache is keyed by path. Nobody writes to this package, so that its copies have their files in common.
+content: numba's cache is keyed by path. Nobody writes to a snapshot, so that all have in common the files that are the
+same: a changed line in a large project copies one file.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ class Code(NamedTuple):
     """The files of a run's code as they are now, and the folder where their copy is or will be."""
 
     folder: Path
-    library: list[tuple[CodeFile, str]]  # with their contents' digests
+    library: list[CodeFile]
     project: list[CodeFile]
+    digests: dict[str, str]  # of their contents, by their names in the copy
     origin: Path | None = None  # of the project
 
     @property
@@ -46,12 +48,12 @@ def find_code(runs: Path, project: Path | None) -> Code:
 
     Raises ConfigError if the project is no folder, or holds more than 500 MiB or 20,000 files.
     """
-    library = [(file, _digest(file)) for file in package_files(Path(clusterctl.__file__).resolve().parent)]
+    library = package_files(Path(clusterctl.__file__).resolve().parent)
     files = project_files(project, runs) if project else []
-    known = [f"{_LIBRARY}/{file.name}\0{digest}" for file, digest in library]
-    known += [f"{_PROJECT}/{file.name}\0{_digest(file)}" for file in files]
-    total = hashlib.sha256("\0".join(sorted(known)).encode(errors="surrogateescape"))
-    return Code(runs / ".code" / total.hexdigest()[:20], library, files, project)
+    digests = {f"{_LIBRARY}/{file.name}": _digest(file) for file in library}
+    digests |= {f"{_PROJECT}/{file.name}": _digest(file) for file in files}
+    total = hashlib.sha256("\0".join(sorted(map("\0".join, digests.items()))).encode(errors="surrogateescape"))
+    return Code(runs / ".code" / total.hexdigest()[:20], library, files, digests, project)
 
 
 def take_snapshot(code: Code) -> Path:
@@ -64,17 +66,17 @@ def take_snapshot(code: Code) -> Path:
     _require_own(shared)
     aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))
     try:
-        for file, digest in code.library:
-            target = _target(aside / _LIBRARY, file)
-            _share(file, shared / digest, target) if file.link is None else _copy(file, target)
-        (aside / _PROJECT).mkdir()
-        for file in code.project:
-            _copy(file, _target(aside / _PROJECT, file))
+        for place, files in ((_LIBRARY, code.library), (_PROJECT, code.project)):
+            (aside / place).mkdir(parents=True)
+            for file in files:
+                _add(file, shared / code.digests[f"{place}/{file.name}"], aside / place / file.name)
         aside.rename(final)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
         if not final.is_dir():  # else someone made the same one in the meantime
             raise
+    for parent, _, _ in os.walk(final / _PROJECT):  # into those of this package Python writes what it compiled
+        Path(parent).chmod(0o555)
     return final
 
 
@@ -83,15 +85,12 @@ def _require_own(folder: Path) -> None:
     require_own(folder, f"move it away, then submit again: mv {before} {after}")
 
 
-def _target(folder: Path, file: CodeFile) -> Path:
-    """Where the copy of `file` belongs; the folder for it is made."""
-    path = folder / file.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def _share(file: CodeFile, shared: Path, target: Path) -> None:
+def _add(file: CodeFile, shared: Path, target: Path) -> None:
     """Make `target` a further name of `shared`; where there is no such file yet, `target` becomes it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if file.link is not None:
+        target.symlink_to(file.link)
+        return
     with suppress(OSError):  # none yet, a file system without such links, or too many of them
         os.link(shared, target)
         return
@@ -103,10 +102,7 @@ def _share(file: CodeFile, shared: Path, target: Path) -> None:
 
 
 def _copy(file: CodeFile, target: Path) -> None:
-    """Copy one file or link. File systems that can (btrfs, XFS) let both files share their blocks."""
-    if file.link is not None:
-        target.symlink_to(file.link)
-        return
+    """Copy one file. File systems that can (btrfs, XFS) let both files share their blocks."""
     with os.fdopen(os.open(file.source, _READ), "rb", buffering=0) as source, target.open("wb") as copy:
         with suppress(OSError):  # a kernel or file system that cannot, or a full disk, which the next line finds
             while os.copy_file_range(source.fileno(), copy.fileno(), 2**30):

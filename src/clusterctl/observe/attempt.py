@@ -73,8 +73,8 @@ class HostRecord:
     """host.json: what an attempt's batch script wrote. `exit_code` is None until the script has ended.
 
     `signal` is the one that the script got, `requeued` whether it sent the job back to the queue, `refused` why it did
-    not although the attempt needed another one, `disk_full` whether it found no room to write. `problem` says why the
-    file could not be read.
+    not although the attempt needed another one, `disk_full` whether it found no room to write, `no_work` whether it
+    could not make the run's working directory. `problem` says why the file could not be read.
     """
 
     number: int
@@ -88,6 +88,7 @@ class HostRecord:
     requeued: bool = False
     refused: Refusal | None = None
     disk_full: bool = False
+    no_work: bool = False
     problem: str = ""
 
 
@@ -106,6 +107,7 @@ def read_host(attempt: Attempt) -> HostRecord:
         requeued=fields.flag("requeued"),
         refused=fields.member("refused", Refusal),
         disk_full=fields.flag("disk_full"),
+        no_work=fields.flag("no_work"),
         problem=fields.problem,
     )
 

@@ -211,6 +211,7 @@ def run_record(status: Status, now: float) -> dict[str, Any]:
         "ended": status.ended,
         "exit_code": status.exit_code,
         "directory": str(record.run.path),
+        "work": str(record.run.work),
     }
 
 

@@ -81,7 +81,9 @@ class RunDir:
     run_json = Inside("run.json")
     submission_json = Inside("submission.json")  # the Slurm job id; absent after a crash before sbatch answered
     script = Inside("script.sh")
-    code = Inside("code")
+    code = Inside("code")  # a link to the snapshot, which runs of the same code share
+    project = Inside("code/project")  # the job's code as it was submitted, read-only
+    work = Inside("work")  # the tasks' working directory: the run's own copy of `project`, from its first start on
     pickles = Inside("submitit")
     waiting_pickle = Inside("submitit/waiting.pkl")  # known by this name before sbatch gives the job its number
     cancel_json = Inside("cancel.json")

@@ -73,6 +73,18 @@ def test_links_lead_from_the_report_to_the_logs(examined, tmp_path: Path) -> Non
     assert link(Path("/runs/x/javascript:y"), Path("/runs/x")) == "./javascript%3Ay"
 
 
+def test_files_that_the_program_wrote_are_listed_with_their_sizes(examined) -> None:
+    files = {"code/project/train.py": "", "work/out/a&<b>.csv": "x" * 2048, "work/runs/events": ""}
+    files |= {f"work/more/{number:03}": "" for number in range(99)}
+    told = examined(files=files)
+    text = page(told)
+    section = text[text.index("<h2>Files</h2>") :]
+    assert '>out/a&amp;&lt;b&gt;.csv</a></td><td class="number">2.0K</td>' in section
+    assert "more/098" in section
+    assert "1 more are not shown." in section
+    assert all((told.folder / unquote(href)).exists() for href in re.findall('href="(.*?)"', section))
+
+
 def test_what_a_program_wrote_is_shown_as_text(examined) -> None:
     told = examined(files=hostile_files())
     text = page(told)

@@ -46,13 +46,13 @@ srun=(
   --unbuffered
   --input=none
   --gpu-bind=none
-  --chdir=/runs/cora-20260102-030405-abcd
+  --chdir=/runs/cora-20260102-030405-abcd/work
 )
 task=(
   /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/containers
   '--container-image=/images/it'"'"'s.sqsh'
   --container-mounts=/runs:/runs,/data:/data:ro,/data/cora:/data/cora:ro
-  --container-workdir=/runs/cora-20260102-030405-abcd
+  --container-workdir=/runs/cora-20260102-030405-abcd/work
   --container-writable
   --no-container-mount-home
   --no-container-remap-root
@@ -64,6 +64,26 @@ closing=(
   /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/containers
   --release '/images/it'"'"'s.sqsh'
 )
+
+# The working directory of the tasks is the run's own (launch/work.sh of clusterctl): a copy of its code, made before its
+# first start, whole or not at all. Files that are one in the snapshot (hard links) are two here.
+no_work= # a field of host.json, where there is none
+make_work() {
+  [ ! -d "$run/work" ] || return 0
+  drop_copies "$run"/.work.* # of an attempt that was killed meanwhile
+  local copy=$run/.work.$number said
+  said=$({ cp -RP --preserve=mode,timestamps --reflink=auto "$run/code/project" "$copy" && chmod -R u+w "$copy" &&
+    { mv -T "$copy" "$run/work" || [ -d "$run/work" ]; }; } 2>&1) && return
+  echo "clusterctl: cannot make $run/work: ${said%%$'\n'*}"
+  [ -n "$signal" ] || no_work=', "no_work": true'
+  return 73
+}
+drop_copies() { # half made ones
+  local copy
+  for copy; do
+    [ ! -d "$copy" ] || { chmod -R u+w "$copy" && rm -rf "$copy"; }
+  done
+}
 
 # What follows is the same for every run (launch/batch.sh of clusterctl); the values above are this run's.
 
@@ -121,7 +141,7 @@ eval "$setup" # the cluster's own lines
 
 # One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
 # for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
-"${srun[@]}" \
+make_work && [ -z "$signal" ] && "${srun[@]}" \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
   "${task[@]}"
@@ -200,8 +220,9 @@ elif [ "$code" -eq 0 ]; then
 fi
 full= # what the ranks had to say may be lost with it
 { printf . >"$attempt/.room" && [ -s "$attempt/.room" ]; } 2>/dev/null || full=', "disk_full": true'
+drop_copies "$run/.work.$number"
 record_end() { # further JSON fields
-  record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$full$1"
+  record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$no_work$full$1"
 }
 refused=
 if [ "$code" -ne 0 ] && [ "$signal" != LOST ] && { asked || { [ -z "$signal" ] && killed; } || interrupted; }; then

@@ -38,7 +38,7 @@ dropped=(
 exports=(
   OMP_NUM_THREADS=14
   SUBMITIT_LOG_LEVEL=WARNING
-  PYTHONPATH=/runs/.code/0123/lib:/runs/.code/0123/project
+  PYTHONPATH=/runs/.code/0123/lib:/runs/big-20260102-030405-abcd/work
   CLUSTERCTL_INTERFACE=ib0
   NVIDIA_VISIBLE_DEVICES=all
   NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -59,18 +59,38 @@ srun=(
   --gpu-bind=none
   '--container-image=nvcr.io#nvidia/pyg:24.07-py3'
   --container-mounts=/runs:/runs,/scratch:/scratch
-  --container-workdir=/runs/.code/0123/project
+  --container-workdir=/runs/big-20260102-030405-abcd/work
   --container-readonly
   --no-container-mount-home
   --no-container-remap-root
   --no-container-entrypoint
   --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_INTERFACE,CLUSTERCTL_RUN_DIR,CUDA_VISIBLE_DEVICES,NCCL_DEBUG,NCCL_SOCKET_IFNAME,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,SUBMITIT_LOG_LEVEL,TRICKY
-  --chdir=/runs/.code/0123/project
+  --chdir=/runs/big-20260102-030405-abcd/work
 )
 task=(
   /opt/venv/bin/python -u -m submitit.core._submit /runs/big-20260102-030405-abcd/submitit
 )
 closing=()
+
+# The working directory of the tasks is the run's own (launch/work.sh of clusterctl): a copy of its code, made before its
+# first start, whole or not at all. Files that are one in the snapshot (hard links) are two here.
+no_work= # a field of host.json, where there is none
+make_work() {
+  [ ! -d "$run/work" ] || return 0
+  drop_copies "$run"/.work.* # of an attempt that was killed meanwhile
+  local copy=$run/.work.$number said
+  said=$({ cp -RP --preserve=mode,timestamps --reflink=auto "$run/code/project" "$copy" && chmod -R u+w "$copy" &&
+    { mv -T "$copy" "$run/work" || [ -d "$run/work" ]; }; } 2>&1) && return
+  echo "clusterctl: cannot make $run/work: ${said%%$'\n'*}"
+  [ -n "$signal" ] || no_work=', "no_work": true'
+  return 73
+}
+drop_copies() { # half made ones
+  local copy
+  for copy; do
+    [ ! -d "$copy" ] || { chmod -R u+w "$copy" && rm -rf "$copy"; }
+  done
+}
 
 # What follows is the same for every run (launch/batch.sh of clusterctl); the values above are this run's.
 
@@ -128,7 +148,7 @@ eval "$setup" # the cluster's own lines
 
 # One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
 # for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
-"${srun[@]}" \
+make_work && [ -z "$signal" ] && "${srun[@]}" \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
   "${task[@]}"
@@ -207,8 +227,9 @@ elif [ "$code" -eq 0 ]; then
 fi
 full= # what the ranks had to say may be lost with it
 { printf . >"$attempt/.room" && [ -s "$attempt/.room" ]; } 2>/dev/null || full=', "disk_full": true'
+drop_copies "$run/.work.$number"
 record_end() { # further JSON fields
-  record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$full$1"
+  record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$no_work$full$1"
 }
 refused=
 if [ "$code" -ne 0 ] && [ "$signal" != LOST ] && { asked || { [ -z "$signal" ] && killed; } || interrupted; }; then

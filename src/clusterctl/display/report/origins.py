@@ -1,4 +1,4 @@
-"""The sections of a report that are about where it came from: environment, configuration, logs."""
+"""The sections of a report that are about where it came from: environment, configuration, logs, files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from clusterctl.display.plain import as_bytes
 from clusterctl.display.report.markup import Markup, join, table, tag
 from clusterctl.display.report.sections import section
 from clusterctl.runs.files import exists
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.display.report.page import PostMortem
 
 _MOST_RANKS = 64
+_MOST_FILES = 100
 _ELSEWHERE = "default"
 
 
@@ -70,6 +72,22 @@ def logs(examined: PostMortem) -> Markup:
     if exists(script):
         items.append(tag("p", tag("a", "the script that ran", href=link(script, examined.folder))))
     return section("Logs", *items)
+
+
+def files(examined: PostMortem) -> Markup:
+    """Links to what the program wrote into its working directory."""
+    work, written = examined.status.record.run.work, examined.written
+    rows = []
+    for file in written.files[:_MOST_FILES]:
+        name = tag("a", file.name, href=link(work / file.name, examined.folder))
+        rows.append(tag("tr", tag("td", name, class_="value"), tag("td", as_bytes(file.bytes), class_="number")))
+    if not rows:
+        return Markup()
+    left = len(written.files) - len(rows)
+    notes = [f"{left} more are not shown."] if left else []
+    notes += [] if written.complete else ["There are too many files to look at them all."]
+    above = tag("p", f"New or changed in {work}:", class_="faint")
+    return section("Files", above, table(rows), *(tag("p", note, class_="faint") for note in notes))
 
 
 def link(path: Path, folder: Path) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from clusterctl.display.report.markup import Markup, join, tag
 from clusterctl.observe.history import History
 from clusterctl.observe.overview import happenings
 from clusterctl.observe.status import report
+from clusterctl.observe.written import Written, read_written
 from clusterctl.runs.files import read_json
 from clusterctl.runs.files import write_text as write_text
 from clusterctl.slurm import Slurm
@@ -49,6 +50,7 @@ class PostMortem:
     folder: Path
     findings: tuple[str, ...] = ()  # of `why`, line by line
     problems: tuple[ConfigError | SlurmError, ...] = ()
+    written: Written = field(default_factory=Written)  # by its program, in its working directory
 
 
 def examine(
@@ -76,6 +78,7 @@ def examine(
         folder=folder,
         findings=tuple(explanation(diagnose_status(status, slurm_of, clock))),
         problems=found.problems,
+        written=read_written(run),
     )
 
 
@@ -104,6 +107,7 @@ def page(examined: PostMortem) -> str:
             origins.environment(examined),
             origins.configuration(examined),
             origins.logs(examined),
+            origins.files(examined),
         ),
         tag("footer", tag("p", f"clusterctl {__version__}", class_="faint")),
     )

@@ -1,0 +1,134 @@
+"""Each run works in a directory of its own, wherever its program writes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from support.scenario import Stage
+from support.thin_image import ThinImage
+
+from clusterctl.runs.layout import RunDir
+
+ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
+JOB = """
+workload = "command"
+argv = ["python", "train.py"]
+[resources]
+nodes = 2
+tasks_per_node = 2
+time = "10m"
+"""
+PROGRAM = """
+import os
+from pathlib import Path
+
+from package.model import NAME
+
+run, here = os.environ["CLUSTERCTL_RUN_DIR"], Path(__file__).resolve().parent
+with open("config.yaml") as config:
+    print(NAME, config.read().strip(), here == Path.cwd() == Path(run, "work"))
+if os.environ["RANK"] == "0":
+    own = [
+        here / "out" / "weights.txt",  # as many programs name it
+        Path("lightning_logs", "version_0", "metrics.csv"),  # Lightning's default
+        Path("runs", "events.out.tfevents"),  # TensorBoard's
+        Path("package", "cache.txt"),  # into a folder of the code
+        Path("results.txt"),  # over a file of the code
+    ]
+    for path in own:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(run)
+    with open("starts.txt", "a+") as file:
+        file.write(run + "\\n")
+        file.seek(0)
+        starts = file.read().splitlines()
+    assert set(starts) == {run}
+    if len(starts) == 1:
+        Path(os.environ["CLUSTERCTL_RESTART_FILE"]).touch()
+    elif len(starts) == 2:
+        raise ValueError("an error of the program")
+"""
+WRITTEN = {
+    "lightning_logs/version_0/metrics.csv",
+    "out/weights.txt",
+    "package/cache.txt",
+    "results.txt",
+    "runs/events.out.tfevents",
+}
+
+
+def write_project(folder: Path) -> None:
+    files = {
+        "train.py": PROGRAM,
+        "config.yaml": "lr: 1\n",
+        "results.txt": "as submitted",
+        "package/__init__.py": "",
+        "package/model.py": "from .names import NAME\n",
+        "package/names.py": "NAME = 'model'\n",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def content(folder: Path) -> dict[str, str]:
+    """The files of `folder` by their names, without what Python compiled."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@ONCE
+def test_two_identical_submissions_see_nothing_of_each_other_and_a_restart_sees_its_own(stage: Stage) -> None:
+    write_project(stage.folder)
+    job = stage.write_job("twin", JOB)
+    before = content(stage.folder)
+    runs = [stage.submit(job) for _ in range(2)]
+    assert runs[0].code.resolve() == runs[1].code.resolve()
+    for run in runs:
+        stage.wait_for_stage(run, "failed", seconds=240)  # in its second attempt
+        assert stage.call("resume", run.id, "--cluster", stage.cluster).returncode == 0
+    for run in runs:
+        status = stage.wait_for_stage(run, "finished", seconds=240)
+        assert (status["work"], status["attempts"]) == (str(run.work), 3)
+        assert (run.work / "starts.txt").read_text() == f"{run.path}\n" * 3
+        assert {name for name in WRITTEN if (run.work / name).read_text() == str(run.path)} == WRITTEN
+        assert [stage.log(run, rank).splitlines()[-1] for rank in range(4)] == ["model lr: 1 True"] * 4
+        _report_lists(stage, run)
+    assert content(runs[0].project) == before == content(stage.folder)
+
+
+def _report_lists(stage: Stage, run: RunDir) -> None:
+    assert stage.call("report", run.id, "--cluster", stage.cluster).returncode == 0
+    section = run.report.read_text().partition("<h2>Files</h2>")[2]
+    for name in (*WRITTEN, "starts.txt"):
+        assert f">{name}</a>" in section
+    assert "train.py" not in section
+
+
+@ONCE
+def test_in_an_image_it_is_the_same_directory(stage: Stage, thin_image: ThinImage) -> None:
+    write_project(stage.folder)
+    job = stage.write_job("twin", JOB + thin_image.table)
+    before = content(stage.folder)
+    run = stage.submit(job)
+    stage.wait_for_stage(run, "failed", seconds=240)
+    assert (run.work / "starts.txt").read_text() == f"{run.path}\n" * 2
+    assert {name for name in WRITTEN if (run.work / name).read_text() == str(run.path)} == WRITTEN
+    assert stage.log(run, 3, attempt=1).splitlines()[-1] == "model lr: 1 True"
+    assert content(run.project) == before
+
+
+@ONCE
+def test_a_run_whose_code_is_gone_says_so_and_leaves_nothing_half_made(stage: Stage) -> None:
+    write_project(stage.folder)
+    run = stage.submit(stage.write_job("gone", JOB), "--hold")
+    run.project.rename(run.project.with_name("aside"))
+    assert stage.call("release", run.id, "--cluster", stage.cluster).returncode == 0
+    stage.wait_for_stage(run, "failed")
+    cause = json.loads(stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json").stdout)
+    assert cause["class"] == "launch"
+    assert "working directory could not be made" in cause["cause"]
+    assert list(run.path.glob("*work*")) == []

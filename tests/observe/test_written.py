@@ -1,0 +1,65 @@
+"""What a program wrote into the working directory of its run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from clusterctl.observe import written
+from clusterctl.observe.written import Written, read_written
+from clusterctl.runs.layout import RunDir
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """A run of a program of three files that has just begun."""
+    run = RunDir(tmp_path / "run")
+    for name in ("train.py", "config.yaml", "package/model.py"):
+        (run.project / name).parent.mkdir(parents=True, exist_ok=True)
+        (run.project / name).write_text("x = 1\n")
+        os.utime(run.project / name, ns=(10**18, 10**18))
+    shutil.copytree(run.project, run.work)
+    return run
+
+
+def names(run: RunDir) -> list[str]:
+    return [file.name for file in read_written(run).files]
+
+
+def test_at_the_start_nothing_is_written_and_before_it_neither(run: RunDir) -> None:
+    assert read_written(run) == Written()
+    shutil.rmtree(run.work)
+    assert read_written(run) == Written()
+
+
+def test_files_that_are_new_or_changed_are_listed_by_folder(run: RunDir) -> None:
+    (run.work / "lightning_logs" / "version_0").mkdir(parents=True)
+    (run.work / "lightning_logs" / "version_0" / "metrics.csv").write_text("a,b\n")
+    (run.work / "config.yaml").write_text("x = 2\n")  # of the same size
+    (run.work / "package" / "cache.bin").write_bytes(bytes(2000))
+    (run.work / "train.py").unlink()
+    (run.work / "train.py").symlink_to("elsewhere.py")
+    assert names(run) == ["config.yaml", "train.py", "lightning_logs/version_0/metrics.csv", "package/cache.bin"]
+    assert read_written(run).files[-1].bytes == 2000
+
+
+def test_what_python_compiled_is_not(run: RunDir) -> None:
+    (run.work / "package" / "__pycache__").mkdir()
+    (run.work / "package" / "__pycache__" / "model.pyc").write_text("")
+    assert names(run) == []
+
+
+def test_of_too_many_files_some_are_looked_at(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(written, "_MOST_ENTRIES", 3)
+    (run.work / "a").write_text("")
+    (run.work / "z").write_text("")
+    found = read_written(run)
+    assert ([file.name for file in found.files], found.complete) == (["a"], False)
+
+
+def test_without_the_code_nobody_can_tell(run: RunDir) -> None:
+    shutil.rmtree(run.project)
+    assert read_written(run) == Written(complete=False)
