@@ -24,7 +24,7 @@ def project(tmp_path: Path) -> Path:
 
 def of(project: Path, *names: str, size: int = 0, new: bool = True) -> Code:
     folder = project / "absent" if new else project
-    return Code(folder, [], [CodeFile(name, f"{project}/{name}", size) for name in names], project)
+    return Code(folder, [], [CodeFile(name, f"{project}/{name}", size) for name in names], {}, project)
 
 
 def found(code: Code, *argv: str) -> list[Check]:
@@ -34,7 +34,7 @@ def found(code: Code, *argv: str) -> list[Check]:
 def test_of_a_small_project_whose_files_are_all_carried_nothing_is_said(project: Path) -> None:
     code = of(project, "train.py", "data/raw/a")
     assert found(code, "python", "train.py", "--data", "data/raw", "--out=.", "no/such", "/etc/passwd", "../x") == []
-    assert found(Code(project, [], []), "data") == []
+    assert found(Code(project, [], [], {}), "data") == []
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_path_in_argv_that_git_ignores_is_named(project: Path, argv: tuple[str
 
 def test_links_that_lead_out_are_named_together(project: Path) -> None:
     links = [CodeFile(f"link{n}", f"{project}/link{n}", link=f"/scratch/{n}") for n in range(5)]
-    (check,) = found(Code(project, [], [*links, CodeFile("inner", f"{project}/inner", link="train.py")], project))
+    (check,) = found(Code(project, [], [*links, CodeFile("inner", f"{project}/inner", link="train.py")], {}, project))
     assert check.verdict is Verdict.WARN
     shown = "link0 -> /scratch/0, link1 -> /scratch/1, link2 -> /scratch/2 and 2 more"
     assert check.message == f"not carried: {shown}"

@@ -39,7 +39,6 @@ class Host:
         for path in (self.run.attempts_folder, self.run.pickles):
             path.mkdir(parents=True)
         (folder / "code" / "lib").mkdir(parents=True)
-        self.run.code.symlink_to(folder / "code")
         self.run.waiting_pickle.write_text("pickle")
         self.project = folder / "code" / "project"
         self.project.mkdir(parents=True)

@@ -135,10 +135,10 @@ def test_modes_and_times_are_kept(tmp_path: Path, project: Path) -> None:
     (project / "train.py").chmod(0o755)
     os.utime(project / "train.py", (1, 1))
     status = (take_snapshot(find_code(tmp_path / "runs", project)) / "project" / "train.py").stat()
-    assert (status.st_mode & 0o777, status.st_mtime) == (0o755, 1)
+    assert (status.st_mode & 0o777, status.st_mtime) == (0o555, 1)
 
 
-def test_copies_of_this_package_have_their_files_in_common_and_cannot_be_written_through(
+def test_snapshots_have_in_common_the_files_that_are_the_same_and_nobody_writes_through_them(
     tmp_path: Path, project: Path
 ) -> None:
     first = take_snapshot(find_code(tmp_path / "runs", project))
@@ -148,6 +148,9 @@ def test_copies_of_this_package_have_their_files_in_common_and_cannot_be_written
     assert entry.samefile(again)
     assert entry.stat().st_mode & 0o222 == 0
     assert not (first / "project" / "train.py").samefile(second / "project" / "train.py")
+    kept, same = (code / "project" / "package" / "é with space.py" for code in (first, second))
+    assert kept.samefile(same)
+    assert kept.stat().st_mode & 0o222 == 0
 
 
 def test_without_hard_links_everything_is_copied(

@@ -37,8 +37,22 @@ RESERVED_OPTIONS = frozenset(
 # Nor what Slurm and the batch script tell the tasks, and the script's own variables.
 RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
 SCRIPT_VARIABLES = frozenset(
-    {"attempt", "closing", "code", "dropped", "end", "exports", "full", "marks", "number", "ranks", "refused"}
-    | {"restarts", "run", "setup", "signal", "srun", "start", "task", "text", "try"}
+    {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "full", "marks", "no_work", "number"}
+    | {
+        "number",
+        "ranks",
+        "refused",
+        "restarts",
+        "run",
+        "said",
+        "setup",
+        "signal",
+        "srun",
+        "start",
+        "task",
+        "text",
+        "try",
+    }
 )
 
 

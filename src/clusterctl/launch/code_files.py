@@ -29,7 +29,7 @@ class CodeFile(NamedTuple):
     name: str
     source: str
     size: int = 0
-    executable: bool = False
+    mode: int = 0o444  # without the permissions to write
     link: str | None = None
 
     @property
@@ -109,7 +109,7 @@ def _code_file(folder: str, name: str, status: os.stat_result) -> CodeFile | Non
     """None for what is neither file nor link: a pipe, a socket, a device."""
     path = f"{folder}/{name}"
     if stat.S_ISREG(status.st_mode):
-        return CodeFile(name, path, status.st_size, bool(status.st_mode & 0o111))
+        return CodeFile(name, path, status.st_size, status.st_mode & 0o555)
     return CodeFile(name, path, link=_kept_link(folder, path)) if stat.S_ISLNK(status.st_mode) else None
 
 

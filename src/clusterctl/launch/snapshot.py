@@ -95,7 +95,7 @@ def _add(file: CodeFile, shared: Path, target: Path) -> None:
         os.link(shared, target)
         return
     _copy(file, target)
-    target.chmod(0o555 if file.executable else 0o444)
+    target.chmod(file.mode)
     if _digest(file._replace(source=os.fspath(target))) == shared.name:  # it was not edited in the meantime
         with suppress(OSError):
             os.link(target, shared)
@@ -112,7 +112,7 @@ def _copy(file: CodeFile, target: Path) -> None:
 
 
 def _digest(file: CodeFile) -> str:
-    """What tells the content of a file, and whether it can be executed; or what a link says."""
+    """What tells the content of a file and who may read and execute it; or what a link says."""
     if file.link is not None:
         return f"link {file.link}"
     descriptor = os.open(file.source, _READ)
@@ -124,4 +124,4 @@ def _digest(file: CodeFile) -> str:
                 hashed = hashlib.file_digest(source, "sha256")
     finally:
         os.close(descriptor)
-    return hashed.hexdigest() + ("x" if file.executable else "-")
+    return f"{hashed.hexdigest()}-{file.mode:o}"
