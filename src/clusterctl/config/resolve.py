@@ -38,21 +38,7 @@ RESERVED_OPTIONS = frozenset(
 RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
 SCRIPT_VARIABLES = frozenset(
     {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "full", "marks", "no_work", "number"}
-    | {
-        "number",
-        "ranks",
-        "refused",
-        "restarts",
-        "run",
-        "said",
-        "setup",
-        "signal",
-        "srun",
-        "start",
-        "task",
-        "text",
-        "try",
-    }
+    | {"ranks", "refused", "restarts", "run", "said", "setup", "signal", "srun", "start", "task", "text", "try"}
 )
 
 
