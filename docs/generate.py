@@ -54,10 +54,10 @@ def faults() -> str:
 _FAULTS = """# Faults, and what comes of them
 
 Generated from `tests/faults/table.py`, whose faults the tests inflict on runs of 4 ranks on 2 nodes of a real Slurm
-(`clusterctl sandbox`): each once in `make test`, and on a training of every kind in `make test-long`. The class is what
-`clusterctl why RUN -o json` gives the attempt that was struck, with the rank where one is to blame. The seconds are
-those from the fault until `why` names it (`benchmarks/time_to_cause.py`, a program that does 20 steps a second, default
-settings).
+(`clusterctl sandbox`): each once in `make test`, but for one that takes minutes, and on a training of every kind in
+`make test-long`. The class is what `clusterctl why RUN -o json` gives the attempt that was struck, with the rank where
+one is to blame. The seconds are those from the fault until `why` names it (`benchmarks/time_to_cause.py`, a program
+that does 20 steps a second, default settings).
 
 | fault | what happens | `why` says | seconds | tested in, too |
 | --- | --- | --- | --- | --- |

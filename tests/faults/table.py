@@ -49,6 +49,7 @@ class Fault:
     own_nodes: int = 0
     prepare: Callable[[Scene], None] | None = None
     alone: bool = False
+    slow: bool = False  # minutes, in `make test-long` alone
     full_disk: bool = False
     not_for: tuple[str, ...] = ()
     tests: str = ""
@@ -318,6 +319,7 @@ FAULTS = (
         cause=Cause.KILLED,
         rank=2,
         alone=True,
+        slow=True,
         not_for=TRAININGS,
     ),
     Fault(

@@ -10,5 +10,5 @@ from faults.table import FAULTS
 
 
 def test_every_fault_comes_to_what_the_table_says(ground: Ground) -> None:
-    assert strike_all(ground, FAULTS, "command", at_once=20) == {}
+    assert strike_all(ground, [fault for fault in FAULTS if not fault.slow], "command", at_once=20) == {}
     assert strike_all(ground, [fault for fault in FAULTS if "command" in fault.not_for], "reddit", at_once=2) == {}
