@@ -188,7 +188,7 @@ class Job:
     argv: tuple[Text, ...] = ()
     """Program and arguments of workload "command", such as ["python", "train.py"]."""
     code: Line | None = None
-    """Folder to copy at submission, and again for each run to work in; by default, for workload "command", the current folder."""
+    """Folder to copy at submission, and again for each run to work in; for "command" by default the current one."""
     resources: Resources = field(default_factory=Resources)
     """What to request from Slurm."""
     container: Container = field(default_factory=Container)
