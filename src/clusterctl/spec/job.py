@@ -118,7 +118,7 @@ class Container:
     code: Annotated[str, OneOf(("mounted", "image"))] = "mounted"
     """Which code runs: the snapshot that submit takes, mounted into the image, or what the image contains."""
     workdir: Line | None = None
-    """Working directory in the image; by default the code's folder, or the image's own."""
+    """Working directory in the image; by default the run's own, `work`, or the image's."""
     writable: bool = False
     """Whether tasks may write to the image's file system; their changes are discarded at the end."""
     mount_home: bool = False
@@ -188,7 +188,7 @@ class Job:
     argv: tuple[Text, ...] = ()
     """Program and arguments of workload "command", such as ["python", "train.py"]."""
     code: Line | None = None
-    """Folder to copy at submission and run in; by default, for workload "command", the current folder."""
+    """Folder to copy at submission, and again for each run to work in; for "command" by default the current one."""
     resources: Resources = field(default_factory=Resources)
     """What to request from Slurm."""
     container: Container = field(default_factory=Container)
