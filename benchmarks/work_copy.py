@@ -34,7 +34,7 @@ SWEEP = 1000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", help="on the file system to measure")
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     for title, (files, size) in SIZES.items():
         with tempfile.TemporaryDirectory(dir=arguments.folder) as name:

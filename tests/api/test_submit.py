@@ -43,6 +43,7 @@ def test_a_plan_is_made_once_and_is_what_is_sent(desk: Desk, planned: list[Any])
     assert (plan.run.path, run.job_id) == (run.path, "7")
     assert run.directory.script.read_text() == module.render(plan)
     assert Path(dict(plan.exports)["PYTHONPATH"].split(":")[0]).parent == run.directory.code.resolve()
+    assert f"--chdir={run.work}" in run.directory.script.read_text()
 
 
 def test_a_dry_run_asks_nobody_and_writes_nothing(desk: Desk) -> None:
