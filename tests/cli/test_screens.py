@@ -85,4 +85,4 @@ def test_a_report_of_a_failed_run_says_why_and_starts_no_other_command(
     shown = capsys.readouterr().out
     assert "<h2>Why</h2>" in shown
     assert f"{RUN} failed: " in shown
-    assert {Path(command[0]).name for command in started} <= {"sacct", "squeue"}
+    assert {Path(command[0]).name for command in started} <= {"sacct", "scontrol", "squeue"}

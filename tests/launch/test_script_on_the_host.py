@@ -121,7 +121,7 @@ def test_ranks_are_counted_however_many_there_are(tmp_path: Path) -> None:
 
 
 def test_functions_and_options_of_the_submitters_shell_change_nothing(host: Host, tmp_path: Path) -> None:
-    words = set(re.findall(r"[a-z]+|\[|:", part("shell.sh") + part("warm.sh") + part("batch.sh")))
+    words = set(re.findall(r"[a-z]+|\[|:", part("shell.sh") + part("warm.sh") + part("work.sh") + part("batch.sh")))
     builtins = subprocess.run(["bash", "-c", "compgen -b"], capture_output=True, text=True, check=True).stdout.split()
     commands = {word for word in words if word in builtins or shutil.which(word)} - {"builtin"}
     assert {"mv", "mkdir", "srun", "printf", "["} <= commands | {"srun"}

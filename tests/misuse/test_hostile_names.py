@@ -45,8 +45,8 @@ def checked_by_the_shell(desk: Desk, script: str) -> None:
     path = desk.folder / "script.sh"
     path.write_text(script)
     subprocess.run(["bash", "-n", path], check=True)
-    head = script.partition("\nrun=")[0]
-    assert all(line.startswith(("#!/bin/bash", "#SBATCH --", "# Rendered")) or not line for line in head.splitlines())
+    head = script.partition("\n# Rendered")[0]
+    assert all(line.startswith(("#!/bin/bash", "#SBATCH --")) for line in head.splitlines())
     assert "#SBATCH --uid" not in head
 
 

@@ -160,8 +160,9 @@ def refusing_gpus(desk: Desk) -> None:
     desk.use_slurm(sbatch=UNAVAILABLE, sinfo=f"cat {CAPTURED}")
 
 
-def test_what_slurm_has_is_asked_once_after_it_refused_a_size(desk: Desk) -> None:
+def test_what_slurm_has_is_asked_once_for_many_submissions(desk: Desk) -> None:
     refusing_gpus(desk)
+    desk.write("cluster/site.toml", 'kind = "slurm"\n')  # whose polling floor is not 0
     desk.write("job.toml", 'workload = "synthetic"\n[resources]\ngpus_per_node = 9\n')
     code, out, err = desk.type("submit ./job.toml")
     assert (code, out) == (SLURM, "")

@@ -25,8 +25,8 @@ code = "code"
 
 
 def leaks(folder: Path) -> list[Path]:
-    """The files below `folder` in which a piece of the secret stands, but for the snapshot of the user's own files."""
-    files = [path for path in folder.rglob("*") if path.is_file() and ".code" not in path.parts]
+    """The files below `folder` in which a piece of the secret stands, but for the copies of the user's own files."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not {".code", "work"} & set(path.parts)]
     return [path for path in files if b"hunter2" in path.read_bytes()]
 
 

@@ -28,7 +28,7 @@ from clusterctl.launch.script import render
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.status import report
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.files import make_private, read_whole, write_json, write_text
+from clusterctl.runs.files import exists, make_private, read_whole, write_json, write_text
 from clusterctl.runs.ownership import require_own
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
@@ -99,7 +99,8 @@ def send(
     if not code.is_dir():
         raise ConfigError(f"the code of the run is gone: {code}", "submit the job anew")
     for folder in (run.path, run.pickles, code):
-        require_own(folder, "submit the job anew")
+        if exists(folder):
+            require_own(folder, "submit the job anew")
     plan = make_plan(resolved, run, code, clusterctl.__version__)
     # the folder that was submitted may have changed since
     with_its_code = resolved

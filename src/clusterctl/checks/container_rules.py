@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, Verdict, fail, ok, warn
 from clusterctl.checks.interpreters import OLDEST_PYTHON, requirement
-from clusterctl.checks.surroundings import ContainerFacts, Seen, exists
+from clusterctl.checks.surroundings import ContainerFacts, Seen
 from clusterctl.containers import unpacked
 from clusterctl.containers.contents import Contents, Unreadable, look_into, overridden
 from clusterctl.containers.folder import is_squashfs
 from clusterctl.containers.pyxis import IMAGE_PYTHON, make_view
 from clusterctl.errors import SlurmError
 from clusterctl.launch.plan import brings_code
+from clusterctl.runs.files import exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

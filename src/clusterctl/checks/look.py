@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.checks.interpreters import ask_packages, ask_version, find_interpreter
-from clusterctl.checks.surroundings import Folder, LoginNode, NodeSize, Seen, Surroundings, WantedRun, exists
+from clusterctl.checks.surroundings import Folder, LoginNode, NodeSize, Seen, Surroundings, WantedRun
 from clusterctl.config import runs_folder, state_folder
 from clusterctl.errors import SlurmError
+from clusterctl.runs.files import exists
 from clusterctl.runs.ownership import is_trusted
 from clusterctl.slurm import Slurm
 from clusterctl.slurm.fits import asked_of, has_features

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import SlurmError
+from clusterctl.runs.files import exists
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,13 +51,6 @@ class Seen:
     def at(cls, path: Path, nodes_are_here: bool, folder: Path | None = None) -> Seen:
         """Where the nodes are elsewhere, `path` counts as visible if `folder`, by default its own, exists here."""
         return cls(str(path), exists(path), nodes_are_here or exists(folder or path.parent))
-
-
-def exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name too long, a folder that may not be entered
-        return False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks.interpreters import interpreter_rules
 from clusterctl.checks.job_rules import code_rules, data_rules, misfit, request_rules
-from clusterctl.checks.look import look_around, look_at_cluster, sizes
+from clusterctl.checks.look import INVENTORY_SECONDS, look_around, look_at_cluster, sizes
 from clusterctl.checks.machine_rules import cluster_rules, machine_rules
 from clusterctl.config import load_cluster
 from clusterctl.errors import ClusterctlError, ConfigError, SlurmError
@@ -70,12 +70,12 @@ def refuse(checks: Iterable[Check], resolved: Resolved) -> None:
 def explained(refused: SlurmRefused, resolved: Resolved, slurm: Slurm) -> SlurmRefused:
     """Slurm's refusal with what was asked for, what there is and what would fit, if it was for the job's size.
 
-    It asks sinfo, which is done after a refusal and not before every submission: all users share the controller.
+    What there is was asked within the hour, as before every submission: all users share the controller.
     """
     if not refused.for_size:
         return refused
     try:
-        where, nodes = sizes(resolved.job.resources, slurm.nodes())
+        where, nodes = sizes(resolved.job.resources, slurm.nodes(max_age=INVENTORY_SECONDS))
     except SlurmError:
         return refused
     if not nodes or not (check := misfit(resolved, nodes, where)):

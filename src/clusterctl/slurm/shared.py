@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LONGEST_PAUSE_SECONDS = 60.0  # between two questions to a Slurm that does not answer
 LEASE_SECONDS = 20.0  # a question takes 10 s at most: who holds a lease for longer is stuck
+_RARE = ".rare"  # answers about what changes rarely
 _LOOK_SECONDS = 0.02
 
 
@@ -68,10 +69,13 @@ class SharedAnswers:
     def told(self, question: Sequence[str], ask: Callable[[], str], max_age: float | None = None) -> Told:
         """The answer to `question`, at most `max_age` (the floor, if that is longer) seconds old, or what is known.
 
+        With `max_age` it is about what changes rarely: `forget` leaves it.
         `ask` is called by one process of all, and raises SlurmError. Raises the last SlurmError where there never was
         an answer.
         """
         path = self.folder / hashlib.sha256(json.dumps(list(question)).encode()).hexdigest()[:16]
+        if max_age is not None:
+            path = path.with_suffix(_RARE)
         age = max(self.floor, max_age or 0.0)
         patience = time.monotonic() + LEASE_SECONDS
         while self._is_due(kept := _read(path), age):
