@@ -40,6 +40,7 @@ class Warm:
 
     job_id: str
     node_list: str
+    clearing: tuple[str, ...] = ()  # srun's words: to remove what an import that did not finish has left
     importing: tuple[str, ...] = ()  # srun's words
     image_mark: str = ""  # the folder that says whether it is there
 

@@ -28,6 +28,7 @@ def render(plan: Plan) -> str:
         warm = [
             f"node_list={quote(plan.warm.node_list)} # of allocation {plan.warm.job_id}, of which this is a step",
             f"image_mark={quote(plan.warm.image_mark)}",
+            _array("clearing", _flag_by_flag(plan.warm.clearing)),
             _array("importing", _flag_by_flag(plan.warm.importing)),
             "",
             part("warm.sh"),
