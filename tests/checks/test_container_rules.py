@@ -108,6 +108,22 @@ def test_a_source_that_only_the_nodes_may_have_is_a_warning() -> None:
     )
 
 
+def test_an_image_for_another_architecture_is_told_before_a_node_finds_out() -> None:
+    arm = replace(GOOD, machine="x86_64", contents=replace(CONTENTS, machine="aarch64"))
+    (found,) = problems(arm)
+    assert (found.verdict, found.message) == (Verdict.WARN, "the image is for aarch64, this machine is x86_64: /i.sqsh")
+    assert [found.verdict for found in problems(replace(arm, unpacks_here=True))] == [Verdict.FAIL]
+    assert problems(replace(arm, machine="aarch64")) == []
+    assert problems(replace(GOOD, machine="x86_64")) == []  # not known
+
+
+def test_a_space_in_a_mounted_path_is_too_much_for_an_older_pyxis() -> None:
+    view = ContainerView(image="/i.sqsh", mounts=(Mount("/my data", "/data"),))
+    (found,) = problems(replace(GOOD, view=view))
+    assert (found.verdict, "before 0.24" in found.message) == (Verdict.WARN, True)
+    assert problems(replace(GOOD, view=view, builtin=True)) == []
+
+
 def test_variables_that_the_image_changes_are_told_unless_the_run_keeps_them() -> None:
     image = {"TOKEN": "image", "PATH": "/image", "LANG": "C", "SAME": "x", "KEPT": "image", "NEW": "y"}
     host = {"TOKEN": "mine", "PATH": "/mine", "LANG": "de", "SAME": "x", "KEPT": "mine"}

@@ -61,6 +61,22 @@ def test_the_record_beside_it_is_believed_if_it_is_of_this_file(image: Path) -> 
     assert again.packages["submitit"] == "1.5.4"
 
 
+@pytest.mark.parametrize("shell", ["usr/bin/dash", "bin/busybox"])
+@pytest.mark.parametrize(("machine", "known"), [(62, "x86_64"), (183, "aarch64"), (9999, None)])
+def test_its_shell_tells_its_architecture(tmp_path: Path, shell: str, machine: int, known: str | None) -> None:
+    program = tmp_path / "root" / shell
+    program.parent.mkdir(parents=True)
+    header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + b"\x03\0" + machine.to_bytes(2, "little")
+    program.write_bytes(header + bytes(range(256)))
+    image = tmp_path / "i.sqsh"
+    subprocess.run(["mksquashfs", tmp_path / "root", image, "-quiet", "-no-progress"], check=True, capture_output=True)
+    assert (found := look_into(image))
+    assert found.machine == known
+    write_record(image, record(image, image.stat().st_size))
+    assert (found := look_into(image))
+    assert (found.machine, found.python) == (known, "3.13")
+
+
 def test_an_image_that_is_cut_off_says_why(image: Path) -> None:
     os.truncate(image, 200)
     with pytest.raises(Unreadable, match=r"\w+ \w+"):

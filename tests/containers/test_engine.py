@@ -110,5 +110,21 @@ def test_known_words_have_a_hint(line: str, message: str, hint: str) -> None:
     assert hint in typed
 
 
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        ("[ERROR] URL https://r.io/v2/x/manifests/1 returned error code: 404 Not Found", "no such image", "check name"),
+        ("[ERROR] URL https://r.io/token returned error code: 401 Unauthorized", "the registry refuses", "credentials"),
+        ("curl: (6) Could not resolve host: registry-1.docker.io", "the registry cannot be reached", "network here"),
+        ("[ERROR] Could not process JSON input", "JSON input", "-v shows"),
+    ],
+)
+def test_so_have_those_of_enroot(line: str, message: str, hint: str) -> None:
+    found, typed = explain(["[INFO] Fetching image manifest list", line], "enroot")
+    assert message in found
+    assert line in found
+    assert hint in typed
+
+
 def test_an_engine_that_said_nothing_is_explained_too() -> None:
     assert explain([], "docker")[0] == "it said nothing"

@@ -20,7 +20,7 @@ import clusterctl
 from clusterctl.containers import unpacked
 from clusterctl.containers.enter import own_workdir, program
 from clusterctl.containers.pyxis import FLAGS, ContainerView, Mount
-from clusterctl.errors import ClusterctlError, TaskError
+from clusterctl.errors import Cause, ClusterctlError, TaskError
 
 RUNNER = [sys.executable, "-I", "-S", str(Path(clusterctl.__file__).parent / "containers")]
 SYSTEM_RUNNER = ["/usr/bin/python3", *RUNNER[1:]]
@@ -198,23 +198,27 @@ def test_whoever_starts_it_is_who_runs_inside(
 
 
 @pytest.mark.parametrize(
-    ("flags", "said", "hint"),
+    ("flags", "cause", "said", "hint"),
     [
-        (["--container-image=/nowhere.sqsh"], "cannot read the image: /nowhere.sqsh", "image"),
-        (["--container-image=/etc/passwd"], "cannot read the image: /etc/passwd", "verify"),
-        (["--container-image={image}", "--container-mounts=/nowhere:/x"], "cannot mount /nowhere", "mounts"),
-        (["--container-image={image}", "--container-workdir=/nowhere"], "no folder to work in", "workdir"),
-        (["--container-colour=red"], "no flag of a container: --container-colour=red", ""),
-        ([], "no image to run in", "--container-image"),
+        (["--container-image=/nowhere.sqsh"], "image", "cannot read the image: /nowhere.sqsh", "image"),
+        (["--container-image=/etc/passwd"], "image", "cannot read the image: /etc/passwd", "verify"),
+        (["--container-image={image}", "--container-mounts=/nowhere:/x"], "launch", "cannot mount /nowhere", "mounts"),
+        (["--container-image={image}", "--container-workdir=/nowhere"], "launch", "no folder to work in", "workdir"),
+        (["--container-colour=red"], "user-error", "no flag of a container: --container-colour=red", ""),
+        ([], "user-error", "no image to run in", "--container-image"),
     ],
 )
 def test_what_cannot_be_done_is_told_without_a_traceback(
-    thin_image: ThinImage, flags: list[str], said: str, hint: str
+    thin_image: ThinImage, flags: list[str], cause: str, said: str, hint: str
 ) -> None:
     argv = [*RUNNER, *(flag.format(image=thin_image.path) for flag in flags), "--", "true"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode in (1, 2)
-    assert f"error: {said}" in done.stderr
+    for environment, start in (
+        (os.environ, "error"),
+        ({**os.environ, "CLUSTERCTL_ATTEMPT": "0"}, f"clusterctl[{cause}]"),
+    ):
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode in (1, 2)
+        assert done.stderr.startswith(f"{start}: {said}")
     assert hint in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -291,6 +295,7 @@ def test_a_disk_that_fills_while_unpacking_leaves_nothing(
     finally:
         subprocess.run(["umount", small], check=True)
     assert "room" in raised.value.hint
+    assert raised.value.cause is Cause.DISK
     assert left == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,10 @@ def test_an_image_that_was_changed_does_not_verify(tmp_path: Path) -> None:
     assert verify(image) == ["its content is not what its record says"]
     image.path.write_bytes(content + b"x")
     assert "bytes, its record says" in verify(image)[0]
+    for size in (50, 200, len(content)):
+        image.path.write_bytes(content[:size])
+        (problem,) = verify(replace(image, record=None))
+        assert problem.startswith(f"it is cut off: {size} bytes of " if size < len(content) else "no record")
     image.path.write_text("no squashfs")
     assert verify(image) == ["it is no squashfs"]
 

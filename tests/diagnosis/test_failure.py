@@ -422,6 +422,57 @@ def test_an_image_that_cannot_be_imported_is_told_from_the_batch_scripts_log() -
     assert "--host" in diagnosis.commands[0]
 
 
+PYXIS = Path(__file__).parent / "pyxis_0_20"
+REASONS = {
+    "missing_image": (Cause.IMAGE, "No such file or directory: /images/x.sqsh"),
+    "left_container": (Cause.IMAGE, "an earlier start left a container: /var/lib/enroot/pyxis_12.0"),
+    "disk_full": (
+        Cause.DISK,
+        "no room for the image where the node unpacks it (see ENROOT_DATA_PATH): No space left on device",
+    ),
+    "no_image": (Cause.IMAGE, "FATAL ERROR: Can't find a valid SQUASHFS superblock on /images/x.sqsh"),
+    "missing_mount": (Cause.LAUNCH, "what is to be mounted does not exist on the node: /data/reddit"),
+    "denied_mount": (
+        Cause.IMAGE,
+        "enroot-mount: failed to mount: /data/reddit at /var/lib/enroot/pyxis_12.0/data: Permission denied",
+    ),
+    "architecture": (Cause.IMAGE, "the image is for another architecture than the node's (Exec format error)"),
+    "hook": (
+        Cause.IMAGE,
+        "Command not found: nvidia-container-cli, see https://github.com/NVIDIA/libnvidia-container",
+    ),
+    "not_found": (
+        Cause.IMAGE,
+        "not in the registry (404): https://registry-1.docker.io/v2/library/python/manifests/3.99",
+    ),
+    "denied": (
+        Cause.IMAGE,
+        "the registry denied access, or has no such image (401): https://registry.example/jwt/auth",
+    ),
+    "no_name": (Cause.NETWORK, "the node cannot find the registry: registry-1.docker.io"),
+    "no_answer": (
+        Cause.IMAGE,
+        "curl: (28) Failed to connect to registry.example port 443 after 30001 ms: Timeout was reached",
+    ),
+    "no_plugin": (Cause.LAUNCH, "pyxis is missing where the job ran: srun has no --container-image there"),
+}
+
+
+def test_every_text_of_pyxis_has_a_reason() -> None:
+    assert {path.stem for path in PYXIS.iterdir()} == set(REASONS)
+
+
+@pytest.mark.parametrize("fault", REASONS)
+def test_of_what_pyxis_writes_the_reason_counts_wherever_it_was_written(fault: str) -> None:
+    lines = (PYXIS / f"{fault}.log").read_text()
+    died = "srun: error: node2: task 1: Exited with exit code 1"
+    by_rank = attempt(ranks=(RankTrace(1, last_words=tuple(lines.splitlines())),), lines=died)
+    by_srun = attempt(ranks=(), lines=f"{lines}{died}")  # where no rank has a log yet: a warm run's import
+    for told in (by_rank, by_srun):
+        found = cause_of(trace(told))
+        assert (found.cause_class, found.cause, found.node) == (*REASONS[fault], "node2")
+
+
 def test_an_attempt_that_was_warned_saved_and_left_says_so_and_why_it_is_not_started_again() -> None:
     left = [rank(number, exit_code=75) for number in range(4)]
     found = cause_of(trace(attempt(*left, refused=Refusal.RESTART_LIMIT, exit_code=75), stage=Stage.PREEMPTED))

@@ -25,16 +25,24 @@ from clusterctl.launch.plan import make_plan
 from clusterctl.launch.script import part, render
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.requests import EXIT_RESTART, Refusal
-from clusterctl.spec import Cluster, CommandTrain, Job, Resources
+from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
 
 SOURCE = Path(clusterctl.__file__).parents[1]
+CLUSTER, NO_CONTAINER = Cluster(name="c"), Container()
 SAY_SO = 'for r in 0 1; do touch "$attempt/marks/0000$r.done"; done\n'
 
 
 class Host:
     """A node: a run directory, and an srun that does what a test says."""
 
-    def __init__(self, folder: Path, nodes: int = 1, tasks_per_node: int = 2, setup: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int = 1,
+        tasks_per_node: int = 2,
+        cluster: Cluster = CLUSTER,
+        container: Container = NO_CONTAINER,
+    ) -> None:
         self.run = RunDir(folder / "it's a run-20260102-030405-abcd")
         for path in (self.run.attempts_folder, self.run.pickles):
             path.mkdir(parents=True)
@@ -48,9 +56,10 @@ class Host:
             workload="command",
             argv=("true",),
             resources=Resources(nodes=nodes, tasks_per_node=tasks_per_node, gpus_per_node=0, warning=0),
+            container=container,
             train=CommandTrain(),
         )
-        resolved = Resolved(job, Cluster(name="c", setup=setup), {}, folder)
+        resolved = Resolved(job, cluster, {}, folder)
         plan = make_plan(resolved, self.run, folder / "code", "0", "python")
         self.script = self.run.path / "slurm_script"  # as slurmd calls its copy
         self.script.write_text(render(plan))
@@ -141,7 +150,7 @@ def test_functions_and_options_of_the_submitters_shell_change_nothing(host: Host
 
 
 def test_what_the_cluster_lines_call_is_left_to_them(tmp_path: Path) -> None:
-    host = Host(tmp_path, setup=("module load cuda",))
+    host = Host(tmp_path, cluster=Cluster(name="c", setup=("module load cuda",)))
     host.environment = {"BASH_FUNC_module%%": '() { echo "loads $2"; }'}
     host.call(SAY_SO)
     assert host.run.attempt(0).host_log.read_text() == "loads cuda\n"
@@ -342,7 +351,7 @@ def test_an_srun_that_is_killed_on_the_first_node_is_told_from_bashs_word_on_it(
 
 def test_the_script_refuses_for_the_reasons_that_are_known() -> None:
     script = part("batch.sh")
-    refusal = script[script.index("refusal() {") : script.index("# One task on each node")]
+    refusal = script[script.index("refusal() {") : script.index("# Slurm may be away")]
     named = re.findall(r"then echo ([a-z-]+)", refusal) + re.findall(r"refused=([a-z-]+)", script)
     assert sorted(named) == sorted(Refusal)
 
@@ -469,3 +478,34 @@ def test_an_end_that_cannot_be_recorded_is_tried_again(host: Host) -> None:
     assert host.call(block + free + "exit 3") == 3
     assert host.host()["exit_code"] == 3
     assert "trying again for half a minute" in host.run.attempt(0).host_log.read_text()
+
+
+ENROOT = """#!/bin/bash
+cd {store} || exit
+case $1 in list) ls ;; remove) [ "$2" = --force ] && echo "$3" >>{removed} && rm "$3" ;; esac
+"""
+PYXIS = """
+case $* in *--quiet*) while [ "$1" != sh ]; do shift; done; exec "$@" ;; esac
+for left in {store}/pyxis_$SLURM_JOB_ID.*; do [ ! -e "$left" ] || exit 1; done
+"""
+
+
+def test_a_container_that_an_earlier_start_left_is_removed_before_the_next(tmp_path: Path) -> None:
+    """pyxis calls it by job and step, and would fail: a job that goes back to the queue keeps its number."""
+    pyxis = Cluster(name="c", container_runtime="pyxis")
+    host = Host(tmp_path, cluster=pyxis, container=Container(image="/images/x.sqsh"))
+    store, removed = tmp_path / "stored containers", tmp_path / "removed"
+    store.mkdir()
+    left = ["pyxis_12.0", "pyxis_12.1"]
+    others = ["pyxis_112.0", "pyxis_12x.0", "pyxis_clusterctl_12_0a1b", "my own"]
+    for name in (*left, *others):
+        (store / name).touch()
+    srun = PYXIS.format(store=quote(str(store))) + SAY_SO
+    assert host.call(srun) == 1  # the first start of a job looks for none
+    assert host.call(srun, restarts=1) == 1  # no enroot here: nothing is removed, and nothing said
+    enroot = tmp_path / "bin" / "enroot"
+    enroot.write_text(ENROOT.format(store=quote(str(store)), removed=quote(str(removed))))
+    enroot.chmod(0o755)
+    assert host.call(srun, restarts=2) == 0
+    assert removed.read_text().split() == left
+    assert sorted(path.name for path in store.iterdir()) == sorted(others)

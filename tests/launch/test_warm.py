@@ -183,6 +183,45 @@ def test_an_import_that_fails_fails_the_run_and_the_next_one_tries_again(node: N
     assert process.returncode == 0
 
 
+# enroot keeps what an import made, whole or not; pyxis takes whatever is there under the name.
+NODES = (
+    """
+stored=${attempt%/attempts/*}/../stored
+case $* in
+  *"enroot list"*) rm -f "$stored" ;;
+  *" true")
+    [ ! -e "$stored" ] || exit 0
+    echo half >"$stored"
+    while [ -n "$cancelled" ] && [ ! -e "$attempt/told" ]; do sleep 0.05; done
+    [ -z "$cancelled$full" ] || exit 1
+    echo whole >"$stored" ;;
+  *) cp "$stored" "$attempt/ran_in"; """
+    + SAY_SO
+    + """ ;;
+esac
+"""
+)
+
+
+def test_half_an_image_is_not_taken_for_a_whole_one(node: Node) -> None:
+    job = replace(PLAIN, container=Container(image="/images/x.sqsh"))
+    _, process = node.start("a", f"full=y\n{NODES}", job)
+    process.communicate()
+    assert process.returncode == 1
+    assert len([*(warm_folder(node.runs) / "77").glob("clusterctl_*")]) == 1  # by it the holder knows what to remove
+    (node.runs / "stored").unlink()
+    run, process = node.start("b", f"cancelled=y\n{NODES}", job)
+    until((node.runs / "stored").exists)
+    process.send_signal(signal.SIGURG)
+    (run.attempt(0).path / "told").touch()
+    process.communicate()
+    assert process.returncode == 1
+    run, process = node.start("c", NODES, job)
+    process.communicate()
+    assert process.returncode == 0
+    assert (run.attempt(0).path / "ran_in").read_text() == "whole\n"
+
+
 def test_an_import_whose_run_was_killed_is_taken_over(node: Node) -> None:
     job = replace(PLAIN, container=Container(image="/images/x.sqsh"))
     _, process = node.start("a", IMPORTING, job)

@@ -99,6 +99,7 @@ def _looked_into(facts: ContainerFacts, nodes_are_here: bool, made_later: str = 
         unpacks_here=unpacks_here,
         sources=tuple(_shared(Path(source), unpacks_here) for source in sources),
         rooms=rooms,
+        machine=os.uname().machine,
     )
 
 
@@ -108,7 +109,7 @@ def _shared(path: Path, nodes_are_here: bool) -> Seen:
 
 
 def container_rules(facts: ContainerFacts) -> Iterator[Check]:
-    rules = (_pyxis, _image, _mounts, _inside, _room, _gpus, _overridden)
+    rules = (_pyxis, _image, _machine, _mounts, _inside, _room, _gpus, _overridden)
     problems = [check for rule in rules for check in rule(facts)]
     yield from problems or [ok("image", _described(facts))]
 
@@ -147,6 +148,15 @@ def _image(facts: ContainerFacts) -> Iterator[Check]:
         yield (fail if facts.unpacks_here else warn)("image", message, "apt-get install squashfs-tools")
 
 
+def _machine(facts: ContainerFacts) -> Iterator[Check]:
+    """Of the nodes' architecture nothing is known here; they are of the login node's, as a rule."""
+    built_for = facts.contents.machine if facts.contents else None
+    if built_for and built_for != facts.machine:
+        message = f"the image is for {built_for}, this machine is {facts.machine}: {facts.view.image}"
+        check = fail if facts.unpacks_here else warn
+        yield check("image", message, "if its nodes are not either, import or build the image on one of their kind")
+
+
 def _gpus(facts: ContainerFacts) -> Iterator[Check]:
     """Without pyxis nothing brings the driver's libraries into the image."""
     if facts.gpus and facts.builtin and not any("libcuda" in mount.target for mount in facts.view.mounts):
@@ -161,6 +171,10 @@ def _mounts(facts: ContainerFacts) -> Iterator[Check]:
         elif not source.there:
             hint = f"mkdir -p {shlex.quote(source.path)}; or correct [container] mounts"
             yield fail("mounts", f"no such folder to mount: {source.path}", hint)
+    spaced = [mount for mount in facts.view.mounts if " " in mount.source + mount.target]
+    if spaced and not facts.builtin:
+        message = f"a space in a mounted path, which pyxis before 0.24 cannot mount: {spaced[0]}"
+        yield warn("mounts", message, "mount a folder above it, or a link without a space")
     targets: dict[str, str] = {}
     for mount in facts.view.mounts:
         if targets.setdefault(mount.target, mount.source) != mount.source:

@@ -100,6 +100,7 @@ class ContainerFacts:
     unpacks_here: bool = False  # this machine will run the image
     builtin: bool = False  # clusterctl's own runner runs it, here or on the nodes
     gpus: int = 0  # of a node
+    machine: str = ""  # this one's kind, as uname names it
     sources: tuple[Seen, ...] = ()  # of the mounts
     rooms: Mapping[str, int] | None = None  # folder -> bytes free; None: nothing is to be unpacked
     environment: Mapping[str, str] = field(default_factory=dict)  # the submitter's

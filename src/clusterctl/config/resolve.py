@@ -38,7 +38,8 @@ RESERVED_OPTIONS = frozenset(
 RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
 SCRIPT_VARIABLES = frozenset(
     {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "full", "marks", "no_work", "number"}
-    | {"ranks", "refused", "restarts", "run", "said", "setup", "signal", "srun", "start", "task", "text", "try"}
+    | {"opening", "ranks", "refused", "restarts", "run", "said", "setup", "signal", "srun"}
+    | {"start", "task", "text", "try"}
 )
 
 

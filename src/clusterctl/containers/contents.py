@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import ImageError
@@ -29,6 +29,8 @@ _LINE = re.compile(
     r"(?P<kind>[-dlbcps])(?P<mode>\S{9})\s+\S+\s+(?P<size>\d+)(?:,\s*\d+)? \S+ \S+ squashfs-root(?P<path>/.*)"
 )
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/(?P<name>[\w.]+)-(?P<version>[^/-]+)\.dist-info$")
+_SHELLS = ("usr/bin/dash", "usr/bin/bash", "bin/dash", "bin/bash", "bin/busybox")  # one of them is /bin/sh, as a rule
+_MACHINES = {21: "ppc64le", 22: "s390x", 62: "x86_64", 183: "aarch64", 243: "riscv64"}  # elf(5)'s e_machine
 _SECONDS = 60
 _MOST_STEPS = 400  # links may lead in circles
 
@@ -43,6 +45,7 @@ class Contents:
     python: str | None = None  # minor version, such as 3.11, where a record says so
     links: Mapping[str, str] = field(default_factory=dict)
     programs: frozenset[str] = frozenset()  # the files that can be executed
+    machine: str | None = None  # whose programs these are, as uname names it
 
     def resolved(self, path: str) -> str:
         """Where `path` leads to through the links of the image, whether something is there or not."""
@@ -78,7 +81,7 @@ def look_into(image: Path) -> Contents | None:
     Raises Unreadable.
     """
     if record := _record(image):
-        return Contents(None, record.environment, record.versions, record.python)
+        return Contents(None, record.environment, record.versions, record.python, machine=_machine(image))
     try:
         lines = unsquashfs("-lln", str(image), seconds=_SECONDS)
         variables = unsquashfs("-cat", str(image), "etc/environment", check=False, seconds=_SECONDS)
@@ -87,7 +90,19 @@ def look_into(image: Path) -> Contents | None:
     except (OSError, subprocess.SubprocessError) as error:
         said = str(getattr(error, "stderr", "") or error).strip().splitlines()
         raise Unreadable(said[-1].removeprefix("FATAL ERROR: ")) from error
-    return _listed(lines, parse_environment(variables.splitlines()))
+    return replace(_listed(lines, parse_environment(variables.splitlines())), machine=_machine(image))
+
+
+def _machine(image: Path) -> str | None:
+    """By the first of the usual shells that is there."""
+    try:
+        program = unsquashfs("-cat", str(image), *_SHELLS, check=False, seconds=_SECONDS)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    header = program[:20].encode("utf-8", "surrogateescape")
+    if not header.startswith(b"\x7fELF"):
+        return None
+    return _MACHINES.get(int.from_bytes(header[18:20], "little" if header[5] == 1 else "big"))
 
 
 def _record(image: Path) -> ImageRecord | None:
@@ -115,7 +130,10 @@ def _listed(listing: str, environment: Mapping[str, str]) -> Contents:
 
 
 def unsquashfs(*words: str, check: bool = True, seconds: float | None = None) -> str:
-    """What unsquashfs prints. Raises FileNotFoundError, or SubprocessError where it fails or takes too long."""
+    """What unsquashfs prints; of files that are not all there, with `check` off, those that are.
+
+    Raises FileNotFoundError, or SubprocessError where it fails or takes too long.
+    """
     done = subprocess.run(
         ["unsquashfs", *words],
         stdin=subprocess.DEVNULL,
@@ -125,7 +143,7 @@ def unsquashfs(*words: str, check: bool = True, seconds: float | None = None) ->
         timeout=seconds,
         check=check,
     )
-    return done.stdout if done.returncode == 0 else ""
+    return done.stdout
 
 
 def parse_environment(lines: Iterable[str]) -> dict[str, str]:

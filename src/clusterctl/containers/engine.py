@@ -28,27 +28,27 @@ _LAST_LINES = 60
 # buildah has no export; without root its mounts are seen in its own namespace alone. $0 is buildah, $1 the container.
 _EXPORT = 'root=$("$0" mount "$1") && tar -C "$root" -cf - . && "$0" umount "$1" >/dev/null'
 _BOOTSTRAP = "BASE=bootstrap makes a base image from Debian packages, without a registry"
-# What it says -> what is wrong, what to type; the first that matches. Docker 20 to 28, podman 4, buildah 1.28.
+# What it says -> what is wrong, what to type; the first that matches. Docker 20-28, podman 4, buildah 1.28, enroot 4.
 _KNOWN = (
     (r"no space left on device", "no space left", "make room{room}; see: df -h"),
     (r"disk quota exceeded", "the quota is used up", "make room{room}; see: quota -s"),
     (
         (
             r"no such host|dial tcp|connection refused|i/o timeout|TLS handshake|network is unreachable|"
-            r"server misbehaving|certificate signed by unknown|proxyconnect"
+            r"server misbehaving|certificate signed by unknown|proxyconnect|curl: \((?:5|6|7|28|35|60)\)"
         ),
         "the registry cannot be reached",
         f"is there a network here? {_BOOTSTRAP}",
     ),
     (
-        r"unauthorized|authentication required|denied: requested access|forbidden|no basic auth",
+        r"unauthorized|authentication required|denied: requested access|forbidden|no basic auth|error code: 40[13]",
         "the registry refuses",
         "is the name right? if so: {login}",
     ),
     (
         (
             r"manifest unknown|not found: manifest|name unknown|repository does not exist|"
-            r"no such image|image not known|short-name .* did not resolve|pull access denied"
+            r"no such image|image not known|short-name .* did not resolve|pull access denied|returned error code: 404"
         ),
         "no such image",
         f"check name and tag; {_BOOTSTRAP}",
@@ -206,7 +206,7 @@ def explain(said: Sequence[str], engine: str) -> tuple[str, str]:
         if match := re.search(pattern, text, re.IGNORECASE):
             whole = next((one for one in said if match[0].splitlines()[0] in one), line)
             return f"{message}: {whole.strip()}", hint.format(login=login, room=room)
-    return line, "the lines above say more; build with -v to see all of them"
+    return line, "the same command with -v shows all that it said"
 
 
 def find_engine(chosen: str | None = None, environment: Mapping[str, str] = os.environ) -> Engine:

@@ -16,7 +16,7 @@ from clusterctl.containers.contents import inside, parse_environment
 from clusterctl.containers.namespaces import enter
 from clusterctl.containers.pyxis import ContainerView
 from clusterctl.containers.unpacked import hold, release
-from clusterctl.errors import ClusterctlError, TaskError
+from clusterctl.errors import Cause, ClusterctlError, TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +39,9 @@ def main(arguments: Sequence[str]) -> NoReturn:
         end = arguments.index("--") if "--" in arguments else len(arguments)
         become(ContainerView.parse(arguments[:end]), arguments[end + 1 :])
     except ClusterctlError as error:
-        print(error.text, file=sys.stderr, flush=True)
+        # A task's log tells `why` the cause, as the batch script's lines do.
+        start = f"clusterctl[{error.cause}]:" if "CLUSTERCTL_ATTEMPT" in os.environ else "error:"
+        print(error.text.replace("error:", start, 1), file=sys.stderr, flush=True)
         raise SystemExit(error.exit_code) from None
 
 
@@ -55,13 +57,13 @@ def become(view: ContainerView, command: Sequence[str]) -> NoReturn:
         os.chdir(workdir)
     except OSError as error:
         message = f"no folder to work in inside the image: {workdir}: {error.strerror}"
-        raise TaskError(message, "see [container] workdir") from None
+        raise TaskError(message, "see [container] workdir", Cause.LAUNCH) from None
     words = program(command, entrypoint=view.entrypoint, rc=Path(_RC).is_file())
     try:
         os.execve(_LOGIN[0], [*_LOGIN, *words], environment)
     except OSError as error:
         message = f"cannot start /bin/sh in {view.image}: {error.strerror}"
-        raise TaskError(message, "is it an image of this machine's kind?") from None
+        raise TaskError(message, "is it an image of this machine's kind?", Cause.IMAGE) from None
 
 
 def _owner(environment: Mapping[str, str]) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SUFFIX = ".sqsh"
 SCHEMA_VERSION = 1
 _MAGIC = b"hsqs"
+_SUPERBLOCK_BYTES = 96
 _AT_WORK_SECONDS = 3600  # what has not been written for so long belongs to nobody
 _UNFIT = frozenset(",:+%\\\n /")  # in a name: pyxis's flags, Slurm's patterns and paths could not carry it
 # Where an image's interpreter is looked for, the first that there is; its version is in the name of its library.
@@ -192,6 +193,13 @@ def is_squashfs(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
+def _bytes_used(sqsh: Path) -> int:
+    """How long the file is by its superblock; more where the superblock itself is cut off."""
+    with sqsh.open("rb") as file:
+        superblock = file.read(_SUPERBLOCK_BYTES)
+    return max(int.from_bytes(superblock[40:48], "little"), _SUPERBLOCK_BYTES)
+
+
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(cast("Any", file), "sha256").hexdigest()
@@ -201,9 +209,11 @@ def verify(image: Image) -> list[str]:
     """What is wrong with `image`; nothing if it is what its record says, to the last byte."""
     if not is_squashfs(image.path):
         return ["it is no squashfs"]
+    size, whole = image.path.stat().st_size, _bytes_used(image.path)
+    if size < whole:
+        return [f"it is cut off: {size} bytes of {whole}"]
     if image.record is None:
         return [image.problem or f"no record beside it: {record_path(image.path)}"]
-    size = image.path.stat().st_size
     if size != image.record.size:
         return [f"it has {size} bytes, its record says {image.record.size}"]
     return [] if sha256_of(image.path) == image.record.sqsh else ["its content is not what its record says"]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.errors import TaskError
+from clusterctl.errors import Cause, TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ def _unshare(*, remap_root: bool) -> None:
         return
     if libc.unshare(_NEW_USER | _NEW_MOUNTS):
         hint = "ask your administrator for user namespaces: sysctl user.max_user_namespaces"
-        raise TaskError(f"cannot make a user namespace: {os.strerror(ctypes.get_errno())}", hint)
+        raise TaskError(f"cannot make a user namespace: {os.strerror(ctypes.get_errno())}", hint, Cause.LAUNCH)
     with _told("cannot map this user into a namespace"):
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{0 if remap_root else user} {user} 1")
@@ -84,7 +84,9 @@ def _open(mount: Mount) -> int:
     try:
         return os.open(mount.source, os.O_PATH)
     except OSError as error:
-        raise TaskError(f"cannot mount {mount.source}: {error.strerror}", "see [container] mounts") from None
+        raise TaskError(
+            f"cannot mount {mount.source}: {error.strerror}", "see [container] mounts", Cause.LAUNCH
+        ) from None
 
 
 def _bind(source: int, target: str, flags: tuple[str, ...] = ()) -> None:
@@ -132,7 +134,7 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, data: 
     words = [None if word is None else os.fsencode(word) for word in (source, target, kind, data)]
     if _libc().mount(*words[:3], ctypes.c_ulong(flags), words[3]):
         reason = os.strerror(ctypes.get_errno())
-        raise TaskError(f"cannot mount {source or 'again'} on {target}: {reason}", _HINT)
+        raise TaskError(f"cannot mount {source or 'again'} on {target}: {reason}", _HINT, Cause.LAUNCH)
 
 
 def _libc() -> ctypes.CDLL:
@@ -144,4 +146,4 @@ def _told(message: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise TaskError(f"{message}: {error.filename or ''}: {error.strerror}", _HINT) from None
+        raise TaskError(f"{message}: {error.filename or ''}: {error.strerror}", _HINT, Cause.LAUNCH) from None

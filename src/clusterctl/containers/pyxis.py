@@ -35,6 +35,8 @@ _SWITCHES = {
     "container-entrypoint": ("entrypoint", True),
     "no-container-entrypoint": ("entrypoint", False),
 }
+_REMOVE = """command -v enroot >/dev/null || exit 0
+for name in $(enroot list | grep -Ex "pyxis_($SLURM_JOB_ID)?$0"); do enroot remove --force "$name" || exit; done"""
 # [USER@][REGISTRY#]NAME[:TAG|@DIGEST], as enroot import(1) documents docker:// references.
 _REFERENCE = re.compile(
     r"(?:[\w.-]+@)?(?:[\w.-]+(?::\d+)?#)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[\w][\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?",
@@ -133,6 +135,15 @@ class ContainerView:
             environment=tuple(filter(None, values.get("container-env", "").split(","))),
             **switches,
         )
+
+
+def removing(names: str) -> tuple[str, ...]:
+    """What each node is to run so that no container of this job is left whose name ends as `names` says, a pattern.
+
+    pyxis would refuse to make such a container anew, or take it for a whole one. It is called pyxis_<job>.<step>; one
+    with a name, X, is pyxis_X or pyxis_<job>_X, as the site has it.
+    """
+    return ("sh", "-c", _REMOVE, names)
 
 
 def check_image(image: str) -> str:

@@ -15,11 +15,12 @@ import shutil
 import subprocess
 import time
 from contextlib import suppress
+from errno import ENOSPC
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.containers.contents import Unreadable, look_into
-from clusterctl.errors import TaskError
+from clusterctl.errors import Cause, TaskError
 from clusterctl.runs.files import make_private
 
 if TYPE_CHECKING:
@@ -102,7 +103,9 @@ def unpacked_bytes(image: Path) -> int:
     try:
         found = look_into(image)
     except Unreadable as error:
-        raise TaskError(f"cannot read the image: {image}: {error}", f"clusterctl image verify {image}") from error
+        raise TaskError(
+            f"cannot read the image: {image}: {error}", f"clusterctl image verify {image}", Cause.IMAGE
+        ) from error
     return (found and found.unpacked_bytes) or _TIMES_SMALLER * image.stat().st_size
 
 
@@ -136,7 +139,7 @@ def _roomy(needed: int, locks: Path, name: str, environment: Mapping[str, str]) 
                 return store
     found = ", ".join(f"{place} ({room(place) / 1e6:.0f} MB free)" for place in places)
     message = f"no room to unpack the image: it takes {needed / 1e6:.0f} MB of {found}"
-    raise TaskError(message, _ELSEWHERE)
+    raise TaskError(message, _ELSEWHERE, Cause.DISK)
 
 
 def _locks(folder: Path, but: str) -> Iterator[Path]:
@@ -169,7 +172,9 @@ def _key(image: Path) -> str:
     try:
         status = image.stat()
     except OSError as error:
-        raise TaskError(f"cannot read the image: {image}: {error.strerror}", "see [container] image") from None
+        raise TaskError(
+            f"cannot read the image: {image}: {error.strerror}", "see [container] image", Cause.IMAGE
+        ) from None
     mark = f"{image.resolve()} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
     return f"{image.stem[:40]}-{hashlib.sha256(os.fsencode(mark)).hexdigest()[:16]}"
 
@@ -177,7 +182,8 @@ def _key(image: Path) -> str:
 def _lock_folder(environment: Mapping[str, str]) -> Path:
     if places := stores(environment):
         return _private(places[0])
-    raise TaskError("no folder to unpack an image into: none is writable and lets programs start", _ELSEWHERE)
+    message = "no folder to unpack an image into: none is writable and lets programs start"
+    raise TaskError(message, _ELSEWHERE, Cause.LAUNCH)
 
 
 def _own(store: Path) -> Path:
@@ -195,7 +201,7 @@ def _is_taken(folder: Path) -> bool:
 def _private(store: Path) -> Path:
     folder = make_private(_own(store))
     if _is_taken(folder):
-        raise TaskError(f"belongs to someone else: {folder}", "remove it, or ask its owner to")
+        raise TaskError(f"belongs to someone else: {folder}", "remove it, or ask its owner to", Cause.LAUNCH)
     return folder
 
 
@@ -236,9 +242,11 @@ def _unsquashfs(arguments: list[str]) -> None:
     try:
         done = subprocess.run(["unsquashfs", *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except FileNotFoundError:
-        raise TaskError("no unsquashfs on PATH", "apt-get install squashfs-tools") from None
+        raise TaskError("no unsquashfs on PATH", "apt-get install squashfs-tools", Cause.LAUNCH) from None
     if done.returncode in (0, _NOTHING_FATAL):
         return
     lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
     said = lines[-1].removeprefix("FATAL ERROR: ") if lines else f"exit code {done.returncode}"
-    raise TaskError(f"unsquashfs: {said}", "is the image whole (clusterctl image verify), and is there room? df -h")
+    hint = "is the image whole (clusterctl image verify), and is there room? df -h"
+    cause = Cause.DISK if any(os.strerror(ENOSPC) in line for line in lines) else Cause.IMAGE
+    raise TaskError(f"unsquashfs: {said}", hint, cause)

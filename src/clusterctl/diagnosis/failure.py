@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.endings import Ending, job_ending, lost_nodes, warned_before_it_began
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Finding
-from clusterctl.diagnosis.signatures import Level, Signature, python_error, signature
+from clusterctl.diagnosis.signatures import Level, Signature, most_telling, python_error, signature
 from clusterctl.diagnosis.standstill import hang, left_early, outside_collectives, someone_left
 from clusterctl.errors import Cause
 from clusterctl.observe.deaths import deaths
@@ -80,6 +80,8 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
     elif attempt.disk_full and not (first and first.primary and more_than_a_code):
         words = "the disk of the run directory was full when it ended, and what its ranks had to say may be lost"
         found = Finding(Cause.DISK, words, LIKELY)
+    elif before := _before_any_rank(attempt):
+        found = before
     elif first and not first.primary and not silent and (gone := left_early(attempt)):
         found = someone_left(gone)
     elif first and (first.primary or not silent):
@@ -195,11 +197,8 @@ def _from_last_words(base: Candidate, rank: RankTrace) -> Candidate | None:
     if error := python_error(rank.last_words):
         line, traceback = error
         return replace(base, signature=signature(line) or base.signature, words=line, traceback=traceback)
-    known = [(meaning, line) for line in rank.last_words if (meaning := signature(line))]
-    if not known:
-        return None
-    found, line = min(known, key=lambda pair: pair[0].level)
-    return replace(base, signature=found, words=found.words or line.strip())
+    known = most_telling(rank.last_words)
+    return known and replace(base, signature=known, words=known.words)
 
 
 def _with_last_line(words: str, rank: RankTrace) -> str:
@@ -352,11 +351,16 @@ def _died_silently(attempt: AttemptTrace, silent: list[RankTrace]) -> Finding:
 
 
 def known_line(lines: Iterable[str]) -> Finding | None:
-    """What the first of `lines` means that names a cause, for what no rank has reported."""
-    for line in lines:
-        if (known := signature(line)) and known.level is Level.PRIMARY:
-            return Finding(known.cause, known.words or line.strip())
-    return None
+    """What the most telling of `lines` means, if it names a cause, for what no rank has reported."""
+    known = most_telling(lines)
+    return Finding(known.cause, known.words) if known and known.level is Level.PRIMARY else None
+
+
+def _before_any_rank(attempt: AttemptTrace) -> Finding | None:
+    """What srun and pyxis report where no rank wrote a word, as of the import of a warm run's image."""
+    if any(rank.began or rank.last_words for rank in attempt.ranks) or not (known := known_line(attempt.lines)):
+        return None
+    return replace(known, node=next((death.node for death in deaths(attempt.lines)), ""))
 
 
 def _unexplained(attempt: AttemptTrace) -> Finding:

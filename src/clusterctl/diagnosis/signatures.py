@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Level(IntEnum):
@@ -22,18 +25,28 @@ class Level(IntEnum):
     ECHO = 2
 
 
+class Detail(IntEnum):
+    """How much a message says: what went wrong, which step failed of it, or only that something did."""
+
+    REASON = 0
+    STEP = 1
+    FRAME = 2
+
+
 class Signature(NamedTuple):
     """A message that is known. `words` say what it means, in place of the message itself where they are not empty."""
 
     cause: Cause
     level: Level = Level.PRIMARY
     words: str = ""
+    detail: Detail = Detail.REASON
 
 
 def _row(
-    pattern: str, cause: Cause, level: Level = Level.PRIMARY, words: str = ""
+    pattern: str, cause: Cause, level: Level = Level.PRIMARY, words: str = "", detail: Detail = Detail.REASON
 ) -> tuple[re.Pattern[str], Signature]:
-    return re.compile(pattern, re.IGNORECASE), Signature(cause, level, words)
+    """`words` may refer to the groups of `pattern`."""
+    return re.compile(pattern, re.IGNORECASE), Signature(cause, level, words, detail)
 
 
 # The first match counts: what is special stands before what is general.
@@ -52,10 +65,42 @@ _TABLE = (
     _row(r"oom-kill|out of memory|OOM killer", Cause.HOST_MEMORY),
     _row(r"DefaultCPUAllocator|can't allocate memory|cannot allocate memory|std::bad_alloc", Cause.HOST_MEMORY),
     _row(r"^MemoryError\b|numpy\S*_ArrayMemoryError|unable to allocate .*[GM]iB", Cause.HOST_MEMORY),
+    _row(
+        r"pyxis: .*(no space left on device|disk quota exceeded)",
+        Cause.DISK,
+        words=r"no room for the image where the node unpacks it (see ENROOT_DATA_PATH): \1",
+    ),
     _row(r"no space left on device|ENOSPC|disk quota exceeded|EDQUOT", Cause.DISK),
-    _row(r"pyxis: .*(failed|couldn't|error|invalid)|enroot-\w+.*(failed|error)", Cause.IMAGE),
-    _row(r"\[ERROR\] .*(registry|manifest|credentials|returned error code|\.sqsh|squashfs|mount)", Cause.IMAGE),
-    _row(r"spank.*(pyxis|container)", Cause.IMAGE),
+    # pyxis prints what enroot, curl and unsquashfs wrote, indented: the reason is among these lines.
+    _row(
+        r"enroot-mount: .*mount: (\S+) at .*no such file or directory|pyxis: .*source path does not exist:? *(\S*)",
+        Cause.LAUNCH,
+        words=r"what is to be mounted does not exist on the node: \1\2",
+    ),
+    _row(
+        r"(?:(?:enroot-switchroot|execve\(\)|python[\d.]*|/sh): .*|pyxis: .*)exec format error",
+        Cause.IMAGE,
+        words="the image is for another architecture than the node's (Exec format error)",
+    ),
+    _row(
+        r"unrecognized option '--container-|SPANK plugin .pyxis. option .* not found",
+        Cause.LAUNCH,
+        words="pyxis is missing where the job ran: srun has no --container-image there",
+    ),
+    _row(
+        r"pyxis: .*URL (\S+) returned error code: (40[13])",
+        Cause.IMAGE,
+        words=r"the registry denied access, or has no such image (\2): \1",
+    ),
+    _row(r"pyxis: .*URL (\S+) returned error code: 404", Cause.IMAGE, words=r"not in the registry (404): \1"),
+    _row(r"pyxis: .*could not resolve host:? *(\S*)", Cause.NETWORK, words=r"the node cannot find the registry: \1"),
+    _row(r"pyxis: .*\[ERROR\] File already exists: (\S+)", Cause.IMAGE, words=r"an earlier start left a container: \1"),
+    _row(r"pyxis: +\[ERROR\] (.+)", Cause.IMAGE, words=r"\1"),
+    _row(r"pyxis:  +((?:curl|enroot-\w+): .+)", Cause.IMAGE, words=r"\1"),
+    _row(r"pyxis:  +(?!\[)(.*(?:failed|fatal|error|cannot|denied|killed|unbound).*)", Cause.IMAGE, words=r"\1"),
+    _row(r"pyxis: (couldn't start container)", Cause.IMAGE, words=r"pyxis \1", detail=Detail.FRAME),
+    _row(r"pyxis: child|spank.*(pyxis|container)", Cause.IMAGE, detail=Detail.FRAME),
+    _row(r"pyxis: (.*(?:failed|couldn't|error|invalid).*)", Cause.IMAGE, words=r"pyxis: \1", detail=Detail.STEP),
     _row(r"version [`']?(GLIBC|GLIBCXX|CXXABI)_[\d.]+'? not found", Cause.IMAGE),
     _row(r"driver version is insufficient|no kernel image is available", Cause.IMAGE),
     _row(r"lib(cuda|nvidia-ml)\.so\S*: cannot open shared object", Cause.IMAGE),
@@ -88,7 +133,19 @@ def signature(text: str) -> Signature | None:
     """What `text` means, or None for one that is not known."""
     if ours := _SCRIPT.match(text):
         return Signature(Cause(ours["cause"]), words=ours["words"])
-    return next((meaning for pattern, meaning in _TABLE if pattern.search(text)), None)
+    for pattern, meaning in _TABLE:
+        if found := pattern.search(text):
+            return meaning._replace(words=found.expand(meaning.words).strip())
+    return None
+
+
+def most_telling(lines: Iterable[str]) -> Signature | None:
+    """The meaning of the line that says most: causes before echoes, reasons before what frames them, then the first.
+
+    Its words are the line itself where they are not in the table.
+    """
+    known = (meaning._replace(words=meaning.words or line.strip()) for line in lines if (meaning := signature(line)))
+    return min(known, key=lambda meaning: (meaning.level, meaning.detail), default=None)
 
 
 def python_error(lines: tuple[str, ...]) -> tuple[str, str] | None:

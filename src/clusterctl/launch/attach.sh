@@ -3,7 +3,13 @@ pid=$1
 shift
 [ -d "/proc/$pid" ] || { echo "the rank's process is gone: $pid" >&2; exit 1; }
 while IFS= read -r -d '' variable; do
-  case $variable in SLURM_*|TERM=*|HOME=*) ;; *=*) export "${variable?}" ;; esac
+  case $variable in
+    SLURM_PROCID=*) export "RANK=${variable#*=}" ;; # as torchrun names it: the SLURM_* here are this step's own
+    SLURM_LOCALID=*) export "LOCAL_RANK=${variable#*=}" ;;
+    SLURM_NTASKS=*) export "WORLD_SIZE=${variable#*=}" ;;
+    SLURM_* | TERM=* | HOME=*) ;;
+    *=*) export "${variable?}" ;;
+  esac
 done <"/proc/$pid/environ"
 [ "$#" -ne 0 ] || set -- sh -c 'command -v bash >/dev/null && exec bash || exec sh'
 if [ "$(readlink "/proc/$pid/ns/mnt")" = "$(readlink /proc/self/ns/mnt)" ]; then

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.config import images_folder
 from clusterctl.containers.folder import name_of
-from clusterctl.containers.pyxis import IMAGE_PYTHON, Mount, check_image, make_view
+from clusterctl.containers.pyxis import IMAGE_PYTHON, Mount, check_image, make_view, removing
 from clusterctl.errors import ConfigError
 from clusterctl.spec.values import slurm_time
 
@@ -40,6 +40,7 @@ class Warm:
 
     job_id: str
     node_list: str
+    clearing: tuple[str, ...] = ()  # srun's words: to remove what an import that did not finish has left
     importing: tuple[str, ...] = ()  # srun's words
     image_mark: str = ""  # the folder that says whether it is there
 
@@ -61,7 +62,8 @@ class Plan:
     flags: tuple[str, ...]
     view: ContainerView | None  # of the container, if there is one
     runner: tuple[str, ...]  # what enters the image on a cluster without pyxis, before the tasks' command
-    closing: tuple[str, ...]  # what each node is to run once when the tasks have ended
+    opening: tuple[str, ...]  # what each node is to run once before the tasks, when the job has been sent back
+    closing: tuple[str, ...]  # and when they have ended
     python: str
     tasks: int
     restarts: int = 0  # how often the script may send the job back to the queue
@@ -107,6 +109,8 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         flags=tuple(flags),
         view=view,
         runner=(*runner, *container, "--") if builtin else (),
+        # A node that went down, or removed too slowly, still has the container of an earlier start.
+        opening=removing("[.][0-9]+") if view and cluster.has_pyxis else (),
         # On one's own machine the unpacked image waits for the next run; on a site's nodes nothing is left behind.
         closing=(*runner, "--release", view.image) if view and builtin and not cluster.nodes_are_here else (),
         python=cluster.python or (IMAGE_PYTHON if job.container.image else interpreter),

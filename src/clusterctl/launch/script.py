@@ -28,6 +28,7 @@ def render(plan: Plan) -> str:
         warm = [
             f"node_list={quote(plan.warm.node_list)} # of allocation {plan.warm.job_id}, of which this is a step",
             f"image_mark={quote(plan.warm.image_mark)}",
+            _array("clearing", _flag_by_flag(plan.warm.clearing)),
             _array("importing", _flag_by_flag(plan.warm.importing)),
             "",
             part("warm.sh"),
@@ -47,6 +48,7 @@ def render(plan: Plan) -> str:
             f"setup={quote(setup)} # the cluster's own lines",
             _array("srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.run.work}"])),
             _array("task", _flag_by_flag([*plan.runner, *task])),
+            _array("opening", _flag_by_flag(plan.opening)),
             _array("closing", _flag_by_flag(plan.closing)),
             "",
             *warm,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.config import runs_folder
+from clusterctl.containers.pyxis import removing
 from clusterctl.errors import NotFoundError, UsageError
 from clusterctl.launch.plan import Warm, check_path, gpu_options, make_plan
 from clusterctl.launch.sbatch import SlurmRefused, pipe_to_sbatch, refusal
@@ -106,16 +107,21 @@ def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -
         name = f"clusterctl_{allocation.job_id}_{digest}"
         flags = tuple(f"--container-name={name}" if flag == image else flag for flag in flags)
         mark = warm_folder(plan.run.path.parent) / allocation.job_id / name
-        warm = replace(warm, image_mark=str(mark), importing=_importing(step, allocation.nodes, image, name))
+        once = _once_a_node(step, allocation.nodes)
+        clearing, importing = (*once, *removing(f"_?{name}")), (*once, *_importing(image, name))
+        warm = replace(warm, image_mark=str(mark), clearing=clearing, importing=importing)
     # No restarts: a requeue would end the allocation.
-    return replace(plan, options=(), flags=(*_shape(resolved, step), *flags), warm=warm, restarts=0)
+    return replace(plan, options=(), opening=(), flags=(*_shape(resolved, step), *flags), warm=warm, restarts=0)
 
 
-def _importing(step: str, nodes: int, image: str, name: str) -> tuple[str, ...]:
-    """srun's words for the import of an image, once per node, under a name that has the allocation's number in it."""
-    shape = ["--overlap", f"--job-name={step}", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
-    container = [image, f"--container-name={name}", "--no-container-mount-home", "--no-container-entrypoint"]
-    return (*shape, "--mem=0", "--mpi=none", "--input=none", *container, "true")
+def _once_a_node(step: str, nodes: int) -> tuple[str, ...]:
+    shape = ("--overlap", f"--job-name={step}", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
+    return (*shape, "--mem=0", "--mpi=none", "--input=none")
+
+
+def _importing(image: str, name: str) -> tuple[str, ...]:
+    """To import an image under a name that has the allocation's number in it."""
+    return (image, f"--container-name={name}", "--no-container-mount-home", "--no-container-entrypoint", "true")
 
 
 def image_stamp(image: str | None) -> str:

@@ -24,17 +24,17 @@ stoppable() {
 }
 
 # The image is unpacked once per node and allocation, by whichever run comes first; the others wait for it. All scripts
-# of an allocation run on its first node: the number of the owner's process says whether it lives.
-imported() { # its mark, then what imports it
-  local mark=$1 owner code
-  shift
+# of an allocation run on its first node: the number of the owner's process says whether it lives. Without a mark that
+# says it is ready, a container of that name is part of one at most: pyxis would take it for the image.
+imported() {
+  local mark=$image_mark owner code
   until [ -e "$mark/ready" ]; do
     { mkdir -p "$mark.$$" && echo "$$" >"$mark.$$/owner"; } || return 73
     if mv -T "$mark.$$" "$mark" 2>/dev/null; then # whole, or not at all: a folder with content is not replaced
-      stoppable "$@"
+      stoppable srun "${clearing[@]}" && stoppable srun "${importing[@]}"
       code=$?
       [ "$code" -ne 0 ] || { touch "$mark/ready" && return 0; }
-      rm -r "$mark"
+      rm "$mark/owner" # an empty folder is replaced, and tells the holder that something may be left on the nodes
       return "$code"
     fi
     rm -r "$mark.$$"
@@ -46,7 +46,7 @@ imported() { # its mark, then what imports it
 }
 
 in_allocation() { # the tasks' srun: run when the image is there, and stoppable
-  [ "${#importing[@]}" -eq 0 ] || imported "$image_mark" srun "${importing[@]}" || return
+  [ "${#importing[@]}" -eq 0 ] || imported || return
   stoppable "$@"
 }
 

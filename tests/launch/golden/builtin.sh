@@ -57,6 +57,7 @@ task=(
   --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_RUN_DIR,COLOUR,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,SUBMITIT_LOG_LEVEL
   -- /opt/venv/bin/python -u -m submitit.core._submit /runs/cora-20260102-030405-abcd/submitit
 )
+opening=()
 closing=()
 
 # The working directory of the tasks is the run's own (launch/work.sh of clusterctl): a copy of its code, made before its
@@ -133,6 +134,13 @@ unset "${dropped[@]}"
 export "${exports[@]}"
 eval "$setup" # the cluster's own lines
 
+# One task on each node, with so many seconds for it: a node that is lost would keep srun waiting.
+on_each_node() { # seconds, command
+  [ "$#" -eq 1 ] || timeout "$1" srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none \
+    --quiet "${@:2}"
+}
+[ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || on_each_node 300 "${opening[@]}"
+
 # One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
 # for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
 make_work && [ -z "$signal" ] && "${srun[@]}" \
@@ -198,11 +206,7 @@ requeue() {
   done
   return 1
 }
-# One task on each node tidies up, with a minute for it: a node that is lost would keep srun waiting.
-close() {
-  [ "${#closing[@]}" -eq 0 ] || timeout 60 srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none \
-    --input=none --quiet "${closing[@]}"
-}
+close() { on_each_node 60 "${closing[@]}"; }
 
 if asked; then
   code=75

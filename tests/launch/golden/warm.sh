@@ -55,10 +55,22 @@ srun=(
 task=(
   /opt/venv/bin/python -u -m submitit.core._submit /runs/big-20260102-030405-abcd/submitit
 )
+opening=()
 closing=()
 
 node_list='node[1-4]' # of allocation 77, of which this is a step
 image_mark=/runs/.warm/77/clusterctl_77_102e8a30
+clearing=(
+  --overlap
+  --job-name=big-20260102-030405-abcd.ranks
+  --nodes=4
+  --ntasks=4
+  --ntasks-per-node=1
+  --mem=0
+  --mpi=none
+  --input=none sh -c 'command -v enroot >/dev/null || exit 0
+for name in $(enroot list | grep -Ex "pyxis_($SLURM_JOB_ID)?$0"); do enroot remove --force "$name" || exit; done' '_?clusterctl_77_102e8a30'
+)
 importing=(
   --overlap
   --job-name=big-20260102-030405-abcd.ranks
@@ -100,17 +112,17 @@ stoppable() {
 }
 
 # The image is unpacked once per node and allocation, by whichever run comes first; the others wait for it. All scripts
-# of an allocation run on its first node: the number of the owner's process says whether it lives.
-imported() { # its mark, then what imports it
-  local mark=$1 owner code
-  shift
+# of an allocation run on its first node: the number of the owner's process says whether it lives. Without a mark that
+# says it is ready, a container of that name is part of one at most: pyxis would take it for the image.
+imported() {
+  local mark=$image_mark owner code
   until [ -e "$mark/ready" ]; do
     { mkdir -p "$mark.$$" && echo "$$" >"$mark.$$/owner"; } || return 73
     if mv -T "$mark.$$" "$mark" 2>/dev/null; then # whole, or not at all: a folder with content is not replaced
-      stoppable "$@"
+      stoppable srun "${clearing[@]}" && stoppable srun "${importing[@]}"
       code=$?
       [ "$code" -ne 0 ] || { touch "$mark/ready" && return 0; }
-      rm -r "$mark"
+      rm "$mark/owner" # an empty folder is replaced, and tells the holder that something may be left on the nodes
       return "$code"
     fi
     rm -r "$mark.$$"
@@ -122,7 +134,7 @@ imported() { # its mark, then what imports it
 }
 
 in_allocation() { # the tasks' srun: run when the image is there, and stoppable
-  [ "${#importing[@]}" -eq 0 ] || imported "$image_mark" srun "${importing[@]}" || return
+  [ "${#importing[@]}" -eq 0 ] || imported || return
   stoppable "$@"
 }
 
@@ -201,6 +213,13 @@ unset "${dropped[@]}"
 export "${exports[@]}"
 eval "$setup" # the cluster's own lines
 
+# One task on each node, with so many seconds for it: a node that is lost would keep srun waiting.
+on_each_node() { # seconds, command
+  [ "$#" -eq 1 ] || timeout "$1" srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none \
+    --quiet "${@:2}"
+}
+[ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || on_each_node 300 "${opening[@]}"
+
 # One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
 # for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
 make_work && [ -z "$signal" ] && "${srun[@]}" \
@@ -266,11 +285,7 @@ requeue() {
   done
   return 1
 }
-# One task on each node tidies up, with a minute for it: a node that is lost would keep srun waiting.
-close() {
-  [ "${#closing[@]}" -eq 0 ] || timeout 60 srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none \
-    --input=none --quiet "${closing[@]}"
-}
+close() { on_each_node 60 "${closing[@]}"; }
 
 if asked; then
   code=75
