@@ -79,6 +79,7 @@ PYXIS = (
     "srun() { local word words=() name= image= here=$CLUSTERCTL_RUN_DIR/..; for word; do case $word in"
     " --container-name=*) name=${word#*=} ;; --container-image=*) image=${word#*=} ;;"
     ' --container-*|--no-container-*) ;; *) words+=("$word") ;; esac; done;'
+    ' [ -n "$name$image" ] || { command srun "${words[@]}"; return; };'  # a step on the node itself
     ' echo "pyxis: image=$image name=$name" >>"$here/pyxis.log"; [ -z "$image" ] || touch "$here/.container-$name";'
     ' [ -e "$here/.container-$name" ] || { echo "pyxis: no container $name"; return 1; }; command srun "${words[@]}"; }'
 )

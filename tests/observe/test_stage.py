@@ -189,6 +189,8 @@ def test_how_an_allocation_ended_is_not_how_its_warm_run_did(state: JobState, st
 
 def test_a_warm_run_that_was_terminated_with_its_allocation_was_cancelled() -> None:
     assert judge(evidence(TERMINATED, answer=GONE, record=WARM), NOW).stage is Stage.CANCELLED
+    given_back = evidence(TERMINATED, answer=job(JobState.COMPLETED), record=WARM)
+    assert judge(given_back, 5200.0).stage is Stage.CANCELLED  # at once: its script has written its end
 
 
 def test_a_hang_after_which_nothing_starts_it_again_is_a_failure() -> None:
