@@ -23,7 +23,7 @@ from clusterctl.runs.signals import StopRequest
 from clusterctl.task.rendezvous import meet
 from clusterctl.training.flat import FlatModel
 place = Place.from_environment()
-store = meet(place, current_attempt())
+store, _ = meet(place, current_attempt())
 dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world_size)
 heart, model = Heart(), nn.Linear(2, 2)
 heart.enter("training")
