@@ -12,7 +12,7 @@ PROGRAM = """
 import os, signal, sys, time
 from clusterctl.runs.signals import StopRequest
 stop = StopRequest()
-stop.install(on_terminate=lambda: print("told", flush=True), grace={grace})
+stop.install(on_terminate=lambda: os.write(1, b"told\\n"), grace={grace})
 print("ready", flush=True)
 {body}
 """
