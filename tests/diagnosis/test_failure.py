@@ -375,11 +375,18 @@ def test_a_rank_that_left_with_0_is_what_the_others_wait_for_in_their_collective
 
 
 def test_an_exception_after_a_rank_has_left_may_follow_from_that_and_one_before_does_not() -> None:
-    after = cause_of(trace(attempt(rank(0, **failed("lost its peer")), rank(2, **LEFT))))
+    after = cause_of(trace(attempt(rank(0, **failed("lost its peer", "RuntimeError")), rank(2, **LEFT))))
     assert (after.cause_class, after.rank, after.certainty) == (Cause.USER, 0, "likely")
     assert "rank 2 had left with 0 before" in after.facts
-    before = cause_of(trace(attempt(rank(0, **failed("bad value", time=END - 9)), rank(2, **LEFT))))
+    earlier = failed("bad value", "RuntimeError", time=END - 9)
+    before = cause_of(trace(attempt(rank(0, **earlier), rank(2, **LEFT))))
     assert (before.rank, before.certainty) == (0, "certain")
+
+
+def test_a_mistake_in_a_program_does_not_follow_from_a_rank_that_has_left() -> None:
+    found = cause_of(trace(attempt(rank(0, **failed("bad value")), rank(2, **LEFT))))
+    assert (found.rank, found.certainty) == (0, "certain")
+    assert "had left" not in " ".join(found.facts)
 
 
 def test_a_rank_that_left_with_0_is_not_blamed_for_memory_though_srun_names_it() -> None:

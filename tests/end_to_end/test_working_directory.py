@@ -23,13 +23,17 @@ time = "10m"
 """
 PROGRAM = """
 import os
+import time
 from pathlib import Path
 
 from package.model import NAME
 
 run, here = os.environ["CLUSTERCTL_RUN_DIR"], Path(__file__).resolve().parent
 with open("config.yaml") as config:
-    print(NAME, config.read().strip(), here == Path.cwd() == Path(run, "work"))
+    print(NAME, config.read().strip(), here == Path.cwd() == Path(run, "work"), flush=True)
+started = here / "started" / os.environ["CLUSTERCTL_ATTEMPT"]
+started.mkdir(parents=True, exist_ok=True)
+(started / os.environ["RANK"]).touch()
 if os.environ["RANK"] == "0":
     own = [
         here / "out" / "weights.txt",  # as many programs name it
@@ -49,6 +53,8 @@ if os.environ["RANK"] == "0":
     if len(starts) == 1:
         Path(os.environ["CLUSTERCTL_RESTART_FILE"]).touch()
     elif len(starts) == 2:
+        while len(list(started.iterdir())) < 4:  # its end is the others' end, too
+            time.sleep(0.05)
         raise ValueError("an error of the program")
 """
 WRITTEN = {

@@ -18,11 +18,11 @@ from clusterctl.diagnosis.standstill import hang, left_early, outside_collective
 from clusterctl.errors import Cause
 from clusterctl.observe.deaths import deaths
 from clusterctl.observe.stage import reached_limit
+from clusterctl.runs.ownership import user_name
 from clusterctl.runs.requests import EXIT_RESTART, Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.watchdog import EXIT_HUNG
-from clusterctl.slurm.users import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +34,9 @@ CLOCK_SECONDS = 2.0  # by which clocks of nodes may differ without anybody havin
 _SOONER_SECONDS = 5.0  # a rank that failed so long before Slurm ended the job failed by itself
 _BY_SIGKILL = "killed by SIGKILL: by hand, by the kernel, or by an administrator"
 _OOM_KILL = re.compile("oom-kill event|OOM killer")
+_OWN_MISTAKE = re.compile(  # errors that a program raises of itself, never because it lost a peer
+    r"(Assertion|Attribute|Import|Index|Key|ModuleNotFound|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error\b"
+)
 _SLURMS = re.compile(r"(slurmstepd|srun)[\w.-]*: ")
 _REFUSALS = {
     Refusal.SUPERSEDED: "a newer attempt has begun",
@@ -111,7 +114,7 @@ def candidates(attempt: AttemptTrace) -> list[Candidate]:
 
 
 def _without_a_clock_that_is_off(candidate: Candidate, attempt: AttemptTrace) -> Candidate:
-    """A rank cannot have failed before the batch script began, nor after it ended: then its time says nothing."""
+    """A rank cannot have failed before the batch script began, nor after it ended: such a time is dropped."""
     earliest = (attempt.start or 0.0) - CLOCK_SECONDS
     latest = (attempt.end or float("inf")) + CLOCK_SECONDS
     known = candidate.time is not None and earliest <= candidate.time <= latest
@@ -235,9 +238,10 @@ def _told_by(first: Candidate, told: Iterable[Candidate], gone: list[RankTrace])
     same = sorted(other.rank for other in told if other.rank != first.rank and other.words == first.words)
     if same:
         facts.append(f"the same on {_ranks(same)}")
-    if gone and first.signature.cause is Cause.USER:
+    may_follow = bool(gone) and first.signature.cause is Cause.USER and not _OWN_MISTAKE.match(first.words)
+    if may_follow:
         facts.append(f"{_ranks([rank.rank for rank in gone])} had left with 0 before")
-    certain = first.primary and first.certain and not close and not (gone and first.signature.cause is Cause.USER)
+    certain = first.primary and first.certain and not close and not may_follow
     if not first.primary:
         facts.append("every rank names another one's end, and none its own: the cause lies between them")
     return Finding(
