@@ -111,6 +111,13 @@ class ProgramEnded(TaskError):
         self.signal = signal
 
 
+def reason(error: BaseException) -> str:
+    """An error of Python's in one line; of one of the system, the file and what the system says."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 class WaitTimedOut(ClusterctlError, TimeoutError):
     """The timeout passed before the run ended; it goes on."""
 

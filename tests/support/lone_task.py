@@ -28,8 +28,6 @@ def lone_task(tmp_path: Path) -> Iterator[Task]:
         place=Place(),
         device=torch.device("cpu"),
         node=world,
-        agreeing=world,
-        writing=world,
         cache=tmp_path / "cache",
         events=Events(attempt, 0),
         metrics=MetricsWriter(attempt, 0),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.ranks import environments
 
 from clusterctl.errors import TaskError
@@ -106,9 +107,5 @@ def test_a_secret_that_others_can_read_is_none(tmp_path: Path) -> None:
     attempt.path.mkdir(parents=True)
     assert secret.make(attempt) == secret.read(attempt)
     attempt.secret.chmod(0o640)
-    try:
+    with pytest.raises(TaskError, match="others can read it"):
         secret.read(attempt)
-    except TaskError as error:
-        assert "others can read it" in error.message
-    else:
-        raise AssertionError

@@ -6,10 +6,8 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -24,7 +22,7 @@ from clusterctl.runs.heartbeats import read_beat
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.place import Place
 from clusterctl.spec import CommandTrain, Job, to_record
-from clusterctl.workloads.command import local_world_size, main, own_folder, takes
+from clusterctl.workloads.command import local_world_size, main, takes
 
 NAMES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"]
 ADDRESS = ["MASTER_ADDR", "MASTER_PORT"]
@@ -153,23 +151,6 @@ def test_a_program_that_is_not_there_is_an_error_with_a_hint(argv: tuple[str, ..
     with pytest.raises(TaskError, match=message) as raised:
         run_alone(*argv)
     assert "argv" in raised.value.hint
-
-
-def test_what_a_killed_rank_left_on_the_node_is_removed_by_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    left, just_made = tmp_path / "clusterctl-stop-left", tmp_path / "clusterctl-stop-new"
-    with ExitStack() as stack:
-        used = own_folder(stack)
-        for folder in (left, just_made):
-            folder.mkdir()
-        for folder in (left, used):
-            os.utime(folder, (0, 0))
-        with ExitStack() as other:
-            own = own_folder(other)
-            assert set(tmp_path.iterdir()) == {used, just_made, own}
-    assert list(tmp_path.iterdir()) == [just_made]
 
 
 def test_a_script_without_the_executable_bit_gets_the_command_that_sets_it(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from clusterctl.errors import ConfigError, SlurmError
 from clusterctl.launch.warm import end_steps
 from clusterctl.observe.status import report
 from clusterctl.runs.files import write_json
+from clusterctl.runs.ownership import user_name
 from clusterctl.slurm import Slurm
-from clusterctl.slurm.users import user_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 import clusterctl
 from clusterctl.api.settings import settings
 from clusterctl.api.verify import verify
-from clusterctl.checks.code_copy import copy_rules
 from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve, runs_folder
 from clusterctl.containers.listener import SILENT
-from clusterctl.errors import ConfigError, UsageError
+from clusterctl.errors import ConfigError, UsageError, reason
 from clusterctl.launch.git import git_state
 from clusterctl.launch.plan import brings_code, make_plan
 from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch, submitit_version, test_only, write_pickle
@@ -74,8 +73,8 @@ class DryRun:
 
     def verify(self) -> tuple[Check, ...]:
         """What may go wrong. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""
-        warnings = verify(self.plan, self.resolved, Slurm.of(self.resolved.cluster), SILENT)
-        return (*warnings, *copy_rules(_code(self.resolved), self.resolved.job.argv))
+        slurm = Slurm.of(self.resolved.cluster)
+        return verify(self.plan, self.resolved, slurm, SILENT, code=_code(self.resolved))
 
     def ask_slurm(self) -> str:
         """Whether and when Slurm would start it, in its own words (sbatch --test-only). Raises SlurmError."""
@@ -145,7 +144,7 @@ def send(
         check_fits(resolved.job.resources, allocation)
     code = _code(resolved)
     plan = _planned(resolved, runs_folder(resolved.cluster), code.folder, allocation)
-    warnings = (*verify(plan, resolved, slurm, progress), *copy_rules(code, resolved.job.argv))
+    warnings = verify(plan, resolved, slurm, progress, code=code)
     try:
         take_snapshot(code)
     except OSError as error:
@@ -192,8 +191,7 @@ def _code(resolved: Resolved) -> Code:
 
 
 def _uncopied(runs: Path, error: OSError) -> ConfigError:
-    reason = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
-    message = f"cannot copy the code of the run to {runs}: {reason}"
+    message = f"cannot copy the code of the run to {runs}: {reason(error)}"
     return ConfigError(message, "is the disk full? a file that cannot be read belongs into .gitignore")
 
 

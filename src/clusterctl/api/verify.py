@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks import verify as checks
 from clusterctl.checks.check import Check, Verdict
+from clusterctl.checks.code_copy import copy_rules
 from clusterctl.config import load_cluster
-from clusterctl.errors import ConfigError
+from clusterctl.errors import ConfigError, reason
 from clusterctl.runs.files import make_private
 from clusterctl.runs.ownership import require_own
 
@@ -18,11 +19,17 @@ if TYPE_CHECKING:
     from clusterctl.config import Resolved
     from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.plan import Plan
+    from clusterctl.launch.snapshot import Code
     from clusterctl.slurm import Slurm
 
 
-def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener) -> tuple[Check, ...]:
-    """The warnings. Raises one error for everything that would make the run fail; imports the image that it needs."""
+def verify(
+    plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener, *, code: Code | None = None
+) -> tuple[Check, ...]:
+    """The warnings. Raises one error for everything that would make the run fail; imports the image that it needs.
+
+    `code` is the folder that will be copied; a resumed run has its copy.
+    """
     _make_folders(plan.run.path.parent)
     image = resolved.job.container.image
     if image and plan.view and plan.view.image != image:  # a reference that no pyxis will fetch
@@ -32,7 +39,8 @@ def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListe
         import_reference(image, None, Path(plan.view.image).parent, progress)  # others that import it wait
     found = checks.verify(resolved, plan, slurm)
     checks.refuse(found, resolved)
-    return tuple(check for check in found if check.verdict is Verdict.WARN)
+    warnings = tuple(check for check in found if check.verdict is Verdict.WARN)
+    return (*warnings, *copy_rules(code, resolved.job.argv)) if code else warnings
 
 
 def doctor(cluster: str | None = None) -> tuple[str, tuple[Check, ...]]:
@@ -50,7 +58,7 @@ def _make_folders(runs: Path) -> None:
     try:
         code = make_private(make_private(runs) / ".code")
     except OSError as error:
-        raise ConfigError(f"cannot make the folder of runs: {error.filename}: {error.strerror}", hint) from error
+        raise ConfigError(f"cannot make the folder of runs: {reason(error)}", hint) from error
     if not os.access(runs, os.W_OK | os.X_OK):
         raise ConfigError(f"cannot write to the folder of runs: {runs}", hint)
     require_own(runs, hint, or_roots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from clusterctl import __version__
-from clusterctl.errors import ClusterctlError, UsageError
+from clusterctl.errors import ClusterctlError, UsageError, reason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,8 +141,7 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
         return 1
     except OSError as error:
-        place = f"{error.filename}: " if error.filename is not None else ""
-        return _render(f"{place}{error.strerror or error}", _OS_HINTS.get(error.errno or 0, ""), 1)
+        return _render(reason(error), _OS_HINTS.get(error.errno or 0, ""), 1)
     return code if isinstance(code, int) else 0
 
 

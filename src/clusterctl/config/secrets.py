@@ -54,7 +54,7 @@ class Secrets:
         return text
 
     def hide_typed(self, words: Iterable[str]) -> list[str]:
-        """A command line as it may be recorded: of `--set env.NAME=...` only the name, whatever the name."""
+        """A command line that may be recorded: `--set env.NAME=...` keeps its name and loses its value."""
         return [self.hide(_ENV_SETTING.sub(rf"\1{HIDDEN}", word)) for word in words]
 
     def parted(self, environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -28,7 +28,7 @@ _LAST_LINES = 60
 # buildah has no export; without root its mounts are seen in its own namespace alone. $0 is buildah, $1 the container.
 _EXPORT = 'root=$("$0" mount "$1") && tar -C "$root" -cf - . && "$0" umount "$1" >/dev/null'
 _BOOTSTRAP = "BASE=bootstrap makes a base image from Debian packages, without a registry"
-# What it says -> what is wrong, what to type; the first that matches. Docker 20-28, podman 4, buildah 1.28, enroot 4.
+# Its message -> what is wrong, what to type; the first match counts. Docker 20-28, podman 4, buildah 1.28, enroot 4.
 _KNOWN = (
     (r"no space left on device", "no space left", "make room{room}; see: df -h"),
     (r"disk quota exceeded", "the quota is used up", "make room{room}; see: quota -s"),
@@ -206,7 +206,7 @@ def explain(said: Sequence[str], engine: str) -> tuple[str, str]:
         if match := re.search(pattern, text, re.IGNORECASE):
             whole = next((one for one in said if match[0].splitlines()[0] in one), line)
             return f"{message}: {whole.strip()}", hint.format(login=login, room=room)
-    return line, "the same command with -v shows all that it said"
+    return line, "run the same command with -v to see its whole output"
 
 
 def find_engine(chosen: str | None = None, environment: Mapping[str, str] = os.environ) -> Engine:

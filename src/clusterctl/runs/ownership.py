@@ -24,13 +24,19 @@ def is_open(mode: int) -> bool:
     return bool(mode & (stat.S_IWGRP | stat.S_IWOTH)) and not mode & stat.S_ISVTX
 
 
+def user_name(number: int) -> str:
+    """The user's name; the number where this machine knows none, as in a container."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except (KeyError, OverflowError):
+        return str(number)
+
+
 def owner_name(path: Path) -> str:
     """Who owns `path`: a name, or a number that has none."""
     owner = path.stat().st_uid
-    try:
-        return pwd.getpwuid(owner).pw_name
-    except KeyError:
-        return f"user {owner}"
+    name = user_name(owner)
+    return f"user {owner}" if name == str(owner) else name
 
 
 def require_own(folder: Path, hint: str, *, or_roots: bool = False) -> None:

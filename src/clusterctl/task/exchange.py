@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed as dist
 
+from clusterctl.errors import reason
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,13 +38,6 @@ def from_all(work: Callable[[], Any], group: dist.ProcessGroup | None) -> list[A
     contents = [torch.empty(max(sizes), dtype=torch.uint8) for _ in range(ranks)]
     dist.all_gather(contents, _padded(own, max(sizes)), group=group)
     return [_received(content, size) for content, size in zip(contents, sizes, strict=True)]
-
-
-def reason(error: BaseException) -> str:
-    """An error in one line."""
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _tried(work: Callable[[], Any]) -> bytes:

@@ -47,14 +47,16 @@ class Task:
     place: Place
     device: torch.device
     node: dist.ProcessGroup
-    agreeing: dist.ProcessGroup  # all ranks, over gloo: for the main thread
-    writing: dist.ProcessGroup  # and for the thread that writes checkpoints, which may be at work at any time
     cache: Path  # prepared data sets, shared by nodes and runs
     events: Events
     metrics: MetricsWriter
     stop: StopRequest
     clock: StepClock = field(default_factory=StepClock)
     attempt: Attempt | None = None
+    # All ranks, over gloo: for the main thread, and for the thread that writes checkpoints, which may be at work at any
+    # time. None is the world group.
+    agreeing: dist.ProcessGroup | None = None
+    writing: dist.ProcessGroup | None = None
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     restarts: bool = False  # whether the run is started again when a rank asks for it
 
@@ -93,14 +95,13 @@ def joined(context: Context) -> Iterator[Task]:
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
     node = node_group(members, place.rank)
-    world = dist.group.WORLD
-    assert world is not None
-    agreeing = world if backend == "gloo" else dist.new_group(backend="gloo")
-    writing = dist.new_group(backend="gloo") if attempt is not None else agreeing
+    agreeing = None if backend == "gloo" else dist.new_group(backend="gloo")
+    writing = agreeing if attempt is None else dist.new_group(backend="gloo")
     if secret is not None:
-        prove(secret, world, device)
+        prove(secret, None, device)
         for group in (node, agreeing, writing):
-            prove(secret, group)
+            if group is not None:
+                prove(secret, group)
     if "OMP_NUM_THREADS" not in os.environ:  # torch would give every rank all cores of the node
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // node.size()))
     for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
@@ -108,9 +109,8 @@ def joined(context: Context) -> Iterator[Task]:
     metrics, cache = MetricsWriter(attempt, place.rank), _cache_folder(attempt)
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache / "numba"))  # the default, next to the code, may be read-only
     events.stage(Stage.LOADING)
-    groups = node, agreeing, writing
-    settings = attempt, job.checkpoint, may_restart(job)
-    yield Task(place, device, *groups, cache, events, metrics, context.stop, StepClock(device), *settings)
+    settings = attempt, agreeing, writing, job.checkpoint, may_restart(job)
+    yield Task(place, device, node, cache, events, metrics, context.stop, StepClock(device), *settings)
     dist.destroy_process_group()  # not after an error: NCCL would wait for ranks that may never come
 
 

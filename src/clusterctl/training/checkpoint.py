@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import distributed as dist
 
-from clusterctl.errors import TaskError
+from clusterctl.errors import TaskError, reason
 from clusterctl.runs import checkpoints
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.requests import EXIT_RESTART, request_restart
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.spec import to_record
-from clusterctl.task.exchange import from_all, from_first, reason
+from clusterctl.task.exchange import from_all, from_first
 from clusterctl.training.objective import Accuracy
 from clusterctl.training.shards import read, write
 from clusterctl.training.state import Staging, pieces, wholes
@@ -194,7 +194,10 @@ class Checkpoints:
     def _goes_on(self, attempt: Attempt) -> bool:
         """Whether the run may be wanted again: nobody cancelled it, and no newer attempt has it."""
         cancel = RunDir(attempt.path.parents[1]).cancel_json
-        wanted = lambda: not cancel.exists() and checkpoints.newer_attempt(attempt) is None  # noqa: E731
+
+        def wanted() -> bool:
+            return not cancel.exists() and checkpoints.newer_attempt(attempt) is None
+
         return bool(from_first(wanted, self._task.agreeing))
 
     def _save(self, position: Position, parts: Mapping[str, Stateful], *, wait: bool) -> None:

@@ -9,18 +9,15 @@ the rank's log, its exit code the task's. Needs no torch.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +30,7 @@ from clusterctl.runs.signals import WARNING_SIGNAL, KilledBy
 from clusterctl.runs.stages import Stage
 from clusterctl.task import meeting
 from clusterctl.task.node_telemetry import start_telemetry
+from clusterctl.task.own_folder import own_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,8 +48,6 @@ _TERM_SECONDS = 1.0  # a step is told to end process by process
 _CRASHES = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGKILL, signal.SIGSEGV, signal.SIGSYS}
 )
-_FOLDER = "clusterctl-stop-"
-_UNLOCKED_SECONDS = 60.0  # no process takes so long from making its folder to locking it
 
 
 def main(context: Context) -> None:
@@ -99,32 +95,6 @@ def local_world_size(place: Place, environment: Mapping[str, str] = os.environ) 
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
         counts += [int(count)] * int(times or 1)
     return counts[place.node_rank] if place.node_rank < len(counts) else place.world_size // place.nodes
-
-
-def own_folder(stack: ExitStack) -> Path:
-    """A folder on this node for this process, within `stack`; those that killed ones have left there are removed.
-
-    A process holds a lock on its folder: the kernel lets go of it, however the process ends.
-    """
-    for left in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
-        with suppress(OSError):  # in use, somebody else's, or gone meanwhile
-            if time.time() - left.lstat().st_mtime > _UNLOCKED_SECONDS:
-                os.close(_locked(left))
-                shutil.rmtree(left, ignore_errors=True)
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_FOLDER)))
-    stack.callback(os.close, _locked(folder))
-    return folder
-
-
-def _locked(folder: Path) -> int:
-    """`folder`, open and locked. Raises BlockingIOError where another process has locked it."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _variables(place: Place, attempt: Attempt | None, stack: ExitStack) -> dict[str, str]:

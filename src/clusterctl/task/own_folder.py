@@ -1,0 +1,44 @@
+"""A folder on the node for one process, which disappears with it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+_PREFIX = "clusterctl-stop-"
+_UNLOCKED_SECONDS = 60.0  # no process takes so long from making its folder to locking it
+
+
+def own_folder(stack: ExitStack) -> Path:
+    """A folder on this node for this process, within `stack`; those that killed ones have left there are removed.
+
+    A process holds a lock on its folder: the kernel lets go of it, however the process ends.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # in use, somebody else's, or gone meanwhile
+            if time.time() - left.lstat().st_mtime > _UNLOCKED_SECONDS:
+                os.close(_locked(left))
+                shutil.rmtree(left, ignore_errors=True)
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX)))
+    stack.callback(os.close, _locked(folder))
+    return folder
+
+
+def _locked(folder: Path) -> int:
+    """`folder`, open and locked. Raises BlockingIOError where another process has locked it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
