@@ -28,7 +28,7 @@ class VirtualCluster:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "CUDA"))}
         words = [os.fspath(self.bin / command), *arguments]
         return subprocess.run(
-            words, cwd=self.work, env={**clean, **environment}, capture_output=True, text=True, timeout=30, check=False
+            words, cwd=self.work, env={**clean, **environment}, capture_output=True, text=True, timeout=120, check=False
         )
 
     def call(self, command: str, *arguments: str, **environment: str) -> str:
@@ -46,7 +46,7 @@ class VirtualCluster:
         return self.call("squeue", "-h", "--states=all", f"--jobs={job}", "-o", f"%{letter}").strip()
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline, f"waited in vain: {what}"
             time.sleep(0.02)

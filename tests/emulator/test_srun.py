@@ -181,5 +181,5 @@ def test_steps_from_outside_end_with_the_job_even_if_they_ignore_term(cluster):
     stubborn = subprocess.Popen(words, cwd=cluster.work, stderr=subprocess.PIPE)
     cluster.until((cluster.work / "up").exists, "the step")
     cluster.call("scancel", job)
-    stubborn.communicate(timeout=20)
+    stubborn.communicate(timeout=60)
     assert stubborn.returncode == 128 + 9

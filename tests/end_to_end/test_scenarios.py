@@ -190,7 +190,7 @@ def test_ctrl_c_of_a_follow_detaches_and_never_kills(stage: Stage) -> None:
     run = wait_until(lambda: next((RunDir(p) for p in stage.runs.glob("followed-*")), None))
     wait_until(lambda: run.attempt(0).log(0).is_file() and "up" in stage.log(run, 0))
     os.killpg(follow.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
-    _, errors = follow.communicate(timeout=10)
+    _, errors = follow.communicate(timeout=60)
     assert follow.returncode == 130
     assert "the run goes on" in errors
     assert alive(run)

@@ -232,6 +232,6 @@ def test_an_import_whose_run_was_killed_is_taken_over(node: Node) -> None:
     dead.wait()
     (mark / "owner").write_text(f"{dead.pid}\n")
     _, process = node.start("b", IMPORTING, job)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 0
     assert (node.runs / "imports").read_text() == "imported\n" * 2

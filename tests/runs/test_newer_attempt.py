@@ -45,7 +45,7 @@ def test_a_task_of_a_replaced_attempt_leaves_with_its_program_and_says_why(tmp_p
         wait_until((tmp_path / "up").exists, 20)
         began = time.monotonic()
         run.attempt(1).path.mkdir()
-        assert task.wait(timeout=20) == 0  # with another code srun would end the tasks of the newer attempt
+        assert task.wait(timeout=60) == 0  # with another code srun would end the tasks of the newer attempt
         assert time.monotonic() - began < 10
     finally:
         task.kill()

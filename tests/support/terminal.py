@@ -27,7 +27,7 @@ class Terminal:
 
     def call(self, *words: str) -> str:
         command = [str(TMUX), "-S", str(self.socket), "-f", "/dev/null", *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=90).stdout
 
 
 @contextmanager
