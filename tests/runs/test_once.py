@@ -21,7 +21,16 @@ def writing(calls: list[Path]) -> Callable[[Path], None]:
 def test_several_at_once_prepare_once_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
     calls: list[Path] = []
     target = tmp_path / "cache" / "cora-1"
-    threads = [threading.Thread(target=prepared_once, args=(target, writing(calls))) for _ in range(6)]
+    second = threading.Event()
+
+    def prepare(folder: Path) -> None:
+        writing(calls)(folder)
+        if len(calls) == 1:
+            second.wait(1.0)  # as long as the others have to begin, too
+        else:
+            second.set()
+
+    threads = [threading.Thread(target=prepared_once, args=(target, prepare)) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -19,6 +19,8 @@ from clusterctl.task.task import joined
 
 def prepare(folder):
     (folder / f"by-{os.getpid()}").touch()
+    with open(task.cache / "calls", "a") as calls:
+        calls.write("prepared\\n")
 
 job, place = Job(name="t", workload="reddit"), Place.from_environment()
 with joined(Context(job, attempt=current_attempt())) as task:
@@ -44,5 +46,6 @@ def test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once(tmp_path:
     assert [rank["leads"] for rank in said] == [True, False, True]
     assert {(rank["device"], rank["backend"]) for rank in said} == {("cpu", "gloo")}
     assert len({tuple(rank["prepared"]) for rank in said}) == len(said[0]["prepared"]) == 1
+    assert (run.data_cache / "calls").read_text() == "prepared\n"
     assert {rank["cache"] for rank in said} == {str(run.data_cache)}
     assert set(read_json(run.attempt(0).rendezvous)) == {"host", "port"}
