@@ -47,8 +47,16 @@ WORKERS ?= 4# of the tests; they wait a third of their time
 test: setup slurm builders browser ## Run the tests, style and types too (about 10 minutes on two idle cores)
 	$(BIN)/python -m pytest -m 'not long' -n $(WORKERS) --dist loadfile
 
+RECIPES := .venv-recipes
+RECIPE_PACKAGES := lightning==2.6.6 accelerate==1.15.0 mpi4py==4.1.2 mpich==5.0.2
+$(RECIPES)/.ready: pyproject.toml
+	test -x $(RECIPES)/bin/python || $(PYTHON) -m venv $(RECIPES)
+	$(RECIPES)/bin/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' $(RECIPE_PACKAGES) \
+	  --editable '.[train]'
+	@touch $@
+
 .PHONY: test-long
-test-long: setup slurm browser ## Run every test: matrices, accuracies (under an hour)
+test-long: setup slurm browser $(RECIPES)/.ready ## Run every test: matrices, accuracies (under an hour)
 	@tests/install-containers.sh docker
 	$(BIN)/python -m pytest --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
 
@@ -90,4 +98,4 @@ docs: setup ## Write the generated reference and the pictures again, from real r
 
 .PHONY: clean
 clean: ## Remove what make made
-	rm -rf $(VENV) $(RIVALS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(RIVALS) $(RECIPES) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -29,6 +29,6 @@ def test_every_command_of_the_guide_does_what_it_says(
     places = {f"XDG_{name}_HOME": str(tmp_path / name) for name in ("CONFIG", "DATA", "STATE")}
     environment = sandbox.environment | places | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment |= {"COLUMNS": "120", "CLUSTERCTL_UNPACK": str(tmp_path)}
-    assert follow(GUIDE, FOLDER / "project", environment) >= 12
+    assert follow(GUIDE.read_text(), FOLDER / "project", environment) >= 12
     unpacked.release(cpu_image, environment)
     shutil.rmtree(FOLDER)

@@ -31,5 +31,5 @@ def home(sandbox: RunningSandbox) -> dict[str, str]:
 
 
 def test_every_command_of_the_guide_does_what_it_says(home: dict[str, str]) -> None:
-    assert follow(GUIDE, Path("/tmp/guide/project"), home) >= 8
+    assert follow(GUIDE.read_text(), Path("/tmp/guide/project"), home) >= 8
     shutil.rmtree("/tmp/guide")

@@ -35,17 +35,17 @@ def shown_as(expected: list[str]) -> re.Pattern[str]:
     return re.compile(r"\s*\n(?:[^\n]*\n)*?".join(line for line in lines if line != r"[^\n]*"))
 
 
-def follow(guide: Path, project: Path, environment: dict[str, str]) -> int:
+def follow(guide: str, project: Path, environment: dict[str, str]) -> int:
     """Do all that the guide says in the folder `project`; how many commands that were. `environment` gains exports.
 
     Files are written where their first line says; blocks of other languages than a file's or "console" are for reading.
     """
     done = 0
-    for language, block in steps(guide.read_text()):
+    for language, block in steps(guide):
         if language in ("sh", "dockerfile"):
             continue
         if language != "console":
-            path = re.match(r"# (\S+)\n", block)
+            path = re.match(r"(?:#|/\*) (\S+)", block)
             assert path, block
             (project / path[1]).write_text(block)
             continue
@@ -60,7 +60,7 @@ def follow(guide: Path, project: Path, environment: dict[str, str]) -> int:
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=300,
                 check=False,
             )
             output = ran.stdout + ran.stderr

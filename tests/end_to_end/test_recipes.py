@@ -1,0 +1,64 @@
+"""Every recipe runs as it is written, on both back ends, with the libraries of other people that it names."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from support.guide import follow, steps
+from support.scenario import Stage, wait_until
+
+from clusterctl.runs.files import read_lines
+
+pytestmark = pytest.mark.long
+ROOT = Path(__file__).resolve().parents[2]
+RECIPES = dict(re.findall(r"^## (.+)\n(.*?)(?=^## |\Z)", (ROOT / "docs/guides/recipes.md").read_text(), re.M | re.S))
+ON_SLURM = "MPI (mpi4py)"
+PYTHON = ROOT / ".venv-recipes" / "bin" / "python"
+
+
+@pytest.fixture
+def user(stage: Stage) -> Stage:
+    """A user whose environment has the libraries, and clusterctl beside them."""
+    stage.environment |= {
+        "CLUSTERCTL_CLUSTER": stage.cluster,
+        "PATH": f"{PYTHON.parent}:{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
+        "COLUMNS": "120",
+    }
+    return stage
+
+
+@pytest.mark.parametrize("title", sorted(RECIPES.keys() - {ON_SLURM}))
+def test_a_recipe_does_what_it_says(user: Stage, title: str) -> None:
+    if "ddp.py" in RECIPES[title]:  # of another recipe
+        write_files(user, "DistributedDataParallel")
+    assert follow(RECIPES[title], user.folder, user.environment) >= 2
+
+
+def test_a_lightning_training_goes_on_after_a_warning(user: Stage) -> None:
+    write_files(user, "Lightning, through a requeue")
+    run = user.submit("./lightning.toml", "--set", "env.EPOCHS=200")
+    wait_until(lambda: len(read_lines(run.attempt(0).metrics)) >= 20, 120, "some steps")
+    user.slurm("scancel", "--signal=USR2", user.job_id(run))
+    assert user.wait_for_stage(run, "finished", seconds=240)["attempts"] == 2
+    began = re.search(r"began at step (\d+), ended at step 1600", user.log(run, 0, attempt=1))
+    assert began
+    assert int(began[1]) >= 20
+
+
+@pytest.mark.parametrize("back_end", ["sandbox"], indirect=True)
+def test_the_ranks_of_an_mpi_program_are_those_that_slurm_started(user: Stage) -> None:
+    (user.folder / "cluster").mkdir()
+    (user.folder / "cluster" / "mpi.toml").write_text('kind = "sandbox"\nmpi = "pmi2"\n')
+    environment = user.environment | {"CLUSTERCTL_CLUSTER": "mpi"}
+    assert follow(RECIPES[ON_SLURM], user.folder, environment) == 2
+
+
+def write_files(user: Stage, title: str) -> None:
+    """The files of a recipe, and none of its commands."""
+    files = "".join(
+        f"```{language}\n{block}```\n" for language, block in steps(RECIPES[title]) if language != "console"
+    )
+    assert follow(files, user.folder, user.environment) == 0
