@@ -14,7 +14,7 @@ from clusterctl.runs.files import read_lines
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
-RECIPES = dict(re.findall(r"^## (.+)\n(.*?)(?=^## |\Z)", (ROOT / "docs/guides/recipes.md").read_text(), re.M | re.S))
+RECIPES = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", (ROOT / "docs/guides/recipes.md").read_text(), re.M | re.S))
 ON_SLURM = "MPI (mpi4py)"
 PYTHON = ROOT / ".venv-recipes" / "bin" / "python"
 
@@ -40,7 +40,7 @@ def test_a_recipe_does_what_it_says(user: Stage, title: str) -> None:
 def test_a_lightning_training_goes_on_after_a_warning(user: Stage) -> None:
     write_files(user, "Lightning, through a requeue")
     run = user.submit("./lightning.toml", "--set", "env.EPOCHS=200")
-    wait_until(lambda: len(read_lines(run.attempt(0).metrics)) >= 20, 120, "some steps")
+    wait_until(lambda: len(list(read_lines(run.attempt(0).metrics))) >= 20, 120, "some steps")
     user.slurm("scancel", "--signal=USR2", user.job_id(run))
     assert user.wait_for_stage(run, "finished", seconds=240)["attempts"] == 2
     began = re.search(r"began at step (\d+), ended at step 1600", user.log(run, 0, attempt=1))
