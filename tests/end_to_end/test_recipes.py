@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,12 @@ from support.guide import follow, steps
 from support.scenario import Stage, wait_until
 
 from clusterctl.runs.files import read_lines
+from clusterctl.runs.layout import RunDir
 
 pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parents[2]
-RECIPES = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", (ROOT / "docs/guides/recipes.md").read_text(), re.M | re.S))
+GUIDE = (ROOT / "docs" / "guides" / "recipes.md").read_text()
+RECIPES = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", GUIDE, re.MULTILINE | re.DOTALL))
 ON_SLURM = "MPI (mpi4py)"
 PYTHON = ROOT / ".venv-recipes" / "bin" / "python"
 
@@ -39,7 +42,9 @@ def test_a_recipe_does_what_it_says(user: Stage, title: str) -> None:
 
 def test_a_lightning_training_goes_on_after_a_warning(user: Stage) -> None:
     write_files(user, "Lightning, through a requeue")
-    run = user.submit("./lightning.toml", "--set", "env.EPOCHS=200")
+    words = [PYTHON, "-m", "clusterctl", "submit", "./lightning.toml", "--set", "env.EPOCHS=200"]
+    submitted = subprocess.check_output(words, cwd=user.folder, env=user.environment, text=True)
+    run = RunDir(user.runs / submitted.strip())
     wait_until(lambda: len(list(read_lines(run.attempt(0).metrics))) >= 20, 120, "some steps")
     user.slurm("scancel", "--signal=USR2", user.job_id(run))
     assert user.wait_for_stage(run, "finished", seconds=240)["attempts"] == 2

@@ -36,6 +36,15 @@ def run_alone(*argv: str) -> None:
     main(Context(command(*argv), Place()))
 
 
+def test_what_srun_left_open_for_the_program_stays_open() -> None:
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    run_alone(sys.executable, "-c", f"import os; os.write({writer}, b'here')")
+    assert os.read(reader, 4) == b"here"
+    os.close(reader)
+    os.close(writer)
+
+
 def test_every_rank_finds_its_place_and_the_same_free_address(tmp_path: Path) -> None:
     program = f"import os, json; print(json.dumps([os.environ[name] for name in {NAMES + ADDRESS}]))"
     done = run_job(command("python", "-c", program), RunDir(tmp_path / "run"), [2, 1])

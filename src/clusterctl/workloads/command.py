@@ -140,7 +140,8 @@ def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[byt
             os._exit(128 + signal.SIGTERM)
 
     try:
-        return subprocess.Popen(argv, env=environment, preexec_fn=die_with_parent)
+        # What srun left open for the program stays open: MPI finds its ranks through the descriptor in PMI_FD.
+        return subprocess.Popen(argv, env=environment, preexec_fn=die_with_parent, close_fds=False)
     except OSError as error:
         hint = "argv[0] is a program on the nodes' PATH, or a path seen from the job's code folder"
         if isinstance(error, PermissionError) and Path(argv[0]).is_file():
