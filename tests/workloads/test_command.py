@@ -146,6 +146,16 @@ def test_a_program_that_dies_of_term_before_its_task_has_it_was_told_to_end(tmp_
     assert "exception" not in [event["event"] for event in read_lines(run.attempt(0).events(0))]
 
 
+def test_python_is_python3_where_there_is_no_program_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "python3").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    run_alone("python", "train.py")
+    assert capfd.readouterr().out == "train.py\n"
+
+
 @pytest.mark.parametrize(("argv", "message"), [((), "needs a program"), (("no-such-program",), "cannot run no-such")])
 def test_a_program_that_is_not_there_is_an_error_with_a_hint(argv: tuple[str, ...], message: str) -> None:
     with pytest.raises(TaskError, match=message) as raised:

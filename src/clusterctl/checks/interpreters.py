@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, fail, ok, warn
 from clusterctl.checks.surroundings import Interpreter, Seen
+from clusterctl.runs.files import exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,6 +111,24 @@ def interpreter_rules(found: Surroundings) -> Iterator[Check]:
                 yield warn(name, message, _install(path, *needed))
             else:
                 yield bad(name, f"{path} has no {name}", _install(path, name))
+
+
+def program_rules(found: Surroundings) -> Iterator[Check]:
+    programs = found.programs
+    if programs is None:
+        return
+    if found.login_node:
+        yield ok("programs", str(programs))
+    for path in programs.sourced:
+        if not path.startswith("/"):
+            hint = "the lines run in the run's own folder: name it by its absolute path"
+            yield fail("setup", f"setup: a relative path: {path}", hint)
+        elif found.cluster.nodes_are_here and not exists(Path(path)):
+            yield fail("setup", f"setup: no such file: {path}", "see `setup` of the cluster and the job file")
+    if found.activation and not (programs.named or programs.selecting or programs.in_image):
+        message = f"{programs}, not from the environment that is active in your shell"
+        setting = f"setup={json.dumps([found.activation], ensure_ascii=False)}"
+        yield warn("programs", message, f"to use that one: --set {shlex.quote(setting)}")
 
 
 def requirement(package: str) -> str:

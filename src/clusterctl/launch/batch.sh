@@ -48,9 +48,26 @@ put "$attempt/.finished.json" "{}"
   cp -n "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl"
 
 export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slurm
+# Programs find the folder of the tasks' Python first on PATH, before it only what the setup lines activate: these come
+# after it, unless the cluster file names that Python. What was active in the submitter's shell is not any more: it would
+# not be put first again. The script's own PATH stays without the folder, which may hold another srun.
+unset CONDA_SHLVL CONDA_DEFAULT_ENV
+[ "$VIRTUAL_ENV/bin" = "${python%/*}" ] || unset VIRTUAL_ENV
+[ "$CONDA_PREFIX/bin" = "${python%/*}" ] || unset CONDA_PREFIX
+folder=
+put_first() {
+  local found
+  found=$(type -P "$python") && [ "$(type -P python3)" != "${found%/*}/python3" ] || return
+  folder=${found%/*}
+  PATH=$folder:$PATH
+}
+[ -n "$python_is_named" ] || put_first
 unset "${dropped[@]}"
 export "${exports[@]}"
-eval "$setup" # the cluster's own lines
+eval "$setup" # the cluster's own lines, and the job's
+[ -z "$python_is_named" ] || put_first
+[ -z "$python" ] || task=(env "PATH=$PATH" "${task[@]}")
+[ -z "$folder" ] || { PATH=:$PATH && PATH=${PATH/":$folder:"/:} && PATH=${PATH#:}; }
 
 # One task on each node, with so many seconds for it: a node that is lost would keep srun waiting.
 on_each_node() { # seconds, command

@@ -12,9 +12,9 @@ import ctypes
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from contextlib import ExitStack
@@ -55,7 +55,8 @@ def main(context: Context) -> None:
     job, place, attempt, events, stop = context.job, context.place, context.attempt, context.events, context.stop
     if not job.argv:
         raise TaskError("workload command needs a program", 'set argv, as argv = ["python", "train.py"]')
-    program = sys.executable if job.argv[0] == "python" else job.argv[0]
+    lacking = job.argv[0] == "python" and shutil.which("python") is None  # a system's Python may have no such name
+    program = "python3" if lacking else job.argv[0]
     telemetry = start_telemetry(attempt, place)
     if telemetry is not None:  # its ranks are consecutive: Slurm's default distribution
         telemetry.ranks = range(place.rank, place.rank + local_world_size(place))
