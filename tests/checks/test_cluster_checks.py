@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterctl.checks.check import Check, Verdict
+from clusterctl.checks.interpreters import ask_packages
 from clusterctl.checks.look import activation
 from clusterctl.checks.surroundings import (
     Answer,
@@ -71,6 +75,16 @@ def on_node(**facts: Any) -> Surroundings:
 
 def without(package: str) -> Interpreter:
     return Interpreter(PYTHON, (3, 12, 1), {**PACKAGES, package: ""})
+
+
+def test_what_to_type_installs_pip_first_where_there_is_none(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
+    found = replace(GOOD, interpreter=ask_packages(Seen(f"{tmp_path}/bin/python", True)))
+    check = the(found, "submitit")
+    assert check.verdict is Verdict.FAIL
+    assert check.hint.startswith(
+        f"{tmp_path}/bin/python -m ensurepip && {tmp_path}/bin/python -m pip install 'submitit"
+    )
 
 
 def test_doctor_says_where_programs_find_python() -> None:

@@ -62,6 +62,7 @@ class Interpreter:
     version: tuple[int, ...] = ()
     packages: Mapping[str, str] | None = None
     problem: str = ""  # why it does not say
+    has_pip: bool = True
 
 
 class NodeSize(NamedTuple):
