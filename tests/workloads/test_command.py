@@ -16,6 +16,7 @@ from support.scenario import wait_until
 
 from clusterctl.errors import TaskError
 from clusterctl.launch.script import part
+from clusterctl.observe.logs import Logs, Selection
 from clusterctl.runs.context import Context
 from clusterctl.runs.files import read_json, read_lines, write_json
 from clusterctl.runs.heartbeats import read_beat
@@ -211,6 +212,23 @@ def test_the_warning_and_term_reach_the_program_and_torch_is_never_imported(tmp_
         assert task.wait() == 7
     left = [event for event in read_lines(run.attempt(0).events(0)) if event["event"] == "exit"]
     assert [(event["code"], event.get("signal")) for event in left] == [(143, 15), (7, None)]
+
+
+def test_when_a_program_printed_is_noted_beside_its_log_which_stays_its_own(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    attempt = run.attempt(0)
+    (environment,) = environments(attempt, [1])
+    prints = "import sys, time; print('a', flush=True); time.sleep(2.5); print('b', end='', flush=True); sys.exit('c')"
+    write_json(run.run_json, {"job": to_record(command("python", "-c", prints))})
+    entry = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
+    attempt.log(0).parent.mkdir()
+    with attempt.log(0).open("wb") as out, attempt.log(0, "err").open("wb") as err:
+        argv = [sys.executable, "-c", entry, str(run.path)]
+        assert subprocess.run(argv, env=environment, stdout=out, stderr=err, check=False).returncode == 1
+    assert (attempt.log(0).read_text(), attempt.log(0, "err").read_text()) == ("a\nb", "c\n")
+    first, *others = Logs(run, Selection()).read(ended=True)
+    assert [line.content for line in (first, *others)] == [b"a", b"b", b"c"]
+    assert all(2 < line.time - first.time < 60 for line in others)
 
 
 LATE = """
