@@ -100,7 +100,9 @@ def test_an_environment_of_the_shell_that_programs_do_not_get_is_a_warning_with_
     active = replace(GOOD, login_node=None, programs=programs, activation="source '/my env/bin/activate'")
     (check,) = [check for check in judge(active) if check.name == "programs"]
     assert check.verdict is Verdict.WARN
-    assert check.message.startswith("python and the like are from /venv/bin, not from the environment")
+    assert check.message.startswith(
+        "programs such as python and torchrun come from /venv/bin, not from the environment"
+    )
     (_, setting) = shlex.split(check.hint.partition(": ")[2])
     assert parse_override(setting, "command") == (("setup",), ["source '/my env/bin/activate'"])
     for chosen in (

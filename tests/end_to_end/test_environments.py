@@ -60,7 +60,7 @@ def test_the_environment_of_the_shell_is_only_warned_of(stage: Stage, environmen
     job = stage.write_job("prefix", JOB.format(argv='["python3", "-c", "import sys; print(sys.prefix)"]', setup="[]"))
     done = stage.call("submit", job, "--cluster", stage.cluster, "--wait")
     assert done.returncode == 0, done.stderr
-    assert "not from the environment that is active in your shell" in done.stderr
+    assert "not from the environment active in your shell" in done.stderr
     assert f"source {other}/bin/activate" in done.stderr
     assert stage.call("logs", "prefix", "--cluster", stage.cluster).stdout == f"{sys.prefix}\n"
 

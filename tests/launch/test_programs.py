@@ -148,20 +148,20 @@ def test_in_an_image_the_folder_of_its_python_comes_first_unless_it_does_already
 
 
 @pytest.mark.parametrize(
-    ("programs", "expected"),
+    ("programs", "place"),
     [
-        (Programs("/v/bin/python", named=False), "python and the like are from /v/bin"),
-        (Programs("/v/bin/python", named=False, in_image=True), "python and the like are from /v/bin in the image"),
+        (Programs("/v/bin/python", named=False), "/v/bin"),
+        (Programs("/v/bin/python", named=False, in_image=True), "/v/bin in the image"),
         (
             Programs("/v/bin/python", False, ("export A=b", "module load python/3.12")),
-            "python and the like are what `module load python/3.12` brings, else from /v/bin",
+            "the environment that `module load python/3.12` sets up, otherwise from /v/bin",
         ),
-        (Programs("/v/bin/python", True, ("module load cuda",)), "python and the like are from /v/bin"),
-        (Programs("python3.12", named=True), "python and the like are from the folder of python3.12"),
+        (Programs("/v/bin/python", True, ("module load cuda",)), "/v/bin"),
+        (Programs("python3.12", named=True), "the folder of python3.12"),
     ],
 )
-def test_what_is_known_beforehand_is_one_sentence(programs: Programs, expected: str) -> None:
-    assert str(programs) == expected
+def test_what_is_known_beforehand_is_one_sentence(programs: Programs, place: str) -> None:
+    assert str(programs) == f"programs such as python and torchrun come from {place}"
 
 
 def test_the_paths_that_setup_lines_read_are_found_where_they_are_plain() -> None:

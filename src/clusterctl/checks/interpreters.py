@@ -127,7 +127,7 @@ def program_rules(found: Surroundings) -> Iterator[Check]:
         elif found.cluster.nodes_are_here and not exists(Path(path)):
             yield fail("setup", f"setup: no such file: {path}", "see `setup` of the cluster and the job file")
     if found.activation and not (programs.named or programs.selecting or programs.in_image):
-        message = f"{programs}, not from the environment that is active in your shell"
+        message = f"{programs}, not from the environment active in your shell"
         setting = f"setup={json.dumps([found.activation], ensure_ascii=False)}"
         yield warn("programs", message, f"to use that one: --set {shlex.quote(setting)}")
 

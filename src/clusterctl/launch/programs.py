@@ -48,6 +48,7 @@ class Programs:
                 yield path
 
     def __str__(self) -> str:
+        place = self.folder + " in the image" * self.in_image
         if self.selecting:
-            return f"python and the like are what `{'; '.join(self.selecting)}` brings, else from {self.folder}"
-        return f"python and the like are from {self.folder}{' in the image' if self.in_image else ''}"
+            place = f"the environment that `{'; '.join(self.selecting)}` sets up, otherwise from {place}"
+        return f"programs such as python and torchrun come from {place}"

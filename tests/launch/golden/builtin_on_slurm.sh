@@ -137,9 +137,10 @@ put "$attempt/.finished.json" "{}"
   cp -n "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl"
 
 export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slurm
-# Programs find the folder of the tasks' Python first on PATH, before it only what the setup lines activate: these come
-# after it, unless the cluster file names that Python. What was active in the submitter's shell is not any more: it would
-# not be put first again. The script's own PATH stays without the folder, which may hold another srun.
+# One environment for all programs (docs/decisions/0043): the folder of the tasks' Python comes first on their PATH, and
+# what the setup lines activate before it, unless the cluster file names that Python. What is active in the submitter's
+# shell is deactivated first: conda would not move it to the front again. The script's own PATH stays without the folder,
+# which may hold another srun.
 unset CONDA_SHLVL CONDA_DEFAULT_ENV
 [ "$VIRTUAL_ENV/bin" = "${python%/*}" ] || unset VIRTUAL_ENV
 [ "$CONDA_PREFIX/bin" = "${python%/*}" ] || unset CONDA_PREFIX
