@@ -25,9 +25,10 @@ def make_conda(folder: Path) -> Path:
     activate = folder / "bin" / "activate"
     activate.parent.mkdir(parents=True)
     activate.write_text(
-        # an environment that is active already stays where it is on PATH
-        f'[ "$CONDA_SHLVL" = 1 ] && [ "$CONDA_PREFIX" = "{folder}/envs/$1" ] || PATH="{folder}/envs/$1/bin:$PATH"\n'
-        f'export CONDA_SHLVL=1 CONDA_DEFAULT_ENV="$1" CONDA_PREFIX="{folder}/envs/$1"\n'
+        f'own="{folder}/envs/$1"\n'
+        # in place of the environment that is active, if there is one
+        'if [ -n "$CONDA_SHLVL" ]; then PATH=${PATH/"$CONDA_PREFIX/bin"/"$own/bin"}; else PATH=$own/bin:$PATH; fi\n'
+        'export CONDA_SHLVL=1 CONDA_DEFAULT_ENV="$1" CONDA_PREFIX="$own"\n'
     )
     return folder
 
