@@ -101,18 +101,19 @@ def test_every_word_comes_from_one_folder(
 
 
 @pytest.mark.parametrize(
-    ("setup", "expected"),
+    ("active", "setup", "expected"),
     [
-        ((), ["", "own/bin"]),
-        (("source @/conda/bin/activate third",), ["conda/envs/third", "conda/envs/third/bin"]),  # once more
-        (("source @/other/bin/activate",), ["other", "other/bin"]),
+        ("conda/envs/third", (), ["", "own/bin"]),
+        ("conda/envs/third", ("source @/conda/bin/activate third",), ["conda/envs/third", "conda/envs/third/bin"]),
+        ("module", ("source @/conda/bin/activate third",), ["conda/envs/third", "conda/envs/third/bin"]),
+        ("conda/envs/third", ("source @/other/bin/activate",), ["other", "other/bin"]),
     ],
 )
 def test_what_is_active_in_the_submitters_shell_does_not_count(
-    tmp_path: Path, environments: Path, setup: tuple[str, ...], expected: list[str]
+    tmp_path: Path, environments: Path, active: str, setup: tuple[str, ...], expected: list[str]
 ) -> None:
-    third = f"{environments}/conda/envs/third"
-    shell = {"CONDA_SHLVL": "1", "CONDA_PREFIX": third, "CONDA_DEFAULT_ENV": "third", "PATH": f"{third}/bin:$PATH"}
+    prefix = f"{environments}/{active}"
+    shell = {"CONDA_SHLVL": "1", "CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": active, "PATH": f"{prefix}/bin:$PATH"}
     lines = tuple(line.replace("@", str(environments)) for line in setup)
     assert found_by(tmp_path, environments, lines, shell=shell) == [*expected, "bin/srun"]
 
