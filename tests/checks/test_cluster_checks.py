@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterctl.checks.check import Check, Verdict
+from clusterctl.checks.interpreters import ask_packages
+from clusterctl.checks.look import activation
 from clusterctl.checks.surroundings import (
     Answer,
     ContainerFacts,
@@ -21,7 +27,9 @@ from clusterctl.checks.verify import judge
 from clusterctl.containers.contents import Contents
 from clusterctl.containers.pyxis import ContainerView
 from clusterctl.errors import SlurmError
+from clusterctl.launch.programs import Programs
 from clusterctl.spec import Cluster, Container, Emulator
+from clusterctl.spec.overrides import parse_override
 
 ANSWERS = {
     "version": "slurm 23.11.4\n",
@@ -67,6 +75,71 @@ def on_node(**facts: Any) -> Surroundings:
 
 def without(package: str) -> Interpreter:
     return Interpreter(PYTHON, (3, 12, 1), {**PACKAGES, package: ""})
+
+
+def test_what_to_type_installs_pip_first_where_there_is_none(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
+    found = replace(GOOD, interpreter=ask_packages(Seen(f"{tmp_path}/bin/python", True)))
+    check = the(found, "submitit")
+    assert check.verdict is Verdict.FAIL
+    assert check.hint.startswith(
+        f"{tmp_path}/bin/python -m ensurepip && {tmp_path}/bin/python -m pip install 'submitit"
+    )
+
+
+def test_doctor_says_where_programs_find_python() -> None:
+    found = replace(GOOD, programs=Programs("/venv/bin/python", named=False, setup=("module load cuda",)))
+    check = the(found, "programs")
+    assert (check.verdict, check.hint) == (Verdict.OK, "")
+    assert "`module load cuda`" in check.message
+    assert "/venv/bin" in check.message
+
+
+def test_an_environment_of_the_shell_that_programs_do_not_get_is_a_warning_with_what_to_type() -> None:
+    programs = Programs("/venv/bin/python", named=False)
+    active = replace(GOOD, login_node=None, programs=programs, activation="source '/my env/bin/activate'")
+    (check,) = [check for check in judge(active) if check.name == "programs"]
+    assert check.verdict is Verdict.WARN
+    assert check.message.startswith(
+        "programs such as python and torchrun come from /venv/bin, not from the environment"
+    )
+    (_, setting) = shlex.split(check.hint.partition(": ")[2])
+    assert parse_override(setting, "command") == (("setup",), ["source '/my env/bin/activate'"])
+    for chosen in (
+        replace(programs, named=True),
+        replace(programs, in_image=True),
+        replace(programs, setup=("ml python",)),
+    ):
+        assert [check for check in judge(replace(active, programs=chosen)) if check.name == "programs"] == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("source env/bin/activate", "setup: a relative path: env/bin/activate"),
+        (". /nowhere/bin/activate", "setup: no such file: /nowhere/bin/activate"),
+    ],
+)
+def test_a_setup_line_that_cannot_find_its_file_is_refused(line: str, message: str) -> None:
+    here = replace(GOOD, cluster=Cluster(name="here", kind="emulator"), programs=Programs("python", False, (line,)))
+    check = the(here, "setup")
+    assert (check.verdict, check.message) == (Verdict.FAIL, message)
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        ({}, ""),
+        ({"VIRTUAL_ENV": "/own"}, ""),
+        ({"VIRTUAL_ENV": "/a b"}, "source '/a b/bin/activate'"),
+        ({"CONDA_PREFIX": "/c", "CONDA_EXE": "/c/bin/conda"}, ""),  # base, active in every shell
+        ({"CONDA_PREFIX": "/c/envs/x", "CONDA_EXE": "/c/bin/conda"}, "source /c/bin/activate /c/envs/x"),
+        ({"CONDA_PREFIX": "/own", "CONDA_EXE": "/c/bin/conda"}, ""),
+        ({"VIRTUAL_ENV": "/own", "CONDA_PREFIX": "/c/envs/x", "CONDA_EXE": "/c/bin/conda"}, ""),
+    ],
+)
+def test_the_environment_of_a_shell_is_known_by_its_variables(environment: dict[str, str], line: str) -> None:
+    assert activation(environment, "/own") == line
 
 
 def test_a_healthy_cluster_needs_no_hints() -> None:

@@ -139,4 +139,5 @@ def test_a_python_without_torch_is_no_failure_and_the_hint_installs_from_the_ind
     lines = capsys.readouterr().out.splitlines()
     (torch,) = [number for number, line in enumerate(lines) if line.startswith("WARN  torch ")]
     assert "only jobs with workload `command` run without it" in lines[torch]
-    assert lines[torch + 1].split("hint: ")[1].startswith(f"{bare} -m pip install 'torch>=2.6' ")
+    hint = lines[torch + 1].split("hint: ")[1]
+    assert hint.startswith(f"{bare} -m ensurepip && {bare} -m pip install 'torch>=2.6' ")  # it has no pip either

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from io import StringIO
@@ -12,10 +13,11 @@ from rich.console import Console
 
 from clusterctl.display.live_run import show
 from clusterctl.observe.follow import Sources
-from clusterctl.runs.files import Lines, write_json
+from clusterctl.runs.files import Lines, read_json, write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
+from clusterctl.spec import CommandTrain, Job, to_record
 
 Consoles = Callable[..., tuple[Console, StringIO]]
 
@@ -86,6 +88,61 @@ def test_a_program_without_epochs_shows_its_own_metrics_and_steps(run: RunDir, c
         "step 11  odd 1.0000  acc 0.2750  mse 0.0909",
         "step 21  odd 1.0000  acc 0.5250  mse 0.0476",
         "step 24  odd 1.0000  acc 0.6000  mse 0.0417",
+    ]
+
+
+def own_program(run: RunDir) -> None:
+    record = read_json(run.run_json)
+    record["job"] = to_record(Job(name="own", workload="command", argv=("./a",), train=CommandTrain()))
+    write_json(run.run_json, record)
+
+
+def prints(run: RunDir, text: str, rank: int = 0, stream: str = "out", attempt: int = 0) -> None:
+    path = run.attempt(attempt).log(rank, stream)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as log:
+        log.write(text)
+
+
+@pytest.mark.parametrize("at_terminal", [False, True])
+def test_what_rank_0_of_a_program_prints_is_shown_as_it_comes(
+    run: RunDir, console: Consoles, at_terminal: bool
+) -> None:
+    own_program(run)
+    Lines(run.attempt(0).events(0)).append({"event": "stage", "stage": "training"})
+    (run.attempt(0).path / "host.log").write_text("from the batch script\n")
+    out, file = console(width=100, force_terminal=at_terminal, no_color=True)
+    sources = playing(
+        lambda: prints(run, "loading [1/2]\n\x1b[2Jhalf a "),
+        lambda: prints(run, "not shown\n", rank=1),
+        lambda: (prints(run, "line\n"), prints(run, "a warning\n", stream="err")),
+        lambda: (prints(run, "the end, without a newline"), finish(run)),
+    )
+    assert show(run, out, sources) is Stage.FINISHED
+    shown = file.getvalue()
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rpartition("\r")[2] for line in shown.split("\n")]
+    expected = ["loading [1/2]", "half a line", "a warning", "the end, without a newline"]
+    assert [line for line in lines if line in expected] == expected
+    assert "\x1b[2J" not in shown.replace("\x1b[2K", "")
+    assert "not shown" not in shown
+    assert "batch script" not in shown
+
+
+def test_after_a_resume_only_the_new_attempts_are_shown(run: RunDir, console: Consoles) -> None:
+    own_program(run)
+    write_json(run.attempt(0).host_json, {"job_id": "11", "start": 100, "end": 120})
+    write_json(run.submission_json, {"job_id": "12", "time": 125})
+    prints(run, "of the first\n")
+    sources = playing(
+        lambda: prints(run, "of the second, torn", attempt=1),
+        lambda: prints(run, "of the third\n", attempt=2),
+        lambda: write_json(run.finished_json, {"attempt": 2, "time": 130}),
+    )
+    out, file = console()
+    show(run, out, sources)
+    assert [line for line in file.getvalue().splitlines() if line.startswith("of the")] == [
+        "of the second, torn",
+        "of the third",
     ]
 
 

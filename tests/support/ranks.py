@@ -35,6 +35,7 @@ def environments(attempt: Attempt, tasks_per_node: Sequence[int]) -> list[dict[s
             "CLUSTERCTL_RUN_DIR": str(attempt.path.parents[1]),
             "CLUSTERCTL_ATTEMPT": attempt.path.name,
             "OMP_NUM_THREADS": "1",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # as the batch script sets it
             "PYTHONWARNINGS": "error,ignore:`torch.jit.script` is deprecated:DeprecationWarning",  # of PyG
         }
         for rank, (node, local) in enumerate(places)

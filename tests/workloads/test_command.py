@@ -16,6 +16,7 @@ from support.scenario import wait_until
 
 from clusterctl.errors import TaskError
 from clusterctl.launch.script import part
+from clusterctl.observe.logs import Logs, Selection
 from clusterctl.runs.context import Context
 from clusterctl.runs.files import read_json, read_lines, write_json
 from clusterctl.runs.heartbeats import read_beat
@@ -155,6 +156,16 @@ def test_a_program_that_dies_of_term_before_its_task_has_it_was_told_to_end(tmp_
     assert "exception" not in [event["event"] for event in read_lines(run.attempt(0).events(0))]
 
 
+def test_python_is_python3_where_there_is_no_program_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "python3").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    run_alone("python", "train.py")
+    assert capfd.readouterr().out == "train.py\n"
+
+
 @pytest.mark.parametrize(("argv", "message"), [((), "needs a program"), (("no-such-program",), "cannot run no-such")])
 def test_a_program_that_is_not_there_is_an_error_with_a_hint(argv: tuple[str, ...], message: str) -> None:
     with pytest.raises(TaskError, match=message) as raised:
@@ -210,6 +221,23 @@ def test_the_warning_and_term_reach_the_program_and_torch_is_never_imported(tmp_
         assert task.wait() == 7
     left = [event for event in read_lines(run.attempt(0).events(0)) if event["event"] == "exit"]
     assert [(event["code"], event.get("signal")) for event in left] == [(143, 15), (7, None)]
+
+
+def test_when_a_program_printed_is_noted_beside_its_log_which_stays_its_own(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    attempt = run.attempt(0)
+    (environment,) = environments(attempt, [1])
+    prints = "import sys, time; print('a', flush=True); time.sleep(2.5); print('b', end='', flush=True); sys.exit('c')"
+    write_json(run.run_json, {"job": to_record(command("python", "-c", prints))})
+    entry = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
+    attempt.log(0).parent.mkdir()
+    with attempt.log(0).open("wb") as out, attempt.log(0, "err").open("wb") as err:
+        argv = [sys.executable, "-c", entry, str(run.path)]
+        assert subprocess.run(argv, env=environment, stdout=out, stderr=err, check=False).returncode == 1
+    assert (attempt.log(0).read_text(), attempt.log(0, "err").read_text()) == ("a\nb", "c\n")
+    first, *others = Logs(run, Selection()).read(ended=True)
+    assert [line.content for line in (first, *others)] == [b"a", b"b", b"c"]
+    assert all(2 < line.time - first.time < 60 for line in others)
 
 
 LATE = """

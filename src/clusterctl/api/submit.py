@@ -23,6 +23,7 @@ from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError, reason
 from clusterctl.launch.git import git_state
 from clusterctl.launch.plan import brings_code, make_plan
+from clusterctl.launch.programs import Programs
 from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch, submitit_version, test_only, write_pickle
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import find_code, take_snapshot
@@ -70,6 +71,11 @@ class DryRun:
     def script(self) -> str:
         """The batch script, all of it."""
         return render(self.plan)
+
+    @property
+    def programs(self) -> str | None:
+        """Where a program finds Python and the like; None for workloads that are no program of yours."""
+        return str(Programs.of(self.plan)) if self.resolved.job.workload == "command" else None
 
     def verify(self) -> tuple[Check, ...]:
         """What may go wrong. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""

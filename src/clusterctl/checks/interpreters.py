@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, fail, ok, warn
 from clusterctl.checks.surroundings import Interpreter, Seen
+from clusterctl.runs.files import exists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ PACKAGES_SECONDS = 30  # a package without metadata is imported, perhaps from a 
 _ASK_VERSION = "import json, sys; print(json.dumps({'version': sys.version_info[:3]}))"
 _ASK_PACKAGES = f"""
 import importlib, json, sys
-from importlib import metadata
+from importlib import metadata, util
 packages = {{}}
 for name in {PACKAGES!r}:
     try:
@@ -36,7 +37,8 @@ for name in {PACKAGES!r}:
             packages[name] = importlib.import_module(name).__version__
         except Exception:
             packages[name] = ""
-print(json.dumps({{"version": sys.version_info[:3], "packages": packages}}))
+pip = util.find_spec("pip") is not None
+print(json.dumps({{"version": sys.version_info[:3], "packages": packages, "pip": pip}}))
 """
 
 
@@ -74,7 +76,7 @@ def _ask(seen: Seen, words: list[str], seconds: float) -> Interpreter:
             check=False,
         )
         answer = json.loads(done.stdout.splitlines()[-1])
-        return Interpreter(seen, tuple(answer["version"]), answer.get("packages"))
+        return Interpreter(seen, tuple(answer["version"]), answer.get("packages"), has_pip=answer.get("pip", True))
     except subprocess.TimeoutExpired:
         return Interpreter(seen, problem=f"no answer within {seconds} s")
     except OSError as error:
@@ -107,9 +109,27 @@ def interpreter_rules(found: Surroundings) -> Iterator[Check]:
             elif name == "torch":
                 needed = ("torch", "torch_geometric", "numpy", "scipy")
                 message = f"{path} has no torch: only jobs with workload `command` run without it"
-                yield warn(name, message, _install(path, *needed))
+                yield warn(name, message, _install(interpreter, *needed))
             else:
-                yield bad(name, f"{path} has no {name}", _install(path, name))
+                yield bad(name, f"{path} has no {name}", _install(interpreter, name))
+
+
+def program_rules(found: Surroundings) -> Iterator[Check]:
+    programs = found.programs
+    if programs is None:
+        return
+    if found.login_node:
+        yield ok("programs", str(programs))
+    for path in programs.sourced:
+        if not path.startswith("/"):
+            hint = "the lines run in the run's own folder: name it by its absolute path"
+            yield fail("setup", f"setup: a relative path: {path}", hint)
+        elif found.cluster.nodes_are_here and not exists(Path(path)):
+            yield fail("setup", f"setup: no such file: {path}", "see `setup` of the cluster and the job file")
+    if found.activation and not (programs.named or programs.selecting or programs.in_image):
+        message = f"{programs}, not from the environment active in your shell"
+        setting = f"setup={json.dumps([found.activation], ensure_ascii=False)}"
+        yield warn("programs", message, f"to use that one: --set {shlex.quote(setting)}")
 
 
 def requirement(package: str) -> str:
@@ -121,6 +141,8 @@ def requirement(package: str) -> str:
     return named.get(package, package)
 
 
-def _install(python: str, *packages: str) -> str:
+def _install(interpreter: Interpreter, *packages: str) -> str:
     """clusterctl itself travels with each run: its requirements are what the tasks' Python lacks."""
-    return shlex.join([python, "-m", "pip", "install", *map(requirement, packages)])
+    python = interpreter.seen.path
+    install = shlex.join([python, "-m", "pip", "install", *map(requirement, packages)])
+    return install if interpreter.has_pip else f"{shlex.join([python, '-m', 'ensurepip'])} && {install}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
+import shlex
 import shutil
 import stat
 import sys
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING
 from clusterctl.checks.interpreters import ask_packages, ask_version, find_interpreter
 from clusterctl.checks.surroundings import Folder, LoginNode, NodeSize, Seen, Surroundings, WantedRun
 from clusterctl.config import runs_folder, state_folder
+from clusterctl.containers.pyxis import IMAGE_PYTHON
 from clusterctl.errors import SlurmError
+from clusterctl.launch.programs import Programs
 from clusterctl.runs.files import exists
 from clusterctl.runs.ownership import is_trusted
 from clusterctl.slurm import Slurm
@@ -27,6 +30,8 @@ from clusterctl.slurm.fits import asked_of, has_features
 from clusterctl.spec import WORKLOADS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from clusterctl.checks.surroundings import Answer, ContainerFacts
     from clusterctl.config import Resolved
     from clusterctl.launch.plan import Plan
@@ -62,6 +67,8 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
             runs=look_at(runs),
             open_files=_soft_limit(resource.RLIMIT_NOFILE),
             interpreter=interpreter.result() if interpreter else None,
+            programs=_programs(cluster),
+            activation=activation(),
             container=container.result(),
             login_node=LoginNode(
                 python=platform.python_version(),
@@ -79,7 +86,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
     """What the run of `plan` would find, as far as it can be seen from this machine."""
     job, cluster = resolved.job, resolved.cluster
     python = None
-    if cluster.python and not job.container.image and not cluster.setup:  # these may bring an interpreter
+    if cluster.python and not job.container.image and not plan.setup:  # these may bring an interpreter
         python = find_interpreter(cluster.python, cluster.nodes_are_here)
     data = data_folder(job.workload)
     where, nodes = _nodes(job.resources, cluster, slurm)
@@ -88,17 +95,40 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
         runs=look_at(runs_folder(cluster)),
         open_files=_soft_limit(resource.RLIMIT_NOFILE),
         interpreter=ask_version(python) if python else None,
+        programs=Programs.of(plan) if job.workload == "command" else None,
+        activation=activation(),
         container=_image(resolved, plan, slurm) if plan.view else None,
         wanted=WantedRun(
             resolved=resolved,
             tasks=plan.tasks,
             data=_data_set(job.workload, Path(job.data.root), cluster.nodes_are_here) if job.data.root else None,
             data_here=data is not None and not _data_set(job.workload, Path(data), True).missing,
-            program=None if cluster.setup else _program(job, plan),
+            program=None if plan.setup else _program(job, plan),
             nodes=nodes,
             where=where,
         ),
     )
+
+
+def _programs(cluster: Cluster) -> Programs:
+    """Those of jobs that add nothing to the cluster file."""
+    in_image = cluster.container.image is not None
+    python = cluster.python or (IMAGE_PYTHON if in_image else sys.executable)
+    return Programs(python, cluster.python is not None, cluster.setup, in_image)
+
+
+def activation(environment: Mapping[str, str] = os.environ, own: str = sys.prefix) -> str:
+    """The shell line that activates the environment of this shell; nothing where it is `own`, clusterctl's.
+
+    conda's base is active in every shell of its users, and says nothing.
+    """
+    virtual, conda = environment.get("VIRTUAL_ENV"), environment.get("CONDA_PREFIX")
+    if virtual and os.path.realpath(virtual) != os.path.realpath(own):
+        return f"source {shlex.quote(f'{virtual}/bin/activate')}"
+    base = environment.get("CONDA_EXE", "").removesuffix("/bin/conda")
+    if virtual or not conda or not base or os.path.realpath(conda) in map(os.path.realpath, (own, base)):
+        return ""
+    return f"source {shlex.quote(f'{base}/bin/activate')} {shlex.quote(conda)}"
 
 
 def _image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFacts | None:

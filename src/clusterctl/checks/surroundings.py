@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.config import Resolved
     from clusterctl.containers.contents import Contents
     from clusterctl.containers.pyxis import ContainerView
+    from clusterctl.launch.programs import Programs
     from clusterctl.spec import Cluster
 
 Answer = str | SlurmError
@@ -61,6 +62,7 @@ class Interpreter:
     version: tuple[int, ...] = ()
     packages: Mapping[str, str] | None = None
     problem: str = ""  # why it does not say
+    has_pip: bool = True
 
 
 class NodeSize(NamedTuple):
@@ -127,6 +129,8 @@ class Surroundings:
     runs: Folder
     open_files: int
     interpreter: Interpreter | None = None  # None: the tasks run in an image, or setup lines bring it
+    programs: Programs | None = None  # None: the tasks run no program of the user's
+    activation: str = ""  # of the environment in the submitter's shell, if that is not clusterctl's own
     container: ContainerFacts | None = None
     login_node: LoginNode | None = None
     slurm: Mapping[str, Answer] = field(default_factory=dict)

@@ -80,10 +80,12 @@ def submit(
 
 
 def _show_plan(plan: DryRun, *, ask_slurm: bool) -> None:
-    from clusterctl.display.plain import plain_lines
+    from clusterctl.display.plain import plain, plain_lines
 
     script = plain_lines(plan.script) if sys.stdout.isatty() else plan.script
     click.echo(script, nl=False, color=True)  # a file gets the very script: click would drop escape codes from values
+    if plan.programs:
+        click.echo(plain(plan.programs), err=True)
     if ask_slurm:
         options.warn_of(plan.verify())
         click.echo(plan.ask_slurm(), err=True)

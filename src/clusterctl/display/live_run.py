@@ -1,7 +1,11 @@
-"""One run, followed: a progress bar on a terminal, one line an epoch or stage elsewhere. Ctrl-C detaches."""
+"""One run, followed: a progress bar on a terminal, one line an epoch or stage elsewhere. Ctrl-C detaches.
+
+Of a program of one's own, what its rank 0 prints too.
+"""
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,10 +14,12 @@ from rich.text import Text
 
 from clusterctl.diagnosis.diagnose import diagnose_status
 from clusterctl.display import terminal
-from clusterctl.display.plain import duration, plain, share
+from clusterctl.display.plain import as_shown, duration, plain, share
 from clusterctl.display.runs_table import note
+from clusterctl.observe.attempt import read_host, read_submission
 from clusterctl.observe.follow import REAL_SOURCES, Sources, watch
 from clusterctl.observe.lines import Growing
+from clusterctl.observe.logs import Logs, Selection
 from clusterctl.observe.measurements import measurements_in
 from clusterctl.observe.run_record import read_record
 from clusterctl.runs.stages import Stage
@@ -43,8 +49,13 @@ def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SO
     console = console or terminal.messages()
     status = None
     try:
+        record = read_record(run)
+        output = _Output(run) if record.job.workload == "command" else None
         with _view(console) as update:
-            for status in watch(run, read_record(run).cluster, sources):
+            for status in watch(run, record.cluster, sources):
+                if output:
+                    for line in output.added(ended=status.stage.ended and status.sure):
+                        console.print(Text(line), soft_wrap=True)
                 update(status)
     except KeyboardInterrupt:
         console.print("detached; the run goes on")
@@ -123,6 +134,30 @@ class _PlainLines:
                 self._shown.clear()
             self._metrics = Growing(path)
         return list(measurements_in(self._metrics.read()))
+
+
+class _Output:
+    """What rank 0 of a program prints, in the attempts since the run was submitted or resumed."""
+
+    def __init__(self, run: RunDir) -> None:
+        submitted = read_submission(run).time or 0.0
+        past = [attempt.number for attempt in run.attempts() if (read_host(attempt).end or math.inf) < submitted]
+        self._run = run
+        self._number = max(past, default=-1) + 1
+        self._logs: Logs | None = None
+
+    def added(self, *, ended: bool) -> Iterator[str]:
+        """The lines since the last call; with `ended` also one without a newline."""
+        while True:
+            if self._logs is None:
+                self._logs = Logs(self._run, Selection(attempt=self._number, rank=0))
+            over = self._run.attempt(self._number + 1).path.is_dir()
+            for line in self._logs.read(ended=ended or over):
+                if line.source.rank is not None:  # not the batch script's
+                    yield as_shown(line.text)
+            if not over:
+                return
+            self._number, self._logs = self._number + 1, None
 
 
 def _facts(metrics: Mapping[str, Number]) -> list[str]:

@@ -48,9 +48,27 @@ put "$attempt/.finished.json" "{}"
   cp -n "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl"
 
 export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slurm
+# One environment for all programs (docs/decisions/0043): the folder of the tasks' Python comes first on their PATH, and
+# what the setup lines activate before it, unless the cluster file names that Python. What is active in the submitter's
+# shell is deactivated first: conda would not move it to the front again. The script's own PATH stays without the folder,
+# which may hold another srun.
+unset CONDA_SHLVL CONDA_DEFAULT_ENV
+[ "$VIRTUAL_ENV/bin" = "${python%/*}" ] || unset VIRTUAL_ENV
+[ "$CONDA_PREFIX/bin" = "${python%/*}" ] || unset CONDA_PREFIX
+folder=
+put_first() {
+  local found
+  found=$(type -P "$python") && [ "$(type -P python3)" != "${found%/*}/python3" ] || return
+  folder=${found%/*}
+  PATH=$folder:$PATH
+}
+[ -n "$python_is_named" ] || put_first
 unset "${dropped[@]}"
 export "${exports[@]}"
-eval "$setup" # the cluster's own lines
+eval "$setup" # the cluster's own lines, and the job's
+[ -z "$python_is_named" ] || put_first
+[ -z "$python" ] || task=(env "PATH=$PATH" "${task[@]}")
+[ -z "$folder" ] || { PATH=:$PATH && PATH=${PATH/":$folder:"/:} && PATH=${PATH#:}; }
 
 # One task on each node, with so many seconds for it: a node that is lost would keep srun waiting.
 on_each_node() { # seconds, command

@@ -29,7 +29,6 @@ _OWN_RULES = {
     *("exclusive", "requeue", "sbatch"),
 }
 _FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the last: bytes that are no UTF-8
-_OF_ANOTHER_PYTHON = ("PYTHONPATH", "VIRTUAL_ENV")
 _EXPORTED = re.compile(r"\bexport\s+([A-Za-z_]\w*)=")
 _LONGEST_PATH = 3000  # bytes; what lies in a run directory must stay below the kernel's 4096
 
@@ -65,6 +64,7 @@ class Plan:
     opening: tuple[str, ...]  # what each node is to run once before the tasks, when the job has been sent back
     closing: tuple[str, ...]  # and when they have ended
     python: str
+    python_is_named: bool  # by the cluster file: nothing that the setup lines activate comes before it
     tasks: int
     restarts: int = 0  # how often the script may send the job back to the queue
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -103,8 +103,8 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         version=version,
         name=job.name,
         options=tuple(_options(job.resources, cluster)),
-        setup=cluster.setup,
-        unset=_OF_ANOTHER_PYTHON if job.container.image else (),
+        setup=(*cluster.setup, *job.setup),
+        unset=("PYTHONPATH",) if job.container.image else (),
         exports=tuple(exports.items()),
         flags=tuple(flags),
         view=view,
@@ -114,6 +114,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         # On one's own machine the unpacked image waits for the next run; on a site's nodes nothing is left behind.
         closing=(*runner, "--release", view.image) if view and builtin and not cluster.nodes_are_here else (),
         python=cluster.python or (IMAGE_PYTHON if job.container.image else interpreter),
+        python_is_named=cluster.python is not None,
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         restarts=job.restart.limit if job.resources.requeue else 0,
         secrets=secrets,
@@ -134,7 +135,7 @@ def _view(resolved: Resolved, run: RunDir, set_here: list[str]) -> ContainerView
     if job.data.root:
         mounts.append(Mount(job.data.root, job.data.root, ("ro",)))
     environment = {*set_here, "CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT", "SUBMITIT_EXECUTOR"}
-    environment |= {name for line in cluster.setup for name in _EXPORTED.findall(line)}
+    environment |= {name for line in (*cluster.setup, *job.setup) for name in _EXPORTED.findall(line)}
     if job.resources.gpus_per_node:
         environment.add("CUDA_VISIBLE_DEVICES")  # Slurm's, whatever the image was built with
     image = check_image(job.container.image)

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
     from clusterctl.launch.plan import Plan
 
+# As `put_first` of batch.sh, where PATH is the image's own. `sh` runs it with the interpreter and its arguments.
+FIRST_IN_IMAGE = (
+    'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"'
+)
+
 
 def render(plan: Plan) -> str:
     """The whole script. Everything that a user gave is quoted, for the shell and for sbatch's reading of its lines."""
@@ -22,6 +27,8 @@ def render(plan: Plan) -> str:
     own = [("chdir", str(plan.run.path)), ("output", str(plan.slurm_log)), ("open-mode", "append")]
     srun = ["in_allocation", "srun"] if plan.warm else ["srun"]  # the cluster's own lines may make a function of it
     task = [plan.python, "-u", "-m", "submitit.core._submit", str(plan.run.pickles)]
+    if plan.view:
+        task = ["sh", "-c", FIRST_IN_IMAGE, *task]
     setup = "".join(f"\n{line}" for line in plan.setup)
     warm = []
     if plan.warm:
@@ -45,7 +52,9 @@ def render(plan: Plan) -> str:
             f"restarts={plan.restarts} # how often the job may go back to the queue",
             _array("dropped", [[name] for name in plan.unset]),
             _array("exports", [[f"{name}={value}"] for name, value in plan.exports]),
-            f"setup={quote(setup)} # the cluster's own lines",
+            f"python={'' if plan.view else quote(plan.python)} # of the tasks on the host",
+            f"python_is_named={'yes' if plan.python_is_named else ''}",
+            f"setup={quote(setup)} # the cluster's own lines, and the job's",
             _array("srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.run.work}"])),
             _array("task", _flag_by_flag([*plan.runner, *task])),
             _array("opening", _flag_by_flag(plan.opening)),

@@ -46,7 +46,11 @@ class Growing:
             yield from block.split(b"\n")
 
     def blocks(self, block_bytes: int = 2**20) -> Iterator[bytes]:
-        """The lines added since the last call, many at a time, the last one without its newline.
+        """The lines added since the last call, many at a time, the last one without its newline."""
+        return (block for _, block in self.placed_blocks(block_bytes))
+
+    def placed_blocks(self, block_bytes: int = 2**20) -> Iterator[tuple[int, bytes]]:
+        """As `blocks`, each with the offset at which it begins.
 
         The file is opened anew for each block. The first blocks are small: of many files the first lines are there at
         once.
@@ -56,14 +60,18 @@ class Growing:
             size = min(4 * size, block_bytes)
             lines, ended, self._torn = (self._torn + block).rpartition(b"\n")
             if ended:
-                yield lines
+                yield self._offset - len(self._torn) - 1 - len(lines), lines
             if len(self._torn) >= _LONGEST_LINE_BYTES:
-                yield from self.rest()
+                yield from self.placed_rest()
 
     def rest(self) -> list[bytes]:
         """The last line if it ended without a newline: for when nobody writes any more."""
+        return [rest for _, rest in self.placed_rest()]
+
+    def placed_rest(self) -> list[tuple[int, bytes]]:
+        """As `rest`, with the offset at which it begins."""
         rest, self._torn = self._torn, b""
-        return [rest] if rest else []
+        return [(self._offset - len(rest), rest)] if rest else []
 
     def _next_block(self, block_bytes: int) -> bytes:
         try:

@@ -1,7 +1,8 @@
 """What the ranks of a run wrote: chosen, merged by time, read whole, from the end, or as it grows.
 
-A line has the time that it begins with, or that of the line before it. Within an attempt the lines of all files are
-merged by their times; each file's own order stays. However large the logs are, little of them is held.
+A line has the time that it begins with, else that at which it was written, else that of the line before it. Within an
+attempt the lines of all files are merged by their times; each file's own order stays. However large the logs are,
+little of them is held.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterctl.errors import NotFoundError
 from clusterctl.observe.attempt import read_host
 from clusterctl.observe.lines import Growing, last_lines_offset
+from clusterctl.observe.log_times import WrittenTimes
 from clusterctl.observe.rank_events import beginning
 from clusterctl.runs.files import exists
 from clusterctl.runs.stamp import LENGTH
@@ -68,7 +70,7 @@ class Line(NamedTuple):
     content: bytes
     time: float = 0.0
     ranks: tuple[int, ...] = ()
-    timed: bool = True  # False before the first line of a file that begins with a time: `time` is the attempt's start
+    timed: bool = True  # False before the first line of a file whose time is known: `time` is the attempt's start
 
     @property
     def text(self) -> bytes:
@@ -119,8 +121,10 @@ class Logs:
         if file is None:
             whole = self.tail is None or self._looked  # a file that comes later is new: all of it
             offset = 0 if whole else last_lines_offset(source.path, self.tail or 0)
-            start = read_host(self.run.attempt(source.attempt)).start or 0.0  # of lines before the first with a time
-            file = self._files[source.path] = LogFile(source, Growing(source.path, offset), start)
+            attempt = self.run.attempt(source.attempt)
+            start = read_host(attempt).start or 0.0  # of lines before the first with a time
+            times = None if source.rank is None else WrittenTimes(attempt.log_times(source.rank), source.path)
+            file = self._files[source.path] = LogFile(source, Growing(source.path, offset), start, times)
         return file
 
 
@@ -131,23 +135,29 @@ class LogFile:
     source: Source
     growing: Growing
     time: float
-    timed: bool = False  # whether a line began with a time so far
+    written: WrittenTimes | None = None
+    timed: bool = False  # whether the time of a line was known so far
 
     def lines(self, place: int, block_bytes: int, *, ended: bool) -> Iterator[tuple[float, int, Line]]:
         """The lines added, each with its time and the place of the file, by which they are merged."""
-        for block in self.blocks(block_bytes, ended=ended):
-            for line in self.lines_in(block):
+        for begin, block in self.blocks(block_bytes, ended=ended):
+            for line in self.lines_in(begin, block):
                 yield line.time, place, line
 
-    def blocks(self, block_bytes: int = _MOST_BLOCK_BYTES, *, ended: bool) -> Iterator[bytes]:
-        """The lines added, many at a time; with `ended`, also a last one that has no newline."""
-        yield from self.growing.blocks(block_bytes)
+    def blocks(self, block_bytes: int = _MOST_BLOCK_BYTES, *, ended: bool) -> Iterator[tuple[int, bytes]]:
+        """The lines added, many at a time, and where they begin; with `ended`, also a last one without a newline."""
+        yield from self.growing.placed_blocks(block_bytes)
         if ended:
-            yield from self.growing.rest()
+            yield from self.growing.placed_rest()
 
-    def lines_in(self, block: bytes) -> Iterator[Line]:
+    def lines_in(self, place: int, block: bytes) -> Iterator[Line]:
+        if self.written:
+            self.written.refresh()
         for content in block.split(b"\n"):
             begins = time_of(content)
+            if begins is None and self.written:
+                begins = self.written.of(place)
+            place += len(content) + 1
             if begins is not None:
                 self.timed = True
                 if begins > self.time:  # never back: a file's order stays

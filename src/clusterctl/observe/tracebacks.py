@@ -68,14 +68,14 @@ def _printed(logs: Logs, takes: Callable[[Line], bool]) -> Iterator[Failure]:
     for source in sources(logs.run, logs.selection):
         file, ended = logs.file(source), functools.cache(functools.partial(_ended, logs.run, source))
         open_: _Open | None = None
-        passed = b""
+        passed = 0, b""
         for block in file.blocks(ended=True):
-            if open_ is None and _BEGIN not in block:  # of most logs, nothing else is looked at
+            if open_ is None and _BEGIN not in block[1]:  # of most logs, nothing else is looked at
                 passed = block
                 continue
-            deque(file.lines_in(passed), maxlen=0)  # for the time of the line before the block
-            passed = b""
-            for line in file.lines_in(block):
+            deque(file.lines_in(*passed), maxlen=0)  # for the time of the line before the block
+            passed = 0, b""
+            for line in file.lines_in(*block):
                 text = _TORCHS.sub(b"", line.text)
                 if open_ is not None and open_.takes(text):
                     open_.lines.append(text)

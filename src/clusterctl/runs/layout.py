@@ -63,6 +63,10 @@ class Attempt:
     def log(self, rank: int, stream: str = "out") -> Path:
         return self.path / "logs" / f"rank_{rank:05}.{stream}"
 
+    def log_times(self, rank: int) -> Path:
+        """When the lines of both logs were written (`runs.log_times`); only of workload "command"."""
+        return self.path / "logs" / f"rank_{rank:05}.times"
+
     def event_files(self) -> dict[int, Path]:
         """Rank -> its event file, for the ranks that have begun."""
         return _by_rank(self.path / "events", ".jsonl")

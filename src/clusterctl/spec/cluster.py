@@ -49,7 +49,7 @@ class Cluster:
     setup: tuple[Line, ...] = ()
     """Shell lines that the batch script runs on the host before srun, such as "module load cuda"."""
     python: Line | None = None
-    """Python interpreter of the tasks; by default the one that runs clusterctl, or the image's."""
+    """Python interpreter of the tasks, first on their PATH; by default the one that runs clusterctl, or the image's."""
     runs: Line | None = None
     """Folder of the runs, on a file system shared by login and compute nodes."""
     images: Line | None = None

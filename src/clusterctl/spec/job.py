@@ -195,6 +195,8 @@ class Job:
     """The image that the tasks run in."""
     env: Environment = field(default_factory=dict)
     """Environment variables of the tasks."""
+    setup: tuple[Line, ...] = ()
+    """Shell lines after the cluster's own, such as "source /home/me/env/bin/activate"."""
     data: Data = field(default_factory=Data)
     """Where the data set is."""
     checkpoint: Checkpoint = field(default_factory=Checkpoint)

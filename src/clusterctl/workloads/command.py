@@ -12,9 +12,9 @@ import ctypes
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from contextlib import ExitStack
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import Cause, ProgramEnded, TaskError
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.log_times import LogTimes
 from clusterctl.runs.marks import restart_file
 from clusterctl.runs.program import CHECKPOINTS, KEEP, RESTART_FILE, STOP_FILE
 from clusterctl.runs.requests import EXIT_RESTART
@@ -55,7 +56,8 @@ def main(context: Context) -> None:
     job, place, attempt, events, stop = context.job, context.place, context.attempt, context.events, context.stop
     if not job.argv:
         raise TaskError("workload command needs a program", 'set argv, as argv = ["python", "train.py"]')
-    program = sys.executable if job.argv[0] == "python" else job.argv[0]
+    lacking = job.argv[0] == "python" and shutil.which("python") is None  # a system's Python may have no such name
+    program = "python3" if lacking else job.argv[0]
     telemetry = start_telemetry(attempt, place)
     if telemetry is not None:  # its ranks are consecutive: Slurm's default distribution
         telemetry.ranks = range(place.rank, place.rank + local_world_size(place))
@@ -67,7 +69,8 @@ def main(context: Context) -> None:
             variables |= _places(attempt, job, stop_file)
         events.stage(Stage.TRAINING)
         child = _start([program, *job.argv[1:]], {**os.environ, **variables})
-        code = _wait(child, stop, stop_file, int(variables["MASTER_PORT"]) if place.rank == 0 else None)
+        times = LogTimes(attempt, place.rank) if attempt is not None else None
+        code = _wait(child, stop, stop_file, int(variables["MASTER_PORT"]) if place.rank == 0 else None, times)
     if code == 0:
         return
     number = killing_signal(code)
@@ -149,7 +152,9 @@ def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[byt
         raise TaskError(f"cannot run {argv[0]}: {error.strerror}", hint) from None
 
 
-def _wait(child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path, port: int | None) -> int:
+def _wait(
+    child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path, port: int | None, times: LogTimes | None
+) -> int:
     """Wait for the program, and pass on the warning signal, TERM and the terminal's INT, each once.
 
     The warning makes a file too: a program that does not handle the signal can look for that. One that has not come so
@@ -163,9 +168,13 @@ def _wait(child: subprocess.Popen[bytes], stop: StopRequest, stop_file: Path, po
     looked = 0.0
     while True:
         try:
-            return child.wait(timeout=0.1)
+            code = child.wait(timeout=0.1)
+            if times:
+                times.look(last=True)
+            return code
         except subprocess.TimeoutExpired:
-            pass
+            if times:
+                times.look()
         except KeyboardInterrupt:
             child.send_signal(signal.SIGINT)
         if port is not None and time.monotonic() - looked > _LOOK_SECONDS:

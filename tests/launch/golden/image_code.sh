@@ -15,7 +15,7 @@
 # that is called below, and options, must not change what is meant. `module` and the like stay: `setup` may need them.
 builtin set +aefkmuvxC +o pipefail +o posix
 builtin unset -f : '[' cat chmod command compgen cp echo env eval exec exit export grep kill ln local mkdir mv printf return rm \
-  scontrol set sh shopt sleep srun timeout touch trap true umask unset wait
+  scontrol set sh shopt sleep srun timeout touch trap true type umask unset wait
 shopt -u failglob
 unset GLOBIGNORE
 export -n SHELLOPTS BASHOPTS
@@ -25,7 +25,6 @@ ranks=4
 restarts=20 # how often the job may go back to the queue
 dropped=(
   PYTHONPATH
-  VIRTUAL_ENV
 )
 exports=(
   OMP_NUM_THREADS=1
@@ -34,9 +33,11 @@ exports=(
   NVIDIA_VISIBLE_DEVICES=void
   NVIDIA_DRIVER_CAPABILITIES=compute,utility
 )
+python= # of the tasks on the host
+python_is_named=
 setup='
 module purge
-export NCCL_SOCKET_IFNAME=ib0' # the cluster's own lines
+export NCCL_SOCKET_IFNAME=ib0' # the cluster's own lines, and the job's
 srun=(
   srun
   --kill-on-bad-exit=1
@@ -55,7 +56,7 @@ srun=(
   --chdir=/runs/cora-20260102-030405-abcd/work
 )
 task=(
-  /opt/venv/bin/python -u -m submitit.core._submit /runs/cora-20260102-030405-abcd/submitit
+  sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u -m submitit.core._submit /runs/cora-20260102-030405-abcd/submitit
 )
 opening=(
   sh -c 'command -v enroot >/dev/null || exit 0
@@ -133,9 +134,27 @@ put "$attempt/.finished.json" "{}"
   cp -n "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl"
 
 export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slurm
+# One environment for all programs (docs/decisions/0043): the folder of the tasks' Python comes first on their PATH, and
+# what the setup lines activate before it, unless the cluster file names that Python. What is active in the submitter's
+# shell is deactivated first: conda would not move it to the front again. The script's own PATH stays without the folder,
+# which may hold another srun.
+unset CONDA_SHLVL CONDA_DEFAULT_ENV
+[ "$VIRTUAL_ENV/bin" = "${python%/*}" ] || unset VIRTUAL_ENV
+[ "$CONDA_PREFIX/bin" = "${python%/*}" ] || unset CONDA_PREFIX
+folder=
+put_first() {
+  local found
+  found=$(type -P "$python") && [ "$(type -P python3)" != "${found%/*}/python3" ] || return
+  folder=${found%/*}
+  PATH=$folder:$PATH
+}
+[ -n "$python_is_named" ] || put_first
 unset "${dropped[@]}"
 export "${exports[@]}"
-eval "$setup" # the cluster's own lines
+eval "$setup" # the cluster's own lines, and the job's
+[ -z "$python_is_named" ] || put_first
+[ -z "$python" ] || task=(env "PATH=$PATH" "${task[@]}")
+[ -z "$folder" ] || { PATH=:$PATH && PATH=${PATH/":$folder:"/:} && PATH=${PATH#:}; }
 
 # One task on each node, with so many seconds for it: a node that is lost would keep srun waiting.
 on_each_node() { # seconds, command

@@ -1,0 +1,54 @@
+"""Where programs find Python, torchrun and the like, as far as it is known before the batch script has run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clusterctl.launch.plan import Plan
+
+# Lines that put another folder on PATH, as far as one can tell by reading them.
+_SELECTS = re.compile(r"\bactivate\b|\bPATH=|^\s*(?:module|ml|spack)\s")
+_SOURCED = re.compile(r"""^\s*(?:source|\.)\s+(?:"([^"$`\\]+)"|'([^']+)'|([^\s"'$`\\~*?;&|]+))""")
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Which Python comes first on the PATH of programs (`put_first` of batch.sh decides it on the first node)."""
+
+    python: str
+    named: bool  # by the cluster file
+    setup: Sequence[str] = ()
+    in_image: bool = False
+
+    @classmethod
+    def of(cls, plan: Plan) -> Programs:
+        return cls(plan.python, plan.python_is_named, plan.setup, plan.view is not None)
+
+    @property
+    def folder(self) -> str:
+        return self.python.rpartition("/")[0] or f"the folder of {self.python}"
+
+    @property
+    def selecting(self) -> tuple[str, ...]:
+        """The setup lines that may bring another Python."""
+        if self.named or self.in_image:
+            return ()
+        return tuple(line for line in self.setup if _SELECTS.search(line))
+
+    @property
+    def sourced(self) -> Iterator[str]:
+        """The paths that the setup lines read, where they are plain ones."""
+        for line in self.setup:
+            if (match := _SOURCED.match(line)) and "/" in (path := match[1] or match[2] or match[3]):
+                yield path
+
+    def __str__(self) -> str:
+        place = self.folder + " in the image" * self.in_image
+        if self.selecting:
+            place = f"the environment that `{'; '.join(self.selecting)}` sets up, otherwise from {place}"
+        return f"programs such as python and torchrun come from {place}"

@@ -1,0 +1,28 @@
+"""The guide to environments, typed line by line on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from support.guide import follow
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "your-environment.md"
+FOLDER = Path("/tmp/environment-guide")
+
+
+def test_every_command_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    (FOLDER / "project" / "jobs").mkdir(parents=True)
+    others = ("CLUSTERCTL_", "VIRTUAL_ENV", "CONDA_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    environment = kept | {f"XDG_{name}_HOME": str(tmp_path / name) for name in ("CONFIG", "DATA", "STATE")}
+    environment |= {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "CLUSTERCTL_CLUSTER": "local",
+        "COLUMNS": "120",
+    }
+    assert follow(GUIDE, FOLDER / "project", environment) >= 7
+    shutil.rmtree(FOLDER)

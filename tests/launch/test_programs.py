@@ -1,0 +1,170 @@
+"""Where programs find Python and the like: the batch script in a real bash, with real environments."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from support.environments import WORDS, make_conda, make_environment
+
+from clusterctl.config import Resolved
+from clusterctl.launch.plan import make_plan
+from clusterctl.launch.programs import Programs
+from clusterctl.launch.script import FIRST_IN_IMAGE, render
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Cluster, CommandTrain, Job, Resources
+
+# What the tasks' srun does: the last word of what it starts is the folder of the pickles.
+SRUN = """#!/bin/bash
+while [ "$1" != sh ]; do shift; done
+shift 4 # sh -c LINE sh
+"${@:1:$#-5}" bash -c 'echo "$VIRTUAL_ENV$CONDA_PREFIX"; type -P "$@"' bash %s
+type -P srun
+"""
+
+
+@pytest.fixture(scope="module")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The environments own, other, conda/envs/third, and what a module brings."""
+    folder = tmp_path_factory.mktemp("environments")
+    for name in ("own", "other", "module"):
+        make_environment(folder / name)
+    make_environment(make_conda(folder / "conda") / "envs" / "third")
+    return folder
+
+
+def found_by(
+    folder: Path,
+    environments: Path,
+    setup: tuple[str, ...] = (),
+    python: str | None = None,
+    shell: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> list[str]:
+    """The environment variable, and the folders of the words in a task, one if all are of one; then that of srun."""
+    of_cluster, of_job = setup[:1], setup[1:]
+    job = Job(
+        name="x",
+        workload="command",
+        argv=("true",),
+        resources=Resources(nodes=1, tasks_per_node=1, gpus_per_node=0, warning=0),
+        setup=of_job,
+        env=dict(env or {}),
+        train=CommandTrain(),
+    )
+    run = RunDir(folder / "run-20260102-030405-abcd")
+    for path in (run.attempts_folder, run.pickles, folder / "code" / "lib", folder / "code" / "project"):
+        path.mkdir(parents=True)
+    run.waiting_pickle.touch()
+    run.code.symlink_to(folder / "code")
+    resolved = Resolved(job, Cluster(name="c", setup=of_cluster, python=python), {}, folder)
+    script = folder / "script.sh"
+    script.write_text(render(make_plan(resolved, run, folder / "code", "0", str(environments / "own/bin/python"))))
+    (folder / "bin").mkdir()
+    (folder / "bin" / "srun").write_text(SRUN % " ".join(WORDS))
+    (folder / "bin" / "srun").chmod(0o755)
+    variables = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n1", "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    shell = {name: value.replace("$PATH", variables["PATH"]) for name, value in (shell or {}).items()}
+    done = subprocess.run(["bash", script], env=variables | shell, capture_output=True, text=True, check=False)
+    said = run.attempt(0).host_log.read_text().splitlines()
+    assert len(said) > len(WORDS) + 1, (said, done.stderr)
+    variable, *words, srun = said[: len(WORDS) + 2]
+    assert [path.rpartition("/")[2] for path in words] == list(WORDS)
+    folders = {os.path.relpath(os.path.dirname(path), environments) for path in words}  # noqa: PTH120
+    return [variable and os.path.relpath(variable, environments), *folders, os.path.relpath(srun, folder)]
+
+
+@pytest.mark.parametrize(
+    ("setup", "python", "expected"),
+    [
+        ((), None, ["", "own/bin"]),
+        (("source @/other/bin/activate",), None, ["other", "other/bin"]),
+        (("export COLOUR=red", "source @/other/bin/activate"), None, ["other", "other/bin"]),  # the job's line
+        (("source @/conda/bin/activate third",), None, ["conda/envs/third", "conda/envs/third/bin"]),
+        (('module() { PATH="@/$2/bin:$PATH"; }', "module load module"), None, ["", "module/bin"]),
+        ((), "@/other/bin/python", ["", "other/bin"]),
+        (("source @/own/bin/activate",), "@/other/bin/python3", ["own", "other/bin"]),
+        (('PATH="@/module/bin:$PATH"',), "python3", ["", "module/bin"]),  # a name: what the setup lines bring
+    ],
+)
+def test_every_word_comes_from_one_folder(
+    tmp_path: Path, environments: Path, setup: tuple[str, ...], python: str | None, expected: list[str]
+) -> None:
+    at = str(environments)
+    lines = tuple(line.replace("@", at) for line in setup)
+    found = found_by(tmp_path, environments, lines, python and python.replace("@", at))
+    assert found == [*expected, "bin/srun"]
+
+
+@pytest.mark.parametrize(
+    ("active", "setup", "expected"),
+    [
+        ("conda/envs/third", (), ["", "own/bin"]),
+        ("conda/envs/third", ("source @/conda/bin/activate third",), ["conda/envs/third", "conda/envs/third/bin"]),
+        ("module", ("source @/conda/bin/activate third",), ["conda/envs/third", "conda/envs/third/bin"]),
+        ("conda/envs/third", ("source @/other/bin/activate",), ["other", "other/bin"]),
+    ],
+)
+def test_what_is_active_in_the_submitters_shell_does_not_count(
+    tmp_path: Path, environments: Path, active: str, setup: tuple[str, ...], expected: list[str]
+) -> None:
+    prefix = f"{environments}/{active}"
+    shell = {"CONDA_SHLVL": "1", "CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": active, "PATH": f"{prefix}/bin:$PATH"}
+    lines = tuple(line.replace("@", str(environments)) for line in setup)
+    assert found_by(tmp_path, environments, lines, shell=shell) == [*expected, "bin/srun"]
+
+
+def test_clusterctls_own_environment_stays_active(tmp_path: Path, environments: Path) -> None:
+    own = str(environments / "own")
+    shell = {"VIRTUAL_ENV": own, "PATH": f"{own}/bin:$PATH"}
+    assert found_by(tmp_path, environments, shell=shell) == ["own", "own/bin", "bin/srun"]
+
+
+def test_a_path_that_the_job_sets_is_its_choice(tmp_path: Path, environments: Path) -> None:
+    env = {"PATH": f"{environments}/module/bin:{tmp_path}/bin:{os.environ['PATH']}"}
+    assert found_by(tmp_path, environments, env=env) == ["", "module/bin", "bin/srun"]
+
+
+def test_the_scripts_own_commands_stay_where_they_are(tmp_path: Path, environments: Path) -> None:
+    other = environments / "own" / "bin" / "srun"
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    try:
+        assert found_by(tmp_path, environments)[-1] == "bin/srun"
+    finally:
+        other.unlink()
+
+
+def test_in_an_image_the_folder_of_its_python_comes_first_unless_it_does_already(environments: Path) -> None:
+    shown = 'import os, sys; print(os.environ["PATH"], *sys.argv[1:])'
+    for path in (f"{environments}/other/bin:/usr/bin:/bin", f"/nowhere:{environments}/own/bin:/usr/bin:/bin"):
+        words = ["sh", "-c", FIRST_IN_IMAGE, f"{environments}/own/bin/python", "-c", shown, "a b"]
+        done = subprocess.run(words, env={"PATH": path}, capture_output=True, text=True, check=True)
+        expected = path if "/own/" in path else f"{environments}/own/bin:{path}"
+        assert done.stdout == f"{expected} a b\n"
+
+
+@pytest.mark.parametrize(
+    ("programs", "place"),
+    [
+        (Programs("/v/bin/python", named=False), "/v/bin"),
+        (Programs("/v/bin/python", named=False, in_image=True), "/v/bin in the image"),
+        (
+            Programs("/v/bin/python", False, ("export A=b", "module load python/3.12")),
+            "the environment that `module load python/3.12` sets up, otherwise from /v/bin",
+        ),
+        (Programs("/v/bin/python", True, ("module load cuda",)), "/v/bin"),
+        (Programs("python3.12", named=True), "the folder of python3.12"),
+    ],
+)
+def test_what_is_known_beforehand_is_one_sentence(programs: Programs, place: str) -> None:
+    assert str(programs) == f"programs such as python and torchrun come from {place}"
+
+
+def test_the_paths_that_setup_lines_read_are_found_where_they_are_plain() -> None:
+    lines = ("source env/bin/activate", ". '/a b/x.sh'", 'source "$HOME/x"', "source activate x", "echo source /x")
+    assert list(Programs(sys.executable, False, lines).sourced) == ["env/bin/activate", "/a b/x.sh"]
