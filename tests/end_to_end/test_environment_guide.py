@@ -24,5 +24,5 @@ def test_every_command_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
         "CLUSTERCTL_CLUSTER": "local",
         "COLUMNS": "120",
     }
-    assert follow(GUIDE, FOLDER / "project", environment) >= 7
+    assert follow(GUIDE.read_text(), FOLDER / "project", environment) >= 7
     shutil.rmtree(FOLDER)
