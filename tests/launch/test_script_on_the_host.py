@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from shlex import quote
 from typing import Any
 
 import pytest
+from support.hostile_shell import hostile_shell
 from support.traces import attempt
 
 import clusterctl
@@ -22,7 +22,7 @@ from clusterctl.config import Resolved
 from clusterctl.diagnosis.endings import job_ending
 from clusterctl.errors import Cause
 from clusterctl.launch.plan import make_plan
-from clusterctl.launch.script import part, render
+from clusterctl.launch.script import render
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.requests import EXIT_RESTART, Refusal
 from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
@@ -130,18 +130,9 @@ def test_ranks_are_counted_however_many_there_are(tmp_path: Path) -> None:
 
 
 def test_functions_and_options_of_the_submitters_shell_change_nothing(host: Host, tmp_path: Path) -> None:
-    words = set(re.findall(r"[a-z]+|\[|:", part("shell.sh") + part("warm.sh") + part("work.sh") + part("batch.sh")))
-    builtins = subprocess.run(["bash", "-c", "compgen -b"], capture_output=True, text=True, check=True).stdout.split()
-    commands = {word for word in words if word in builtins or shutil.which(word)} - {"builtin"}
-    assert {"mv", "mkdir", "srun", "printf", "["} <= commands | {"srun"}
     called = tmp_path / "called"
-    shadow = f'() {{ /bin/echo "${{FUNCNAME[0]}}" >>{quote(str(called))}; /bin/false; }}'
-    host.environment = {f"BASH_FUNC_{command}%%": shadow for command in sorted({*commands, "srun", "scontrol"})}
-    host.environment |= {
-        "SHELLOPTS": "errexit:noclobber:noglob:nounset:pipefail:posix",
-        "BASHOPTS": "failglob",
-        "GLOBIGNORE": "*",
-    }
+    host.environment = hostile_shell(called, "shell.sh", "warm.sh", "work.sh", "batch.sh")
+    assert {f"BASH_FUNC_{command}%%" for command in ("mv", "mkdir", "srun", "printf", "[")} <= set(host.environment)
     assert host.call(asks(host, 0) + SAY_SO) == EXIT_RESTART
     assert host.call(SAY_SO) == 0
     assert not called.exists()

@@ -14,6 +14,7 @@ from shlex import quote
 from typing import Any
 
 import pytest
+from support.hostile_shell import hostile_shell
 
 from clusterctl.config import Resolved
 from clusterctl.errors import UsageError
@@ -235,3 +236,25 @@ def test_an_import_whose_run_was_killed_is_taken_over(node: Node) -> None:
     process.communicate(timeout=20)
     assert process.returncode == 0
     assert (node.runs / "imports").read_text() == "imported\n" * 2
+
+
+def test_a_holder_closes_up_whatever_its_submitters_shell_exports(tmp_path: Path) -> None:
+    called, asked, marks = tmp_path / "called", tmp_path / "asked", tmp_path / "warm" / "77"
+    srun = tmp_path / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.write_text(f'#!/bin/sh\necho "$*" >{quote(str(asked))}\n')
+    srun.chmod(0o755)
+    text = render_holder(Resolved(JOB, CLUSTER, {}, Path("/jobs/x.toml")), marks.parent)
+    step = {"PATH": f"{srun.parent}:{os.environ['PATH']}", "SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "2"}
+    holder = subprocess.Popen(["bash", "-c", text], env={**hostile_shell(called, "shell.sh", "hold.sh"), **step})
+    try:
+        until((marks / "held").exists)
+        (marks / "clusterctl_77_0123").mkdir()
+        holder.send_signal(signal.SIGUSR1)
+        assert holder.wait(20) == 0
+    finally:
+        holder.kill()
+        holder.wait()
+    assert not called.exists()
+    assert not marks.exists()
+    assert "--nodes=2" in asked.read_text()

@@ -55,7 +55,7 @@ def render_holder(resolved: Resolved, folder: Path) -> str:
     options += [("signal", f"B:{CLOSE_SIGNAL}@{CLOSING_SECONDS}"), ("no-requeue", None)]
     options += [("chdir", str(folder)), ("output", f"{folder}/%j.log"), ("open-mode", "append")]
     marks = f"marks={quote(str(folder))}/$SLURM_JOB_ID"
-    return "\n".join(["#!/bin/bash", *sbatch_lines(options), marks, part("hold.sh")])
+    return "\n".join(["#!/bin/bash", *sbatch_lines(options), part("shell.sh"), marks, part("hold.sh")])
 
 
 def hold(resolved: Resolved, sbatch: str, environment: Mapping[str, str]) -> str:
