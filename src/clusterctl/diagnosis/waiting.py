@@ -169,11 +169,13 @@ def smallest_change(evidence: QueueEvidence) -> tuple[Change | None, str]:
 
     `sbatch --test-only` (seen with 22.05) adds the time limits of all jobs that wait ahead in the same partition, and
     the run itself is one of them: it would be gone. What it weighs is measured with the run's own job sent once more.
+    Of a run that can never start as it is there is no estimate: it weighs its limit where what the change asks for is
+    free now.
     """
     own, doubt = _own_weight(evidence), ""
     for trial in evidence.trials:
         elsewhere = trial.change.resources.partition != evidence.resources.partition
-        weight = 0 if elsewhere else own or 0
+        weight = 0 if elsewhere else _likely_weight(evidence, trial.change) if own is None else own
         if trial.start is None or trial.start - weight > evidence.now + NOW_SECONDS:
             continue
         if own is not None or elsewhere or evidence.job.reason != "Priority":
@@ -188,6 +190,15 @@ def _own_weight(evidence: QueueEvidence) -> float | None:
         return None
     limit = evidence.resources.time
     return limit if evidence.control - evidence.job.start >= limit - NOW_SECONDS else 0
+
+
+def _likely_weight(evidence: QueueEvidence, change: Change) -> float:
+    """The seconds that the run itself adds to Slurm's estimate for `change`, where they could not be measured."""
+    partition = _partition(evidence.inventory, evidence.job.partition)
+    if evidence.inventory is None or partition is None:
+        return 0
+    is_free = room_for(asked_of(change.resources), partition, evidence.inventory).fits_now
+    return evidence.resources.time if is_free else 0
 
 
 def _facts(evidence: QueueEvidence, found: Change | None) -> Iterator[str]:
