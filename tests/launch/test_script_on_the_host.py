@@ -20,6 +20,7 @@ from support.traces import attempt
 import clusterctl
 from clusterctl.config import Resolved
 from clusterctl.diagnosis.endings import job_ending
+from clusterctl.diagnosis.failure import known_line
 from clusterctl.errors import Cause
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.script import render
@@ -189,6 +190,20 @@ def test_pickles_and_code_in_a_folder_of_somebody_elses_are_not_loaded(host: Hos
     _, errors = process.communicate()
     assert process.returncode == 77
     assert b"not this user's own" in errors
+    assert host.run.attempts() == []
+
+
+@pytest.mark.parametrize("part", ["code", "submitit/waiting.pkl"])
+def test_what_was_removed_while_the_run_waited_is_named(host: Host, part: str) -> None:
+    (host.run.path / part).rename(host.run.path / "moved")
+    process = host.start(SAY_SO)
+    _, errors = process.communicate()
+    assert process.returncode == 66
+    found = known_line(errors.decode().splitlines())
+    assert found is not None
+    assert (found.cause_class, found.attempt) == (Cause.LAUNCH, None)
+    assert f"has been removed: {host.run.path / part}" in found.cause
+    assert "submit it anew" in found.cause
     assert host.run.attempts() == []
 
 
