@@ -23,7 +23,7 @@ from clusterctl.diagnosis.endings import job_ending
 from clusterctl.diagnosis.failure import known_line
 from clusterctl.errors import Cause
 from clusterctl.launch.plan import make_plan
-from clusterctl.launch.script import render
+from clusterctl.launch.script import part, render
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.requests import EXIT_RESTART, Refusal
 from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
