@@ -26,7 +26,7 @@ from clusterctl.slurm.queue import Allocation
 from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
 
 GOLDEN = Path(__file__).parent / "golden"
-ALLOCATION = Allocation("77", "RUNNING", 4, None, 8, "node[1-4]")
+ALLOCATION = Allocation("77", "RUNNING", 4, None, 8, "node[1-4]", 32)
 JOB = Job(
     name="big",
     workload="command",
@@ -84,13 +84,14 @@ def test_an_image_that_changed_gets_another_name(tmp_path: Path) -> None:
     [
         (Resources(nodes=5), "asks for 5 nodes, allocation 77 has 4"),
         (Resources(nodes=1, gpus_per_node=9), "asks for 9 GPUs a node, allocation 77 has 8"),
+        (Resources(nodes=3, tasks_per_node=4, cpus_per_task=3), "asks for 36 CPUs, allocation 77 has 32"),
     ],
 )
 def test_a_job_that_is_larger_than_the_allocation_is_refused(resources: Resources, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         check_fits(resources, ALLOCATION)
     check_fits(Resources(nodes=4, gpus_per_node=8), ALLOCATION)
-    check_fits(resources, replace(ALLOCATION, nodes=9, gpus_per_node=None))
+    check_fits(resources, replace(ALLOCATION, nodes=9, gpus_per_node=None, cpus=None))
 
 
 class Node:
