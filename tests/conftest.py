@@ -17,8 +17,8 @@ pytest_plugins = [
     "support.side_by_side",
     "support.sandbox_fixture",
     "support.image_fixture",
-    "support.pyxis_fixture",
     "support.thin_image",
+    "support.pyxis_fixture",
 ]
 
 # `make test` tries the same few examples each time; `make test-long` others, and many (--hypothesis-profile=thorough).

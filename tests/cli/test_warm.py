@@ -5,7 +5,7 @@ from __future__ import annotations
 from support.mistake import NOT_FOUND, SLURM, USAGE, Desk, Mistake, rows
 
 JOB = 'workload = "synthetic"\n[resources]\nnodes = 2\n'
-HELD = "printf '12\\037RUNNING\\0371\\037N/A\\037N/A\\037node1\\037\\n'"
+HELD = "printf '12\\037RUNNING\\0371\\037N/A\\037N/A\\037node1\\0374\\037\\n'"
 PENDING = HELD.replace("RUNNING", "PENDING")
 
 

@@ -151,6 +151,7 @@ def test_the_configuration_becomes_enroots_files(tmp_path: Path) -> None:
     assert "exec /entry 'a b' run '$HOME'\n" in rc
     assert subprocess.run(["sh", "-n", root / "etc/rc"], check=False).returncode == 0
     assert (root / "it's here").is_dir()
+    assert (root / "data").stat().st_mode & 0o777 == 0o755  # enroot would make one that a user cannot enter
 
 
 @pytest.mark.parametrize(

@@ -115,17 +115,48 @@ def test_links_in_the_image_lead_to_the_images_own_places(tmp_path: Path, thin_i
 
 
 def test_variables_follow_enroots_rules(thin_image: ThinImage) -> None:
-    script = "echo $COLOUR $SHAPE $MINE $LC_ALL $LANG; echo $PATH"
+    script = "echo $COLOUR $SHAPE $MINE $LC_ALL $LANG $LC_TIME; echo $PATH"
     host = {
         "COLOUR": "host",
         "SHAPE": "host",
         "MINE": "host",
         "LC_ALL": "C",
         "LANG": "C",
+        "LC_TIME": "C",
         "PATH": f"/host:{os.environ['PATH']}",
     }
     shown = shell(thin_image, script, "--container-env=SHAPE", **host)
-    assert shown == "image host host C.UTF-8\n/opt/venv/bin:/usr/local/bin:/usr/bin:/bin\n"
+    assert shown == "image host host C.UTF-8 C\n/opt/venv/bin:/usr/local/bin:/usr/bin:/bin\n"
+
+
+def test_the_images_own_variables_are_read_as_enroot_reads_them(tmp_path: Path, thin_image: ThinImage) -> None:
+    text = "WHO=me and ${MINE}${NOBODYS}\nLITERAL=$MINE\nQUOTED=\"a b\"\nSINGLE='c d'\nONE='\n"
+    image = ThinImage(make_thin(tmp_path, etc__environment=text), thin_image.mounts)
+    shown = shell(image, 'printf "%s|" "$WHO" "$LITERAL" "$QUOTED" "$SINGLE" "$ONE"', MINE="you")
+    assert shown == "me and you|$MINE|a b|c d|'|"
+
+
+def test_what_programs_write_to_and_look_up_is_there_as_under_enroot(tmp_path: Path, thin_image: ThinImage) -> None:
+    (tmp_path / "thin.sqsh.root" / "run").mkdir(parents=True)
+    (tmp_path / "thin.sqsh.root" / "var").mkdir()
+    (tmp_path / "thin.sqsh.root" / "var" / "lock").symlink_to("/run/lock")
+    image = ThinImage(make_thin(tmp_path), thin_image.mounts)
+    assert shell(image, "touch /run/x /var/lock/x && ls /run/x /run/lock/x") == "/run/lock/x\n/run/x\n"
+    assert shell(image, "test ! -e /run/x && echo fresh") == "fresh\n"
+    ids = "import grp, os, pwd; print(grp.getgrgid(os.getgid())[2] == os.getgid(), pwd.getpwuid(os.getuid())[2])"
+    assert inside(image, ["/opt/venv/bin/python", "-c", ids]).stdout == f"True {os.getuid()}\n"
+    if Path("/etc/machine-id").exists():
+        assert shell(image, "cat /etc/machine-id") == Path("/etc/machine-id").read_text()
+
+
+@pytest.mark.parametrize(("flags", "place"), [([], ""), (["--container-remap-root"], "/root")])
+def test_the_home_folder_is_where_home_says(
+    thin_image: ThinImage, tmp_path: Path, flags: list[str], place: str
+) -> None:
+    (tmp_path / "mine").touch()
+    shown = shell(thin_image, "echo $HOME; ls ~", "--container-mount-home", *flags, HOME=str(tmp_path))
+    assert shown.startswith(f"{place or tmp_path}\n")
+    assert "mine\n" in shown
 
 
 @pytest.mark.parametrize(

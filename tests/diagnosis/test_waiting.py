@@ -120,14 +120,29 @@ def test_what_only_the_job_file_can_say_is_a_hint() -> None:
 
 
 def test_the_runs_own_weight_in_slurms_estimate_is_taken_off() -> None:
-    """Slurm adds the time limits of what waits ahead, and the run itself would be gone."""
-    own = RESOURCES.time
+    """Slurm adds the times of what waits ahead, and the run itself would be gone."""
+    own = RESOURCES.time * 4  # the run asks for four nodes, its partition has one
     smaller = trial("2 nodes instead of 4", NOW + own, ("nodes", "2"), nodes=2)
     assert smallest_change(evidence(smaller, control=NOW + 600 + own)) == (smaller.change, "")
     # Another Slurm may not add it: then nothing is taken off, and the run would start in two hours.
     assert smallest_change(evidence(smaller, control=NOW + 600)) == (None, "")
     elsewhere = trial("partition other", NOW + own, ("partition", "other"), partition="other")
     assert smallest_change(evidence(elsewhere, control=NOW + 600 + own)) == (None, "")
+
+
+def test_a_run_that_is_larger_than_the_cluster_would_start_now_with_the_nodes_that_are_idle() -> None:
+    """As 22.05 answered: it has no estimate for such a run, refuses it when it is sent once more, and counts it."""
+    larger = replace(RESOURCES, nodes=9)
+    fewer = Change("4 nodes instead of 9", replace(RESOURCES, nodes=4), (("nodes", "4"),))
+    asked = replace(
+        evidence(Trial(fewer, NOW + larger.time * 9 // 4), job=replace(JOB, start=None), control=None),
+        resources=larger,
+        inventory=cluster(IDLE, IDLE, IDLE, IDLE),
+    )
+    assert smallest_change(asked) == (fewer, "")
+    assert "it would start now with 4 nodes instead of 9" in explain(asked).facts
+    busy = replace(IDLE, gpus=(Gpus("", 4, 4),), cpus_allocated=32, state="allocated")
+    assert smallest_change(replace(asked, inventory=cluster(IDLE, IDLE, IDLE, busy))) == (None, "")
 
 
 def test_behind_other_jobs_and_without_an_estimate_nothing_is_promised() -> None:

@@ -18,9 +18,8 @@ FOLDER = Path("/tmp/containers-guide")
 
 
 @pytest.mark.long
-def test_every_command_of_the_guide_does_what_it_says(
-    sandbox: RunningSandbox, pyxis_records: Path, cpu_image: Path, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("pyxis")
+def test_every_command_of_the_guide_does_what_it_says(sandbox: RunningSandbox, cpu_image: Path, tmp_path: Path) -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     for name in ("project/cluster", "images"):
         (FOLDER / name).mkdir(parents=True)

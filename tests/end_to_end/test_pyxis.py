@@ -1,15 +1,17 @@
 """The flags for pyxis meet a real srun: a plugin that takes pyxis's options and runs each task in its image.
 
-The plugin (tests/support/spank/pyxis.c) has pyxis's grammar; what it does not have is enroot.
+The plugin (tests/support/spank/pyxis.c) has pyxis's grammar, and fails as pyxis and enroot were seen to fail.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from support.pyxis_fixture import Pyxis
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage, wait_until
 from support.thin_image import ThinImage
@@ -26,8 +28,9 @@ def back_end() -> str:
 
 
 @pytest.fixture
-def site(stage: Stage, pyxis_records: Path) -> Stage:
+def site(stage: Stage, pyxis: Pyxis) -> Stage:
     """A cluster with pyxis."""
+    stage.environment["PATH"] = f"{pyxis.programs}:{stage.environment['PATH']}"
     (stage.folder / "cluster").mkdir()
     (stage.folder / "cluster" / "site.toml").write_text(
         'kind = "sandbox"\ncontainer_runtime = "pyxis"\npolling_floor = "1s"\n'
@@ -40,12 +43,22 @@ def command(image: ThinImage, program: str, shape: str = SHAPE) -> str:
     return f'workload = "command"\nargv = ["python", "-c", {json.dumps(program)}]\n{shape}{image.table}'
 
 
-def job_id(run: RunDir) -> str:
-    return str(json.loads(run.submission_json.read_text())["job_id"])
+def host(run: RunDir, attempt: int) -> dict[str, Any]:
+    path = run.attempt(attempt).host_json
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def warn(site: Stage, run: RunDir) -> None:
+    """As Slurm does before a time limit: every step of the job gets the signal."""
+    subprocess.run(["scancel", "--signal=USR2", site.job_id(run)], env=site.environment, check=True)
+
+
+def requeue(site: Stage, run: RunDir) -> None:
+    subprocess.run(["scontrol", "requeue", site.job_id(run)], env=site.environment, check=True)
 
 
 def test_every_task_gets_the_flags_of_the_script_and_runs_in_the_image(
-    site: Stage, pyxis_records: Path, thin_image: ThinImage
+    site: Stage, pyxis: Pyxis, thin_image: ThinImage
 ) -> None:
     (site.folder / "helper.py").write_text("GREETING = 'hallo'\n")
     program = (
@@ -54,8 +67,8 @@ def test_every_task_gets_the_flags_of_the_script_and_runs_in_the_image(
     run = site.submit(site.write_job("own", command(thin_image, program)), "--wait")
     for rank in range(4):
         assert f"hallo {rank} /opt/venv the image's own" in site.log(run, rank)
-    got = {path.name: sorted(path.read_text().splitlines()) for path in pyxis_records.iterdir()}
-    assert set(got) == {f"{job_id(run)}.0.{rank}" for rank in range(4)}
+    got = {path.name: sorted(path.read_text().splitlines()) for path in pyxis.records.iterdir()}
+    assert set(got) == {f"{site.job_id(run)}.0.{rank}" for rank in range(4)}
     lines = [line.strip().removesuffix(" \\").strip("'") for line in run.script.read_text().splitlines()]
     rendered = sorted(line for line in lines if line.startswith(("--container-", "--no-container-")))
     assert len(rendered) == 8
@@ -64,7 +77,7 @@ def test_every_task_gets_the_flags_of_the_script_and_runs_in_the_image(
 
 @pytest.mark.long
 def test_signals_and_exit_codes_pass_and_a_requeue_starts_again_in_the_image(
-    site: Stage, pyxis_records: Path, thin_image: ThinImage
+    site: Stage, pyxis: Pyxis, thin_image: ThinImage
 ) -> None:
     program = """
 import os, signal, sys, time
@@ -75,24 +88,99 @@ time.sleep(600)
 """
     run = site.submit(site.write_job("again", command(thin_image, program, "")))
 
-    def warn(attempt: int) -> None:
+    def warn_when_up(attempt: int) -> None:
         wait_until(
             lambda: (
                 run.attempt(attempt).log(0).is_file() and f"attempt {attempt} True" in site.log(run, 0, attempt=attempt)
             ),
             60,
         )
-        subprocess.run(["scancel", "--signal=USR2", job_id(run)], env=site.environment, check=True)
+        warn(site, run)
 
     wait_until(lambda: run.attempt(0).log(0).is_file() and "attempt 0 True" in site.log(run, 0))
-    subprocess.run(["scontrol", "requeue", job_id(run)], env=site.environment, check=True)
-    warn(1)
+    requeue(site, run)
+    warn_when_up(1)
     assert site.wait_for_stage(run, "failed")["exit_code"] == 7
     assert site.log(run, 0, attempt=1).splitlines()[-1] == "warned"
     (end,) = [event for event in read_lines(run.attempt(1).events(0)) if event["event"] == "exit"]
     assert end["code"] == 7
-    # Of rank 0 in each attempt; the second one's step 0 removes the container that the first may have left.
-    assert {path.name for path in pyxis_records.iterdir()} == {f"{job_id(run)}.{step}.0" for step in (0, 1)}
+    wait_until(lambda: not pyxis.containers, 20, "the containers to be removed")
+
+
+def test_a_warning_while_the_image_is_being_unpacked_sends_the_run_back_to_the_queue(
+    site: Stage, pyxis: Pyxis, thin_image: ThinImage
+) -> None:
+    slow = pyxis.bring("slow")
+    run = site.submit(site.write_job("warned", command(thin_image, "print('up')", "")))
+    wait_until(lambda: pyxis.containers, 60, "the image to be unpacked")
+    warn(site, run)
+    wait_until(lambda: host(run, 0).get("requeued"), 60, "the requeue")
+    slow.unlink()
+    site.wait_for_stage(run, "finished")
+    assert "up" in site.log(run, 0, attempt=1)
+
+
+def test_what_an_earlier_start_left_on_a_node_is_removed_before_the_next(
+    site: Stage, pyxis: Pyxis, thin_image: ThinImage
+) -> None:
+    pyxis.bring("keep")
+    program = "import os, time; print('up', flush=True); time.sleep(600 * (os.environ['CLUSTERCTL_ATTEMPT'] == '0'))"
+    run = site.submit(site.write_job("left", command(thin_image, program, "")))
+    wait_until(lambda: run.attempt(0).log(0).is_file() and "up" in site.log(run, 0))
+    assert pyxis.containers == {f"pyxis_{site.job_id(run)}.0"}
+    requeue(site, run)
+    site.wait_for_stage(run, "finished", "failed")
+    assert site.status(run)["stage"] == "finished", run.attempt(1).host_log.read_text()
+    assert pyxis.containers == {f"pyxis_{site.job_id(run)}.1"}  # step 0 was the one that removed
+
+
+@pytest.fixture
+def held(site: Stage) -> Iterator[str]:
+    """Two nodes, held for the test."""
+    done = site.call(
+        "alloc", site.write_job("held", f'workload = "command"\nargv = ["true"]\n{SHAPE}'), "--cluster", site.cluster
+    )
+    assert done.returncode == 0, done.stderr
+    yield done.stdout.strip()
+    given_back = site.call("alloc", "--cluster", site.cluster, "--end", done.stdout.strip())
+    assert given_back.returncode in (0, 5), given_back.stderr  # 5: the test has done so
+    wait_until(lambda: not list((site.runs / ".warm").iterdir()), 20, "the holder to clean up")
+
+
+def test_an_image_is_imported_once_and_gone_with_the_allocation(
+    site: Stage, pyxis: Pyxis, held: str, thin_image: ThinImage
+) -> None:
+    """Hold nodes; take their number; import the image on each of them once; run by the container's name, again."""
+    program = "import os; print('rank', os.environ['RANK'], open('/srv/own.txt').read())"
+    job = site.write_job("boxed", command(thin_image, program))
+    for _ in range(2):
+        run = site.submit(job, "--in-allocation", held, "--wait")
+        assert all(f"rank {rank} the image's own" in site.log(run, rank) for rank in range(4))
+    (container,) = pyxis.containers
+    name = container.removeprefix("pyxis_")
+    assert name.startswith(f"clusterctl_{held}_")
+    got = [path.read_text().splitlines() for path in pyxis.records.iterdir()]
+    assert all(f"--container-name={name}" in flags for flags in got)
+    assert sum(f"--container-image={thin_image.path}" in flags for flags in got) == 2
+    assert len(got) == 2 + 2 * 4
+    assert site.call("alloc", "--cluster", site.cluster, "--end", held).returncode == 0
+    wait_until(lambda: not pyxis.containers, 20, "the holder to remove the image")
+
+
+def test_half_an_imported_image_is_not_taken_for_a_whole_one(
+    site: Stage, pyxis: Pyxis, held: str, thin_image: ThinImage
+) -> None:
+    job = site.write_job("boxed", command(thin_image, "pass"))
+    full = pyxis.bring("full")
+    failed = site.call("submit", job, "--cluster", site.cluster, "--in-allocation", held, "--wait")
+    assert failed.returncode == 1
+    why = site.call("why", failed.stdout.strip(), "--cluster", site.cluster)
+    assert "no room for the image where the node unpacks it" in why.stdout
+    full.unlink()
+    site.submit(job, "--in-allocation", held, "--wait")
+    got = [path.read_text().splitlines() for path in pyxis.records.iterdir()]
+    assert len(got) == 2 + 4
+    assert not any("half an image" in lines for lines in got)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +194,8 @@ time.sleep(600)
         (["--container-image=a", "--container-image=b"], "specified multiple times"),
     ],
 )
-def test_the_plugin_refuses_what_pyxis_refuses(
-    sandbox: RunningSandbox, pyxis_records: Path, flags: list[str], said: str
-) -> None:
+@pytest.mark.usefixtures("pyxis")
+def test_the_plugin_refuses_what_pyxis_refuses(sandbox: RunningSandbox, flags: list[str], said: str) -> None:
     refused = sandbox.try_to("srun", "--nodes=1", *flags, "true")
     assert refused.returncode != 0
     assert said in refused.stderr

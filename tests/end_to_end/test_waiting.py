@@ -64,3 +64,14 @@ def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
         subprocess.run(["bash", "-c", command], cwd=stage.folder, env=shell, check=True, timeout=60)
     (narrow,) = set(stage.runs.glob("wide-*")) - {wide.path}
     wait_until(lambda: any((narrow / "attempts").glob("*/events/*")), 30, "the smaller run")
+
+
+def test_a_run_that_is_larger_than_the_cluster_would_start_now_with_the_nodes_that_are_idle(stage: Stage) -> None:
+    job = 'workload = "command"\nargv = ["true"]\n[resources]\nnodes = 9\ntime = "1h"\n'
+    run = stage.submit(stage.write_job("nine", job))
+    reason = "it asks for more nodes than its partition gives to one job"
+    shown = wait_until(
+        lambda: text if reason in (text := stage.call("why", run.id, "--cluster", "sandbox").stdout) else None
+    )
+    assert "it would start now with 4 nodes instead of 9" in shown
+    assert "clusterctl submit ./nine.toml --cluster sandbox --nodes 4" in shown

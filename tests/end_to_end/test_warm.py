@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
-import sys
 from collections.abc import Iterator
 
 import pytest
 from support.scenario import Stage, wait_until
-
-from clusterctl.runs.layout import RunDir
 
 PROGRAM = """
 import os, time
@@ -72,36 +68,3 @@ def test_a_run_ends_with_its_allocation(stage: Stage, held: str) -> None:
     wait_until(lambda: run.attempt(0).log(3).is_file() and stage.log(run, 3))
     assert stage.call("alloc", "--cluster", stage.cluster, "--end", held).returncode == 0
     stage.wait_for_stage(run, "cancelled", seconds=45)
-
-
-# Takes the flags before the plugin does: they are noted and dropped, and a name that was never imported is an error.
-PYXIS = (
-    "srun() { local word words=() name= image= here=$CLUSTERCTL_RUN_DIR/..; for word; do case $word in"
-    " --container-name=*) name=${word#*=} ;; --container-image=*) image=${word#*=} ;;"
-    ' --container-*|--no-container-*) ;; *) words+=("$word") ;; esac; done;'
-    ' [ -n "$name$image" ] || { command srun "${words[@]}"; return; };'  # a step on the node itself
-    ' echo "pyxis: image=$image name=$name" >>"$here/pyxis.log"; [ -z "$image" ] || touch "$here/.container-$name";'
-    ' [ -e "$here/.container-$name" ] || { echo "pyxis: no container $name"; return 1; }; command srun "${words[@]}"; }'
-)
-
-
-@pytest.mark.usefixtures("pyxis_records")
-@pytest.mark.parametrize("back_end", ["sandbox"])
-def test_the_four_steps_of_interactive_work(stage: Stage, held: str) -> None:
-    """Hold nodes; take their number; import the image on each of them once; run by the container's name, again."""
-    (stage.folder / "cluster").mkdir()
-    (stage.folder / "cluster" / "boxed.toml").write_text(
-        f'kind = "sandbox"\nsetup = [{json.dumps(PYXIS)}]\npython = "{sys.executable}"\npolling_floor = "1s"\n'
-        'container_runtime = "pyxis"\n[container]\nimage = "/images/pyg.sqsh"\n'
-    )
-    job = stage.write_job("boxed", JOB)
-    runs = []
-    for _ in range(2):
-        done = stage.call("submit", job, "--cluster", "boxed", "--in-allocation", held, "--wait")
-        assert done.returncode == 0, done.stderr
-        runs.append(RunDir(stage.runs / done.stdout.strip()))
-    steps = (stage.runs / "pyxis.log").read_text().splitlines()
-    name = re.search(rf"name=(clusterctl_{held}_[0-9a-f]{{8}})", steps[0])
-    assert name
-    assert steps == [f"pyxis: image=/images/pyg.sqsh name={name[1]}", *[f"pyxis: image= name={name[1]}"] * 2]
-    assert all("rank 3 of 4" in stage.log(run, 3) for run in runs)

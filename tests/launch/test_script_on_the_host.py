@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +14,13 @@ from shlex import quote
 from typing import Any
 
 import pytest
+from support.hostile_shell import hostile_shell
 from support.traces import attempt
 
 import clusterctl
 from clusterctl.config import Resolved
 from clusterctl.diagnosis.endings import job_ending
+from clusterctl.diagnosis.failure import known_line
 from clusterctl.errors import Cause
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.script import part, render
@@ -130,18 +131,9 @@ def test_ranks_are_counted_however_many_there_are(tmp_path: Path) -> None:
 
 
 def test_functions_and_options_of_the_submitters_shell_change_nothing(host: Host, tmp_path: Path) -> None:
-    words = set(re.findall(r"[a-z]+|\[|:", part("shell.sh") + part("warm.sh") + part("work.sh") + part("batch.sh")))
-    builtins = subprocess.run(["bash", "-c", "compgen -b"], capture_output=True, text=True, check=True).stdout.split()
-    commands = {word for word in words if word in builtins or shutil.which(word)} - {"builtin"}
-    assert {"mv", "mkdir", "srun", "printf", "["} <= commands | {"srun"}
     called = tmp_path / "called"
-    shadow = f'() {{ /bin/echo "${{FUNCNAME[0]}}" >>{quote(str(called))}; /bin/false; }}'
-    host.environment = {f"BASH_FUNC_{command}%%": shadow for command in sorted({*commands, "srun", "scontrol"})}
-    host.environment |= {
-        "SHELLOPTS": "errexit:noclobber:noglob:nounset:pipefail:posix",
-        "BASHOPTS": "failglob",
-        "GLOBIGNORE": "*",
-    }
+    host.environment = hostile_shell(called, "shell.sh", "warm.sh", "work.sh", "batch.sh")
+    assert {f"BASH_FUNC_{command}%%" for command in ("mv", "mkdir", "srun", "printf", "[")} <= set(host.environment)
     assert host.call(asks(host, 0) + SAY_SO) == EXIT_RESTART
     assert host.call(SAY_SO) == 0
     assert not called.exists()
@@ -198,6 +190,20 @@ def test_pickles_and_code_in_a_folder_of_somebody_elses_are_not_loaded(host: Hos
     _, errors = process.communicate()
     assert process.returncode == 77
     assert b"not this user's own" in errors
+    assert host.run.attempts() == []
+
+
+@pytest.mark.parametrize("part", ["code", "submitit/waiting.pkl"])
+def test_what_was_removed_while_the_run_waited_is_named(host: Host, part: str) -> None:
+    (host.run.path / part).rename(host.run.path / "moved")
+    process = host.start(SAY_SO)
+    _, errors = process.communicate()
+    assert process.returncode == 66
+    found = known_line(errors.decode().splitlines())
+    assert found is not None
+    assert (found.cause_class, found.attempt) == (Cause.LAUNCH, None)
+    assert f"has been removed: {host.run.path / part}" in found.cause
+    assert "submit it anew" in found.cause
     assert host.run.attempts() == []
 
 

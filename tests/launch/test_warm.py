@@ -14,6 +14,7 @@ from shlex import quote
 from typing import Any
 
 import pytest
+from support.hostile_shell import hostile_shell
 
 from clusterctl.config import Resolved
 from clusterctl.errors import UsageError
@@ -25,7 +26,7 @@ from clusterctl.slurm.queue import Allocation
 from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
 
 GOLDEN = Path(__file__).parent / "golden"
-ALLOCATION = Allocation("77", "RUNNING", 4, None, 8, "node[1-4]")
+ALLOCATION = Allocation("77", "RUNNING", 4, None, 8, "node[1-4]", 32)
 JOB = Job(
     name="big",
     workload="command",
@@ -83,13 +84,14 @@ def test_an_image_that_changed_gets_another_name(tmp_path: Path) -> None:
     [
         (Resources(nodes=5), "asks for 5 nodes, allocation 77 has 4"),
         (Resources(nodes=1, gpus_per_node=9), "asks for 9 GPUs a node, allocation 77 has 8"),
+        (Resources(nodes=3, tasks_per_node=4, cpus_per_task=3), "asks for 36 CPUs, allocation 77 has 32"),
     ],
 )
 def test_a_job_that_is_larger_than_the_allocation_is_refused(resources: Resources, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         check_fits(resources, ALLOCATION)
     check_fits(Resources(nodes=4, gpus_per_node=8), ALLOCATION)
-    check_fits(resources, replace(ALLOCATION, nodes=9, gpus_per_node=None))
+    check_fits(resources, replace(ALLOCATION, nodes=9, gpus_per_node=None, cpus=None))
 
 
 class Node:
@@ -235,3 +237,25 @@ def test_an_import_whose_run_was_killed_is_taken_over(node: Node) -> None:
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert (node.runs / "imports").read_text() == "imported\n" * 2
+
+
+def test_a_holder_closes_up_whatever_its_submitters_shell_exports(tmp_path: Path) -> None:
+    called, asked, marks = tmp_path / "called", tmp_path / "asked", tmp_path / "warm" / "77"
+    srun = tmp_path / "bin" / "srun"
+    srun.parent.mkdir()
+    srun.write_text(f'#!/bin/sh\necho "$*" >{quote(str(asked))}\n')
+    srun.chmod(0o755)
+    text = render_holder(Resolved(JOB, CLUSTER, {}, Path("/jobs/x.toml")), marks.parent)
+    step = {"PATH": f"{srun.parent}:{os.environ['PATH']}", "SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "2"}
+    holder = subprocess.Popen(["bash", "-c", text], env={**hostile_shell(called, "shell.sh", "hold.sh"), **step})
+    try:
+        until((marks / "held").exists)
+        (marks / "clusterctl_77_0123").mkdir()
+        holder.send_signal(signal.SIGUSR1)
+        assert holder.wait(20) == 0
+    finally:
+        holder.kill()
+        holder.wait()
+    assert not called.exists()
+    assert not marks.exists()
+    assert "--nodes=2" in asked.read_text()

@@ -15,8 +15,8 @@ from clusterctl.slurm.queue import Allocation, Step, parse_allocation, parse_ste
 )
 def test_an_allocation_is_read_field_by_field(tres: str, gpus: int | None) -> None:
     """`gres:gpu:2` as 22.05 answered, `gres/gpu` from the release notes of 23.11."""
-    line = f"12\x1fRUNNING\x1f2\x1f1795188505\x1f{tres}\x1fnode[1-2]\x1f\n"
-    assert parse_allocation(line) == Allocation("12", "RUNNING", 2, 1795188505, gpus, "node[1-2]")
+    line = f"12\x1fRUNNING\x1f2\x1f1795188505\x1f{tres}\x1fnode[1-2]\x1f8\x1f\n"
+    assert parse_allocation(line) == Allocation("12", "RUNNING", 2, 1795188505, gpus, "node[1-2]", 8)
 
 
 def test_only_what_runs_is_held() -> None:

@@ -5,14 +5,43 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from support.sandbox_fixture import RunningSandbox
+from support.thin_image import mounts_of_this_python
 
 import clusterctl
 
 SOURCE = Path(__file__).parent / "spank" / "pyxis.c"
+_ENROOT = """#!/bin/sh
+cd "{store}/$(hostname)" 2>/dev/null || exit 0
+case $1 in
+  list) ls ;;
+  remove) rm -r "$3" ;;
+esac
+"""
+
+
+@dataclass(frozen=True)
+class Pyxis:
+    """The stand-in. `records` has what each task got, `programs` the enroot of its nodes: put it on PATH."""
+
+    records: Path
+    store: Path
+    programs: Path
+
+    def bring(self, trouble: str) -> Path:
+        """Bring trouble about (`slow`, `full`, `keep`: see pyxis.c), until the file is removed."""
+        path = self.store / trouble
+        path.touch()
+        return path
+
+    @property
+    def containers(self) -> set[str]:
+        """The containers of all nodes, by their names."""
+        return {path.name for path in self.store.glob("*/pyxis_*")}
 
 
 @pytest.fixture(scope="session")
@@ -23,12 +52,23 @@ def pyxis_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def pyxis_records(sandbox: RunningSandbox, pyxis_plugin: Path, tmp_path: Path) -> Iterator[Path]:
-    """The sandbox has pyxis for as long as the test lasts; the folder of what each task got."""
-    folder = tmp_path / "records"
-    folder.mkdir()
+def pyxis(sandbox: RunningSandbox, pyxis_plugin: Path, tmp_path: Path) -> Iterator[Pyxis]:
+    """The sandbox has pyxis for as long as the test lasts."""
+    found = Pyxis(tmp_path / "records", tmp_path / "store", tmp_path / "programs")
+    for folder in (found.records, found.store, found.programs):
+        folder.mkdir()
+    enroot = found.programs / "enroot"
+    enroot.write_text(_ENROOT.format(store=found.store))
+    enroot.chmod(0o755)
+    settings = {
+        "record": found.records,
+        "store": found.store,
+        "python": sys.executable,
+        "runner": Path(clusterctl.__file__).parent / "containers",
+        "mounts": ",".join(mounts_of_this_python()),
+    }
+    words = " ".join(f"{name}={value}" for name, value in settings.items())
     plugins = sandbox.folder / "etc" / "plugstack.conf"
-    runner = Path(clusterctl.__file__).parent / "containers"
-    plugins.write_text(f"required {pyxis_plugin} record={folder} python={sys.executable} runner={runner}\n")
-    yield folder
+    plugins.write_text(f"required {pyxis_plugin} {words}\n")
+    yield found
     plugins.write_text("")

@@ -40,6 +40,7 @@ COMMANDS = {
     "attach": "Open a shell beside a rank of a run",
     "alloc": "Hold nodes, to start runs on them in seconds",
     "nodes": "Show what is free, and where a job would fit",
+    "clean": "Remove copies of code that no run needs",
     "image": "Build, import and look after container images",
     "doctor": "Check this machine and a cluster",
     "sandbox": "Start a real Slurm on this machine",
@@ -57,8 +58,9 @@ _SYNONYMS = {
     **dict.fromkeys(("tail", "log", "output"), "logs"),
     **dict.fromkeys(("explain", "diagnose"), "why"),
     **dict.fromkeys(("check", "verify"), "doctor"),
+    **dict.fromkeys(("gc", "prune"), "clean"),
 }
-_REMOVING = ("delete", "remove", "rm", "purge", "clean")
+_REMOVING = ("delete", "remove", "rm", "purge")
 _LEAST_LIKENESS = 0.7  # a letter or two wrong
 
 
@@ -91,7 +93,7 @@ class LazyGroup(click.Group):
 def _meant(name: str) -> str:
     """The hint for a command that does not exist."""
     if name in _REMOVING:
-        return "a run is a folder: remove it with rm -r; clusterctl status -o json shows its directory"
+        return "a run is a folder, which clusterctl status -o json shows: remove it with rm -r, then: clusterctl clean"
     import difflib
 
     close = [_SYNONYMS[name]] if name in _SYNONYMS else difflib.get_close_matches(name, COMMANDS, 1, _LEAST_LIKENESS)

@@ -1,7 +1,7 @@
 """What is in an image file, without unpacking it: interpreter, packages, the environment that it will impose.
 
 A task inside an image has the variables that enroot would give it, so that an image behaves here as under pyxis: the
-host's come in, but for its locale; what the image defines beats them, unless the variable was named; PATH is the
+host's come in, but for its language; what the image defines beats them, unless the variable was named; PATH is the
 image's alone. A login shell then reads the image's /etc/profile.
 """
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Never the image's to say, or of no consequence to a run.
 _OWN = frozenset({"HOME", "HOSTNAME", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "SHLVL", "TERM", "USER", "_"})
+_LANGUAGE = frozenset({"LANG", "LANGUAGE", "LC_ALL"})  # which pyxis keeps out
 _PAGE = 4096
 _LINE = re.compile(
     r"(?P<kind>[-dlbcps])(?P<mode>\S{9})\s+\S+\s+(?P<size>\d+)(?:,\s*\d+)? \S+ \S+ squashfs-root(?P<path>/.*)"
@@ -154,9 +155,9 @@ def parse_environment(lines: Iterable[str]) -> dict[str, str]:
 
 def inside(host: Mapping[str, str], image: Mapping[str, str], kept: Collection[str]) -> dict[str, str]:
     """The environment of a task: `host` is what srun gave it, `kept` names what the image must not change."""
-    entering = {name: value for name, value in host.items() if name in kept or not _is_locale(name)}
-    imposed = {name: value for name, value in image.items() if name not in kept or name not in host}
-    path = {} if "PATH" in kept and "PATH" in host else {"PATH": image.get("PATH", _PATH)}
+    entering = {name: value for name, value in host.items() if name in kept or name not in _LANGUAGE}
+    imposed = {name: _read(value, host) for name, value in image.items() if name not in kept or name not in host}
+    path = {} if "PATH" in kept and "PATH" in host else {"PATH": imposed.get("PATH", _PATH)}
     return entering | imposed | path
 
 
@@ -165,9 +166,11 @@ def overridden(host: Mapping[str, str], image: Mapping[str, str], kept: Collecti
     return sorted(
         name
         for name, value in image.items()
-        if name in host and name not in kept and name not in _OWN and not _is_locale(name) and host[name] != value
+        if name in host and name not in kept and not {name} & (_OWN | _LANGUAGE) and host[name] != _read(value, host)
     )
 
 
-def _is_locale(name: str) -> bool:
-    return name in ("LANG", "LANGUAGE") or name.startswith("LC_")
+def _read(value: str, host: Mapping[str, str]) -> str:
+    """A value of /etc/environment as enroot reads it: without quotes around it, `${NAME}` being the host's."""
+    quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
+    return re.sub(r"\$\{(\w+)\}", lambda match: host.get(match[1], ""), value[1:-1] if quoted else value)

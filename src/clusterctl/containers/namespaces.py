@@ -26,8 +26,8 @@ _READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2,
 # A mount's own flags, which a remount has to repeat in a user namespace: statvfs's bits -> mount's.
 _KEPT = {2: _NO_SUID, 4: _NO_DEV, 8: _NO_EXEC, 1024: 1024, 2048: 2048, 4096: 1 << 21}
 _FLAGS = {"ro": _READ_ONLY, "nosuid": _NO_SUID, "nodev": _NO_DEV, "noexec": _NO_EXEC}
-_OF_THE_HOST = ("/sys", "/dev", "/etc/hosts", "/etc/resolv.conf")
-_PASSWD = "/etc/passwd"
+_OF_THE_HOST = ("/sys", "/dev", "/etc/hosts", "/etc/resolv.conf", "/etc/machine-id")
+_SCRATCH = ("/tmp", "/run", "/var/lock")  # a fresh one each, in memory
 _HINT = "does the kernel let users mount in their own namespaces? sysctl kernel.apparmor_restrict_unprivileged_userns"
 
 
@@ -51,9 +51,11 @@ def enter(tree: Path, view: ContainerView) -> None:
         os.chroot(".")
         os.chdir("/")
     # From here on every path is the image's; what is outside is reached by its descriptor alone.
+    for folder in filter(os.path.lexists, _SCRATCH):
+        _mount("tmpfs", _make_place(folder, folder=True), "tmpfs", _NO_SUID | _NO_DEV, "mode=1777")
     for target, descriptor in sources.items():
         _bind(descriptor, target)
-    _mount("tmpfs", "/tmp", "tmpfs", _NO_SUID | _NO_DEV, "mode=1777")
+    home = "/root" if view.remap_root else home
     _name_the_user(home)
     if at_home is not None:
         _bind(at_home, home)
@@ -110,18 +112,22 @@ def _make_place(target: str, *, folder: bool) -> str:
 
 
 def _name_the_user(home: str) -> None:
-    """Give this user a name in the image, which may know root alone: libraries ask for it."""
-    user, group = os.getuid(), os.getgid()
-    passwd = Path(_PASSWD)
-    known = passwd.read_text(errors="surrogateescape") if passwd.is_file() else ""
-    if any(line.split(":")[2:3] == [str(user)] for line in known.splitlines()):
+    """Give this user and group a name in the image, which may know root alone: libraries ask for it."""
+    user, group, name = os.getuid(), os.getgid(), os.environ.get("USER", "")
+    name = name if re.fullmatch(r"[\w.-]+", name) else "user"
+    _add_line("/etc/passwd", user, f"{name}:x:{user}:{group}::{home}:/bin/sh")
+    _add_line("/etc/group", group, f"{name}:x:{group}:")
+
+
+def _add_line(table: str, number: int, line: str) -> None:
+    """Show `table` of the image with `line` at its end, unless it has one for `number`."""
+    path, aside = Path(table), Path("/tmp/.table")
+    known = path.read_text(errors="surrogateescape") if path.is_file() else ""
+    if any(entry.split(":")[2:3] == [str(number)] for entry in known.splitlines()):
         return
-    aside = Path("/tmp/.passwd")
-    name = os.environ.get("USER", "")
-    fields = (name if re.fullmatch(r"[\w.-]+", name) else "user", "x", str(user), str(group), "", home, "/bin/sh")
-    aside.write_text(f"{known}{':'.join(fields)}\n", errors="surrogateescape")
+    aside.write_text(f"{known}{line}\n", errors="surrogateescape")
     aside.chmod(0o644)
-    _bind(os.open(aside, os.O_PATH), _PASSWD)
+    _bind(os.open(aside, os.O_PATH), table)
     aside.unlink()
 
 

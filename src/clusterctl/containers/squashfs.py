@@ -18,6 +18,7 @@ import tempfile
 import time
 from contextlib import contextmanager, suppress
 from io import BytesIO
+from itertools import chain
 from typing import IO, TYPE_CHECKING, cast
 
 from clusterctl.containers.image_layers import DEVICES, BadArchive, merge, parts_of
@@ -119,7 +120,8 @@ def pack(
     `seen` gets every path, `progress` the bytes that it added. Raises ImageError without mksquashfs or room.
     """
     ours = configuration_files(config)
-    on_the_way: dict[str, bool | None] = dict.fromkeys(_folders_to(config.workdir))  # None: missing; is it a folder?
+    needed = [_folders_to(path) for path in (config.workdir, *config.volumes)]
+    on_the_way: dict[str, bool | None] = dict.fromkeys(chain.from_iterable(needed))  # None: missing; is it a folder?
     with _mksquashfs(target) as stream, _written(stream) as root:
         for member, data in members:
             if member.name == "etc" and not member.isdir():
@@ -131,9 +133,11 @@ def pack(
                 on_the_way[member.name] = member.isdir()
             seen(member.name)
             progress(member.size)
-        if False not in on_the_way.values():
-            for path in (path for path, is_folder in on_the_way.items() if is_folder is None):
-                root.addfile(_folder(path))
+        for folders in needed:
+            for path in folders if all(on_the_way[path] is not False for path in folders) else ():
+                if on_the_way[path] is None:
+                    root.addfile(_folder(path))
+                    on_the_way[path] = True
         for name, text in ours.items():
             file = tarfile.TarInfo(name)
             file.size, file.mtime = len(text.encode()), int(time.time())
@@ -186,9 +190,12 @@ class _Forward:
         return self._position
 
 
-def _folders_to(workdir: str) -> list[str]:
-    """The folders on the way to an image's working directory, which /etc/rc cannot make in a root that is read-only."""
-    parts = [part for part in workdir.split("/") if part not in ("", ".")]
+def _folders_to(path: str) -> list[str]:
+    """The folders on the way to an image's working directory or volume, which is one, too.
+
+    /etc/rc cannot make them in a root that is read-only; for a volume enroot would make one that nobody may enter.
+    """
+    parts = [part for part in path.split("/") if part not in ("", ".")]
     return [] if ".." in parts else ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
 
 

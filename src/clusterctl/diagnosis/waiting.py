@@ -167,13 +167,14 @@ def explain(evidence: QueueEvidence) -> Waiting:
 def smallest_change(evidence: QueueEvidence) -> tuple[Change | None, str]:
     """The first change that Slurm would start now; and, where that cannot be told, why.
 
-    `sbatch --test-only` (seen with 22.05) adds the time limits of all jobs that wait ahead in the same partition, and
-    the run itself is one of them: it would be gone. What it weighs is measured with the run's own job sent once more.
+    `sbatch --test-only` (seen with 22.05) counts every job that waits ahead in the same partition, and the run itself
+    is one of them: it would be gone. Whether it counts is measured with the run's own job sent once more.
+    Of a run that can never start as it is there is no estimate: it is counted where what the change asks for is free.
     """
     own, doubt = _own_weight(evidence), ""
     for trial in evidence.trials:
         elsewhere = trial.change.resources.partition != evidence.resources.partition
-        weight = 0 if elsewhere else own or 0
+        weight = 0 if elsewhere else _presumed_weight(evidence, trial.change) if own is None else own
         if trial.start is None or trial.start - weight > evidence.now + NOW_SECONDS:
             continue
         if own is not None or elsewhere or evidence.job.reason != "Priority":
@@ -186,8 +187,27 @@ def _own_weight(evidence: QueueEvidence) -> float | None:
     """The seconds by which the run itself delays a job like it in Slurm's estimates; None where that is not known."""
     if evidence.job.start is None or evidence.control is None:
         return None
-    limit = evidence.resources.time
-    return limit if evidence.control - evidence.job.start >= limit - NOW_SECONDS else 0
+    weight = _weight(evidence)
+    return weight if evidence.control - evidence.job.start >= weight - NOW_SECONDS else 0
+
+
+def _presumed_weight(evidence: QueueEvidence, change: Change) -> float:
+    """The seconds by which the run itself delays `change` in Slurm's estimate, where nothing could be measured."""
+    partition = _partition(evidence.inventory, evidence.job.partition)
+    if evidence.inventory is None or partition is None:
+        return 0
+    is_free = room_for(asked_of(change.resources), partition, evidence.inventory).fits_now
+    return _weight(evidence) if is_free else 0
+
+
+def _weight(evidence: QueueEvidence) -> float:
+    """The seconds that Slurm counts for the run where it counts it: its limit times its share of the partition's nodes.
+
+    As slurmctld does (`_delayed_job_start_time`), in whole minutes.
+    """
+    resources, partition = evidence.resources, _partition(evidence.inventory, evidence.job.partition)
+    nodes = len(partition.nodes) if partition else 0
+    return resources.nodes * (resources.time // 60) // nodes * 60 if nodes else resources.time
 
 
 def _facts(evidence: QueueEvidence, found: Change | None) -> Iterator[str]:

@@ -136,6 +136,7 @@ _FIELDS: dict[str, Callable[[JobRow], str]] = {
     "jobid": lambda row: str(row.id),
     "name": lambda row: row.request.name,
     "nodelist": lambda row: node_list(row.record.nodes),
+    "numcpus": lambda row: str(row.request.tasks * (row.request.cpus_per_task or 1)),
     "numnodes": lambda row: str(row.request.nodes),
     "numtasks": lambda row: str(row.request.tasks),
     "partition": lambda row: row.request.partition,

@@ -4,6 +4,10 @@
 number=0
 while [ -d "$run/attempts/$number" ]; do number=$((number + 1)); done
 [ ! -e "$run/attempts/$((number - 1))/marks/finished" ] || exit 0
+# A run may wait for days, and its submission be taken for rubbish meanwhile.
+for gone in "$run/code/lib" "$run/submitit/waiting.pkl"; do
+  [ -e "$gone" ] || { echo "clusterctl[launch]: what was submitted has been removed: $gone; submit it anew" >&2; exit 66; }
+done
 # The tasks unpickle and import what is there: whoever else could write it would run as this user.
 { [ -O "$run" ] && [ -O "$run/submitit" ] && [ -O "$run/code/" ] && [ -O "$run/code/lib" ]; } ||
   { echo "clusterctl[launch]: not this user's own: $run, its code or its pickles" >&2; exit 77; }

@@ -1,7 +1,6 @@
 # What holds the nodes of an allocation (launch/hold.sh of clusterctl): `marks` is the folder of what was imported there.
 umask 077
 mkdir -p "$marks"
-touch "$marks/held"
 # enroot gives the container of pyxis's --container-name=X the name pyxis_X, or pyxis_<job>_X.
 close() {
   trap '' USR1 TERM
@@ -21,6 +20,7 @@ close() {
   exit 0
 }
 trap close USR1 TERM
+touch "$marks/held" # from now on it takes the signal to close up
 while :; do
   sleep infinity &
   wait $!

@@ -59,9 +59,11 @@ def find_code(runs: Path, project: Path | None) -> Code:
 def take_snapshot(code: Code) -> Path:
     """The snapshot of `code`, made if its content is new. Safe against concurrent calls."""
     final = code.folder
-    if not code.is_new:
-        _require_own(final)
-        return final
+    with suppress(FileNotFoundError):  # removed at this moment
+        if not code.is_new:
+            _require_own(final)
+            os.utime(final)  # what is young is not removed, though no run refers to it yet (unused_code.py)
+            return final
     shared = make_private(final.with_name(".files"))
     _require_own(shared)
     aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))

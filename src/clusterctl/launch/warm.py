@@ -26,6 +26,7 @@ from clusterctl.launch.sbatch import SlurmRefused, pipe_to_sbatch, refusal
 from clusterctl.launch.script import part, sbatch_lines
 from clusterctl.runs.files import make_private
 from clusterctl.runs.layout import RunDir
+from clusterctl.slurm.fits import asked_of
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def render_holder(resolved: Resolved, folder: Path) -> str:
     options += [("signal", f"B:{CLOSE_SIGNAL}@{CLOSING_SECONDS}"), ("no-requeue", None)]
     options += [("chdir", str(folder)), ("output", f"{folder}/%j.log"), ("open-mode", "append")]
     marks = f"marks={quote(str(folder))}/$SLURM_JOB_ID"
-    return "\n".join(["#!/bin/bash", *sbatch_lines(options), marks, part("hold.sh")])
+    return "\n".join(["#!/bin/bash", *sbatch_lines(options), part("shell.sh"), marks, part("hold.sh")])
 
 
 def hold(resolved: Resolved, sbatch: str, environment: Mapping[str, str]) -> str:
@@ -96,6 +97,10 @@ def check_fits(resources: Resources, allocation: Allocation) -> None:
         there = f"allocation {allocation.job_id} has {allocation.gpus_per_node} a node"
         hint = f"add --gpus-per-node {allocation.gpus_per_node}"
         raise UsageError(f"the job asks for {gpus} GPUs a node, {there}", hint)
+    cpus = resources.nodes * asked_of(resources).cpus
+    if allocation.cpus is not None and cpus > allocation.cpus:
+        message = f"the job asks for {cpus} CPUs, allocation {allocation.job_id} has {allocation.cpus}"
+        raise UsageError(message, "ask for fewer tasks per node or CPUs per task, or hold more: clusterctl alloc JOB")
 
 
 def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -> Plan:

@@ -26,7 +26,7 @@ FIELDS = ("JobID", "State", "Reason", "NodeList", "StartTime", "EndTime", "Resta
 # `--me` is filtered by the controller, a list of job ids is not: that would load every job of the cluster.
 SQUEUE = ("squeue", "--me", "-h", "--states=all", "-O", columns(FIELDS))
 _WAITING_FIELDS = ("JobID", "Reason", "Partition", "StartTime", "Dependency")
-_ALLOCATION_FIELDS = ("JobID", "State", "NumNodes", "EndTime", "tres-per-node", "NodeList")
+_ALLOCATION_FIELDS = ("JobID", "State", "NumNodes", "EndTime", "tres-per-node", "NodeList", "NumCPUs")
 # Each with one job id behind it. The controller filters, so the answer costs what one job costs.
 WAITING_JOB = ("squeue", "-h", "-O", columns(_WAITING_FIELDS), "-j")
 OWN_JOB = ("squeue", "--me", "-h", "-O", columns(_ALLOCATION_FIELDS), "-j")
@@ -196,6 +196,7 @@ class Allocation:
     end_time: int | None
     gpus_per_node: int | None  # None: it did not ask for GPUs by the node
     node_list: str
+    cpus: int | None = None  # of all its nodes
 
     @property
     def is_held(self) -> bool:
@@ -215,10 +216,11 @@ def parse_allocation(text: str) -> Allocation | None:
     for line in text.split("\n"):
         values = line.split(SEPARATOR)
         if len(values) > len(_ALLOCATION_FIELDS) and values[0].isdigit():
-            job_id, state, nodes, end, tres, node_list, *_ = values
+            job_id, state, nodes, end, tres, node_list, cpus, *_ = values
             gpus = count_gpus(re.sub(r"\bgres[:/]", "", tres))  # `gres:gpu:4` of 22.05, `gres/gpu:4` of later versions
             per_node = next(iter(gpus.values()), None)
-            return Allocation(job_id, state, parse_number(nodes) or 0, parse_number(end), per_node, node_list)
+            numbers = parse_number(nodes) or 0, parse_number(end), per_node
+            return Allocation(job_id, state, *numbers, node_list, parse_number(cpus))
     return None
 
 

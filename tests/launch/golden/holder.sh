@@ -10,11 +10,19 @@
 #SBATCH --chdir=/runs/.warm
 #SBATCH --output=/runs/.warm/%j.log
 #SBATCH --open-mode=append
+# sbatch hands on what the submitter's shell exports (launch/shell.sh of clusterctl): a function named like a command
+# that is called below, and options, must not change what is meant. `module` and the like stay: `setup` may need them.
+builtin set +aefkmuvxC +o pipefail +o posix
+builtin unset -f : '[' cat chmod command compgen cp echo env eval exec exit export grep kill ln local mkdir mv printf read return rm \
+  scontrol set sh shopt sleep srun timeout touch trap true type umask unset wait
+shopt -u failglob
+unset GLOBIGNORE
+export -n SHELLOPTS BASHOPTS
+
 marks=/runs/.warm/$SLURM_JOB_ID
 # What holds the nodes of an allocation (launch/hold.sh of clusterctl): `marks` is the folder of what was imported there.
 umask 077
 mkdir -p "$marks"
-touch "$marks/held"
 # enroot gives the container of pyxis's --container-name=X the name pyxis_X, or pyxis_<job>_X.
 close() {
   trap '' USR1 TERM
@@ -34,6 +42,7 @@ close() {
   exit 0
 }
 trap close USR1 TERM
+touch "$marks/held" # from now on it takes the signal to close up
 while :; do
   sleep infinity &
   wait $!

@@ -14,7 +14,7 @@
 # sbatch hands on what the submitter's shell exports (launch/shell.sh of clusterctl): a function named like a command
 # that is called below, and options, must not change what is meant. `module` and the like stay: `setup` may need them.
 builtin set +aefkmuvxC +o pipefail +o posix
-builtin unset -f : '[' cat chmod command compgen cp echo env eval exec exit export grep kill ln local mkdir mv printf return rm \
+builtin unset -f : '[' cat chmod command compgen cp echo env eval exec exit export grep kill ln local mkdir mv printf read return rm \
   scontrol set sh shopt sleep srun timeout touch trap true type umask unset wait
 shopt -u failglob
 unset GLOBIGNORE
@@ -90,6 +90,10 @@ drop_copies() { # half made ones
 number=0
 while [ -d "$run/attempts/$number" ]; do number=$((number + 1)); done
 [ ! -e "$run/attempts/$((number - 1))/marks/finished" ] || exit 0
+# A run may wait for days, and its submission be taken for rubbish meanwhile.
+for gone in "$run/code/lib" "$run/submitit/waiting.pkl"; do
+  [ -e "$gone" ] || { echo "clusterctl[launch]: what was submitted has been removed: $gone; submit it anew" >&2; exit 66; }
+done
 # The tasks unpickle and import what is there: whoever else could write it would run as this user.
 { [ -O "$run" ] && [ -O "$run/submitit" ] && [ -O "$run/code/" ] && [ -O "$run/code/lib" ]; } ||
   { echo "clusterctl[launch]: not this user's own: $run, its code or its pickles" >&2; exit 77; }

@@ -1,14 +1,24 @@
 /* pyxis's options for a Slurm without pyxis: takes what pyxis 0.24 takes, refuses what it refuses, notes what each task
  * got, and runs the task in the image through the runner of clusterctl's own.
  *
- * plugstack.conf: required pyxis.so record=FOLDER python=INTERPRETER runner=FOLDER_OF_THE_RUNNER
+ * plugstack.conf: required pyxis.so record=FOLDER store=FOLDER python=INTERPRETER runner=FOLDER_OF_THE_RUNNER mounts=FLAG
+ *
+ * A container is a folder as enroot has one, STORE/NODE/pyxis_JOB.STEP or pyxis_NAME: made by the first task on its node,
+ * `whole` when it is unpacked, removed with its step unless it has a name. Files in STORE bring the bad days about:
+ * `slow` (unpacking waits until the file is gone), `full` (it stops half-way), `keep` (the removal is cut short).
+ * `mounts` are those of a container that is given none: the images of the tests have no programs of their own.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <slurm/spank.h>
@@ -22,6 +32,11 @@ enum option_number {
 };
 
 static char *given[OPTIONS]; /* the argument, "" for a switch */
+/* Of a step with a container, from its slurmstepd on. */
+static char owner[64];        /* which slurmstepd this is, of all that there have been */
+static char node[2048];       /* the folder of this node's containers */
+static char container[4096];  /* the one of this step */
+static const char *store;
 static int take(int number, const char *argument, int remote);
 
 static struct spank_option options[] = {
@@ -120,6 +135,91 @@ static const char *setting(const char *name, int argument_count, char **argument
     return "/nowhere";
 }
 
+static const char *in(const char *folder, const char *name)
+{
+    static char path[8192];
+
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return path;
+}
+
+static int is_there(const char *folder, const char *name)
+{
+    return access(in(folder, name), F_OK) == 0;
+}
+
+static void put(const char *folder, const char *name, const char *text)
+{
+    FILE *file = fopen(in(folder, name), "w");
+
+    if (file && fputs(text, file) >= 0)
+        fclose(file);
+}
+
+/* The first line of a file; "" without one. */
+static const char *get(const char *folder, const char *name)
+{
+    static char text[4096];
+    FILE *file = fopen(in(folder, name), "r");
+
+    text[0] = 0;
+    if (file) {
+        if (fgets(text, sizeof(text), file))
+            text[strcspn(text, "\n")] = 0;
+        fclose(file);
+    }
+    return text;
+}
+
+static int failed(int child, const char *how, int number, const char *said, const char *path)
+{
+    slurm_error("pyxis: child %d %s %d", child, how, number);
+    slurm_error("pyxis: failed to create container filesystem");
+    slurm_error("pyxis: printing enroot log file:");
+    slurm_error("pyxis:     %s%s", said, path);
+    slurm_error("pyxis: couldn't start container");
+    return -1;
+}
+
+/* `enroot create`: a program of its own, as Slurm spares what is still slurmstepd when it signals a step. */
+static int unpack(void)
+{
+    static const char script[] = "while [ -e \"$1/slow\" ]; do sleep 0.05; done; [ ! -e \"$1/full\" ] && : >\"$0/whole\"";
+    int child = fork(), status = 0;
+
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", script, container, store, NULL);
+        _exit(127);
+    }
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    if (WIFSIGNALED(status))
+        return failed(child, "terminated with signal", WTERMSIG(status), "[INFO] Extracting squashfs filesystem...", "");
+    if (WEXITSTATUS(status))
+        return failed(child, "failed with error code:", WEXITSTATUS(status),
+                      "Write on output file failed because No space left on device", "");
+    return 0;
+}
+
+/* Under the lock of the node: one of a step's tasks makes the container, the others find it. */
+static int make(void)
+{
+    if (given[IMAGE] && mkdir(container, 0700) == 0) {
+        put(container, "image", given[IMAGE]);
+        put(container, "owner", owner);
+        return unpack();
+    }
+    if (access(container, F_OK)) {
+        slurm_error("pyxis: error: --container-image is not set and there is no container: %s", container);
+        return -1;
+    }
+    if (given[NAME])
+        return 0; /* whatever is in it, and whatever image is asked for */
+    if (strcmp(get(container, "owner"), owner))
+        return failed(getpid(), "failed with error code:", 1, "[ERROR] File already exists: ", container);
+    return is_there(container, "whole") ? 0 : -1;
+}
+
 static int note(spank_t spank, const char *folder)
 {
     uint32_t job = 0, step = 0, rank = 0;
@@ -137,19 +237,54 @@ static int note(spank_t spank, const char *folder)
     for (int number = 0; number < OPTIONS; number++)
         if (given[number])
             fprintf(file, "--%s%s%s\n", options[number].name, options[number].has_arg ? "=" : "", given[number]);
+    if (!is_there(container, "whole"))
+        fprintf(file, "half an image\n");
     return fclose(file);
+}
+
+/* In slurmstepd, before its tasks. */
+int slurm_spank_user_init(spank_t spank, int argument_count, char **arguments)
+{
+    char name[256] = "";
+    uint32_t job = 0, step = 0;
+
+    if (!given[IMAGE] && !given[NAME])
+        return 0;
+    store = setting("store", argument_count, arguments);
+    gethostname(name, sizeof(name) - 1);
+    snprintf(node, sizeof(node), "%s/%s", store, name);
+    mkdir(node, 0700);
+    spank_get_item(spank, S_JOB_ID, &job);
+    spank_get_item(spank, S_JOB_STEPID, &step);
+    if (given[NAME])
+        snprintf(container, sizeof(container), "%s/pyxis_%s", node, given[NAME]);
+    else
+        snprintf(container, sizeof(container), "%s/pyxis_%u.%u", node, job, step);
+    snprintf(owner, sizeof(owner), "%d.%ld", getpid(), (long)time(NULL));
+    return 0;
 }
 
 /* As the user, in the task's own process, last thing before slurmstepd would start its program: start it in the image. */
 int slurm_spank_task_init(spank_t spank, int argument_count, char **arguments)
 {
     char **program, **environment, **words;
-    int program_count, count = 0;
+    int program_count, lock, made, count = 0;
 
-    if (!given[IMAGE])
+    if (!*container)
         return 0;
-    if (note(spank, setting("record", argument_count, arguments)))
+    lock = open(node, O_RDONLY | O_CLOEXEC);
+    while (flock(lock, LOCK_EX) < 0 && errno == EINTR)
+        ;
+    made = make();
+    close(lock);
+    if (made || note(spank, setting("record", argument_count, arguments)))
         return -1;
+    free(given[IMAGE]);
+    given[IMAGE] = strdup(get(container, "image"));
+    free(given[NAME]);
+    given[NAME] = NULL; /* the runner knows none */
+    if (!given[MOUNTS])
+        given[MOUNTS] = strdup(setting("mounts", argument_count, arguments));
     spank_get_item(spank, S_JOB_ARGV, &program_count, &program);
     spank_get_item(spank, S_JOB_ENV, &environment);
     words = calloc(OPTIONS + program_count + 6, sizeof(*words));
@@ -167,4 +302,17 @@ int slurm_spank_task_init(spank_t spank, int argument_count, char **arguments)
     execve(words[0], words, environment);
     slurm_error("pyxis: cannot start %s: %s", words[0], strerror(errno));
     return -1;
+}
+
+/* In slurmstepd, after its tasks: `enroot remove` of a container without a name, of this step's own alone. */
+int slurm_spank_exit(spank_t spank, int argument_count, char **arguments)
+{
+    static const char *const files[] = {"image", "owner", "whole"};
+
+    (void)spank, (void)argument_count, (void)arguments;
+    if (!*container || given[NAME] || strcmp(get(container, "owner"), owner) || is_there(store, "keep"))
+        return 0;
+    for (int i = 0; i < 3; i++)
+        unlink(in(container, files[i]));
+    return rmdir(container);
 }

@@ -1,0 +1,116 @@
+"""Copies of code that no run refers to any more, as their runs' directories were removed by hand.
+
+Safe beside a submission: one that takes up an old copy (`take_snapshot`) makes it young first. What is young stays, and
+a copy is looked at once more when it has been moved out of every submission's way.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from errno import EINVAL, ENOENT, ENOTDIR
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+YOUNG_SECONDS = 3600.0  # far longer than from taking up a copy to the link to it
+_SHARED = ".files"
+_COPY = re.compile(r"[0-9a-f]{20}|\.[0-9a-f]{20}\..+")  # the latter is half made, or half removed
+
+
+@dataclass(frozen=True)
+class Unused:
+    """A copy, or a file that no copy has any more. `size` is what its removal frees, in bytes on the disk."""
+
+    path: Path
+    size: int
+
+
+def find_unused(runs: Path, clock: Callable[[], float] = time.time) -> list[Unused]:
+    """What may be removed from the copies of code in the folder `runs`.
+
+    Raises ConfigError where a folder cannot be looked into: it may be a run.
+    """
+    code, now = runs / ".code", clock()
+    if not code.is_dir():
+        return []
+    used = set(_used(runs))
+    copies = [path for path in sorted(code.iterdir()) if _COPY.fullmatch(path.name) and path.name not in used]
+    copies = [path for path in copies if not path.is_symlink() and path.is_dir() and not _is_young(path, now)]
+    shared = {status.st_ino: path for path, status in _files(code / _SHARED)}
+    links = Counter(status.st_ino for copy in copies for _, status in _files(copy))
+    freed: set[int] = set()
+    found = [Unused(copy, _freed(copy, links, shared, freed)) for copy in copies]
+    alone = (item for item in _files(code / _SHARED) if item[1].st_nlink == 1)
+    return [*found, *(Unused(path, status.st_blocks * 512) for path, status in alone)]
+
+
+def remove_unused(unused: Unused, clock: Callable[[], float] = time.time) -> bool:
+    """Remove one of `find_unused`'s, and the files that are no other copy's; False where it has come into use again."""
+    path = unused.path
+    if path.parent.name == _SHARED:
+        path.unlink(missing_ok=True)  # a copy that has taken it up keeps its content
+        return True
+    aside = path.with_name(f".{path.name.strip('.').partition('.')[0]}.removed.{time.time_ns()}")
+    try:
+        path.rename(aside)
+    except FileNotFoundError:  # by somebody else
+        return False
+    if _is_young(aside, clock()):
+        with suppress(OSError):  # made anew meanwhile
+            aside.rename(path)
+            return False
+    contents = {status.st_ino for _, status in _files(aside)}
+    for parent, _, _ in os.walk(aside):
+        Path(parent).chmod(0o700)
+    shutil.rmtree(aside)
+    for shared, status in _files(path.parent / _SHARED):
+        if status.st_ino in contents and status.st_nlink == 1:
+            shared.unlink(missing_ok=True)
+    return True
+
+
+def _used(runs: Path) -> Iterator[str]:
+    """The names of the copies that the runs in the folder refer to, in whatever state they are."""
+    for run in runs.iterdir():
+        try:
+            yield Path(os.readlink(run / "code")).name  # noqa: PTH115 - a link that leads nowhere is one, too
+        except OSError as error:
+            if error.errno in (ENOENT, ENOTDIR, EINVAL):  # no run, or a run with code of its own
+                continue
+            hint = "copies of code that it may refer to are not to be removed"
+            raise ConfigError(f"cannot look into {run}: {error.strerror}", hint) from error
+
+
+def _is_young(path: Path, now: float) -> bool:
+    return path.stat().st_mtime > now - YOUNG_SECONDS
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            with suppress(FileNotFoundError):
+                if stat.S_ISREG((status := path.lstat()).st_mode):
+                    yield path, status
+
+
+def _freed(copy: Path, links: Counter[int], shared: dict[int, Path], freed: set[int]) -> int:
+    """The bytes of files that only unused copies have, counted once."""
+    size = 0
+    for _, status in _files(copy):
+        number = status.st_ino
+        if number not in freed and status.st_nlink == links[number] + (number in shared):
+            freed.add(number)
+            size += status.st_blocks * 512
+    return size

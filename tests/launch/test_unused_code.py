@@ -1,0 +1,130 @@
+"""Copies of code that no run refers to any more: which they are, and that none goes that somebody takes up."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterctl.errors import ConfigError
+from clusterctl.launch.snapshot import Code, find_code, take_snapshot
+from clusterctl.launch.unused_code import YOUNG_SECONDS, Unused, find_unused, remove_unused
+
+
+class Folder:
+    """A folder of runs, and a project that changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.runs, self.project = folder / "runs", folder / "project"
+        self.project.mkdir()
+        (self.project / "same.py").write_text("x" * 10_000)
+
+    def code(self, text: str) -> Code:
+        (self.project / "train.py").write_text(text)
+        return find_code(self.runs, self.project)
+
+    def run(self, name: str, text: str) -> Path:
+        """A run of the project with `text`, submitted long ago; its copy of the code."""
+        copy = take_snapshot(self.code(text))
+        (self.runs / name).mkdir()
+        (self.runs / name / "code").symlink_to(Path("..", ".code", copy.name))
+        self.age(copy)
+        return copy
+
+    def age(self, copy: Path) -> None:
+        long_ago = time.time() - 2 * YOUNG_SECONDS
+        os.utime(copy, (long_ago, long_ago))
+
+    def forget(self, name: str) -> None:
+        (self.runs / name / "code").unlink()
+        (self.runs / name).rmdir()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def test_what_runs_refer_to_stays_and_what_they_share_with_it(folder: Folder) -> None:
+    kept, gone = folder.run("a", "print(1)"), folder.run("b", "print(2)" + "y" * 50_000)
+    folder.forget("b")
+    (unused,) = find_unused(folder.runs)
+    assert unused.path == gone
+    assert 50_000 <= unused.size < 100_000  # neither the package nor the rest of the project
+    files = len(list((folder.runs / ".code" / ".files").iterdir()))
+    assert remove_unused(unused)
+    assert [path.name for path in (folder.runs / ".code").glob("[!.]*")] == [kept.name]
+    assert (kept / "project" / "same.py").read_text() == "x" * 10_000
+    assert len(list((folder.runs / ".code" / ".files").iterdir())) == files - 1
+    assert find_unused(folder.runs) == []
+
+
+def test_the_sizes_of_all_are_what_their_removal_frees(folder: Folder) -> None:
+    for number in range(3):
+        folder.run(str(number), f"print({number})")
+        folder.forget(str(number))
+    found = find_unused(folder.runs)
+    assert len(found) == 3
+    on_disk = {status.st_ino: status.st_blocks * 512 for path in folder.runs.rglob("*.py") if (status := path.stat())}
+    assert sum(unused.size for unused in found) >= sum(on_disk.values())
+    assert all(map(remove_unused, found))
+    assert [path.name for path in (folder.runs / ".code").iterdir()] == [".files"]
+    assert list((folder.runs / ".code" / ".files").iterdir()) == []
+
+
+def test_what_a_submission_has_just_made_stays_before_any_run_refers_to_it(folder: Folder) -> None:
+    copy = take_snapshot(folder.code("print(1)"))
+    assert find_unused(folder.runs) == []
+    folder.age(copy)
+    assert [unused.path for unused in find_unused(folder.runs)] == [copy]
+
+
+def test_a_copy_that_a_submission_takes_up_after_it_was_listed_stays(folder: Folder) -> None:
+    copy = folder.run("a", "print(1)")
+    folder.forget("a")
+    (unused,) = find_unused(folder.runs)
+    assert take_snapshot(folder.code("print(1)")) == copy
+    assert not remove_unused(unused)
+    assert (copy / "project" / "train.py").read_text() == "print(1)"
+
+
+def test_a_copy_that_is_removed_while_a_submission_takes_it_up_is_made_anew(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = folder.code("print(1)")
+    monkeypatch.setattr(Code, "is_new", False)  # when it looked
+    copy = take_snapshot(code)
+    assert (copy / "project" / "train.py").read_text() == "print(1)"
+
+
+def test_what_a_submission_that_was_killed_left_half_made_goes(folder: Folder) -> None:
+    copy = folder.run("a", "print(1)")
+    half = copy.with_name(f".{'0' * 20}.4711")
+    (half / "project").mkdir(parents=True)
+    (half / "project").chmod(0o555)
+    folder.age(half)
+    (unused,) = find_unused(folder.runs)
+    assert unused.path == half
+    assert remove_unused(unused)
+    assert not half.exists()
+    assert not remove_unused(Unused(half, 0))  # by somebody else, meanwhile
+
+
+def test_a_folder_that_cannot_be_looked_into_may_be_a_run(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.run("a", "print(1)")
+    (folder.runs / "notes.txt").write_text("")
+    (folder.runs / "moved" / "code").mkdir(parents=True)
+    assert find_unused(folder.runs) == []
+
+    def denied(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "readlink", denied)
+    with pytest.raises(ConfigError, match="cannot look into"):
+        find_unused(folder.runs)
+
+
+def test_without_any_runs_there_is_nothing(tmp_path: Path) -> None:
+    assert find_unused(tmp_path / "runs") == []

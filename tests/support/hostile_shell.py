@@ -1,0 +1,25 @@
+"""What a submitter's shell may export, and sbatch hands on: functions with the names of commands, and options."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from shlex import quote
+
+from clusterctl.launch.script import part
+
+
+def hostile_shell(called: Path, *parts: str) -> dict[str, str]:
+    """Variables that shadow every command of these parts of a script; a shadow that is called says so in `called`."""
+    words = {word for name in parts for word in re.findall(r"[a-z]+|\[|:", part(name))}
+    builtins = subprocess.run(["bash", "-c", "compgen -b"], capture_output=True, text=True, check=True).stdout.split()
+    commands = {word for word in words if word in builtins or shutil.which(word)} - {"builtin"}
+    shadow = f'() {{ /bin/echo "${{FUNCNAME[0]}}" >>{quote(str(called))}; /bin/false; }}'
+    return {
+        **{f"BASH_FUNC_{command}%%": shadow for command in sorted({*commands, "srun", "scontrol"})},
+        "SHELLOPTS": "errexit:noclobber:noglob:nounset:pipefail:posix",
+        "BASHOPTS": "failglob",
+        "GLOBIGNORE": "*",
+    }
