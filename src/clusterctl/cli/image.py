@@ -217,5 +217,7 @@ def _variable(setting: str) -> tuple[str, str]:
     """NAME=VALUE, or NAME of a variable that is set here."""
     name, equals, value = setting.partition("=")
     if not name or (not equals and name not in os.environ):
-        raise UsageError(f"--env: no variable: {setting}", "write NAME=VALUE, or the NAME of a variable that is set here")
+        raise UsageError(
+            f"--env: no variable: {setting}", "write NAME=VALUE, or the NAME of a variable that is set here"
+        )
     return name, value if equals else os.environ[name]
