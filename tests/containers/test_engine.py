@@ -116,7 +116,7 @@ def test_known_words_have_a_hint(line: str, message: str, hint: str) -> None:
         ("[ERROR] URL https://r.io/v2/x/manifests/1 returned error code: 404 Not Found", "no such image", "check name"),
         ("[ERROR] URL https://r.io/token returned error code: 401 Unauthorized", "the registry refuses", "credentials"),
         ("curl: (6) Could not resolve host: registry-1.docker.io", "the registry cannot be reached", "network here"),
-        ("[ERROR] Could not process JSON input", "JSON input", "-v shows"),
+        ("[ERROR] Could not process JSON input", "JSON input", "with -v"),
     ],
 )
 def test_so_have_those_of_enroot(line: str, message: str, hint: str) -> None:
