@@ -13,7 +13,7 @@ STAMP := $(VENV)/.ready-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' 
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(STAMP) ## Make .venv with clusterctl in it, for training and development (PYTHON=, TORCH=, TORCH_CPU_INDEX= choose)
@@ -57,6 +57,11 @@ test: setup slurm builders browser ## Run the tests, style and types too (about 
 test-long: setup slurm browser ## Run every test: matrices, accuracies (under an hour)
 	@tests/install-containers.sh docker
 	$(BIN)/python -m pytest --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
+
+SYSTEMS ?= trixie sid minimum
+.PHONY: test-portability
+test-portability: ## Run what touches Slurm on newer Debians, and with the oldest packages (root; SYSTEMS= chooses)
+	@for system in $(SYSTEMS); do tests/portability.sh $$system || exit 1; done
 
 .PHONY: lint
 lint: setup ## Check style, types and shell scripts

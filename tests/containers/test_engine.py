@@ -62,6 +62,17 @@ def test_an_engine_that_does_not_work_is_said_with_its_reason(
     assert caught.value.hint
 
 
+def test_a_user_without_ids_to_map_to_cannot_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image has files of several users."""
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    own, others = "         0       1000          1", "         1     100000      65536"
+    program(tmp_path, "buildah", f"[ $1 != unshare ] || printf '{own}\\n{others}\\n'")
+    assert find_engine("buildah", {"PATH": str(tmp_path)}).kind == "buildah"
+    program(tmp_path, "buildah", f"[ $1 != unshare ] || printf '{own}\\n'")
+    with pytest.raises(ImageError, match="no ids are set aside for you in /etc/subuid"):
+        find_engine("buildah", {"PATH": str(tmp_path)})
+
+
 def test_nothing_on_path_is_said(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="neither docker, podman nor buildah on PATH"):
         find_engine(environment={"PATH": str(tmp_path)})

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 KINDS = ("docker", "podman", "buildah")
 _INSTALL = "apt install buildah, or start a docker daemon; CONTAINER_ENGINE= chooses one"
+_NO_IDS = (
+    "no ids are set aside for you in /etc/subuid and /etc/subgid; "
+    "root sets some: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 YOU"
+)
 _ANSWER_SECONDS = 20
 _LAST_LINES = 60
 # buildah has no export; without root its mounts are seen in its own namespace alone. $0 is buildah, $1 the container.
@@ -275,8 +279,15 @@ def _problem(kind: str, program: str) -> str:
     except OSError as error:
         return str(error.strerror)
     if done.returncode == 0:
-        return ""
+        return "" if kind == "docker" or os.geteuid() == 0 or _may_map_ids(program) else _NO_IDS
     return "no daemon answers" if kind == "docker" else (done.stderr.strip().splitlines() or ["it fails"])[-1]
+
+
+def _may_map_ids(program: str) -> bool:
+    """Whether this user's buildah or podman has more ids than the user's own: an image has files of several users."""
+    words = [program, "unshare", "cat", "/proc/self/uid_map"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
+    return sum(int(count) for count in re.findall(r"(\d+)$", done.stdout, re.MULTILINE)) != 1
 
 
 def _digest(image_id: str) -> str:
