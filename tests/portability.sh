@@ -56,14 +56,15 @@ make_root() {
   if ! [ -e "$root/.made" ]; then
     rm -rf --one-file-system "$root"
     mkdir -p "$root"
-    mmdebstrap --quiet --variant=apt --include="$packages" "$system" "$root"
+    # a mirror may lag behind: sid's lists are valid for a week
+    mmdebstrap --quiet --variant=apt --include="$packages" --aptopt='Acquire::Check-Valid-Until "false"' "$system" "$root"
     chroot "$root" useradd --create-home someone
     touch "$root/.made"
   fi
   # pip's settings, and the folders of this machine that they name
   for file in /etc/pip.conf /etc/resolv.conf; do [ ! -e "$file" ] || cp -L "$file" "$root$file"; done
   for file in "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; do [ ! -e "$file" ] || cp "$file" "$root/etc/pip.conf"; done
-  cp -rL /etc/ssl/certs/. "$root/etc/ssl/certs/"
+  cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/" # perhaps with one of this site
   BINDS=$(python3 -m pip config list | grep -o '/opt/[^/ '"'"']*' | sort -u | tr '\n' ' ' || true)
   export BINDS
 }
