@@ -79,7 +79,7 @@ suite = xml.parse(".portability.xml").getroot()[0].attrib
 count = {key: int(suite[key]) for key in ("tests", "failures", "errors", "skipped")}
 passed = count["tests"] - count["failures"] - count["errors"] - count["skipped"]
 try:
-    slurm = subprocess.run(["sbatch", "--version"], capture_output=True, text=True).stdout.split()[-1]
+    slurm = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True).stdout.split()[-1]
 except (OSError, IndexError):
     slurm = "none"
 versions = [slurm, platform.python_version(), m.version("torch"), pwd.getpwuid(os.geteuid()).pw_name]
