@@ -13,7 +13,7 @@ words=("$@")
 [ $# -gt 0 ] || words=(-m "not long" tests/sandbox tests/slurm tests/end_to_end tests/faults)
 roots=${ROOTS:-${XDG_CACHE_HOME:-$HOME/.cache}/clusterctl/roots}
 packages=python3,python3-venv,slurm-wlm,slurm-client,munge,slurmdbd,mariadb-server,libslurm-dev,iproute2,tmux,gcc,libc6-dev
-packages+=,make,git,squashfs-tools,ca-certificates,util-linux,procps
+packages+=,make,git,mount,squashfs-tools,ca-certificates,util-linux,procps
 user=${AS:-root}
 
 oldest() { # of the packages that login node and tasks require
