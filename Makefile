@@ -2,23 +2,29 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-PYTHON ?= python3.11
-TORCH ?= torch==2.13.0# the CPU build; on a GPU machine: make setup TORCH='torch>=2.6'
+# The first that runs and is new enough: of pyenv's, many do not run.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3.14 python3; do \
+  $$python -c '$(IS_NEW_ENOUGH)' 2>/dev/null && echo $$python && break; done)
+IS_NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+TORCH ?= torch==2.13.0# where no NVIDIA driver is: from PyTorch's index of CPU builds, if TORCH_CPU_INDEX=URL names it
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready-$(shell cat pyproject.toml Makefile | cksum | cut -d' ' -f1)-$(shell echo '$(TORCH)' | cksum | cut -d' ' -f1)
 
 .PHONY: help
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(STAMP) ## Make .venv with clusterctl in it, for training and development (TORCH= chooses the torch)
+setup: $(STAMP) ## Make .venv with clusterctl in it, for training and development (PYTHON=, TORCH=, TORCH_CPU_INDEX= choose)
 
 $(STAMP):
-	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) on PATH"; echo "hint: make setup PYTHON=/path/to/python3.11"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' --editable '.[train,accelerate,dev]'
+	@'$(PYTHON)' -c '$(IS_NEW_ENOUGH)' 2>/dev/null || { \
+	  echo 'error: no Python 3.11 or later: $(or $(PYTHON),none on PATH)'; echo 'hint: make setup PYTHON=/path/to/python3'; exit 1; }
+	test -x $(BIN)/python || '$(PYTHON)' -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.3' # it resolves without downloading
+	options=$$(PYTHONPATH=src $(BIN)/python -m clusterctl.containers.torch_build '$(TORCH)') && \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$options '$(TORCH)' --editable '.[train,accelerate,dev]'
 	@rm -f $(VENV)/.ready-*; touch $@
 
 .PHONY: run
@@ -59,6 +65,11 @@ $(RECIPES)/.ready: pyproject.toml
 test-long: setup slurm browser $(RECIPES)/.ready ## Run every test: matrices, accuracies (under an hour)
 	@tests/install-containers.sh docker
 	$(BIN)/python -m pytest --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
+
+SYSTEMS ?= trixie sid minimum
+.PHONY: test-portability
+test-portability: ## Run what touches Slurm on newer Debians, and with the oldest packages (root; SYSTEMS= chooses)
+	@for system in $(SYSTEMS); do tests/portability.sh $$system || exit 1; done
 
 .PHONY: lint
 lint: setup ## Check style, types and shell scripts

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.containers.engine import Engine, explain, find_engine
+from clusterctl.containers.storage import Storage
 from clusterctl.errors import ClusterctlError, ConfigError, ImageError
 
 
@@ -61,6 +62,17 @@ def test_an_engine_that_does_not_work_is_said_with_its_reason(
     assert caught.value.hint
 
 
+def test_a_user_without_ids_to_map_to_cannot_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image has files of several users."""
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    own, others = "         0       1000          1", "         1     100000      65536"
+    program(tmp_path, "buildah", f"[ $1 != unshare ] || printf '{own}\\n{others}\\n'")
+    assert find_engine("buildah", {"PATH": str(tmp_path)}).kind == "buildah"
+    program(tmp_path, "buildah", f"[ $1 != unshare ] || printf '{own}\\n'")
+    with pytest.raises(ImageError, match="no ids are set aside for you in /etc/subuid"):
+        find_engine("buildah", {"PATH": str(tmp_path)})
+
+
 def test_nothing_on_path_is_said(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="neither docker, podman nor buildah on PATH"):
         find_engine(environment={"PATH": str(tmp_path)})
@@ -87,6 +99,35 @@ def test_a_failed_build_says_what_the_engine_said_last(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="podman build failed: no space left: Error: writing blob") as caught:
         engine.build(tmp_path, "x", {}, lambda line: None)
     assert "podman image prune" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", ["podman", "buildah"])
+def test_a_build_that_found_no_room_takes_away_what_it_left(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The layers of earlier builds, and those of a build that failed otherwise, save the next one their steps."""
+    script = """case "$*" in
+images*) cat "$0.images" ;;
+rmi*) ;;
+*) echo sha256:new >>"$0.images"; echo "Error: $WHY"; exit 125 ;;
+esac"""
+    engine = Engine(kind, str(program(tmp_path, kind, script)), Storage("overlay", tmp_path))
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    for why, removes in (("exit status 1", False), ("no space left on device", True)):
+        (tmp_path / f"{kind}.images").write_text("sha256:old\n")
+        monkeypatch.setenv("WHY", why)
+        with pytest.raises(ImageError):
+            engine.build(tmp_path, "x", {}, lambda line: None)
+        assert ("rmi sha256:new\n" in asked(tmp_path)) == removes
+
+
+def test_a_driver_that_copies_every_layer_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    path = str(program(tmp_path, "buildah", f'echo "$STORAGE_DRIVER" >>{tmp_path}/driver'))
+    for driver, layers in (("vfs", "--layers=false "), ("overlay", "--layers ")):
+        Engine("buildah", path, Storage(driver, tmp_path)).build(tmp_path, "x", {}, lambda line: None)
+        assert f"bud {layers}" in asked(tmp_path)
+        assert (tmp_path / "driver").read_text().split()[-1] == driver
 
 
 @pytest.mark.parametrize(
@@ -116,7 +157,7 @@ def test_known_words_have_a_hint(line: str, message: str, hint: str) -> None:
         ("[ERROR] URL https://r.io/v2/x/manifests/1 returned error code: 404 Not Found", "no such image", "check name"),
         ("[ERROR] URL https://r.io/token returned error code: 401 Unauthorized", "the registry refuses", "credentials"),
         ("curl: (6) Could not resolve host: registry-1.docker.io", "the registry cannot be reached", "network here"),
-        ("[ERROR] Could not process JSON input", "JSON input", "-v shows"),
+        ("[ERROR] Could not process JSON input", "JSON input", "with -v"),
     ],
 )
 def test_so_have_those_of_enroot(line: str, message: str, hint: str) -> None:

@@ -109,7 +109,16 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         environment={"XDG_STATE_HOME": None, "HOME": "/dev/null"},
         code=CONFIG,
         says="cannot make the state folder",
-        hint="XDG_STATE_HOME",
+        hint="export HOME=FOLDER",
+    ),
+    Mistake(
+        what="nobody knows where the home is",
+        typed="status",
+        environment={"XDG_STATE_HOME": None, "HOME": None},
+        prepare=lambda desk: desk.patch.setattr("pwd.getpwuid", {}.__getitem__),
+        code=CONFIG,
+        says="HOME is not set, and user",
+        hint="export HOME=FOLDER",
     ),
     Mistake(
         what="there is no sbatch",

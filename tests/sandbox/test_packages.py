@@ -10,7 +10,9 @@ from clusterctl.errors import SlurmError
 from clusterctl.sandbox.description import SandboxRequest
 from clusterctl.sandbox.lifecycle import check_packages
 
-COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "ip", "unshare", "slurmdbd", "mariadbd", "mariadb-install-db")
+COMMANDS = (
+    "munged", "slurmctld", "slurmd", "sbatch", "ip", "unshare", "mount", "slurmdbd", "mariadbd", "mariadb-install-db"
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -32,6 +34,17 @@ def test_the_hint_names_the_missing_packages_and_no_others(folder: Path) -> None
         check_packages(SandboxRequest(accounting=True), str(folder))
     assert caught.value.message == "not installed here: munged, slurmd, mariadbd, mariadb-install-db"
     assert caught.value.hint == "apt-get install -y --no-install-recommends munge slurmd mariadb-server"
+
+
+def test_root_needs_what_makes_nodes_of_their_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ip", "unshare", "mount"):
+        (folder / name).unlink()
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    check_packages(SandboxRequest(), str(folder))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    with pytest.raises(SlurmError) as caught:
+        check_packages(SandboxRequest(), str(folder))
+    assert caught.value.hint.endswith("iproute2 util-linux mount")
 
 
 def test_the_database_is_needed_for_accounting_alone(folder: Path) -> None:

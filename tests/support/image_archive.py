@@ -93,6 +93,7 @@ def _oci(blobs: list[bytes], config: bytes, form: str) -> dict[str, bytes]:
 
 
 Described = dict[str, tuple[str, int, int, str, tuple[str, ...], int]]
+_MODE = 0o7777 if os.geteuid() == 0 else 0o1777  # unsquashfs makes setuid files for root alone
 
 
 def described(root: Path) -> Described:
@@ -107,6 +108,8 @@ def described(root: Path) -> Described:
             if stat.S_ISLNK(status.st_mode):
                 content = os.fspath(path.readlink())
             elif stat.S_ISREG(status.st_mode):
+                if not os.access(path, os.R_OK):  # without root not even by its owner; its mode is noted above
+                    path.chmod(0o400)
                 content = hashlib.sha256(path.read_bytes()).hexdigest()
                 names.setdefault(status.st_ino, []).append(relative)
             else:
@@ -115,7 +118,7 @@ def described(root: Path) -> Described:
     return {
         path: (
             stat.filemode(status.st_mode)[0],
-            0o777 if stat.S_ISLNK(status.st_mode) else stat.S_IMODE(status.st_mode) | _owner(status),
+            0o777 if stat.S_ISLNK(status.st_mode) else (status.st_mode | _owner(status)) & _MODE,
             status.st_size if stat.S_ISREG(status.st_mode) else 0,
             content,
             tuple(sorted(names.get(status.st_ino, ()))) if stat.S_ISREG(status.st_mode) else (),

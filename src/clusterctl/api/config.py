@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.config import chosen_runs_folder, names, state_folder
+from clusterctl.config import chosen_runs_folder, names, state_path
 from clusterctl.spec import WORKLOADS, Cluster, Job, to_record
 from clusterctl.spec.cluster import UserConfiguration
 from clusterctl.spec.keys import FileKey, as_toml, keys_of, leaves_as_written
@@ -46,4 +46,4 @@ def places() -> Iterator[tuple[str, str, Path]]:
         for name, path in sorted(names(kind, Path.cwd()).items()):
             yield kind.removesuffix("s"), name, path
     yield "runs", "", chosen_runs_folder(None)
-    yield "state", "", state_folder()
+    yield "state", "", state_path()

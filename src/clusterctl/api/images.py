@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clusterctl
-from clusterctl.config import cache_folder, chosen_images_folder, shipped_folder
+from clusterctl.config import cache_folder, chosen_images_folder, expanded, shipped_folder
 from clusterctl.containers import folder as files
 from clusterctl.containers.folder import remove as remove
 from clusterctl.containers.folder import verify as verify
@@ -100,7 +100,7 @@ def import_image(
     from clusterctl.containers.importing import import_file, import_reference  # with what it needs to import: 0.1 s
 
     if is_file:
-        return import_file(Path(source).expanduser(), name, target, progress)
+        return import_file(expanded(source), name, target, progress)
     return import_reference(source, name, target, progress, engine=engine, fresh=fresh)
 
 
@@ -141,7 +141,7 @@ def in_image(
 def _absolute(mount: str) -> str:
     """`mount` with a source such as `.` or `~/data` spelt out."""
     source, colon, rest = mount.partition(":")
-    return f"{Path(source).expanduser().absolute()}{colon}{rest}" if source else mount
+    return f"{expanded(source).absolute()}{colon}{rest}" if source else mount
 
 
 def prunable(folder: Path, names: tuple[str, ...] = ()) -> list[Path]:

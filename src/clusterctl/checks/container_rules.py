@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from clusterctl.checks.check import Check, Verdict, fail, ok, warn
 from clusterctl.checks.interpreters import OLDEST_PYTHON, requirement
 from clusterctl.checks.surroundings import ContainerFacts, Seen
+from clusterctl.config import expanded
 from clusterctl.containers import unpacked
 from clusterctl.containers.contents import Contents, Unreadable, look_into, overridden
 from clusterctl.containers.folder import is_squashfs
@@ -42,7 +43,7 @@ def look_at_cluster_image(cluster: Cluster) -> ContainerFacts | None:
     if not image:
         return None
     if image.startswith((".", "~")):
-        image = str(Path(image).expanduser().absolute())
+        image = str(expanded(image).absolute())
     facts = ContainerFacts(
         view=make_view(image, cluster.container, [], cluster.env, None),
         python=cluster.python or IMAGE_PYTHON,

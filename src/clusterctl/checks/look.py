@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks.interpreters import ask_packages, ask_version, find_interpreter
 from clusterctl.checks.surroundings import Folder, LoginNode, NodeSize, Seen, Surroundings, WantedRun
-from clusterctl.config import runs_folder, state_folder
+from clusterctl.config import expanded, runs_folder, state_path
 from clusterctl.containers.pyxis import IMAGE_PYTHON
 from clusterctl.errors import SlurmError
 from clusterctl.launch.programs import Programs
@@ -72,8 +72,8 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
             container=container.result(),
             login_node=LoginNode(
                 python=platform.python_version(),
-                state=look_at(state_folder()),
-                images=look_at(Path(cluster.images).expanduser()) if cluster.images else None,
+                state=look_at(state_path()),
+                images=look_at(expanded(cluster.images)) if cluster.images else None,
                 clock_ahead=_clock_ahead(_nearest(runs)),
                 processes=_soft_limit(resource.RLIMIT_NPROC),
                 git=shutil.which("git") is not None,

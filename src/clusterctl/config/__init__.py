@@ -3,11 +3,13 @@
 from clusterctl.config.clusters import chosen_images_folder, chosen_runs_folder, load_cluster
 from clusterctl.config.places import (
     cache_folder,
+    expanded,
     images_folder,
     names,
     runs_folder,
     shipped_folder,
     state_folder,
+    state_path,
 )
 from clusterctl.config.resolve import Resolved, resolve, resolve_again
 
@@ -16,6 +18,7 @@ __all__ = [
     "cache_folder",
     "chosen_images_folder",
     "chosen_runs_folder",
+    "expanded",
     "images_folder",
     "load_cluster",
     "names",
@@ -24,4 +27,5 @@ __all__ = [
     "runs_folder",
     "shipped_folder",
     "state_folder",
+    "state_path",
 ]

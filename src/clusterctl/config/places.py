@@ -15,46 +15,56 @@ from clusterctl.runs.ownership import is_trusted, owner_name
 from clusterctl.spec.records import nearest
 
 if TYPE_CHECKING:
-    from platformdirs import PlatformDirs
-
     from clusterctl.spec import Cluster
 
+_HOME = "export HOME=FOLDER, a folder of yours: runs, state and caches go below it"
 
-def _user() -> PlatformDirs:
+
+def _own_folder(kind: str) -> Path:
+    """The user's folder for "config", "data", "state" or "cache": what its XDG variable says, else below HOME."""
     from platformdirs import PlatformDirs
 
-    return PlatformDirs("clusterctl")
+    try:
+        return Path(getattr(PlatformDirs("clusterctl"), f"user_{kind}_dir")).expanduser()  # 4.3 leaves `~` as it is
+    except RuntimeError as error:
+        raise ConfigError(f"HOME is not set, and user {os.geteuid()} has no home folder", _HOME) from error
+
+
+def state_path() -> Path:
+    """Where `state_folder` is, or would be."""
+    return _own_folder("state")
 
 
 def state_folder() -> Path:
     """Where the emulator and the sandbox live: private and on this machine's own disk."""
     try:
-        return make_private(_user().user_state_path)
+        return make_private(state_path())
     except OSError as error:
         message = f"cannot make the state folder: {error.filename}: {error.strerror}"
-        raise ConfigError(message, "set XDG_STATE_HOME to a folder of yours") from error
+        hint = "set XDG_STATE_HOME to a folder of yours" if os.environ.get("XDG_STATE_HOME") else _HOME
+        raise ConfigError(message, hint) from error
 
 
 def runs_folder(cluster: Cluster | None) -> Path:
     """The folder of all runs: the cluster's, else CLUSTERCTL_RUNS, else the user's data folder."""
     configured = (cluster and cluster.runs) or os.environ.get("CLUSTERCTL_RUNS")
-    return expanded(configured).absolute() if configured else _user().user_data_path / "runs"
+    return expanded(configured).absolute() if configured else _own_folder("data") / "runs"
 
 
 def images_folder(cluster: Cluster | None) -> Path:
     """The folder of all images: the cluster's, else the user's data folder."""
     if cluster and cluster.images:
         return expanded(cluster.images).absolute()
-    return _user().user_data_path / "images"
+    return _own_folder("data") / "images"
 
 
 def cache_folder() -> Path:
     """What can be made again: wheels, base images' descriptions."""
-    return _user().user_cache_path
+    return _own_folder("cache")
 
 
 def user_config_folder() -> Path:
-    return _user().user_config_path
+    return _own_folder("config")
 
 
 def shipped_folder() -> Path:

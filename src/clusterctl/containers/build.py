@@ -15,6 +15,7 @@ from clusterctl.config import shipped_folder
 from clusterctl.containers.engine import follow
 from clusterctl.containers.folder import check_name
 from clusterctl.containers.importing import packed
+from clusterctl.containers.storage import check_space, space_for
 from clusterctl.containers.wheels import wanted, wheelhouse, write_project_wheel
 from clusterctl.errors import ImageError
 from clusterctl.runs.files import read_json, write_json
@@ -77,8 +78,9 @@ def build(
     folder.mkdir(parents=True, exist_ok=True)
     base = _base(request, engine, cache, python, progress)
     progress.stage(f"wheels for Python {base.python}")
-    want = wanted(base.python, request.extras, own_torch=base.torch is not None, replacing=request.replacing)
-    wheels = wheelhouse(cache, want, fresh=request.fresh)
+    own_torch, for_gpus = base.torch is not None, request.kind == "gpu"
+    want = wanted(base.python, request.extras, own_torch=own_torch, replacing=request.replacing, for_gpus=for_gpus)
+    wheels = wheelhouse(cache, want, progress.stage, fresh=request.fresh)
     tag = f"localhost/{request.name}:latest"
     versions = {path.name.split("-")[0].lower(): path.name.split("-")[1] for path in wheels.glob("*.whl")}
     arguments = {
@@ -89,6 +91,7 @@ def build(
         "TORCH": base.torch or versions.get("torch", ""),
         "PYG": versions.get("torch_geometric") or base.pyg or "",
     }
+    progress.stage(check_space(space_for(wheels.glob("*.whl"), engine.storage), engine.storage))
     progress.stage(f"{engine.kind} builds {tag}")
     with tempfile.TemporaryDirectory(prefix=".build-", dir=wheels.parent) as context:
         _fill(Path(context), request.kind, wheels, want.requirements)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.containers.archive import ImageConfig
+from clusterctl.containers.storage import Storage, find_storage
 from clusterctl.errors import ConfigError, ImageError
 
 if TYPE_CHECKING:
@@ -23,14 +24,19 @@ if TYPE_CHECKING:
 
 KINDS = ("docker", "podman", "buildah")
 _INSTALL = "apt install buildah, or start a docker daemon; CONTAINER_ENGINE= chooses one"
+_NO_IDS = (
+    "no ids are set aside for you in /etc/subuid and /etc/subgid; "
+    "root sets some: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 YOU"
+)
 _ANSWER_SECONDS = 20
 _LAST_LINES = 60
 # buildah has no export; without root its mounts are seen in its own namespace alone. $0 is buildah, $1 the container.
 _EXPORT = 'root=$("$0" mount "$1") && tar -C "$root" -cf - . && "$0" umount "$1" >/dev/null'
 _BOOTSTRAP = "BASE=bootstrap makes a base image from Debian packages, without a registry"
+_NO_SPACE = "no space left"
 # Its message -> what is wrong, what to type; the first match counts. Docker 20-28, podman 4, buildah 1.28, enroot 4.
 _KNOWN = (
-    (r"no space left on device", "no space left", "make room{room}; see: df -h"),
+    (r"no space left on device", _NO_SPACE, "make room{room}; see: df -h"),
     (r"disk quota exceeded", "the quota is used up", "make room{room}; see: quota -s"),
     (
         (
@@ -68,10 +74,11 @@ _KNOWN = (
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine: which kind, and its program."""
+    """One engine: which kind, its program, and how it keeps images, where that can be chosen."""
 
     kind: str
     program: str
+    storage: Storage | None = None
 
     def build(self, context: Path, tag: str, arguments: Mapping[str, str], say: Callable[[str], None]) -> None:
         """Build `context`/Dockerfile as `tag`, without a network. `say` gets what the engine says, line by line.
@@ -80,16 +87,24 @@ class Engine:
         """
         words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
         words += ["--file", str(context / "Dockerfile"), "--tag", tag, str(context)]
+        layers = "--layers=false" if self.storage and self.storage.copies_layers else "--layers"
         if self.kind == "docker":
             command = [self.program, "build", "--network=none", *words]
         elif self.kind == "podman":
-            command = [self.program, "build", "--layers", "--network=none", "--pull=never", *words]
+            command = [self.program, "build", layers, "--network=none", "--pull=never", *words]
         else:
             # Its chroot isolation needs no other program and knows no --network=none: root gives it an empty network.
             alone = ["unshare", "--net"] if os.geteuid() == 0 else []
-            command = [*alone, self.program, "bud", "--layers", "--isolation=chroot", "--network=host", "--pull-never"]
+            command = [*alone, self.program, "bud", layers, "--isolation=chroot", "--network=host", "--pull-never"]
             command += words
-        self._follow(command, "build", say)
+        before = self._layers()
+        try:
+            self._follow(command, "build", say)
+        except ImageError as error:
+            left = self._layers() - before
+            if left and _NO_SPACE in error.message:  # else they save the next build the steps that went well
+                self._ask(["rmi", *sorted(left)])
+            raise
 
     def pull(self, reference: str, say: Callable[[str], None]) -> None:
         """Fetch `reference` from its registry. Raises ImageError with a hint for what went wrong there."""
@@ -130,7 +145,9 @@ class Engine:
             else:
                 shell = [self.program, "export", container]
             with tempfile.TemporaryFile() as said:
-                with subprocess.Popen(shell, stdout=subprocess.PIPE, stderr=said, pipesize=2**20) as process:
+                with subprocess.Popen(
+                    shell, env=self._environment, stdout=subprocess.PIPE, stderr=said, pipesize=2**20
+                ) as process:
                     assert process.stdout is not None
                     try:
                         yield process.stdout
@@ -157,11 +174,23 @@ class Engine:
         finally:
             self._ask(["rm", container])
 
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "STORAGE_DRIVER": self.storage.driver} if self.storage else dict(os.environ)
+
+    def _layers(self) -> set[str]:
+        """The images that an earlier build was made of, and that one which failed has left."""
+        listed = ["images", "--all", "--quiet", "--no-trunc", "--filter", "dangling=true"]
+        return set() if self.kind == "docker" else set(self._ask(listed).stdout.split())
+
     def _ask(self, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([self.program, *words], capture_output=True, text=True, errors="replace", check=False)
+        command = [self.program, *words]
+        return subprocess.run(
+            command, env=self._environment, capture_output=True, text=True, errors="replace", check=False
+        )
 
     def _follow(self, command: Sequence[str], what: str, say: Callable[[str], None]) -> None:
-        code, said = follow(command, say)
+        code, said = follow(command, say, self._environment)
         if code != 0:
             raise failure(self.kind, what, said)
 
@@ -224,16 +253,20 @@ def find_engine(chosen: str | None = None, environment: Mapping[str, str] = os.e
             raise ImageError(f"CONTAINER_ENGINE: not on PATH: {wanted}", _INSTALL)
         if problem := _problem(kind, program):
             raise ImageError(f"CONTAINER_ENGINE: {wanted} does not work here: {problem}", _INSTALL)
-        return Engine(kind, program)
+        return _engine(kind, program, environment)
     problems = []
     for kind in KINDS:
         if program := shutil.which(kind, path=environment.get("PATH")):
             problem = _problem(kind, program)
             if not problem:
-                return Engine(kind, program)
+                return _engine(kind, program, environment)
             problems.append(f"{kind}: {problem}")
     found = "; ".join(problems) or "neither docker, podman nor buildah on PATH"
     raise ImageError(f"nothing here can build or fetch an image: {found}", _INSTALL)
+
+
+def _engine(kind: str, program: str, environment: Mapping[str, str]) -> Engine:
+    return Engine(kind, program, None if kind == "docker" else find_storage(program, environment))
 
 
 def _problem(kind: str, program: str) -> str:
@@ -246,8 +279,15 @@ def _problem(kind: str, program: str) -> str:
     except OSError as error:
         return str(error.strerror)
     if done.returncode == 0:
-        return ""
+        return "" if kind == "docker" or os.geteuid() == 0 or _may_map_ids(program) else _NO_IDS
     return "no daemon answers" if kind == "docker" else (done.stderr.strip().splitlines() or ["it fails"])[-1]
+
+
+def _may_map_ids(program: str) -> bool:
+    """Whether this user's buildah or podman has more ids than the user's own: an image has files of several users."""
+    words = [program, "unshare", "cat", "/proc/self/uid_map"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False)
+    return sum(int(count) for count in re.findall(r"(\d+)$", done.stdout, re.MULTILINE)) != 1
 
 
 def _digest(image_id: str) -> str:

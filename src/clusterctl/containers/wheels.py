@@ -23,11 +23,13 @@ from typing import TYPE_CHECKING
 import clusterctl
 from clusterctl import __version__
 from clusterctl.config import shipped_folder
+from clusterctl.containers import torch_build
+from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ImageError
 from clusterctl.runs.once import prepared_once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 # Every glibc that wheels are made for, up to that of Debian 12 and Ubuntu 22.04.
 _GLIBC_MINORS = range(35, 4, -1)
@@ -45,18 +47,22 @@ class Wanted:
 
     python: str  # minor version, such as "3.11"
     requirements: tuple[str, ...]
+    options: tuple[str, ...] = ()  # of pip: where else to look
+    for_gpus: bool = False
 
     @property
     def key(self) -> str:
-        facts = [self.python, platform.machine(), *sorted(self.requirements)]
+        facts = [self.python, platform.machine(), *sorted(self.requirements), *self.options]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
-def wanted(python: str, extras: Iterable[str], *, own_torch: bool, replacing: Iterable[str] = ()) -> Wanted:
+def wanted(
+    python: str, extras: Iterable[str], *, own_torch: bool, replacing: Iterable[str] = (), for_gpus: bool = False
+) -> Wanted:
     """clusterctl's own requirements with `extras`, in the versions that are installed here where there are any.
 
     So a run computes inside its image what it computes outside. `replacing` are requirements that win over these, such
-    as "torch==2.13.0"; with `own_torch` the base image's is kept.
+    as "torch==2.13.0"; with `own_torch` the base image's is kept. An image `for_gpus` gets no CPU build of torch.
     """
     chosen = {_name(one): one for one in replacing}
     found: dict[str, str] = {}
@@ -69,28 +75,34 @@ def wanted(python: str, extras: Iterable[str], *, own_torch: bool, replacing: It
     pinned = {name: _as_here(name) or requirement for name, requirement in found.items()} | chosen
     if own_torch:
         pinned.pop("torch", None)
-    return Wanted(python=python, requirements=tuple(sorted(pinned.values())))
+    elif for_gpus and "torch" in pinned:
+        pinned["torch"] = pinned["torch"].removesuffix("+cpu")
+    options = () if for_gpus or "torch" not in pinned else torch_build.cpu_index()
+    return Wanted(python=python, requirements=tuple(sorted(pinned.values())), options=options, for_gpus=for_gpus)
 
 
-def wheelhouse(cache: Path, want: Wanted, *, fresh: bool = False) -> Path:
+def wheelhouse(cache: Path, want: Wanted, say: Callable[[str], None] = SILENT.stage, *, fresh: bool = False) -> Path:
     """The folder with the wheels of `want` and all that they need, downloaded if it is not there yet, or `fresh`.
 
-    Raises ImageError if pip cannot get them.
+    `say` gets what is about to be downloaded, and how large it is. Raises ImageError if pip cannot get them.
     """
     folder = cache / "wheelhouses" / want.key
     if fresh and folder.exists():
         shutil.rmtree(folder)
-    return prepared_once(folder, lambda building: _download(building, want))
+    return prepared_once(folder, lambda building: _download(building, want, say))
 
 
-def _download(folder: Path, want: Wanted) -> None:
+def _download(folder: Path, want: Wanted, say: Callable[[str], None]) -> None:
     machine = platform.machine()
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in _GLIBC_MINORS]
     platforms += [f"manylinux2014_{machine}", f"linux_{machine}"]
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
-    command += ["--dest", str(folder), "--only-binary=:all:", "--implementation=cp", f"--python-version={want.python}"]
-    command += [f"--platform={one}" for one in platforms]
-    done = subprocess.run([*command, *want.requirements], capture_output=True, text=True, errors="replace", check=False)
+    words = ["--only-binary=:all:", "--implementation=cp", f"--python-version={want.python}", *want.options]
+    words += [*(f"--platform={one}" for one in platforms), *want.requirements]
+    if wheels := torch_build.resolved(words):
+        for line in torch_build.described(wheels, cuda_is_of_use=want.for_gpus):
+            say(line)
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--dest", str(folder)]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         raise _failure(done.stderr, want)
 
@@ -103,7 +115,7 @@ def _failure(said: str, want: Wanted) -> ImageError:
     if "No space left" in said:
         return ImageError(f"no space left for wheels: {message}", "see: df -h")
     if "No matching distribution" in said and "torch" in message:
-        hint = "name the index that has it: PIP_EXTRA_INDEX_URL=...; or choose another: --with 'torch>=2.6'"
+        hint = f"name the index that has it: {torch_build.INDEX}=URL; or choose another: --with 'torch>=2.6'"
     else:
         hint = "is there a network here? pip's settings count: pip config list"
     return ImageError(f"cannot download wheels for Python {want.python}: {message}", hint)

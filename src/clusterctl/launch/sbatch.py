@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 60
 
 _TO_START = re.compile(
-    r"to start at (?P<start>\d{1,12}) (?:using \d+ processors )?on (?:nodes )?(?P<nodes>.+?)"
+    r"to start at (?P<start>\d{1,12}) (?:(?:a )?using \d+ processors )?on (?:nodes )?(?P<nodes>.+?)"  # "a": Slurm 26.05
     r" in partition (?P<partition>\S+)"
 )
 # What sbatch says -> what to do about it. The first match counts; from the messages of Slurm's slurm_errno.c.
@@ -165,7 +165,12 @@ class Estimate:
 
 def estimate_start(plan: Plan, sbatch: str, environment: Mapping[str, str]) -> Estimate | None:
     """`test_only`, read: None where Slurm's answer names no time. Raises SlurmRefused, and SlurmError for silence."""
-    match = _TO_START.search(test_only(plan, sbatch, {**environment, "SLURM_TIME_FORMAT": "%s"}))
+    return parse_estimate(test_only(plan, sbatch, {**environment, "SLURM_TIME_FORMAT": "%s"}))
+
+
+def parse_estimate(answer: str) -> Estimate | None:
+    """What `sbatch --test-only` said, with times in seconds since the epoch; None where it names no time."""
+    match = _TO_START.search(answer)
     return Estimate(int(match["start"]), match["nodes"], match["partition"]) if match else None
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Command -> the package of Debian and Ubuntu that brings it.
 _ALWAYS = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client"}
 _ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server", "mariadb-install-db": "mariadb-server"}
-_NAMESPACES = {"ip": "iproute2", "unshare": "util-linux"}
+_NAMESPACES = {"ip": "iproute2", "unshare": "util-linux", "mount": "mount"}
 _CGROUPS = Path("/sys/fs/cgroup")  # of version 1: version 2 is beyond Slurm 22.05's plugin here
 _CONTROLLERS = ("cpuacct", "devices", "freezer", "memory")
 

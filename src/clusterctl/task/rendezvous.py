@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import distributed as dist
 from torch.distributed import DistError, HashStore, TCPStore, rendezvous  # type: ignore[attr-defined]
 
@@ -53,8 +54,10 @@ def _serve(place: Place, attempt: Attempt) -> tuple[Store, bytes]:
     host = meeting.own_address(place)
     listener = socket.create_server((host, 0), backlog=min(4096, 2 * place.world_size))
     port = listener.getsockname()[1]
-    # handed over while listening: nobody can take the port in between
-    store = _store(host, port, place.world_size, is_master=True, master_listen_fd=listener.detach())
+    # Handed over while listening: nobody can take the port in between. libuv takes such a socket from torch 2.8 on.
+    libuv = torch.__version__ >= "2.8"  # compares versions, not text
+    own_socket = {"is_master": True, "master_listen_fd": listener.detach(), "use_libuv": libuv}
+    store = _store(host, port, place.world_size, **own_socket)
     meeting.publish(attempt, host, port)
     return store, own
 

@@ -1,0 +1,72 @@
+"""How an engine without root keeps images, and how much room a build takes there."""
+
+from __future__ import annotations
+
+import zipfile
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from clusterctl.containers import storage
+from clusterctl.containers.storage import Storage, check_space, find_storage, space_for
+from clusterctl.errors import ImageError
+
+USAGE = namedtuple("USAGE", "total used free")
+
+
+def engine(folder: Path, without: str, overlay: str = "exit 125", name: str = "buildah") -> str:
+    """A program whose own driver is `without`; `overlay` is what it does when it is told to take that one."""
+    keys = ("graphDriverName", "graphRoot") if name == "podman" else ("GraphDriverName", "GraphRoot")
+    path = folder / name
+    path.write_text(f"""#!/bin/sh
+driver={without}
+[ "$STORAGE_DRIVER" != overlay ] || {{ driver=overlay; {overlay}; }}
+echo '{{"store": {{"{keys[0]}": "'${{STORAGE_DRIVER:-$driver}}'", "{keys[1]}": "/images"}}}}'
+""")
+    path.chmod(0o700)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["buildah", "podman"])
+@pytest.mark.parametrize(
+    ("own", "overlay", "named", "taken"),
+    [
+        ("vfs", "true", {}, "overlay"),
+        ("vfs", "exit 125", {}, "vfs"),  # an older kernel
+        ("vfs", "true", {"STORAGE_DRIVER": "vfs"}, "vfs"),  # the user knows why
+        ("overlay", "exit 125", {}, "overlay"),
+        ("btrfs", "true", {}, "btrfs"),
+    ],
+)
+def test_overlay_is_taken_instead_of_copies_of_whole_layers_where_it_works(
+    name: str, own: str, overlay: str, named: dict[str, str], taken: str, tmp_path: Path
+) -> None:
+    found = find_storage(engine(tmp_path, own, overlay, name), {"PATH": "/usr/bin:/bin", **named})
+    assert found == Storage(taken, Path("/images"))
+
+
+def test_an_engine_that_does_not_say_is_left_alone(tmp_path: Path) -> None:
+    silent = tmp_path / "buildah"
+    silent.write_text("#!/bin/sh\necho no\n")
+    silent.chmod(0o700)
+    assert find_storage(str(silent), {}) is None
+
+
+def test_the_room_for_a_build_is_known_from_its_wheels_and_told_or_refused_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "a.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("a/large", bytes(10_000_000))
+    layered, copying = Storage("overlay", tmp_path / "not" / "yet"), Storage("vfs", tmp_path)
+    one, twice = (space_for(tmp_path.glob("*.whl"), kept) for kept in (layered, copying))
+    assert 300_000_000 + 12_500_000 < one < 320_000_000
+    assert twice > 2 * one
+    monkeypatch.setattr(storage.shutil, "disk_usage", lambda _: USAGE(0, 0, 10**9))
+    assert check_space(5 * 10**8, None) == "the build takes about 0.5 GB"
+    assert "0.5 GB of 1.0 GB free in" in check_space(5 * 10**8, layered)
+    assert "apt install fuse-overlayfs" in check_space(5 * 10**8, copying)
+    for kept, hint in ((layered, "make room"), (copying, "apt install fuse-overlayfs")):
+        with pytest.raises(ImageError, match="too little room: the build takes about 2.0 GB of 1.0 GB") as caught:
+            check_space(2 * 10**9, kept)
+        assert hint in caught.value.hint

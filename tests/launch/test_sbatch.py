@@ -1,0 +1,28 @@
+"""sbatch's answer about a job that is not submitted, parsed."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.launch.sbatch import Estimate, parse_estimate
+
+
+@pytest.mark.parametrize(
+    ("said", "estimate"),
+    [
+        (
+            "sbatch: Job 7 to start at 1795381662 using 32 processors on nodes node[3-4] in partition main\n",
+            Estimate(1795381662, "node[3-4]", "main"),
+        ),
+        (  # Slurm 26.05
+            "sbatch: Job 7 to start at 1795381662 a using 32 processors on nodes node[3-4] in partition main\n",
+            Estimate(1795381662, "node[3-4]", "main"),
+        ),
+        ("sbatch: Job to start at 1795381662 on node1 in partition local\n", Estimate(1795381662, "node1", "local")),
+        ("sbatch: Job 7 to start at N/A using 1 processors on nodes node1 in partition main\n", None),
+    ],
+)
+def test_the_start_that_slurm_estimates_is_read_in_the_words_of_each_version(
+    said: str, estimate: Estimate | None
+) -> None:
+    assert parse_estimate(said) == estimate

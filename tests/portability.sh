@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# Run the tests on another system's Slurm and Python, or with the oldest packages that pyproject.toml names.
+#   portability.sh trixie [PYTEST WORDS]     in a Debian root made by mmdebstrap: its Slurm, its Python (needs root)
+#   portability.sh sid [PYTEST WORDS]        the newest Slurm that Debian has
+#   portability.sh minimum [PYTEST WORDS]    on this system
+# AS=someone runs them as that root's ordinary user. ROOTS= is where roots and environments are kept; they are made once.
+# The last line is a row of the table in docs/portability.md.
+set -euo pipefail
+here=$(cd "$(dirname "$0")/.." && pwd)
+system=${1:?trixie, sid or minimum}
+shift
+words=("$@")
+[ $# -gt 0 ] || words=(-m "not long" tests/sandbox tests/slurm tests/end_to_end tests/faults)
+roots=${ROOTS:-${XDG_CACHE_HOME:-$HOME/.cache}/clusterctl/roots}
+packages=python3,python3-venv,slurm-wlm,slurm-client,munge,slurmdbd,mariadb-server,libslurm-dev,iproute2,tmux,gcc,libc6-dev
+packages+=,make,git,mount,squashfs-tools,ca-certificates,util-linux,procps
+user=${AS:-root}
+
+oldest() { # of the packages that login node and tasks require
+  python3 - "$here/pyproject.toml" <<'EOF'
+import re, sys, tomllib
+project = tomllib.load(open(sys.argv[1], "rb"))["project"]
+extras = project["optional-dependencies"]
+for requirement in [*project["dependencies"], *extras["train"], *extras["accelerate"]]:
+    print(re.sub(r">=([^,]*).*", r"==\1", requirement))
+EOF
+}
+
+copy_code() { # $1: where to; the tracked files as they are now
+  mkdir -p "$1"
+  git -C "$here" ls-files -z | tar -C "$here" --null --files-from=- --ignore-failed-read -cf - | tar -C "$1" -xf -
+}
+
+in_root() { # run a command as $user in $root, with processes and mounts of its own: nothing of it outlives this
+  # shellcheck disable=SC2016 # that shell expands them
+  unshare --mount --pid --fork --kill-child --mount-proc -- bash -euc '
+    root=$1 user=$2
+    shift 2
+    mount --make-rprivate /
+    mount --bind "$root" "$root"
+    mount -t proc proc "$root/proc"
+    for folder in sys dev; do mount --rbind "/$folder" "$root/$folder"; done
+    mount -t tmpfs tmpfs "$root/run"
+    mount -t tmpfs tmpfs "$root/dev/shm"
+    for folder in $BINDS; do
+      mkdir -p "$root/$folder"
+      mount --bind -o ro "$folder" "$root/$folder"
+    done
+    exec chroot --userspec="$user:" "$root" "$@"' - "$root" "$user" "$@"
+}
+
+make_root() {
+  [ "$(id -u)" -eq 0 ] || { echo "skipped: a root of another Debian needs root"; exit 0; }
+  command -v mmdebstrap >/dev/null || { echo "skipped: no mmdebstrap (apt install mmdebstrap)"; exit 0; }
+  root=$roots/$system
+  if ! [ -e "$root/.made" ]; then
+    rm -rf --one-file-system "$root"
+    mkdir -p "$root"
+    # a mirror may lag behind: sid's lists are valid for a week
+    mmdebstrap --quiet --variant=apt --include="$packages" --aptopt='Acquire::Check-Valid-Until "false"' "$system" "$root"
+    chroot "$root" useradd --create-home someone
+    touch "$root/.made"
+  fi
+  # pip's settings, and the folders of this machine that they name
+  for file in /etc/pip.conf /etc/resolv.conf; do [ ! -e "$file" ] || cp -L "$file" "$root$file"; done
+  for file in "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; do [ ! -e "$file" ] || cp "$file" "$root/etc/pip.conf"; done
+  cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/" # perhaps with one of this site
+  BINDS=$(python3 -m pip config list | grep -o '/opt/[^/ '"'"']*' | sort -u | tr '\n' ' ' || true)
+  export BINDS
+}
+
+tests() { # on the system named $1, in a checkout at $2, whose .venv is made here
+  cd "$2"
+  make setup >&2
+  .venv/bin/python -m pytest -q -p no:cacheprovider --junitxml=.portability.xml "${@:3}" >&2 || true
+  .venv/bin/python - "$1" <<'EOF'
+import importlib.metadata as m, os, platform, pwd, subprocess, sys, xml.etree.ElementTree as xml
+suite = xml.parse(".portability.xml").getroot()[0].attrib
+count = {key: int(suite[key]) for key in ("tests", "failures", "errors", "skipped")}
+passed = count["tests"] - count["failures"] - count["errors"] - count["skipped"]
+try:
+    slurm = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True).stdout.split()[-1]
+except (OSError, IndexError):
+    slurm = "none"
+versions = [slurm, platform.python_version(), m.version("torch"), pwd.getpwuid(os.geteuid()).pw_name]
+numbers = f"{passed} passed, {count['failures']} failed, {count['errors']} errors, {count['skipped']} skipped"
+print("|", " | ".join([sys.argv[1], *versions, numbers]), "|")
+EOF
+}
+
+if [ "$system" = minimum ]; then
+  place=$roots/minimum
+  copy_code "$place"
+  oldest >"$place/.oldest.txt"
+  PIP_CONSTRAINT=$place/.oldest.txt TORCH=torch tests minimum "$place" "${words[@]}"
+else
+  make_root
+  home=/home/someone place=/home/someone/clusterctl
+  copy_code "$root$place"
+  chroot "$root" chown -R "$user:" "$place"
+  [ "$user" != root ] || home=/root
+  mapfile -t kept < <(env | grep -E '^(PIP_|TORCH)' || true)
+  in_root env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME="$home" TERM=dumb "${kept[@]}" \
+    bash -euc "$(declare -f tests); tests \"\$@\"" - "$system" "$place" "${words[@]}"
+fi

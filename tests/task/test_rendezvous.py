@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.torch_version import TorchVersion
+
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.place import Place
+from clusterctl.task.rendezvous import meet
+
+
+@pytest.mark.parametrize(("version", "libuv"), [("2.6.0a0+df5bbc0.nv24.11", False), ("2.13.0+cpu", True)])
+def test_ranks_meet_whichever_server_their_torch_can_hand_a_socket_to(
+    version: str, libuv: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    attempt = RunDir(tmp_path / "run").attempt(0)
+    attempt.path.mkdir(parents=True)
+    server, client = (meet(Place(rank=rank, world_size=2), attempt)[0] for rank in range(2))
+    assert server.libuvBackend == libuv
+    server.set("who", "rank 0")
+    assert client.get("who") == b"rank 0"
