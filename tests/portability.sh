@@ -46,7 +46,10 @@ in_root() { # run a command as $user in $root, with processes and mounts of its 
       mkdir -p "$root/$folder"
       mount --bind -o ro "$folder" "$root/$folder"
     done
-    exec chroot --userspec="$user:" "$root" "$@"' - "$root" "$user" "$@"
+    cd "$root"
+    pivot_root . . # in a mere chroot the kernel gives users no namespaces
+    umount --lazy .
+    exec chroot --userspec="$user:" / "$@"' - "$root" "$user" "$@"
 }
 
 make_root() {

@@ -35,9 +35,9 @@ def write_wheel(folder: Path, name: str, version: str, needs: str = "") -> None:
 @pytest.fixture
 def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The URL of an index whose torch is for CUDA, alone known to pip, and that of one with CPU builds."""
-    write_wheel(tmp_path / "plain" / "torch", "torch", "2.13.0", "nvidia-cublas")
+    write_wheel(tmp_path / "plain" / "torch", "torch", "99.0", "nvidia-cublas")
     write_wheel(tmp_path / "plain" / "nvidia-cublas", "nvidia_cublas", "13.1")
-    write_wheel(tmp_path / "cpu" / "torch", "torch", "2.13.0+cpu")
+    write_wheel(tmp_path / "cpu" / "torch", "torch", "99.0+cpu")
     for page in (*tmp_path.glob("plain/*"), *tmp_path.glob("cpu/*")):
         links = "".join(f'<a href="{file.as_uri()}">{file.name}</a>' for file in page.glob("*.whl"))
         (page / "index.html").write_text(links)
@@ -54,7 +54,7 @@ def asked(folder: Path, driver: bool, **environment: str) -> tuple[str, str]:
     programs.mkdir()
     if driver:
         (programs / "nvidia-smi").symlink_to("/bin/true")
-    command = [sys.executable, "-m", "clusterctl.containers.torch_build", "torch==2.13.0"]
+    command = [sys.executable, "-m", "clusterctl.containers.torch_build", "torch==99.0"]
     kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     own = {"PATH": str(programs), **kept, **environment}
     done = subprocess.run(command, env=own, capture_output=True, text=True, check=True)
@@ -67,7 +67,7 @@ def test_without_a_driver_the_cpu_build_is_taken_where_its_index_is_named(
 ) -> None:
     options, said = asked(tmp_path, driver=False, TORCH_CPU_INDEX=indexes["cpu"])
     assert options == f"--extra-index-url={indexes['cpu']}"
-    assert said == "torch 2.13.0+cpu, the CPU build: 1 wheels, 1 MB\n"
+    assert said == "torch 99.0+cpu, the CPU build: 1 wheels, 1 MB\n"
 
 
 @resolving
@@ -76,19 +76,19 @@ def test_without_that_index_the_build_for_cuda_is_taken_and_the_way_out_is_told(
 ) -> None:
     options, said = asked(tmp_path, driver=False)
     assert options == ""
-    assert said.startswith("torch 2.13.0, built for CUDA: 2 wheels, 2 MB\nhint: ")
+    assert said.startswith("torch 99.0, built for CUDA: 2 wheels, 2 MB\nhint: ")
     assert "TORCH_CPU_INDEX=URL" in said
 
 
 @resolving
 def test_an_index_that_is_gone_leaves_the_plain_one(indexes: Mapping[str, str], tmp_path: Path) -> None:
-    assert "torch 2.13.0, built for CUDA" in asked(tmp_path, driver=False, TORCH_CPU_INDEX=indexes["gone"])[1]
+    assert "torch 99.0, built for CUDA" in asked(tmp_path, driver=False, TORCH_CPU_INDEX=indexes["gone"])[1]
 
 
 @resolving
 def test_with_a_driver_the_index_of_cpu_builds_is_left_aside(indexes: Mapping[str, str], tmp_path: Path) -> None:
     options, said = asked(tmp_path, driver=True, TORCH_CPU_INDEX=indexes["cpu"])
-    assert (options, said) == ("", "torch 2.13.0, built for CUDA: 2 wheels, 2 MB\n")
+    assert (options, said) == ("", "torch 99.0, built for CUDA: 2 wheels, 2 MB\n")
 
 
 def test_the_cpu_image_takes_its_torch_from_that_index_and_says_so_before(
@@ -97,19 +97,27 @@ def test_the_cpu_image_takes_its_torch_from_that_index_and_says_so_before(
     monkeypatch.setenv(torch_build.INDEX, indexes["cpu"])
     options = wanted("3.11", ("train",), own_torch=False).options
     said: list[str] = []
-    want = Wanted(python="3.11", requirements=("torch==2.13.0",), options=options)
+    want = Wanted(python="3.11", requirements=("torch==99.0",), options=options)
     folder = wheelhouse(tmp_path / "cache", want, said.append)
-    assert [path.name for path in folder.iterdir()] == ["torch-2.13.0+cpu-py3-none-any.whl"]
+    assert [path.name for path in folder.iterdir()] == ["torch-99.0+cpu-py3-none-any.whl"]
     assert not said or "the CPU build" in said[0]
     assert wanted("3.11", (), own_torch=False).options == wanted("3.11", ("train",), own_torch=True).options == ()
 
 
 def test_an_image_for_gpus_gets_no_cpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(torch_build.INDEX, "file:///cpu")
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.13.0+cpu")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "99.0+cpu")
     want = wanted("3.11", ("train",), own_torch=False, for_gpus=True)
     assert want.options == ()
-    assert "torch==2.13.0" in want.requirements
+    assert "torch==99.0" in want.requirements
+
+
+@resolving
+def test_of_what_is_installed_already_nothing_is_said(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "clusterctl.containers.torch_build", "pip"], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("\n", "")
 
 
 def test_what_is_not_known_is_not_made_up() -> None:

@@ -43,7 +43,7 @@ def test_why_a_job_does_not_fit_stands_beside_the_partition(inventory: Inventory
 
 
 def test_a_hostile_reason_moves_no_cursor_and_marks_nothing_up(console: MakeConsole) -> None:
-    values = dict.fromkeys(FIELDS, "1") | {"NodeHost": "n1", "Reason": "\x1b[2J[red]fan[/red]", "StateComplete": "down"}
+    values = dict.fromkeys(FIELDS, "1") | {"NodeList": "n1", "Reason": "\x1b[2J[red]fan[/red]", "StateComplete": "down"}
     screen, text = console(120)
     show_nodes(screen, parse_nodes("".join(values[field] + SEPARATOR for field in FIELDS), 0.0).nodes.values())
     assert "[red]fan[/red]" in text.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -167,6 +168,8 @@ def test_without_namespaces_all_nodes_are_this_host(sandbox_home: RunningSandbox
     for node in ("node1", "node2"):  # a job each: Slurm ends all of a job that loses a node
         sandbox_home.call("sbatch", f"--nodelist={node}", "--output=/dev/null", "--wrap=srun sleep 600")
     wait_until(lambda: sleeping_on(sandbox_home) == {"node1", "node2"}, 20)
+    listed = json.loads(sandbox_home.clusterctl("nodes", "--cluster", "sandbox", "-o", "json").stdout)
+    assert [node["name"] for node in listed["nodes"]] == ["node1", "node2"]
     done = sandbox_home.clusterctl("sandbox", "node", "cut", "node1")
     assert (done.returncode, "none can be cut off" in done.stderr) == (2, True)
     assert sandbox_home.clusterctl("sandbox", "node", "off", "node1").returncode == 0

@@ -15,7 +15,7 @@ CAPTURED = Path(__file__).parent / "fixtures" / "sinfo-22.05.8.txt"
 
 def line(**values: str) -> str:
     usual = {
-        "NodeHost": "n1",
+        "NodeList": "n1",
         "Partition": "gpu*",
         "Available": "up",
         "Time": "1-00:00:00",

@@ -11,7 +11,9 @@ from clusterctl.runs.place import Place
 from clusterctl.task.rendezvous import meet
 
 
-@pytest.mark.parametrize(("version", "libuv"), [("2.6.0a0+df5bbc0.nv24.11", False), ("2.13.0+cpu", True)])
+@pytest.mark.parametrize(
+    ("version", "libuv"), [("2.6.0a0+df5bbc0.nv24.11", False), (torch.__version__, torch.__version__ >= "2.8")]
+)
 def test_ranks_meet_whichever_server_their_torch_can_hand_a_socket_to(
     version: str, libuv: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,12 +51,12 @@ def has_driver() -> bool:
 
 
 def resolved(words: Sequence[str]) -> Wheels | None:
-    """What `pip install WORDS` would take, into an empty environment; None where pip cannot tell.
+    """What `pip install WORDS` would bring into this environment; None where pip cannot tell.
 
     Before version 25.3 pip would download it all to know.
     """
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--dry-run"]
-    command += ["--ignore-installed", "--report=-", *words]
+    command += ["--report=-", *words]
     if not _pip_only_resolves():
         return None
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
@@ -68,7 +68,7 @@ def described(wheels: Wheels, *, cuda_is_of_use: bool) -> Iterator[str]:
     least = "" if wheels.all_sizes_known else "at least "
     size = f"{wheels.count} wheels, {least}{_megabytes(wheels.bytes)}"
     if not wheels.torch:
-        yield size
+        yield from [size] if wheels.count else []
         return
     yield f"torch {wheels.torch}, {'built for CUDA' if wheels.cuda else 'the CPU build'}: {size}"
     if wheels.cuda and not cuda_is_of_use:

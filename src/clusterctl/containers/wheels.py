@@ -98,7 +98,7 @@ def _download(folder: Path, want: Wanted, say: Callable[[str], None]) -> None:
     platforms += [f"manylinux2014_{machine}", f"linux_{machine}"]
     words = ["--only-binary=:all:", "--implementation=cp", f"--python-version={want.python}", *want.options]
     words += [*(f"--platform={one}" for one in platforms), *want.requirements]
-    if wheels := torch_build.resolved(words):
+    if wheels := torch_build.resolved(["--ignore-installed", *words]):
         for line in torch_build.described(wheels, cuda_is_of_use=want.for_gpus):
             say(line)
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--dest", str(folder)]

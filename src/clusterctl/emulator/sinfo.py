@@ -43,7 +43,7 @@ def _fields(machine: Machine, node: int, free: slots.Free | None) -> dict[str, s
         "gres": f"gpu:{machine.gpus_per_node}" if machine.gpus_per_node else "(null)",
         "gresused": f"gpu:{machine.gpus_per_node - len(free.gpus) if free else 0}",
         "memory": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20),  # this machine's, in MiB
-        "nodehost": node_name(node),
+        "nodelist": node_name(node),
         "partition": f"{DEFAULT_PARTITION}*",
         "reason": (marker.read_text() if marker.exists() else "") or "none",
         "size": "1-infinite",

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FIELDS = (
-    *("NodeHost", "Partition", "Available", "Time", "Size", "StateComplete", "CPUsState", "Memory", "AllocMem"),
+    # with -N one name a line; NodeHost would be one host for all nodes of a sandbox without namespaces
+    *("NodeList", "Partition", "Available", "Time", "Size", "StateComplete", "CPUsState", "Memory", "AllocMem"),
     *("FreeMem", "Gres", "GresUsed", "Features", "Reason"),
 )
 SINFO = ("sinfo", "-h", "-N", "-O", columns(FIELDS))
