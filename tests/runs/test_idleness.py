@@ -200,8 +200,8 @@ FAULTHANDLER = """
 import faulthandler, signal
 faulthandler.register(signal.SIGRTMIN + 5, open({path!r}, "w"))
 def deadlock():
+    open({path!r} + ".set", "w").close()
     time.sleep(600)
-open({path!r} + ".set", "w").close()
 deadlock()
 """
 
