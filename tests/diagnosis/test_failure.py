@@ -611,6 +611,23 @@ def test_where_nothing_tells_the_ranks_apart_it_says_so() -> None:
     assert (found.rank, found.certainty) == (1, "unknown")
 
 
+def test_ranks_that_all_did_nothing_are_named_together_with_what_the_first_waited_for() -> None:
+    told = [rank(n, exit_code=70, stacks=f"process {n}: python train.py\n  main thread sleeping") for n in range(4)]
+    found = cause_of(trace(alarmed(Alarm(END, 0, "training", 1805.0, (), "idle"), *told)))
+    assert (found.cause_class, found.rank, found.certainty) == (Cause.HANG, None, "likely")
+    assert found.cause.startswith("its program logs no steps, and no rank printed anything")
+    assert found.traceback == "rank 0:\nprocess 0: python train.py\n  main thread sleeping"
+    assert "1805 s" in found.facts[0]
+
+
+def test_a_time_limit_after_the_watchdog_reported_a_run_that_stood_still_tells_so() -> None:
+    reported = Alarm(END - 60, 0, "training", 1805.0, (), "idle")
+    told = captured("limit", stage=Stage.TIMED_OUT, exit_code=143, signal="TERM", reported=reported)
+    found = cause_of(told)
+    assert found.cause_class is Cause.TIME
+    assert "1805 s without progress" in found.facts[0]
+
+
 def test_an_exception_before_the_alarm_is_its_cause() -> None:
     told = alarmed(Alarm(END, 0, "training", 33.0, (0,), "silent"), rank(1, **failed("no such layer", time=END - 30)))
     assert cause_of(trace(told)).cause_class is Cause.USER

@@ -7,6 +7,7 @@ from dataclasses import replace
 from support.traces import BEAT, END, attempt, rank, trace
 
 from clusterctl.diagnosis.diagnose import Diagnosis, judge
+from clusterctl.diagnosis.traces import Alarm
 from clusterctl.errors import Cause
 from clusterctl.runs.heartbeats import Beat
 from clusterctl.runs.stages import Stage
@@ -75,6 +76,59 @@ def test_a_straggler_is_named_with_its_slowdown() -> None:
 
 def test_what_a_rank_does_besides_training_makes_it_no_straggler() -> None:
     assert of(BEAT, replace(BEAT, busy_seconds=9.0, phase="evaluating"), BEAT).headline.cause_class is Cause.HEALTHY
+
+
+IDLE = replace(BEAT, step=0, step_time=None, step_seconds=None, slow_seconds=None, busy_seconds=None, idle=480.0)
+
+
+def test_a_program_that_logs_no_steps_and_does_nothing_is_not_called_healthy() -> None:
+    diagnosis = of(IDLE, replace(IDLE, idle=485.0), replace(IDLE, idle=720.0), IDLE)
+    found = diagnosis.headline
+    assert (found.cause_class, found.rank, found.certainty) == (Cause.HANG, None, "likely")
+    assert found.cause.startswith("reports no steps and has been idle since ")
+    assert "480 s" in found.cause
+    assert "the last to do anything was rank 0 on n0" in found.facts
+    assert any("reports it after 1800 s" in fact for fact in found.facts)
+    assert any(command.startswith("clusterctl logs") for command in diagnosis.commands)
+
+
+def test_one_rank_that_evaluates_alone_for_long_is_no_hang() -> None:
+    found = of(replace(IDLE, idle=0.0), IDLE, IDLE, IDLE).headline
+    assert found.cause_class is Cause.HEALTHY
+    assert found.cause == "reports no steps; 1 of 4 ranks did something within the last minute"
+    assert found.facts == ("the other 3 have been idle for 480 s and more",)
+
+
+def test_a_program_that_logs_no_steps_may_take_as_long_as_it_likes() -> None:
+    ages = replace(IDLE, since=BEAT.time - 90_000, idle=3.0)
+    found = of(ages, ages, ages, ages).headline
+    assert (found.cause_class, found.cause) == (
+        Cause.HEALTHY,
+        "reports no steps; 4 of 4 ranks did something within the last minute",
+    )
+
+
+def test_what_the_watchdog_reported_of_idle_ranks_is_shown_while_they_are_idle() -> None:
+    alarm = Alarm(END - 60, 0, "training", 1805.0, (), "idle")
+    told = [rank(n, exit_code=None, beat=replace(IDLE, idle=1900.0), stacks=f"process {n}") for n in range(4)]
+    stuck = trace(attempt(*told, exit_code=None, end=None, reported=alarm), stage=Stage.TRAINING)
+    found = judge(replace(stuck, now=END)).headline
+    assert (found.cause_class, found.traceback) == (Cause.HANG, "rank 0:\nprocess 0")
+    assert "noticed by the watchdog after 1805 s without progress" in found.facts
+    alive = [replace(one, beat=replace(IDLE, idle=2.0)) for one in told]
+    back = trace(attempt(*alive, exit_code=None, end=None, reported=alarm), stage=Stage.TRAINING)
+    assert judge(replace(back, now=END)).headline.cause_class is Cause.HEALTHY
+
+
+def test_no_time_in_a_damaged_heartbeat_is_too_long_ago_to_be_shown() -> None:
+    assert "idle since 1970" in of(*[replace(IDLE, idle=1e308)] * 4).headline.cause.replace("1969", "1970")
+
+
+def test_idle_ranks_wait_for_one_that_left() -> None:
+    told = [rank(n, exit_code=None, ended=None, beat=IDLE) for n in range(4)]
+    told[2] = rank(2, exit_code=0, ended=END - 500, beat=replace(IDLE, phase="ended", idle=None))
+    found = judge(replace(trace(attempt(*told, exit_code=None, end=None), stage=Stage.TRAINING), now=END)).headline
+    assert (found.cause_class, found.facts[0]) == (Cause.HANG, "rank 2 left with 0 before")
 
 
 def test_a_suspended_run_is_not_taken_for_one_that_hangs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -97,7 +98,14 @@ def test_the_note_tells_how_the_first_rank_ended(
     last = AttemptEvidence(number=0, exit_code=exit_code, death=death)
     assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(last,))) == says
     hung = replace(last, hung=True)
-    assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(hung,))) == "a rank stood still"
+    assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(hung,))) == "stood still"
+
+
+def test_the_note_tells_since_when_no_rank_has_done_anything(statuses: list[Status]) -> None:
+    last = AttemptEvidence(number=0, idle_since=NOW - 480)
+    since = time.strftime("%H:%M", time.localtime(NOW - 480))
+    assert note(replace(statuses[3], stage=Stage.TRAINING, attempts=(last,))) == f"idle since {since}, logs no steps"
+    assert "idle" not in note(replace(statuses[3], stage=Stage.FINISHED, attempts=(last,)))
 
 
 @pytest.mark.parametrize(

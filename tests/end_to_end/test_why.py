@@ -145,6 +145,55 @@ def test_a_program_whose_native_code_keeps_the_interpreter_is_named_with_the_lin
     assert "in stuck" in found["traceback"]
 
 
+DEADLOCK = """
+import os
+from contextlib import suppress
+rank = os.environ["RANK"]
+for name in "01":
+    with suppress(FileExistsError):
+        os.mkfifo(name)
+print("meeting", flush=True)
+if rank == "1" and os.environ["CLUSTERCTL_ATTEMPT"] == "1":
+    open("0", "w")
+    open("1")
+else:  # each waits for the other to begin
+    open(rank)
+    open("10"[int(rank)], "w")
+"""
+
+
+def deadlocked(stage: Stage, action: str) -> RunDir:
+    watchdog = f'[watchdog]\nidle = "5s"\n{action}'
+    job = command(DEADLOCK, watchdog).replace("tasks_per_node = 2", "tasks_per_node = 1")
+    return stage.submit(stage.write_job("deadlocked", job))
+
+
+def test_a_deadlock_of_a_program_that_logs_no_steps_is_ended_and_started_again_where_the_job_says_so(
+    stage: Stage,
+) -> None:
+    run = deadlocked(stage, 'action = "restart"\n')
+    stage.wait_for_stage(run, "finished", seconds=180)
+    asked, alarm = read_json(run.requeue_json), read_json(run.attempt(0).hang_json)
+    assert (asked["attempt"], asked["reason"]) == (0, "hang")
+    assert (alarm["how"], alarm["suspects"]) == ("idle", [])
+    (before,) = why(stage, run)["history"]
+    assert (before["attempt"], before["class"]) == (0, "hang")
+    for rank in (0, 1):
+        assert "main thread sleeping" in run.attempt(0).stacks(rank).read_text()
+
+
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+def test_by_default_such_a_deadlock_is_reported_and_goes_on(stage: Stage) -> None:
+    run = deadlocked(stage, "")
+    wait_until(run.attempt(0).hang_report_json.exists, 120)
+    wait_until(lambda: "main thread" in why(stage, run)["traceback"], 30, every=0.4)
+    found = why(stage, run)
+    assert (found["run_stage"], found["class"], found["rank"]) == ("training", "hang", None)
+    assert found["cause"].startswith("reports no steps and has been idle since ")
+    assert all(len(alive(run, rank=rank)) >= 2 for rank in (0, 1))
+    assert not run.attempt(0).hang_json.exists()
+
+
 FILL = """
 import os, sys, time
 if os.environ["RANK"] == "2":

@@ -279,6 +279,12 @@ FAULTS = (
     ),
     Fault(name="stop", words="SIGSTOP of a rank", inflict=stop, cause=Cause.HANG, rank=2, tests=_WHY, seconds="21"),
     Fault(
+        name="deadlock",
+        words='a deadlock of a program of yours that logs no steps, with `watchdog.action = "restart"`',
+        cause=Cause.HANG,
+        tests=_WHY,
+    ),
+    Fault(
         name="raise",
         words="an exception in one rank",
         inflict=raise_error,

@@ -14,6 +14,8 @@ from clusterctl.observe.attempt import AttemptEvidence, read_evidence
 from clusterctl.observe.history import History
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.telemetry import parse_sample
+from clusterctl.observe.timeline import AttemptTimeline
+from clusterctl.runs.files import Lines
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 
@@ -70,6 +72,14 @@ def test_the_phases_of_an_attempt_follow_each_other_from_its_start_to_its_end(hi
 def test_an_exception_of_any_rank_is_worth_a_line(history: History) -> None:
     told = [happening for happening in history.attempts[0].happenings if happening.bad]
     assert [(happening.rank, happening.text) for happening in told] == [(5, "RuntimeError: out of memory")]
+
+
+def test_that_the_watchdog_found_no_progress_is_worth_one_line(run: RunDir) -> None:
+    for rank in (0, 1):
+        Lines(run.attempt(2).events(rank)).append({"time": NOW, "event": "hang", "stacks": "process 1"})
+    timeline = AttemptTimeline(run.attempt(2))
+    timeline.update()
+    assert [(happening.rank, happening.bad) for happening in timeline.happenings] == [(0, True)]
 
 
 def test_a_second_look_reads_what_was_added_alone(history: History, run: RunDir) -> None:

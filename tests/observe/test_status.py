@@ -166,6 +166,7 @@ def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabrica
                 "nodes_per_second": None,
                 "edges_per_second": None,
                 "gpu_percent": None,
+                "idle_since": None,
                 "metrics": {
                     "step": 4, "steps": 4, "epoch": 2, "epochs": 2, "loss": None, "test_accuracy": 0.875,
                     "test_nodes": 16,
@@ -215,6 +216,7 @@ def test_a_run_at_work_tells_its_pace_the_time_left_and_its_gpus_and_fits_the_sc
     rates = {"nodes_per_second": 1000, "edges_per_second": 25_000}
     steps = [{"time": NOW - 20 + step, "step": step, "steps": 100, "loss": 1.0, **rates} for step in range(1, 11)]
     gpus = [{"index": 0, "utilisation": 90}, {"index": 1, "utilisation": 70}, {"index": 2, "utilisation": None}]
+    idle = {str(rank): {"phase": "training", "idle": 480.0} for rank in range(4)}
     run = fabricate(
         A,
         {
@@ -222,7 +224,7 @@ def test_a_run_at_work_tells_its_pace_the_time_left_and_its_gpus_and_fits_the_sc
             "attempts/0/host.json": {"start": NOW - 30},
             "attempts/0/events/rank_00000.jsonl": [{"event": "stage", "stage": "training"}],
             "attempts/0/metrics.jsonl": [{"time": NOW - 25, "val_accuracy": 0.5}, *steps],
-            "attempts/0/telemetry/node1.jsonl": [{"time": NOW, "seconds": 5, "gpus": gpus}],
+            "attempts/0/telemetry/node1.jsonl": [{"time": NOW, "seconds": 5, "gpus": gpus, "ranks": idle}],
         },
     )
     content = to_json(report([run], Queue(("1", "RUNNING", run.path)), lambda: NOW))
@@ -232,6 +234,7 @@ def test_a_run_at_work_tells_its_pace_the_time_left_and_its_gpus_and_fits_the_sc
     assert one["steps_per_second"] == 1.0
     assert one["seconds_left"] == 80.0  # 90 steps, and the last one was 10 s ago
     assert (one["gpu_percent"], one["nodes_per_second"], one["edges_per_second"]) == (80.0, 1000, 25_000)
+    assert one["idle_since"] == NOW - 480
 
 
 def test_the_schema_refuses_what_is_not_as_it_says(fabricate: Fabricate) -> None:

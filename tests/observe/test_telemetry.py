@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.observe.telemetry import Gpu, RankSample, Sample, gpu_utilisation, latest_samples, parse_sample
+from clusterctl.observe.telemetry import (
+    Gpu,
+    RankSample,
+    Sample,
+    gpu_utilisation,
+    idle_since,
+    latest_samples,
+    parse_sample,
+)
 from clusterctl.runs.files import Lines
 from clusterctl.runs.layout import Attempt, RunDir
 
@@ -49,6 +57,25 @@ def test_the_last_sample_of_every_node_gives_the_use_of_all_gpus(attempt: Attemp
     assert [(node, sample.time) for node, sample in samples.items()] == [("node1", 105), ("node2", 105)]
     assert gpu_utilisation(samples) == 60
     assert gpu_utilisation({"node1": Sample(1)}) is gpu_utilisation({}) is None
+
+
+@pytest.mark.parametrize(
+    ("idle", "tasks", "since"),
+    [
+        ((480, 300), 2, 805.0),
+        ((480, 59), 2, None),
+        ((480, 0), 2, None),
+        ((480, None), 2, None),
+        ((480, 300), 3, None),
+    ],
+)
+def test_a_run_is_idle_since_the_last_of_all_its_ranks_did_something(
+    attempt: Attempt, idle: tuple[float | None, ...], tasks: int, since: float | None
+) -> None:
+    for rank, seconds in enumerate(idle):
+        ranks = {str(rank): {"step": 0, "phase": "training", "idle": seconds}}
+        Lines(attempt.telemetry(f"node{rank}")).append({"time": 1100.0 + 5 * rank, "gpus": [], "ranks": ranks})
+    assert idle_since(latest_samples(attempt), tasks) == since
 
 
 def test_an_attempt_without_telemetry_has_none(attempt: Attempt) -> None:

@@ -20,7 +20,7 @@ from clusterctl.runs.heartbeats import ENDED, Beat, write_beat
 from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.place import Place
 from clusterctl.runs.stages import Stage
-from clusterctl.runs.watchdog import EXIT_HUNG, Stillness, Watch, patience, stacks_text, suspects
+from clusterctl.runs.watchdog import EXIT_HUNG, Stillness, Watch, action, patience, stacks_text, suspects
 from clusterctl.spec import Watchdog
 
 DEFAULT = Watchdog()
@@ -46,6 +46,25 @@ def test_other_phases_and_the_first_steps_have_limits_of_their_own() -> None:
     assert patience(DEFAULT, replace(TRAINING, phase=Stage.CHECKPOINTING)) == DEFAULT.checkpointing
     assert patience(DEFAULT, replace(TRAINING, phase=Stage.IMPORTING)) == DEFAULT.starting
     assert patience(DEFAULT, replace(TRAINING, phase=ENDED)) == float("inf")
+
+
+IDLE = replace(TRAINING, step=0, step_time=None, step_seconds=None, slow_seconds=None, busy_seconds=None, idle=5.0)
+
+
+def test_a_program_that_logs_no_steps_is_not_ended_for_that() -> None:
+    assert patience(DEFAULT, IDLE) == float("inf")
+    assert patience(DEFAULT, replace(IDLE, idle=None)) == DEFAULT.starting
+
+
+@pytest.mark.parametrize(
+    ("said", "by_steps", "by_what_it_does"),
+    [(None, "restart", "report"), ("restart",) * 3, ("fail",) * 3, ("report",) * 3],
+)
+def test_a_program_that_logs_no_steps_is_ended_only_where_the_job_says_so(
+    said: str | None, by_steps: str, by_what_it_does: str
+) -> None:
+    assert action(Watchdog(action=said), logs_steps=True) == by_steps
+    assert action(Watchdog(action=said), logs_steps=False) == by_what_it_does
 
 
 def test_half_an_hour_with_an_evaluation_of_twenty_times_a_step_raises_no_alarm() -> None:
@@ -100,6 +119,7 @@ WAITING = {"waiting": 999.5}
         (beats({}), [], ([0], "alone")),
         (beats({"phase": ENDED}, {}), [], ([1], "alone")),
         (beats({}, {}), [0, 1], ([], "unknown")),
+        (beats({}, {"step": 0, "idle": 3.0}), [], ([0], "alone")),  # rank 0 alone logs steps
     ],
 )
 def test_who_holds_the_others_up(earlier: dict[int, Beat], silent: list[int], found: tuple[list[int], str]) -> None:
@@ -161,6 +181,70 @@ def test_as_configured_it_fails_without_asking_to_be_started_again(
     watcher.look()
     assert left == [EXIT_HUNG]
     assert not RunDir(attempt.path.parents[1]).requeue_json.exists()
+
+
+class Observer:
+    """Of a program that logs no steps; `alarm` has the heartbeats of all ranks once they are stuck."""
+
+    idle, limit = 1900.0, 1800.0
+
+    def __init__(self, *ranks: Beat) -> None:
+        self.alarm = dict(enumerate(ranks))
+
+    def stacks(self) -> str:
+        return "process 4145: python train.py"
+
+
+def observing(attempt: Attempt, rank: int, observer: Observer, left: list[int], **settings: object) -> Watch:
+    watch = watch_of(attempt, rank, left, **settings)
+    watch._events.heart.observer = observer  # type: ignore[assignment]
+    write_beat(attempt.heartbeat(rank), replace(IDLE, pid=os.getpid(), idle=1900.0))
+    return watch
+
+
+def test_ranks_that_are_all_idle_are_reported_once_with_what_their_programs_wait_for_and_go_on(
+    attempt: Attempt,
+) -> None:
+    left: list[int] = []
+    stuck = replace(IDLE, idle=1900.0)
+    first = observing(attempt, 0, Observer(stuck, replace(stuck, idle=1850.0)), left)
+    other = observing(attempt, 1, Observer(), left)
+    for _ in range(3):
+        first.look()
+        other.look()
+    assert (left, attempt.hang_json.exists()) == ([], False)
+    alarm = read_json(attempt.hang_report_json)
+    assert (alarm["how"], alarm["suspects"], alarm["still_seconds"], alarm["by"]) == ("idle", [], 1850, 0)
+    for rank in (0, 1):
+        (event,) = read_lines(attempt.events(rank))
+        assert (event["event"], event["stacks"]) == ("hang", "process 4145: python train.py")
+    assert not RunDir(attempt.path.parents[1]).requeue_json.exists()
+
+
+@pytest.mark.parametrize(("said", "requests"), [("restart", True), ("fail", False)])
+def test_ranks_that_are_all_idle_are_ended_where_the_job_says_so(attempt: Attempt, said: str, requests: bool) -> None:
+    left: list[int] = []
+    observing(attempt, 0, Observer(replace(IDLE, idle=1900.0)), left, action=said).look()
+    assert left == [EXIT_HUNG]
+    assert read_json(attempt.hang_json)["how"] == "idle"
+    asked = read_json(RunDir(attempt.path.parents[1]).requeue_json)
+    assert (asked is not None) is requests
+    assert not requests or (asked["reason"], asked["progress"]) == ("hang", True)
+
+
+def test_where_the_job_says_so_a_rank_that_stands_still_is_reported_and_goes_on(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_beat(attempt.heartbeat(0), replace(TRAINING, pid=os.getpid()))
+    write_beat(attempt.heartbeat(1), replace(TRAINING, slow_seconds=0.0))
+    monkeypatch.setattr(watchdog.Stillness, "look", lambda self, beat, now: 9.0)
+    left: list[int] = []
+    watcher = watch_of(attempt, 0, left, action="report")
+    for _ in range(4):
+        watcher.look()
+    assert (left, attempt.hang_json.exists()) == ([], False)
+    assert read_json(attempt.hang_report_json)["seen"] == 1
+    assert [event["event"] for event in read_lines(attempt.events(0))] == ["hang"]
 
 
 def test_switched_off_it_raises_no_alarm(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:

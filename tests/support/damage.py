@@ -91,6 +91,15 @@ def _attempt(number: int, ranks: int) -> dict[str, Any]:
             "how": "silent",
             "beats": {"1": {"time": START}},
         },
+        "hang-report.json": {
+            "time": START + begin + 60,
+            "seen": 0,
+            "phase": "training",
+            "still_seconds": 1805.0,
+            "suspects": [],
+            "how": "idle",
+            "beats": {"1": {"time": START, "idle": 1805.0}},
+        },
         "metrics.jsonl": [
             {
                 "time": START + begin + 10 + step,
@@ -120,7 +129,9 @@ def _attempt(number: int, ranks: int) -> dict[str, Any]:
                 "memory_limit": 10**10,
                 "disk_read": 1.0,
                 "gpus": [{"index": 0, "utilisation": 50.0, "memory": 10**9}],
-                "ranks": {"0": {"step": 3, "phase": "training", "step_seconds": 0.1, "busy_seconds": 0.1}},
+                "ranks": {
+                    "0": {"step": 3, "phase": "training", "step_seconds": 0.1, "busy_seconds": 0.1, "idle": 480.0}
+                },
             }
             for seconds in (1, 2, 3)
         ],
@@ -153,6 +164,7 @@ def _attempt(number: int, ranks: int) -> dict[str, Any]:
                 "waiting": None,
                 "pid": 7,
                 "host": f"node{rank + 1}",
+                "idle": 480.0,
             },
             f"stacks/{name}.txt": "Thread MainThread:\n",
             f"stacks/{name}.signal": 'Current thread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n',

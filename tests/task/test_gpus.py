@@ -85,7 +85,7 @@ def test_a_gpu_tells_utilisation_memory_power_and_temperature() -> None:
     (gpu,) = NodeGpus(Nvml(), {"SLURM_STEP_GPUS": "2"}).read()
     assert gpu == {
         "index": 2, "name": "NVIDIA H100", "utilisation": 92, "memory": 60, "memory_total": 80, "power": 612.5,
-        "temperature": 61, "sm_activity": None,
+        "temperature": 61, "sm_activity": None, "memory_activity": 5,
     }  # fmt: skip
 
 

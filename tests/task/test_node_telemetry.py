@@ -10,10 +10,11 @@ from support.ranks import run_job
 from support.scenario import wait_until
 
 from clusterctl.runs.files import read_lines
+from clusterctl.runs.idleness import GpuReading
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.place import Place
 from clusterctl.spec import CommandTrain, Job
-from clusterctl.task.node_telemetry import NodeTelemetry, rates, start_telemetry
+from clusterctl.task.node_telemetry import GpuReadings, NodeTelemetry, rates, start_telemetry
 from clusterctl.task.usage import NodeUsage, Usage
 
 
@@ -39,7 +40,37 @@ def test_a_sample_has_the_machine_the_gpus_and_the_heartbeats_of_its_ranks(tmp_p
     assert (sample["time"], sample["seconds"]) == (105.0, 5.0)
     assert sample["cpus"] >= 1
     assert sample["gpus"] == [{"index": 0}]
-    assert sample["ranks"] == {"2": {"step": 120, "phase": "training", "step_seconds": 0.031, "busy_seconds": None}}
+    known = {"step": 120, "phase": "training", "step_seconds": 0.031, "busy_seconds": None, "idle": None}
+    assert sample["ranks"] == {"2": known}
+
+
+def test_any_rank_reads_what_the_gpus_of_its_node_do_from_the_newest_sample(tmp_path: Path) -> None:
+    path = tmp_path / "node1.jsonl"
+    gpus = [
+        {"index": 0, "utilisation": 100, "memory_activity": 0},
+        {"index": 1, "utilisation": 7, "memory_activity": 3},
+    ]
+    now = [1000.0]
+    readings = GpuReadings(path, lambda: now[0])
+    assert readings() == ()
+    path.write_text(
+        "".join(json.dumps(line) + "\n" for line in ({"time": 990, "gpus": []}, {"time": 995, "gpus": gpus}))
+    )
+    assert readings() == (GpuReading(100, 0), GpuReading(7, 3))
+    now[0] = 2000.0
+    assert readings() == (), "the leader writes no more"
+    path.write_text(json.dumps({"time": 2000, "gpus": [{"index": 0, "utilisation": None}, gpus[1]]}) + "\n")
+    assert readings() == (), "one does not tell"
+
+
+def test_a_node_without_gpus_is_asked_for_them_once(tmp_path: Path) -> None:
+    path = tmp_path / "node1.jsonl"
+    readings = GpuReadings(path)
+    path.write_text('{"time": 990, "gpus": []}\n')
+    assert readings() == ()
+    path.unlink()
+    path.mkdir()
+    assert readings() == ()
 
 
 def test_only_the_first_rank_of_a_node_samples_and_only_in_a_run(tmp_path: Path) -> None:

@@ -303,6 +303,21 @@ def test_a_program_that_knows_no_warning_outlives_it_and_dies_with_its_task(tmp_
         assert not Path(f"/proc/{child}").exists()
 
 
+SILENT = """
+import os, time
+from clusterctl.runs.heartbeats import read_beat
+from clusterctl.runs.metrics import current_attempt
+path, deadline = current_attempt().heartbeat(int(os.environ["RANK"])), time.monotonic() + 60
+while ((beat := read_beat(path)) is None or beat.idle is None) and time.monotonic() < deadline: time.sleep(0.05)
+print(beat.step, beat.phase, beat.idle is not None, beat.pid == os.getppid())
+"""
+
+
+def test_a_program_that_logs_no_steps_is_watched_by_what_it_does(tmp_path: Path) -> None:
+    done = run_job(command("python", "-c", SILENT), RunDir(tmp_path / "run"), [2])
+    assert [(code, output) for code, output, _ in done] == [(0, "0 training True True\n")] * 2, done
+
+
 BEATING = """
 import os, time
 from pathlib import Path
@@ -313,14 +328,14 @@ for step in range(1, 6): clusterctl.runs.log(step=step, loss=0.5)
 clusterctl.runs.phase("evaluating")
 path, deadline = current_attempt().heartbeat(int(os.environ["RANK"])), time.monotonic() + 30
 while (beat := read_beat(path)).phase != "evaluating" and time.monotonic() < deadline: time.sleep(0.05)
-print(beat.step, beat.phase, beat.pid == os.getpid(), beat.step_seconds is not None)
+print(beat.step, beat.phase, beat.pid == os.getpid(), beat.step_seconds is not None, beat.idle)
 """
 
 
 def test_a_programs_steps_are_the_heartbeats_of_its_ranks_until_it_ends(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     done = run_job(command("python", "-c", BEATING), run, [2])
-    assert [(code, output) for code, output, _ in done] == [(0, "5 evaluating True True\n")] * 2, done
+    assert [(code, output) for code, output, _ in done] == [(0, "5 evaluating True True None\n")] * 2, done
     for rank in range(2):
         beat = read_beat(run.attempt(0).heartbeat(rank))
         assert beat is not None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from clusterctl.diagnosis.endings import Ending, job_ending, lost_nodes, warned_before_it_began
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, Finding
 from clusterctl.diagnosis.signatures import Level, Signature, most_telling, python_error, signature
-from clusterctl.diagnosis.standstill import hang, left_early, outside_collectives, someone_left
+from clusterctl.diagnosis.standstill import hang, left_early, noticed, outside_collectives, someone_left
 from clusterctl.errors import Cause
 from clusterctl.observe.deaths import deaths
 from clusterctl.observe.stage import reached_limit
@@ -332,6 +332,8 @@ def _ended_from_outside(attempt: AttemptTrace, ending: Ending) -> Finding:
 
 def _standing_before_the_end(attempt: AttemptTrace) -> tuple[str, ...]:
     """A time limit may be the end of a run that had long stood still."""
+    if attempt.reported:
+        return (f"it stood still before: {noticed(attempt.reported)}",)
     beats = [rank.beat for rank in attempt.ranks if rank.beat and rank.beat.phase == Stage.TRAINING and rank.beat.step]
     still = [beat.time - beat.still_since for beat in beats]
     usual = max((beat.slow_seconds or 0.0 for beat in beats), default=0.0)

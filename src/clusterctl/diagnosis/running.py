@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from statistics import median_low
+from time import localtime, strftime
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, Finding
-from clusterctl.diagnosis.standstill import node_fell_silent, several_each, silent_nodes
+from clusterctl.diagnosis.standstill import (
+    DID_NOTHING,
+    left_early,
+    node_fell_silent,
+    noticed,
+    several_each,
+    silent_nodes,
+    whereabouts,
+)
 from clusterctl.diagnosis.traces import SILENT_SECONDS
 from clusterctl.errors import Cause
-from clusterctl.runs.heartbeats import ENDED, Beat
+from clusterctl.runs.heartbeats import ENDED, IDLE_SECONDS, Beat, idle_together
 from clusterctl.runs.stages import Stage
-from clusterctl.runs.watchdog import patience
+from clusterctl.runs.watchdog import action, patience
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from clusterctl.diagnosis.traces import AttemptTrace, RunTrace
+    from clusterctl.spec import Watchdog
 
 LEAST_SLOWDOWN = 1.5
 LEAST_SECONDS = 0.002  # a step; less is noise of the machine
@@ -31,7 +41,7 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
     beats = {rank.rank: rank.beat for rank in attempt.ranks if rank.beat}
     if not beats:
         return (Finding(Cause.HEALTHY, f"{trace.status.stage}; no rank has told more yet", LIKELY, attempt.number),)
-    wrong = (_standing_still(trace, attempt, beats), _slowed(attempt, beats))
+    wrong = (_standing_still(trace, attempt, beats), _idle(trace, attempt, beats), _slowed(attempt, beats))
     first, *others = [finding for finding in wrong if finding] or [_well(attempt, beats)]
     clocks = (f"the clock of {node} is off by {seconds:+.0f} s" for node, seconds in sorted(trace.clocks.items()))
     return (replace(first, facts=(*first.facts, *clocks)), *others)
@@ -69,9 +79,45 @@ def _standing_still(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, 
         return None
     rank = min(late, key=lambda rank: (late[rank].waiting is not None, late[rank].step, rank))
     seconds = late[rank].time - late[rank].still_since
-    action = "" if settings.enabled else "; the watchdog is off"
-    words = f"stands still while {late[rank].phase} for {seconds:.0f} s{action}"
+    off = "" if settings.enabled else "; the watchdog is off"
+    words = f"stands still while {late[rank].phase} for {seconds:.0f} s{off}"
     return _of_rank(attempt, rank, late[rank], Cause.HANG, words)
+
+
+def _idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
+    """A program that logs no steps, and that has done nothing on any rank for a while."""
+    settings = trace.status.record.job.watchdog
+    seconds = idle_together(beats.values(), attempt.tasks)
+    if seconds is None or seconds < min(IDLE_SECONDS, settings.idle or IDLE_SECONDS):
+        return None
+    present = {rank: beat for rank, beat in beats.items() if beat.phase != ENDED}
+    last = min(present, key=lambda rank: (present[rank].idle or 0.0, rank))
+    since = strftime("%Y-%m-%d %H:%M:%S", localtime(max(0.0, present[last].time - seconds)))
+    words = f"reports no steps and has been idle since {since}: for {seconds:.0f} s {DID_NOTHING}"
+    facts = [f"rank {gone.rank} left with 0 before" for gone in left_early(attempt)[:1]]
+    if len({int((beat.idle or 0.0) / IDLE_SECONDS) for beat in present.values()}) > 1:
+        facts.append(f"the last to do anything was rank {last} on {beats[last].host}")
+    facts.append(noticed(attempt.reported) if attempt.reported else _coming(settings))
+    hint = "" if attempt.reported else "logging steps shows more: see docs/guides/when-a-run-fails.md"
+    traceback = whereabouts(attempt) if attempt.reported else ""
+    return Finding(
+        Cause.HANG,
+        words,
+        LIKELY,
+        attempt.number,
+        stage=present[last].phase,
+        traceback=traceback,
+        facts=tuple(facts),
+        hint=hint,
+    )
+
+
+def _coming(settings: Watchdog) -> str:
+    """What the watchdog will make of a program that stays idle."""
+    if not settings.enabled or not settings.idle:
+        return "the watchdog is off"
+    verb = {"restart": "restarts", "fail": "ends", "report": "reports"}[action(settings, logs_steps=False)]
+    return f"the watchdog {verb} it after {settings.idle} s (watchdog.idle, watchdog.action)"
 
 
 def _of_rank(attempt: AttemptTrace, rank: int, beat: Beat, cause: Cause, words: str) -> Finding:
@@ -94,11 +140,23 @@ def _slowed(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
 
 def _well(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding:
     first = beats[min(beats)]
+    if first.idle is not None:
+        return _at_work(attempt, beats)
     known = first.step_seconds if first.phase == Stage.TRAINING else None
     pace = f", {known * 1000:.0f} ms a step" if known else ""
     done = f", step {first.step}" if first.step else ""
     words = f"{len(beats)} of {attempt.tasks} ranks get on: {first.phase}{done}{pace}"
     return Finding(Cause.HEALTHY, words, CERTAIN, attempt.number, stage=first.phase, step=first.step or None)
+
+
+def _at_work(attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding:
+    """Of a program that logs no steps; some ranks may wait for the others for long, as in an evaluation."""
+    idle = {rank: beat.idle for rank, beat in beats.items() if beat.phase != ENDED and (beat.idle or 0) > IDLE_SECONDS}
+    busy = len(beats) - len(idle)
+    words = f"reports no steps; {busy} of {attempt.tasks} ranks did something within the last minute"
+    least = min((seconds or 0.0 for seconds in idle.values()), default=0.0)
+    facts = (f"the other {len(idle)} have been idle for {least:.0f} s and more",) if idle else ()
+    return Finding(Cause.HEALTHY, words, CERTAIN, attempt.number, stage=beats[min(beats)].phase, facts=facts)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ _COLLECTIVES = frozenset(
     | {"gather", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "send", "synchronize", "wait"}
 )
 _LIBRARIES = ("site-packages", "dist-packages", "/lib/python3", "clusterctl/runs/", "submitit", "<frozen ")
+DID_NOTHING = "no rank printed anything or used its processors, disk or GPUs"
+_MOST_LINES = 24
 _ANSWER_SECONDS = 4.5  # by when a living rank answers an alarm; stopped ones do when they are told to end, at 6 s
 _WORDS = {
     "silent": "its process wrote no heartbeat any more: stopped, or in native code that keeps Python's lock",
@@ -38,17 +40,22 @@ def hang(attempt: AttemptTrace) -> Finding:
     silent = [rank for rank in suspects if alarm.how == "silent" and not _answered(attempt.rank(rank), alarm)]
     if (nodes := silent_nodes(attempt.ranks, silent)) and len(silent) == len(suspects):
         if several_each(nodes):
-            return node_fell_silent(attempt, nodes, alarm.phase, _noticed(alarm))
+            return node_fell_silent(attempt, nodes, alarm.phase, noticed(alarm))
         words, certainty = f"{words}; or its node was lost, cut off, or frozen", LIKELY
     if alarm.how == "unknown" and (apart := outside_collectives(attempt)):
         suspects, words, certainty = apart, "the other ranks are in a collective, and it is not", LIKELY
     if not suspects and (gone := left_early(attempt, alarm.time)):
-        return someone_left(gone, _noticed(alarm))
+        return someone_left(gone, noticed(alarm))
+    if alarm.how == "idle":
+        words = f"its program logs no steps, and {DID_NOTHING}"
+        return Finding(
+            Cause.HANG, words, LIKELY, stage=alarm.phase, traceback=whereabouts(attempt), facts=(noticed(alarm),)
+        )
     if not suspects:
         suspects, words, certainty = [alarm.seen], "nothing tells the ranks apart; this one was noticed first", UNSURE
     rank = attempt.rank(suspects[0])
     stack = _main_thread(rank.frozen or ("" if alarm.how == "silent" else rank.stacks))
-    facts = [_noticed(alarm)]
+    facts = [noticed(alarm)]
     if len(suspects) > 1:
         facts.append(f"as do ranks {', '.join(map(str, suspects[1:6]))}{' and others' * (len(suspects) > 6)}")
     if attempt.collectives:
@@ -127,7 +134,17 @@ def _answered(rank: RankTrace, alarm: Alarm) -> bool:
     return rank.answered is not None and rank.answered - alarm.time < _ANSWER_SECONDS
 
 
-def _noticed(alarm: Alarm) -> str:
+def whereabouts(attempt: AttemptTrace) -> str:
+    """Where the first rank was that told, as far as a task can see that of its program."""
+    told = next((rank for rank in attempt.ranks if rank.stacks), None)
+    if told is None:
+        return ""
+    lines = told.stacks.splitlines()
+    more = [f"... {len(lines) - _MOST_LINES} more in attempts/{attempt.number}/stacks"] if lines[_MOST_LINES:] else []
+    return "\n".join([f"rank {told.rank}:", *lines[:_MOST_LINES], *more])
+
+
+def noticed(alarm: Alarm) -> str:
     return f"noticed by the watchdog after {alarm.still_seconds:.0f} s without progress"
 
 

@@ -66,7 +66,7 @@ class RankTrace:
 
 @dataclass(frozen=True)
 class Alarm:
-    """What the watchdog wrote when it ended the attempt."""
+    """What the watchdog wrote when it found the attempt stuck."""
 
     time: float
     seen: int
@@ -88,6 +88,7 @@ class AttemptTrace(HostRecord):
     job_lines: tuple[str, ...] = ()
     ranks: tuple[RankTrace, ...] = ()
     alarm: Alarm | None = None
+    reported: Alarm | None = None  # an alarm that ended nothing
     collectives: int = 0  # files of NCCL's flight recorder
 
     def rank(self, number: int) -> RankTrace:
@@ -202,6 +203,7 @@ def _attempt(attempt: Attempt, host: HostRecord, tasks: int, unknown: list[str])
         lines=_lines(attempt.host_log, _HOST_BYTES, unknown, head=True),
         ranks=tuple(_rank(attempt, rank, unknown) for rank in ranks),
         alarm=_alarm(read_fields(attempt.hang_json)),
+        reported=_alarm(read_fields(attempt.hang_report_json)),
         collectives=sum(1 for _ in attempt.collectives.glob("rank_*")) if exists(attempt.collectives) else 0,
     )
 

@@ -25,7 +25,7 @@ _TITLES = {
     Cause.IMAGE: "the container image",
     Cause.DATA: "the data",
     Cause.NETWORK: "the network",
-    Cause.HANG: "a rank stands still",
+    Cause.HANG: "no progress",
     Cause.DISK: "no room on disk",
     Cause.CANCELLED: "cancelled",
     Cause.KILLED: "killed",

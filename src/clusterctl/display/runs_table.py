@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -98,13 +99,15 @@ def runs_table(statuses: Sequence[Status], now: float, width: int | None, rows: 
 
 
 def note(status: Status) -> str:
-    """What no column shows: that it is being cancelled, why it waits, how it failed, why it does not learn."""
+    """What no column shows: that it is being cancelled or idle, why it waits, how it failed, why it does not learn."""
     if status.cancelling:
         return "being cancelled"
     if status.reason:
         return plain(status.reason)
     if status.stage is Stage.FAILED and status.attempt:
         return _end(status.attempt)
+    if not status.stage.ended and status.attempt and (since := status.attempt.idle_since) is not None:
+        return f"idle since {time.strftime('%H:%M', time.localtime(since))}, logs no steps"
     done = progress(status.metrics)
     if status.stage is Stage.FINISHED and status.record.job.workload == "command" and done and done < _SHORT:
         return f"left after step {share(status.metrics.get('step'), status.metrics.get('steps'))}"
@@ -115,7 +118,7 @@ def note(status: Status) -> str:
 def _end(attempt: AttemptEvidence) -> str:
     """How the first rank ended that did so by itself: srun's own code is the highest of all, 143 of those it ended."""
     if attempt.hung:
-        return "a rank stood still"
+        return "stood still"
     death = attempt.death
     if death and death.code is None:
         return plain(death.how).lower()

@@ -10,7 +10,7 @@ from clusterctl.observe.deaths import deaths
 from clusterctl.observe.lines import last_lines
 from clusterctl.observe.measurements import Pace, newest_values, pace_of
 from clusterctl.observe.rank_events import newest_stage
-from clusterctl.observe.telemetry import gpu_utilisation, latest_samples
+from clusterctl.observe.telemetry import gpu_utilisation, idle_since, latest_samples
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.marks import all_done
 from clusterctl.runs.requests import Refusal
@@ -123,6 +123,7 @@ class AttemptEvidence(HostRecord):
     metrics: dict[str, Number] = field(default_factory=dict)
     pace: Pace | None = None
     gpu: float | None = None  # utilisation of its GPUs now, in percent, their mean
+    idle_since: float | None = None  # when a program that logs no steps did anything for the last time, on any rank
     course: Course | None = None  # of the loss, unless the training clearly learns
 
 
@@ -172,7 +173,7 @@ def read_evidence(record: RunRecord) -> RunEvidence:
     if attempts:
         ranks = record.job.resources.nodes * record.tasks_per_node
         done = finish is None and all_done(folders[-1], ranks)
-        attempts[-1] = replace(_with_its_ranks(attempts[-1], folders), done=done)
+        attempts[-1] = replace(_with_its_ranks(attempts[-1], folders, ranks), done=done)
     known = [submission.job_id, attempts[-1].job_id if attempts else ""]
     job_id = next((number for number in known if number and number not in record.past_jobs), None)
     if finish and attempts and finish.attempt not in (None, attempts[-1].number):
@@ -187,10 +188,10 @@ def _first_death(attempt: Attempt) -> Death | None:
     return next((death for death in deaths(lines) if death.code != EXIT_TERMINATED), None)
 
 
-def _with_its_ranks(evidence: AttemptEvidence, folders: Sequence[Attempt]) -> AttemptEvidence:
+def _with_its_ranks(evidence: AttemptEvidence, folders: Sequence[Attempt], tasks: int) -> AttemptEvidence:
     attempt, over = folders[-1], evidence.exit_code is not None
     lines = last_lines(attempt.metrics, _TAIL_OF_ENDED_BYTES if over else _TAIL_BYTES)
-    newest = newest_values(lines)
+    newest, samples = newest_values(lines), {} if over else latest_samples(attempt)
     return replace(
         evidence,
         hung=attempt.hang_json.exists(),
@@ -199,5 +200,6 @@ def _with_its_ranks(evidence: AttemptEvidence, folders: Sequence[Attempt]) -> At
         metrics=newest,
         course=read_course([folder.metrics for folder in folders], lines, newest),
         pace=None if over else pace_of(lines),
-        gpu=None if over else gpu_utilisation(latest_samples(attempt)),
+        gpu=gpu_utilisation(samples),
+        idle_since=idle_since(samples, tasks),
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.observe.lines import last_lines, records_in
 from clusterctl.runs.fields import Fields
+from clusterctl.runs.heartbeats import IDLE_SECONDS, idle_together
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +36,7 @@ class RankSample:
     phase: str = ""
     step_seconds: float | None = None
     busy_seconds: float | None = None
+    idle: float | None = None
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,8 @@ def parse_sample(record: Mapping[str, Any]) -> Sample | None:
 
 
 def _of_rank(fields: Fields) -> RankSample:
-    step, step_seconds, busy_seconds = map(fields.number, ("step", "step_seconds", "busy_seconds"))
-    return RankSample(step, fields.text("phase"), step_seconds, busy_seconds)
+    step, step_seconds, busy_seconds, idle = map(fields.number, ("step", "step_seconds", "busy_seconds", "idle"))
+    return RankSample(step, fields.text("phase"), step_seconds, busy_seconds, idle)
 
 
 def latest_samples(attempt: Attempt) -> dict[str, Sample]:
@@ -82,6 +84,15 @@ def gpu_utilisation(samples: Mapping[str, Sample]) -> float | None:
     """The mean over all GPUs of all nodes, in percent; None where no GPU tells."""
     told = [gpu.utilisation for sample in samples.values() for gpu in sample.gpus if gpu.utilisation is not None]
     return sum(told) / len(told) if told else None
+
+
+def idle_since(samples: Mapping[str, Sample], tasks: int) -> float | None:
+    """Since when all `tasks` ranks have done nothing, of a program that logs no steps; None for less than a minute."""
+    ranks = {rank: found for sample in samples.values() for rank, found in sample.ranks.items()}
+    idle = idle_together(ranks.values(), tasks)
+    if idle is None or idle < IDLE_SECONDS:
+        return None
+    return max(0.0, max(sample.time for sample in samples.values()) - idle)
 
 
 def telemetry_files(attempt: Attempt) -> dict[str, Path]:

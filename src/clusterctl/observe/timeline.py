@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.observe.lines import GrowingRecords
-from clusterctl.observe.rank_events import Began, Entered, Exited, Raised, parse_event
+from clusterctl.observe.rank_events import Began, Entered, Exited, Hung, Raised, parse_event
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ class AttemptTimeline:
                 self._enter(stage, time)
             case Raised(type=type_, message=message):
                 self._tell(time, rank, f"{type_ or 'error'}: {message[:300]}", bad=True)
+            case Hung() if rank == 0:
+                self._tell(time, rank, "no progress: the watchdog asked every rank where it is", bad=True)
             case Exited(code=code):
                 if (code or rank == 0) and rank not in self._left:  # one that is terminated says so twice
                     self._left.add(rank)

@@ -14,13 +14,15 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.runs.fields import Fields, read_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
+
+    from clusterctl.runs.idleness import Observer
 
 BEAT_SECONDS = 1.0
 _BYTES = 512
@@ -28,6 +30,7 @@ _KEPT_STEPS = 200
 _LEAST_STEPS = 3  # the first ones warm caches up, and compile
 RECENT_SECONDS = 30.0  # of steps: a rank that becomes slow is known by then, however long they are
 ENDED = "ended"  # the phase of a rank that has left
+IDLE_SECONDS = 60.0  # after which a program that does nothing is worth a word
 
 
 @dataclass(frozen=True)
@@ -45,11 +48,32 @@ class Beat:
     waiting: float | None = None  # since when it waits for other ranks; None: it does not
     pid: int = 0
     host: str = ""
+    idle: float | None = None  # for how many seconds a program that logs no steps has done nothing; None: it logs steps
 
     @property
     def still_since(self) -> float:
         """When this rank last made progress: its last step, or the beginning of its phase."""
         return max(self.since, self.step_time or 0.0)
+
+
+class Observed(Protocol):
+    """A rank as its last heartbeat has it, wherever that was read."""
+
+    @property
+    def phase(self) -> str: ...
+    @property
+    def idle(self) -> float | None: ...
+
+
+def idle_together(ranks: Iterable[Observed], expected: int) -> float | None:
+    """For how many seconds all ranks have done nothing, of a program that logs no steps; else None.
+
+    Ranks that have left do not count. None as well where fewer than `expected` ranks have been heard of.
+    """
+    heard = list(ranks)
+    present = [rank.idle for rank in heard if rank.phase != ENDED]
+    known = [idle for idle in present if idle is not None]
+    return min(known) if known and len(known) == len(present) and len(heard) >= expected else None
 
 
 class Heart:
@@ -59,6 +83,7 @@ class Heart:
         self._monotonic = monotonic
         self._phase, self._since = "starting", monotonic()
         self.step = 0  # steps done
+        self.observer: Observer | None = None  # of a program that this process runs
         self._last, self._stepped = self._since, False
         self._waiting: float | None = None
         self._waited = 0.0
@@ -108,6 +133,7 @@ class Heart:
             waiting=None if waiting is None else waiting + offset,
             pid=os.getpid(),
             host=socket.gethostname(),
+            idle=None if self.observer is None else self.observer.idle,
         )
 
 
@@ -195,6 +221,6 @@ _READERS: dict[str, Callable[[Fields, str], object]] = {
     **dict.fromkeys(("phase", "host"), Fields.text),
     **dict.fromkeys(("step", "pid"), Fields.whole),
     **dict.fromkeys(("time", "since", "step_time", "waiting"), Fields.moment),
-    **dict.fromkeys(("step_seconds", "slow_seconds", "busy_seconds"), Fields.number),
+    **dict.fromkeys(("step_seconds", "slow_seconds", "busy_seconds", "idle"), Fields.number),
 }
 _NEVER_NULL = ("time", "phase", "since", "step", "pid", "host")

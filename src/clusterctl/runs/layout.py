@@ -39,6 +39,7 @@ class Attempt:
     metrics = Inside("metrics.jsonl")
     origin_json = Inside("origin.json")  # the checkpoint that the attempt resumed from
     hang_json = Inside("hang.json")  # the watchdog's alarm: which ranks are stuck, and every heartbeat at that moment
+    hang_report_json = Inside("hang-report.json")  # the same of an alarm that ended nothing
     collectives = Inside("collectives")  # what NCCL's flight recorder wrote, a file a rank
     profile = Inside("profile")  # traces of some steps, a file a rank (`train.profile`)
 

@@ -1,7 +1,9 @@
 """The watchdog inside a run: each rank watches the next one, and ends the attempt when that one is stuck.
 
 The first to notice writes `hang.json`; each rank that still can then writes the Python stacks of all its threads into
-its events, and the attempt ends - for a restart or as failed, as `[watchdog]` says.
+its events, and the attempt ends - for a restart or as failed, as `[watchdog]` says. Where that says "report", the alarm
+is `hang-report.json`, the ranks write where they are, and go on. A program that logs no steps is watched by what it
+does (`idleness`).
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ import traceback
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
-from clusterctl.runs.files import is_listed, write_text
+from clusterctl.runs.files import write_text
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, Heart, Pulse, read_beat
 from clusterctl.runs.requests import request_restart
 from clusterctl.runs.stages import Stage
@@ -42,9 +44,17 @@ _DUMP_SECONDS = 6.0
 _LEAVE_SECONDS = 10.0  # srun ends the other ranks when the first has left; should it not, they leave by themselves
 
 
+def action(settings: Watchdog, *, logs_steps: bool) -> str:
+    """What to do with a run that is stuck: "restart", "fail" or "report"."""
+    return settings.action or ("restart" if logs_steps else "report")
+
+
 def patience(settings: Watchdog, beat: Beat) -> float:
-    """For how many seconds a rank may make no progress in the phase of `beat`; infinite for one that has left."""
-    if beat.phase == ENDED:
+    """For how many seconds a rank may make no progress in the phase of `beat`.
+
+    Infinite for one that has left, and for a program that logs no steps.
+    """
+    if beat.phase == ENDED or beat.idle is not None:
         return float("inf")
     if beat.phase == Stage.TRAINING:
         slow = beat.slow_seconds
@@ -84,20 +94,34 @@ def suspects(earlier: dict[int, Beat], later: dict[int, Beat]) -> tuple[list[int
     """Which ranks hold the others up, by two looks at all heartbeats a little apart, and how that shows.
 
     A rank that writes no more is stopped (or holds the GIL); one that is behind the others and does not wait, or does
-    not wait when they do, is what they wait for. Empty if nothing distinguishes them.
+    not wait when they do, is what they wait for. Empty if nothing distinguishes them. Ranks that log no steps, while
+    others do, are behind nobody.
     """
     present = {rank: beat for rank, beat in later.items() if beat.phase != ENDED}
     silent = [rank for rank, beat in present.items() if rank in earlier and earlier[rank].time == beat.time]
     if silent and len(silent) < len(present):
         return silent, "silent"
-    most = max((beat.step for beat in present.values()), default=0)
-    behind = [rank for rank, beat in present.items() if beat.step < most and beat.waiting is None]
+    stepping = {rank: beat for rank, beat in present.items() if beat.idle is None}
+    most = max((beat.step for beat in stepping.values()), default=0)
+    behind = [rank for rank, beat in stepping.items() if beat.step < most and beat.waiting is None]
     if behind:
         return behind, "behind"
-    busy = [rank for rank, beat in present.items() if beat.waiting is None]
-    if busy and len(busy) < len(present):
+    busy = [rank for rank, beat in stepping.items() if beat.waiting is None]
+    if busy and len(busy) < len(stepping):
         return busy, "busy"
-    return (list(present), "alone") if len(present) == 1 else ([], "unknown")
+    return (list(stepping), "alone") if len(stepping) == 1 else ([], "unknown")
+
+
+class _Alarm(NamedTuple):
+    """That the rank `seen` made no progress for `still` seconds, which is more than `limit`, and who is suspected."""
+
+    seen: int
+    still: float
+    limit: float
+    suspects: list[int]
+    how: str
+    beats: dict[int, Beat]
+    step: float | None  # how far the run came; None if it logs no steps
 
 
 class Watch:
@@ -115,13 +139,26 @@ class Watch:
         self._watched = (place.rank + 1) % place.world_size
         self._stillness = Stillness()
         self._noticed: tuple[float, dict[int, Beat]] | None = None  # when, and all heartbeats at that moment
+        self._reported = False  # whether this rank has written where it was
 
     def look(self) -> None:
         """Look at the watched rank and for an alarm; ends this process when there is one. Never waits before that."""
-        if is_listed(self._attempt.hang_json):
-            self._end(raised=False)
-        if not self._settings.enabled:
+        alarms = alarms_of(self._attempt)
+        if self._attempt.hang_json in alarms:
+            self._end()
+        elif alarms and not self._reported:
+            self._reported = True
+            self._record_stacks()
+        if not self._settings.enabled or (self._reported and self._settings.action == "report"):
             return
+        observer = self._events.heart.observer
+        if observer is not None and observer.alarm:
+            still = min(beat.idle for beat in observer.alarm.values() if beat.idle is not None)
+            self._raise(_Alarm(self._place.rank, still, observer.limit, [], "idle", observer.alarm, None))
+        else:
+            self._look_at_steps()
+
+    def _look_at_steps(self) -> None:
         beat = read_beat(self._attempt.heartbeat(self._watched))
         still = self._stillness.look(beat, time.monotonic())
         if beat is None or still <= patience(self._settings, beat):
@@ -129,8 +166,10 @@ class Watch:
         elif self._noticed is None:
             self._noticed = (time.monotonic(), self._beats())
         elif time.monotonic() - self._noticed[0] >= _CONFIRM_SECONDS:  # every rank that lives has written again
-            if self._raise_alarm(beat, still, self._noticed[1]):
-                self._end(raised=True)
+            beats = self._beats() | {self._watched: beat}
+            found = suspects(self._noticed[1], beats)
+            step = max(beat.step for beat in beats.values())
+            self._raise(_Alarm(self._watched, still, patience(self._settings, beat), *found, beats, step))
             self._noticed = None
 
     def _beats(self) -> dict[int, Beat]:
@@ -138,50 +177,55 @@ class Watch:
         found = {rank: read_beat(self._attempt.heartbeat(rank)) for rank in ranks}
         return {rank: beat for rank, beat in found.items() if beat is not None}
 
-    def _raise_alarm(self, beat: Beat, still: float, earlier: dict[int, Beat]) -> bool:
-        """Write hang.json; False if another rank was faster."""
-        later = self._beats()
-        ranks, how = suspects(earlier, later)
+    def _raise(self, alarm: _Alarm) -> None:
+        """Write the alarm, and end the attempt where that is wanted; nothing if another rank was faster."""
+        what = action(self._settings, logs_steps=alarm.step is not None)
         record = {
             "time": time.time(),
             "by": self._place.rank,
-            "seen": self._watched,
-            "phase": beat.phase,
-            "still_seconds": round(still, 1),
-            "limit_seconds": round(patience(self._settings, beat), 1),
-            "suspects": ranks,
-            "how": how,
-            "beats": {rank: asdict(found) for rank, found in later.items()},
+            "seen": alarm.seen,
+            "phase": alarm.beats[alarm.seen].phase,
+            "still_seconds": round(alarm.still, 1),
+            "limit_seconds": round(alarm.limit, 1),
+            "suspects": alarm.suspects,
+            "how": alarm.how,
+            "beats": {rank: asdict(found) for rank, found in alarm.beats.items()},
         }
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # the first one wins, on NFS too
+        path = self._attempt.hang_report_json if what == "report" else self._attempt.hang_json
         try:
-            descriptor = os.open(self._attempt.hang_json, flags, 0o600)
+            descriptor = os.open(path, flags, 0o600)
         except FileExistsError:
-            return False
+            return
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(record, file, indent=1)
-        return True
+        if what != "report":  # that is for all ranks to see
+            self._end(raised=True, restart=what == "restart", step=alarm.step)
 
-    def _end(self, *, raised: bool) -> None:
+    def _end(self, *, raised: bool = False, restart: bool = False, step: float | None = None) -> None:
         """Record the stacks of all threads, let the others do so, and leave - the rank that raised the alarm first."""
         asked = time.monotonic()
         _ask_flight_recorder(self._attempt, self._place.rank)
-        dump_stacks(self._attempt, self._place.rank)
-        self._wait_for_stacks([self._place.rank], asked + _ANSWER_SECONDS)  # a program of the user's may write them
-        stacks = ""
-        with suppress(OSError):
-            stacks = self._attempt.stacks(self._place.rank).read_text(encoding="utf-8", errors="replace")
-        self._events.record("hang", stacks=stacks[:LONGEST_STACKS])
+        self._record_stacks()
         self._prod_node(asked + _ANSWER_SECONDS)
         if not raised:
             time.sleep(_LEAVE_SECONDS)
         else:
             self._wait_for_stacks(range(self._place.world_size), asked + _DUMP_SECONDS)
-            if self._settings.action == "restart":
-                step = max((beat.step for beat in self._beats().values()), default=0)
+            if restart:
                 request_restart(self._attempt, "hang", step=step)
         self._events.exit(EXIT_HUNG)
         self._leave(EXIT_HUNG)
+
+    def _record_stacks(self) -> None:
+        """Write where this rank is into its events; a program that logs steps tells that itself."""
+        asked, observer = time.monotonic(), self._events.heart.observer
+        dump_stacks(self._attempt, self._place.rank, observer.stacks if observer else stacks_text)
+        self._wait_for_stacks([self._place.rank], asked + _ANSWER_SECONDS)
+        stacks = ""
+        with suppress(OSError):
+            stacks = self._attempt.stacks(self._place.rank).read_text(encoding="utf-8", errors="replace")
+        self._events.record("hang", stacks=stacks[:LONGEST_STACKS])
 
     def _wait_for_stacks(self, ranks: Iterable[int], deadline: float) -> None:
         while time.monotonic() < deadline and not all(self._attempt.stacks(rank).exists() for rank in ranks):
@@ -227,10 +271,17 @@ def beating(heart: Heart, attempt: Attempt, rank: int) -> None:
     register_dump(attempt, rank)
 
     def look() -> None:
-        if not attempt.stacks(rank).exists() and is_listed(attempt.hang_json):
-            dump_stacks(attempt, rank)
+        if not attempt.stacks(rank).exists() and alarms_of(attempt):
+            dump_stacks(attempt, rank, stacks_text)
 
     Pulse(heart, attempt.heartbeat(rank), look, takes_over=True).start()
+
+
+def alarms_of(attempt: Attempt) -> set[Path]:
+    """The alarms that were raised, by listing their folder: NFS remembers for a while that a name did not exist."""
+    with suppress(FileNotFoundError):
+        return {attempt.hang_json, attempt.hang_report_json}.intersection(attempt.path.iterdir())
+    return set()
 
 
 def register_dump(attempt: Attempt, rank: int) -> None:
@@ -247,14 +298,14 @@ def register_dump(attempt: Attempt, rank: int) -> None:
 _dump_file: IO[str] | None = None  # faulthandler keeps the descriptor, not the file
 
 
-def dump_stacks(attempt: Attempt, rank: int) -> None:
-    """Write the stacks of every thread of this process, unless another process of the rank writes its heartbeats."""
+def dump_stacks(attempt: Attempt, rank: int, text: Callable[[], str]) -> None:
+    """Write the stacks of this process's threads, unless another process of the rank writes its heartbeats."""
     beat = read_beat(attempt.heartbeat(rank))
     if beat is not None and beat.pid not in (0, os.getpid()):
         return
     path = attempt.stacks(rank)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, stacks_text())
+    write_text(path, text())
 
 
 def _ask_flight_recorder(attempt: Attempt, rank: int) -> None:

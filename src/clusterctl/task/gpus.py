@@ -27,10 +27,12 @@ class NodeGpus:
     def _read(self, index: int, handle: Any, activity: Any) -> Gpu:
         nvml, reported = self._nvml, self._reported
         power = reported(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        rates = reported(lambda: nvml.nvmlDeviceGetUtilizationRates(handle))
         return {
             "index": index,
             "name": reported(lambda: _text(nvml.nvmlDeviceGetName(handle))),
-            "utilisation": reported(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+            "utilisation": None if rates is None else rates.gpu,
+            "memory_activity": None if rates is None else rates.memory,
             "memory": reported(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
             "memory_total": reported(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total),
             "power": None if power is None else power / 1000,

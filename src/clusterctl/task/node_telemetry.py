@@ -7,7 +7,8 @@
      "ranks": {"2": {"step": 120, "phase": "training", "step_seconds": 0.031, "busy_seconds": 0.028}}}
 
 `cpu` counts processors in use; memory is in bytes, the rates are in bytes a second, power in watts, temperature in
-degrees Celsius, utilisation and sm_activity in percent. `seconds` is how long a sample lasted; `SampleFile`
+degrees Celsius, utilisation, sm_activity and memory_activity (the share of the time in which a GPU's memory was read
+or written) in percent. `seconds` is how long a sample lasted; `SampleFile`
 averages old ones.
 """
 
@@ -19,10 +20,14 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.runs.files import Lines, read_lines, write_text
+from clusterctl.runs.fields import Fields
+from clusterctl.runs.files import Lines, open_regular, parse_record, read_lines, write_text
 from clusterctl.runs.heartbeats import read_beat
+from clusterctl.runs.idleness import GpuReading
 from clusterctl.task.gpus import find_gpus
 from clusterctl.task.usage import NodeUsage
 
@@ -38,10 +43,12 @@ if TYPE_CHECKING:
 INTERVAL_SECONDS = 5.0
 _FIRST_SECONDS = 1.0  # so that a short run has one too
 _RATES = ("disk_read", "disk_write", "net_in", "net_out")
-_OF_BEATS = ("step", "phase", "step_seconds", "busy_seconds")
+_OF_BEATS = ("step", "phase", "step_seconds", "busy_seconds", "idle")
 _EVERY = 500  # new samples, until the old ones are averaged
 _FINENESS = 200  # a sample lasts at most this part of its age: a week is 2,000 samples, a year 3,000
 _PEAKS = frozenset({"memory", "memory_total"})  # what a job needs is its most, not its mean
+_LAST_BYTES = 16_384  # holds a few samples of a node with sixteen GPUs
+_OLD_SECONDS = 6 * INTERVAL_SECONDS
 _LATEST = frozenset({"ranks", "index", "cpus"})
 
 Sample = dict[str, Any]
@@ -152,10 +159,42 @@ def start_telemetry(
     if attempt is None or place.local_rank != 0:
         return None
     gpus = find_gpus(environment)
-    node = environment.get("SLURMD_NODENAME") or socket.gethostname()
-    telemetry = NodeTelemetry(attempt, node, NodeUsage(environment), gpus.read if gpus else list)
+    telemetry = NodeTelemetry(attempt, node_name(environment), NodeUsage(environment), gpus.read if gpus else list)
     threading.Thread(target=_sample_forever, args=(telemetry,), name="telemetry", daemon=True).start()
     return telemetry
+
+
+def node_name(environment: Mapping[str, str] = os.environ) -> str:
+    return environment.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+@dataclass
+class GpuReadings:
+    """What the GPUs of this node do, for any of its ranks: the newest sample in its leader's file.
+
+    Empty where it has none, does not know what they do, or is old. Of a node without GPUs the file is read once.
+    """
+
+    path: Path
+    clock: Callable[[], float] = time.time
+    _has_gpus: bool = field(default=True, init=False)
+
+    def __call__(self) -> tuple[GpuReading, ...]:
+        sample = Fields(_newest_record(self.path) if self._has_gpus else {})
+        gpus = sample.tables("gpus")
+        self._has_gpus &= bool(gpus) or not sample.content
+        uses = [(gpu.number("utilisation"), gpu.number("memory_activity")) for gpu in gpus]
+        known = tuple(GpuReading(busy, memory) for busy, memory in uses if busy is not None and memory is not None)
+        fresh = self.clock() - (sample.moment("time") or 0.0) <= _OLD_SECONDS
+        return known if fresh and len(known) == len(uses) else ()
+
+
+def _newest_record(path: Path) -> Sample:
+    with suppress(OSError), open_regular(path) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+        lines = file.read().split(b"\n")[:-1]  # what follows the last newline is torn, or empty
+        return next(filter(None, map(parse_record, reversed(lines))), {})
+    return {}
 
 
 def _sample_forever(telemetry: NodeTelemetry) -> None:

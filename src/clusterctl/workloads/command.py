@@ -22,15 +22,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import Cause, ProgramEnded, TaskError
+from clusterctl.runs.idleness import observe
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.log_times import LogTimes
 from clusterctl.runs.marks import restart_file
+from clusterctl.runs.process_tree import has_signal
 from clusterctl.runs.program import CHECKPOINTS, KEEP, RESTART_FILE, STOP_FILE
 from clusterctl.runs.requests import EXIT_RESTART
 from clusterctl.runs.signals import WARNING_SIGNAL, KilledBy
 from clusterctl.runs.stages import Stage
 from clusterctl.task import meeting
-from clusterctl.task.node_telemetry import start_telemetry
+from clusterctl.task.node_telemetry import GpuReadings, node_name, start_telemetry
 from clusterctl.task.own_folder import own_folder
 
 if TYPE_CHECKING:
@@ -69,7 +71,10 @@ def main(context: Context) -> None:
             variables |= _places(attempt, job, stop_file)
         events.stage(Stage.TRAINING)
         child = _start([program, *job.argv[1:]], {**os.environ, **variables})
-        times = LogTimes(attempt, place.rank) if attempt is not None else None
+        times = None
+        if attempt is not None:
+            times, gpus = LogTimes(attempt, place.rank), GpuReadings(attempt.telemetry(node_name()))
+            events.heart.observer = observe(child.pid, attempt, place, job.watchdog, gpus)
         code = _wait(child, stop, stop_file, int(variables["MASTER_PORT"]) if place.rank == 0 else None, times)
     if code == 0:
         return
@@ -192,13 +197,8 @@ def _wait(
 
 
 def takes(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal, or holds it back for one (see proc(5), /proc/PID/status)."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return False
-    masks = re.findall(r"^Sig(?:Cgt|Blk):\s*([0-9a-f]+)$", status, re.MULTILINE)
-    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)
+    """Whether a process has a handler for a signal, or holds it back for one."""
+    return has_signal(pid, number, "SigCgt", "SigBlk")
 
 
 def _ended(argv: tuple[str, ...], code: int, number: int | None) -> ProgramEnded:

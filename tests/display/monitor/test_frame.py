@@ -35,6 +35,20 @@ def test_no_line_is_wider_than_the_terminal_whatever_is_shown(overview: Overview
     assert max(map(cell_len, lines)) <= size[0]
 
 
+def test_a_run_whose_ranks_all_do_nothing_says_since_when(fabricate, overview: Overview) -> None:
+    ranks = {str(rank): {"phase": "training", "idle": 480.0} for rank in range(4)}
+    fabricate(
+        "x-20990102-030405-00a1",
+        {
+            "submission.json": {"job_id": "4242"},
+            "attempts/0/host.json": {"attempt": 0, "job_id": "4242", "nodes": "node0", "start": 1.0},
+            "attempts/0/events/rank_00000.jsonl": [{"time": 3.0, "event": "stage", "stage": "training"}],
+            "attempts/0/telemetry/node0.jsonl": [{"time": 4000.0, "ranks": ranks}],
+        },
+    )
+    assert "idle since 00:58, logs no steps" in frame(MonitorView(overview.look()), 160, 40).plain
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_program_wrote_is_shown_as_text(fabricate, overview: Overview, page) -> None:
     fabricate(

@@ -298,7 +298,9 @@ def _lines_of(ask: Callable[[T], list[str]], about: T) -> tuple[str, ...]:
 
 def _state(status: Status) -> str:
     """What decides about the kind of a diagnosis: another one is due when it changes."""
-    return "ended" if status.stage.ended else "queued" if status.stage is Stage.QUEUED else "alive"
+    if status.stage.ended or status.stage is Stage.QUEUED:
+        return "ended" if status.stage.ended else "queued"
+    return "idle" if status.attempt and status.attempt.idle_since is not None else "alive"
 
 
 def _pause(status: Status, took: float) -> float:

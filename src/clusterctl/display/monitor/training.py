@@ -12,7 +12,7 @@ from clusterctl.display.braille import chart
 from clusterctl.display.curves import drawn_curves
 from clusterctl.display.monitor.texts import fitted
 from clusterctl.display.plain import bar, compact, duration, share
-from clusterctl.display.runs_table import stage_style
+from clusterctl.display.runs_table import note, stage_style
 from clusterctl.observe.measurements import seconds_left
 from clusterctl.runs.vocabulary import number, score_of
 
@@ -62,7 +62,8 @@ def _facts(selected: Selected, now: float, width: int) -> list[Text]:
     if (left := seconds_left(metrics, pace, now)) is not None:
         second.append("  left ", "dim").append(duration(left))
     lesson = not_learning(status.attempt.course if status.attempt else None)
-    third = Text(lesson.text, "bold red") if lesson else Text()
+    idle = status.attempt is not None and status.attempt.idle_since is not None and not status.stage.ended
+    third = Text(lesson.text if lesson else note(status) if idle else "", "bold red")
     return [line for line in (first, second, third) if line]
 
 

@@ -1,0 +1,205 @@
+"""Whether a program that logs no steps does anything, seen from outside: output, processors, disk, GPUs.
+
+The process that runs it looks every few seconds. For how long the program has done nothing is part of the rank's
+heartbeat, counted by this process's own clock; the first rank that finds all of them idle for too long raises the
+alarm, once two looks have shown each rank alive and idle.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.runs.heartbeats import ENDED, Beat, read_beat
+from clusterctl.runs.process_tree import ProcessTree, Used, has_signal
+from clusterctl.runs.watchdog import DUMP_SIGNAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from clusterctl.runs.layout import Attempt
+    from clusterctl.runs.place import Place
+    from clusterctl.spec import Watchdog
+
+LOOK_SECONDS = 5.0
+_LEAST_PROCESSORS = 0.05  # threads that only poll use less
+_LEAST_DISK = 10_000  # bytes a second; loggers and watchers write less
+_SPINNING_PERCENT = 95  # a collective of NCCL keeps its GPU, and the processor that waits for it, busy
+_RESTING_PERCENT = 1  # the memory of a GPU that only waits
+_PY_SPY_SECONDS = 3.0
+_PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+_SCOPES = {"1": "its own descendants", "2": "what root asks for", "3": "nothing"}
+
+
+class GpuReading(NamedTuple):
+    """One GPU: percent of the time in which a kernel ran, and in which its memory was read or written."""
+
+    utilisation: float
+    memory: float
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What was seen of a program: totals since its start, and what its node's GPUs do now; none are known without."""
+
+    used: Used
+    output_bytes: int = 0
+    gpus: Sequence[GpuReading] = ()
+
+
+def at_work(before: Signs, now: Signs, seconds: float) -> bool:
+    """Whether a program did anything in the `seconds` between two looks.
+
+    A busy processor counts unless all GPUs of the node are busy and their memory rests: then it waits for them, as they
+    do for other ranks.
+    """
+    cpu_seconds, disk_bytes = (after - earlier for after, earlier in zip(now.used, before.used, strict=True))
+    if now.output_bytes != before.output_bytes or disk_bytes >= _LEAST_DISK * seconds:
+        return True
+    if any(gpu.memory > _RESTING_PERCENT for gpu in now.gpus):
+        return True
+    spinning = bool(now.gpus) and all(gpu.utilisation >= _SPINNING_PERCENT for gpu in now.gpus)
+    return not spinning and cpu_seconds >= _LEAST_PROCESSORS * seconds
+
+
+def all_stuck(earlier: Mapping[int, Beat], later: Mapping[int, Beat], seconds: float) -> bool:
+    """Whether all ranks that have not left are alive, by two looks at their heartbeats, and idle for `seconds`.
+
+    No clock is compared with another: a rank is alive if it has written anew.
+    """
+    present = {rank: beat for rank, beat in later.items() if beat.phase != ENDED}
+    return bool(present) and all(
+        beat.idle is not None and beat.idle >= seconds and rank in earlier and earlier[rank].time != beat.time
+        for rank, beat in present.items()
+    )
+
+
+class Observer:
+    """Looks at the program `pid` of this rank. `alarm` holds the heartbeats of all ranks once they are stuck."""
+
+    def __init__(
+        self,
+        pid: int,
+        attempt: Attempt,
+        place: Place,
+        limit: float,
+        gpus: Callable[[], Sequence[GpuReading]] = tuple,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.idle = 0.0  # seconds
+        self.alarm: dict[int, Beat] = {}
+        self.limit = limit  # 0: no alarm
+        self._attempt, self._place, self._gpus, self._clock = attempt, place, gpus, clock
+        self._tree = ProcessTree(pid)
+        self._time, self._last = clock(), self._signs()
+        self._earlier: dict[int, Beat] = {}
+        self._asked_for_stacks = False
+
+    def look(self) -> None:
+        """Note what the program did since the last look; the time in which this process itself was away is nobody's."""
+        now, signs = self._clock(), self._signs()
+        if self._asked_for_stacks:  # those are no sign of work
+            self._last = Signs(self._last.used, signs.output_bytes)
+            self._asked_for_stacks = False
+        seconds = now - self._time
+        if at_work(self._last, signs, seconds) or self._tree.waits_for_disk():
+            self.idle = 0.0
+        else:
+            self.idle += min(seconds, 3 * LOOK_SECONDS)
+        self._time, self._last = now, signs
+        if self.limit and self.idle >= self.limit:
+            later = self._idle_beats()
+            self.alarm = later if all_stuck(self._earlier, later, self.limit) else {}
+            self._earlier = later
+
+    def stacks(self) -> str:
+        """Where the program is, as far as that can be had, and why there is no more."""
+        return "\n".join([*self._python_stacks(), *self._tree.describe()])
+
+    def _signs(self) -> Signs:
+        return Signs(self._tree.used(), sum(map(self._size, ("out", "err"))), self._gpus())
+
+    def _size(self, stream: str) -> int:
+        with suppress(OSError):
+            return self._attempt.log(self._place.rank, stream).stat().st_size
+        return 0
+
+    def _idle_beats(self) -> dict[int, Beat]:
+        """The heartbeats of all ranks; none as soon as one is not idle, or is an earlier one that will judge."""
+        beats = {}
+        for rank in range(self._place.world_size):
+            beat = read_beat(self._attempt.heartbeat(rank))
+            if beat is None:
+                return {}
+            if beat.phase != ENDED and (rank < self._place.rank or (beat.idle or 0.0) < self.limit):
+                return {}
+            beats[rank] = beat
+        return beats
+
+    def _python_stacks(self) -> Iterator[str]:
+        """From py-spy where there is one, and from faulthandler in processes that wait for the signal."""
+        members = self._tree.members()
+        for pid in members:
+            if has_signal(pid, DUMP_SIGNAL, "SigCgt"):  # else it would end the process
+                with suppress(OSError):
+                    os.kill(pid, DUMP_SIGNAL)
+                    self._asked_for_stacks = True
+                    yield f"process {pid} was asked for its stacks by signal {DUMP_SIGNAL}: see the rank's log"
+        program = shutil.which("py-spy")
+        if program is None:
+            yield "no Python stacks: py-spy is not installed where the tasks run"
+            return
+        deadline = time.monotonic() + _PY_SPY_SECONDS
+        for pid in members:
+            try:
+                yield _py_spy(program, pid, deadline - time.monotonic())
+            except (OSError, subprocess.TimeoutExpired) as error:
+                yield f"no more Python stacks: {error}"
+                return
+
+
+def _py_spy(program: str, pid: int, seconds: float) -> str:
+    argv = [program, "dump", "--nonblocking", "--pid", str(pid)]
+    done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=seconds, check=False)
+    if done.returncode == 0:
+        _, _, stacks = done.stdout.rstrip().partition("\n")  # the first line has the program's arguments
+        return f"process {pid}, by py-spy:\n{stacks}"
+    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return f"no Python stacks of process {pid}: py-spy: {last}{_what_ptrace_allows()}"
+
+
+def _what_ptrace_allows() -> str:
+    with suppress(OSError):
+        scope = _PTRACE_SCOPE.read_text().strip()
+        if scope in _SCOPES:
+            return f" (kernel.yama.ptrace_scope is {scope}: a process may trace {_SCOPES[scope]})"
+    return ""
+
+
+def observe(
+    pid: int, attempt: Attempt, place: Place, settings: Watchdog, gpus: Callable[[], Sequence[GpuReading]]
+) -> Observer:
+    """Look at the program `pid` as long as this process lives, in a thread."""
+    observer = Observer(pid, attempt, place, settings.idle if settings.enabled else 0.0, gpus)
+    threading.Thread(target=_observe_forever, args=(observer,), name="observer", daemon=True).start()
+    return observer
+
+
+def _observe_forever(observer: Observer) -> None:
+    while True:
+        time.sleep(LOOK_SECONDS)
+        try:
+            observer.look()
+        except Exception as error:  # whatever is odd about this machine: the program goes on
+            text = f"no longer watched: {type(error).__name__}: {error}"
+            print(text, file=sys.stderr)  # noqa: T201 - into the rank's log
+            observer.idle, observer.limit = 0.0, 0.0
+            return

@@ -1,0 +1,79 @@
+"""What /proc tells of a program and of everything that it has started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.scenario import wait_until
+
+from clusterctl.runs.process_tree import ProcessTree, descendants
+
+
+def test_all_that_descends_from_a_member_belongs_to_the_tree_and_an_orphan_stays() -> None:
+    parents = {2: 1, 3: 2, 4: 3, 5: 1, 6: 5}
+    assert descendants(parents, {2}) == {2, 3, 4}
+    assert descendants({3: 1, 4: 3, 5: 1}, {2, 3, 4}) == {3, 4}
+    assert descendants({}, {2}) == set()
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A shell that waits for its child, which sleeps."""
+    with subprocess.Popen(["sh", "-c", "sleep 600 & wait"], start_new_session=True) as process:
+        yield process
+        os.killpg(process.pid, 9)
+
+
+def test_a_tree_has_the_children_of_its_root_and_nobody_else(sleeper: subprocess.Popen[bytes]) -> None:
+    tree = ProcessTree(sleeper.pid)
+    wait_until(lambda: len(tree.members()) == 2, what="the shell's child")
+    assert os.getpid() not in tree.members()
+    assert all(stat.state in "SRD" for stat in tree.members().values())
+
+
+def test_each_process_is_described_by_its_program_and_what_it_sleeps_in(sleeper: subprocess.Popen[bytes]) -> None:
+    tree = ProcessTree(sleeper.pid)
+    wait_until(lambda: "sleep 600" in " ".join(tree.describe()), what="the shell's child")
+    lines = list(tree.describe())
+    assert f"process {sleeper.pid}: sh" in lines, "the arguments may be secrets"
+    assert any(line.startswith("  main thread sleeping") for line in lines)
+
+
+def test_what_a_child_used_still_counts_when_it_has_ended() -> None:
+    burn = f"{sys.executable} -c 'for _ in range(3000000): pass'; echo done; read line"
+    with subprocess.Popen(["sh", "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        tree = ProcessTree(process.pid)
+        assert list(tree.members()) == [process.pid]
+        assert tree.used().cpu_seconds > 0.01
+
+
+def made(proc: Path, pid: int, state: str, parent: int = 1, ticks: int = 100, disk: int = 0) -> None:
+    """One process with one thread, as proc(5) has it."""
+    for folder in (proc / str(pid), proc / str(pid) / "task" / str(pid)):
+        folder.mkdir(parents=True)
+        numbers = ["0"] * 9 + [str(ticks), "0", "0", "0"] + ["0"] * 30
+        (folder / "stat").write_text(f"{pid} (a (b) c) {state} {parent} {' '.join(numbers)}\n")
+    (proc / str(pid) / "io").write_text(f"rchar: 5\nread_bytes: {disk}\nwrite_bytes: 7\n")
+
+
+def test_processors_and_disk_are_added_up_over_the_tree(tmp_path: Path) -> None:
+    made(tmp_path, 10, "S", ticks=100, disk=1000)
+    made(tmp_path, 11, "S", parent=10, ticks=50, disk=0)
+    made(tmp_path, 12, "R", parent=1, ticks=9999, disk=9999)
+    used = ProcessTree(10, tmp_path).used()
+    assert used.cpu_seconds == pytest.approx(150 / os.sysconf("SC_CLK_TCK"))
+    assert used.disk_bytes == 1014
+
+
+@pytest.mark.parametrize(("state", "waits"), [("D", True), ("S", False), ("R", False)])
+def test_a_thread_in_uninterruptible_sleep_waits_for_a_disk(tmp_path: Path, state: str, waits: bool) -> None:
+    made(tmp_path, 10, "S")
+    made(tmp_path, 11, state, parent=10)
+    assert ProcessTree(10, tmp_path).waits_for_disk() is waits
