@@ -74,6 +74,7 @@ make_root() {
 
 tests() { # on the system named $1, in a checkout at $2, whose .venv is made here
   cd "$2"
+  rm -f .portability.xml
   make setup >&2
   .venv/bin/python -m pytest -q -p no:cacheprovider --junitxml=.portability.xml "${@:3}" >&2 || true
   .venv/bin/python - "$1" <<'EOF'

@@ -11,7 +11,7 @@ from clusterctl.runs.layout import RunDir
 from clusterctl.task.exchange import _received
 
 PROGRAM = """
-import json
+import json, os
 from torch import distributed as dist
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
@@ -30,8 +30,8 @@ for ask in (from_all, from_first):
         found.append(ask(fail, None))
     except OSError as error:
         found.append(str(error))
-print(json.dumps(found))
-dist.destroy_process_group()  # or torch 2.6 may abort at its end
+print(json.dumps(found), flush=True)
+os._exit(0)  # as a task ends: torch 2.6 may abort or hang at its own end
 """
 
 
