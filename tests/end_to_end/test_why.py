@@ -186,7 +186,7 @@ def test_a_deadlock_of_a_program_that_logs_no_steps_is_ended_and_started_again_w
 def test_by_default_such_a_deadlock_is_reported_and_goes_on(stage: Stage) -> None:
     run = deadlocked(stage, "")
     wait_until(run.attempt(0).hang_report_json.exists, 120)
-    wait_until(lambda: "main thread" in why(stage, run)["traceback"], 30, every=0.4)
+    wait_until(lambda: "main thread" in (why(stage, run)["traceback"] or ""), 30, every=0.4)
     found = why(stage, run)
     assert (found["run_stage"], found["class"], found["rank"]) == ("training", "hang", None)
     assert found["cause"].startswith("reports no steps and has been idle since ")
