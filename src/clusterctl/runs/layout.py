@@ -38,6 +38,7 @@ class Attempt:
     secret = Inside("secret")  # by which the ranks know each other (`task.secret`)
     metrics = Inside("metrics.jsonl")
     origin_json = Inside("origin.json")  # the checkpoint that the attempt resumed from
+    hang_lease = Inside("hang.lease")  # held by the rank that judges who is stuck (`runs.judgement`)
     hang_json = Inside("hang.json")  # the watchdog's alarm: which ranks are stuck, and every heartbeat at that moment
     hang_report_json = Inside("hang-report.json")  # the same of an alarm that ended nothing
     collectives = Inside("collectives")  # what NCCL's flight recorder wrote, a file a rank

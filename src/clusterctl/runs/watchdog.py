@@ -1,9 +1,9 @@
 """The watchdog inside a run: each rank watches the next one, and ends the attempt when that one is stuck.
 
-The first to notice writes `hang.json`; each rank that still can then writes the Python stacks of all its threads into
-its events, and the attempt ends - for a restart or as failed, as `[watchdog]` says. Where that says "report", the alarm
-is `hang-report.json`, the ranks write where they are, and go on. A program that logs no steps is watched by what it
-does (`idleness`).
+The first to notice looks at all heartbeats (`judgement`) and writes `hang.json`; each rank that still can then writes
+the Python stacks of all its threads into its events, and the attempt ends - for a restart or as failed, as `[watchdog]`
+says. Where that says "report", the alarm is `hang-report.json`, the ranks write where they are, and go on. A program
+that logs no steps is watched by what it does (`idleness`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from clusterctl.runs.files import write_text
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, Heart, Pulse, read_beat
+from clusterctl.runs.judgement import Judge, suspects
 from clusterctl.runs.requests import request_restart
 from clusterctl.runs.stages import Stage
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 EXIT_HUNG = 70
 DUMP_SIGNAL = signal.SIGRTMIN + 5  # default: death; so it is sent only to processes that have written a heartbeat
 LONGEST_STACKS = 32_000  # characters in the events; readers look at the last 64 KiB of them
-_CONFIRM_SECONDS = 2.2 * BEAT_SECONDS
 _ANSWER_SECONDS = 2 * BEAT_SECONDS  # within which every rank whose Python runs has seen the alarm
 _DUMP_SECONDS = 6.0
 _LEAVE_SECONDS = 10.0  # srun ends the other ranks when the first has left; should it not, they leave by themselves
@@ -90,28 +90,6 @@ def _progress(beat: Beat) -> tuple[str, int, int]:
     return beat.phase, beat.step, beat.pid
 
 
-def suspects(earlier: dict[int, Beat], later: dict[int, Beat]) -> tuple[list[int], str]:
-    """Which ranks hold the others up, by two looks at all heartbeats a little apart, and how that shows.
-
-    A rank that writes no more is stopped (or holds the GIL); one that is behind the others and does not wait, or does
-    not wait when they do, is what they wait for. Empty if nothing distinguishes them. Ranks that log no steps, while
-    others do, are behind nobody.
-    """
-    present = {rank: beat for rank, beat in later.items() if beat.phase != ENDED}
-    silent = [rank for rank, beat in present.items() if rank in earlier and earlier[rank].time == beat.time]
-    if silent and len(silent) < len(present):
-        return silent, "silent"
-    stepping = {rank: beat for rank, beat in present.items() if beat.idle is None}
-    most = max((beat.step for beat in stepping.values()), default=0)
-    behind = [rank for rank, beat in stepping.items() if beat.step < most and beat.waiting is None]
-    if behind:
-        return behind, "behind"
-    busy = [rank for rank, beat in stepping.items() if beat.waiting is None]
-    if busy and len(busy) < len(stepping):
-        return busy, "busy"
-    return (list(stepping), "alone") if len(stepping) == 1 else ([], "unknown")
-
-
 class _Alarm(NamedTuple):
     """That the rank `seen` made no progress for `still` seconds, which is more than `limit`, and who is suspected."""
 
@@ -138,7 +116,7 @@ class Watch:
         self._attempt, self._place, self._events, self._settings, self._leave = attempt, place, events, settings, leave
         self._watched = (place.rank + 1) % place.world_size
         self._stillness = Stillness()
-        self._noticed: tuple[float, dict[int, Beat]] | None = None  # when, and all heartbeats at that moment
+        self._judge = Judge(attempt, place.world_size)
         self._reported = False  # whether this rank has written where it was
 
     def look(self) -> None:
@@ -162,20 +140,13 @@ class Watch:
         beat = read_beat(self._attempt.heartbeat(self._watched))
         still = self._stillness.look(beat, time.monotonic())
         if beat is None or still <= patience(self._settings, beat):
-            self._noticed = None
-        elif self._noticed is None:
-            self._noticed = (time.monotonic(), self._beats())
-        elif time.monotonic() - self._noticed[0] >= _CONFIRM_SECONDS:  # every rank that lives has written again
-            beats = self._beats() | {self._watched: beat}
-            found = suspects(self._noticed[1], beats)
+            self._judge.drop()
+        elif (looks := self._judge.looks()) is not None:
+            beats = looks.later | {self._watched: beat}
+            found = suspects(looks.earlier, beats)
             step = max(beat.step for beat in beats.values())
             self._raise(_Alarm(self._watched, still, patience(self._settings, beat), *found, beats, step))
-            self._noticed = None
-
-    def _beats(self) -> dict[int, Beat]:
-        ranks = range(self._place.world_size)
-        found = {rank: read_beat(self._attempt.heartbeat(rank)) for rank in ranks}
-        return {rank: beat for rank, beat in found.items() if beat is not None}
+            self._judge.drop()
 
     def _raise(self, alarm: _Alarm) -> None:
         """Write the alarm, and end the attempt where that is wanted; nothing if another rank was faster."""

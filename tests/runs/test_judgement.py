@@ -1,0 +1,123 @@
+"""Who holds the others up, and that one rank of the run finds out for all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.scenario import wait_until
+
+from clusterctl.runs import judgement
+from clusterctl.runs.heartbeats import ENDED, Beat, read_beat, write_beat
+from clusterctl.runs.judgement import Judge, suspects
+from clusterctl.runs.layout import Attempt, RunDir
+
+TRAINING = Beat(1000.0, "training", 900.0, 50, 999.0, 0.1, 0.2, 0.05, None, 11, "node1")
+
+
+def beats(*changes: dict[str, object]) -> dict[int, Beat]:
+    return {rank: replace(TRAINING, time=1000.0 + rank, **change) for rank, change in enumerate(changes)}  # type: ignore[arg-type]
+
+
+def later(earlier: dict[int, Beat], *silent: int) -> dict[int, Beat]:
+    return {r: beat if r in silent else replace(beat, time=beat.time + 2) for r, beat in earlier.items()}
+
+
+WAITING = {"waiting": 999.5}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "silent", "found"),
+    [
+        (beats({}, WAITING, WAITING, WAITING), [0], ([0], "silent")),
+        (beats(WAITING, WAITING, {}, WAITING), [], ([2], "busy")),
+        (beats({"step": 51}, {"step": 51}, {"step": 50}), [], ([2], "behind")),
+        (beats({"step": 51, **WAITING}, {"step": 50, **WAITING}), [], ([], "unknown")),  # their network was cut
+        (beats({}, {}), [], ([], "unknown")),
+        (beats(WAITING, WAITING), [], ([], "unknown")),
+        (beats({}), [], ([0], "alone")),
+        (beats({"phase": ENDED}, {}), [], ([1], "alone")),
+        (beats({}, {}), [0, 1], ([], "unknown")),
+        (beats({}, {"step": 0, "idle": 3.0}), [], ([0], "alone")),  # rank 0 alone logs steps
+    ],
+)
+def test_who_holds_the_others_up(earlier: dict[int, Beat], silent: list[int], found: tuple[list[int], str]) -> None:
+    assert suspects(earlier, later(earlier, *silent)) == found
+
+
+RANKS, STUCK = 128, 77
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
+    made = RunDir(tmp_path / "run").attempt(0)
+    made.heartbeat(0).parent.mkdir(parents=True)
+    monkeypatch.setattr(judgement, "CONFIRM_SECONDS", 0.5)
+    return made
+
+
+@pytest.fixture
+def living(attempt: Attempt) -> Iterator[None]:
+    """All ranks but one write their heartbeats again and again, and wait."""
+    ended = threading.Event()
+
+    def write(moment: float) -> None:
+        for rank in set(range(RANKS)) - {STUCK}:
+            write_beat(attempt.heartbeat(rank), replace(TRAINING, time=moment, waiting=999.5))
+
+    def beat() -> None:
+        moment = 1000.0
+        while not ended.wait(0.02):
+            write(moment := moment + 1)
+
+    write_beat(attempt.heartbeat(STUCK), TRAINING)
+    write(1000.0)
+    thread = threading.Thread(target=beat)
+    thread.start()
+    yield
+    ended.set()
+    thread.join()
+
+
+@pytest.mark.usefixtures("living")
+def test_one_rank_reads_all_heartbeats_however_slowly_and_finds_the_one_that_is_stuck(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Path] = []
+
+    def read(path: Path) -> Beat | None:
+        reads.append(path)
+        time.sleep(0.005)
+        return read_beat(path)
+
+    monkeypatch.setattr(judgement, "read_beat", read)
+    judges = [Judge(attempt, RANKS) for _ in range(RANKS)]  # each has noticed that its neighbour does nothing
+    (found,) = wait_until(lambda: [looks for judge in judges if (looks := judge.looks())], every=0.2)
+    assert suspects(found.earlier, found.later) == ([STUCK], "silent")
+    assert len(reads) == 2 * RANKS
+
+
+def test_who_goes_on_gives_the_lease_back_and_begins_anew_the_next_time(attempt: Attempt) -> None:
+    write_beat(attempt.heartbeat(0), TRAINING)
+    first, second = Judge(attempt, 1), Judge(attempt, 1)
+    wait_until(first.looks)
+    assert second.looks() is None
+    first.drop()
+    second.drop()  # which has none to give back
+    assert not attempt.hang_lease.exists()
+    assert wait_until(second.looks).later == {0: TRAINING}
+    assert first.looks() is None
+
+
+def test_the_lease_of_a_rank_that_is_stuck_itself_is_taken_over(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judgement, "LEASE_SECONDS", 0.1)
+    attempt.hang_lease.mkdir()
+    judge = Judge(attempt, 1)
+    assert judge.looks() is None
+    wait_until(judge.looks)
