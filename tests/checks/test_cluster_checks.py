@@ -251,7 +251,7 @@ def test_a_healthy_cluster_needs_no_hints() -> None:
         ),
         (on_node(clock_ahead=-90.0), "clock", "WARN", "90 s behind", "NTP"),
         (on_node(clock_ahead=None), "clock", "WARN", "no file", "folder of runs"),
-        (replace(GOOD, open_files=256), "open files", "WARN", "at most 256", "ulimit -n 1024"),
+        (replace(GOOD, open_files=256), "open files", "WARN", "at most 256", "ulimit -Hn 1024"),
         (on_node(processes=100), "processes", "WARN", "at most 100", "ulimit -u 512"),
         (on_node(git=False), "git", "WARN", "not on PATH", "install git"),
     ],

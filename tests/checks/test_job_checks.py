@@ -58,6 +58,12 @@ def fatal(found: Surroundings) -> list[Check]:
     return [check for check in judge(found) if check.fatal]
 
 
+def test_a_program_of_the_users_is_not_refused_for_files_that_clusterctl_does_not_open() -> None:
+    program = replace(JOB, workload="command", argv=("true",), train=CommandTrain())
+    wanted = replace(WANTED, resolved=replace(ASKED, job=program), tasks=2048)
+    assert judge(replace(GOOD, wanted=wanted)) == ()
+
+
 def test_where_everything_exists_nothing_is_refused() -> None:
     assert judge(GOOD) == ()
     refuse(judge(GOOD), ASKED)
@@ -68,7 +74,7 @@ def test_where_everything_exists_nothing_is_refused() -> None:
     [
         (replace(GOOD, runs=replace(GOOD.runs, free_bytes=2**20)), "the disk is full: 1 MiB free", "df -h"),
         (replace(GOOD, runs=replace(GOOD.runs, free_files=3)), "room for 3 more files", "df -i"),
-        (with_run(tasks=2048), "at most 1024 open files, and 2048 ranks need 4160", "ulimit -n 4160"),
+        (with_run(tasks=2048), "at most 1024 open files, and 2048 ranks need 6208", "ulimit -Hn"),
         (with_run(data=Seen("/data", False)), "no data: /data", "data.root"),
         (with_run(data=Seen("/data", True, missing=("raw/x.npz",))), "/data lacks raw/x.npz", "data.root"),
         (replace(GOOD, interpreter=Interpreter(Seen("/p", False))), "no such interpreter: /p", "`python`"),

@@ -51,10 +51,10 @@ REDDIT = 'workload = "reddit"\n[data]\nroot = "./data"\n'
     ),
     Mistake(
         what="more ranks than open files",
-        job='workload = "command"\nargv = ["true"]\n[resources]\nnodes = 2000000000\n',
+        job='workload = "synthetic"\n[resources]\nnodes = 2000000000\n',
         code=CONFIG,
-        says="2000000000 ranks need 4000000064",
-        hint="ulimit -n",
+        says="2000000000 ranks need 6000000064",
+        hint="ulimit -Hn",
     ),
 )
 def test_what_can_be_seen_from_here_is_told_before_anything_is_queued(desk: Desk, mistake: Mistake) -> None:

@@ -9,7 +9,7 @@ from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
 
 PROGRAM = """
-import json, os, torch
+import json, os, resource, torch
 from torch import distributed as dist
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
@@ -22,6 +22,8 @@ def prepare(folder):
     with open(task.cache / "calls", "a") as calls:
         calls.write("prepared\\n")
 
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
 job, place = Job(name="t", workload="reddit"), Place.from_environment()
 with joined(Context(job, attempt=current_attempt())) as task:
     world, node = torch.tensor([1.0 + place.rank]), torch.tensor([1.0 + place.rank])
@@ -31,6 +33,7 @@ with joined(Context(job, attempt=current_attempt())) as task:
     print(json.dumps({
         "world": world.item(), "node": node.item(), "ranks": dist.get_process_group_ranks(task.node),
         "leads": task.leads_node, "device": str(task.device), "backend": dist.get_backend(),
+        "files": resource.getrlimit(resource.RLIMIT_NOFILE) == (most, most),
         "prepared": [path.name for path in prepared.iterdir()], "cache": str(task.cache),
     }))
 assert not dist.is_initialized()
@@ -40,6 +43,7 @@ assert not dist.is_initialized()
 def test_ranks_of_uneven_nodes_meet_form_their_groups_and_prepare_once(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "runs" / "a run")
     said = [json.loads(output) for output in run_program(PROGRAM, run.attempt(0), [2, 1])]
+    assert all(rank["files"] for rank in said)
     assert [rank["world"] for rank in said] == [6.0, 6.0, 6.0]
     assert [rank["node"] for rank in said] == [3.0, 3.0, 3.0]  # 1 + 2 on the first node, 3 on the second
     assert [rank["ranks"] for rank in said] == [[0, 1], [0, 1], [2]]

@@ -65,7 +65,7 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
         return Surroundings(
             cluster=cluster,
             runs=look_at(runs),
-            open_files=_soft_limit(resource.RLIMIT_NOFILE),
+            open_files=_limits(resource.RLIMIT_NOFILE)[1],
             interpreter=interpreter.result() if interpreter else None,
             programs=_programs(cluster),
             activation=activation(),
@@ -75,7 +75,7 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
                 state=look_at(state_path()),
                 images=look_at(expanded(cluster.images)) if cluster.images else None,
                 clock_ahead=_clock_ahead(_nearest(runs)),
-                processes=_soft_limit(resource.RLIMIT_NPROC),
+                processes=_limits(resource.RLIMIT_NPROC)[0],
                 git=shutil.which("git") is not None,
             ),
             slurm={name: answer.result() for name, answer in slurm.items()},
@@ -93,7 +93,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
     return Surroundings(
         cluster=cluster,
         runs=look_at(runs_folder(cluster)),
-        open_files=_soft_limit(resource.RLIMIT_NOFILE),
+        open_files=_limits(resource.RLIMIT_NOFILE)[1],
         interpreter=ask_version(python) if python else None,
         programs=Programs.of(plan) if job.workload == "command" else None,
         activation=activation(),
@@ -193,10 +193,10 @@ def _nearest(path: Path) -> Path:
     return next((folder for folder in (path, *path.parents) if exists(folder)), Path("/"))
 
 
-def _soft_limit(which: int) -> int:
-    """A soft limit of this process, which Slurm hands on to the tasks; infinity as a large number."""
-    soft, _ = resource.getrlimit(which)
-    return 2**31 if soft == resource.RLIM_INFINITY else soft
+def _limits(which: int) -> tuple[int, int]:
+    """The soft limit of this process, which Slurm hands on to tasks, and the hard one; infinity as a large number."""
+    soft, hard = (2**31 if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(which))
+    return soft, hard
 
 
 def _ask(cluster: Cluster, words: tuple[str, ...]) -> Answer:

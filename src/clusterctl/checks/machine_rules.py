@@ -98,13 +98,13 @@ def _space(runs: Folder) -> Iterator[Check]:
 
 def _open_files(found: Surroundings) -> Iterator[Check]:
     if found.wanted is None:
-        yield _limit("open files", found.open_files, LEAST_OPEN_FILES, "-n")
+        yield _limit("open files", found.open_files, LEAST_OPEN_FILES, "-Hn")
         return
     tasks = found.wanted.tasks
-    least = 2 * tasks + 64  # rank 0 has connections with all others, in two groups
-    if found.open_files < least:
+    least = 3 * tasks + 64  # rank 0 has connections with all others, in its store and in two groups
+    if found.open_files < least and found.wanted.resolved.job.workload != "command":
         message = f"at most {found.open_files} open files, and {tasks} ranks need {least}"
-        yield fail("open files", message, f"ulimit -n {least}, then submit again: Slurm hands the limit on")
+        yield fail("open files", message, "use fewer ranks, or ask your administrator for more: see ulimit -Hn")
 
 
 def _clock(ahead: float | None) -> Check:

@@ -127,7 +127,7 @@ class Surroundings:
 
     cluster: Cluster
     runs: Folder
-    open_files: int
+    open_files: int  # the hard limit, up to which a task raises its own
     interpreter: Interpreter | None = None  # None: the tasks run in an image, or setup lines bring it
     programs: Programs | None = None  # None: the tasks run no program of the user's
     activation: str = ""  # of the environment in the submitter's shell, if that is not clusterctl's own

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+import resource
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,6 +81,7 @@ def joined(context: Context) -> Iterator[Task]:
     """Meet the other ranks, take a device, and leave together. What follows the meeting is the stage "loading"."""
     job, place, attempt, events = context.job, context.place, context.attempt, context.events
     telemetry = start_telemetry(attempt, place)
+    _allow_open_files()
     events.stage(Stage.RENDEZVOUS)
     wanted = job.train.device if isinstance(job.train, LoopTrain) else "auto"
     device = choose_device(wanted, job.resources.gpus_per_node or 0, torch.cuda.device_count(), place.local_rank)
@@ -131,6 +133,13 @@ def _record_collectives(attempt: Attempt) -> None:
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(attempt.collectives / "rank_"))
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(attempt.collectives / "ask_"))
+
+
+def _allow_open_files() -> None:
+    """As many as may be: a rank has a connection with every other one in each group, and 1,024 is the usual limit."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _cache_folder(attempt: Attempt | None) -> Path:
