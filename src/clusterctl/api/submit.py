@@ -29,7 +29,7 @@ from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import find_code, take_snapshot
 from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
 from clusterctl.runs.files import make_private, write_json, write_text
-from clusterctl.runs.layout import RUN_FORMAT, RunDir
+from clusterctl.runs.layout import RUN_FORMAT, RunDir, code_folder
 from clusterctl.slurm import Slurm
 from clusterctl.spec import PROFILED_STEPS, LoopTrain, to_record
 from clusterctl.spec.values import slurm_time
@@ -100,7 +100,7 @@ def plan(
     resolved = load(job, cluster, overrides=overrides, profile=profile)
     allocation = find_allocation(Slurm.of(resolved.cluster), in_allocation) if in_allocation else None
     runs = runs_folder(resolved.cluster)
-    return DryRun(resolved, _planned(resolved, runs, runs / ".code" / "snapshot", allocation))
+    return DryRun(resolved, _planned(resolved, runs, code_folder(runs) / "snapshot", allocation))
 
 
 def submit(
@@ -207,7 +207,7 @@ def _write_run(plan: Plan, resolved: Resolved, code: Path, words: Sequence[str])
         make_private(run.path)
         run.attempts_folder.mkdir()
         make_private(run.pickles)
-        run.code.symlink_to(Path("..", ".code", code.name))
+        run.code.symlink_to(Path("..", code.parent.name, code.name))
         write_text(run.script, render(plan), mode=0o700)
         write_pickle(run, resolved.job.resources.time)
         state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))

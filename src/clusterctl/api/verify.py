@@ -13,6 +13,7 @@ from clusterctl.checks.code_copy import copy_rules
 from clusterctl.config import load_cluster
 from clusterctl.errors import ConfigError, reason
 from clusterctl.runs.files import make_private
+from clusterctl.runs.layout import code_folder
 from clusterctl.runs.ownership import require_own
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _make_folders(runs: Path) -> None:
     """
     hint = "set CLUSTERCTL_RUNS, or `runs` in the cluster file"
     try:
-        code = make_private(make_private(runs) / ".code")
+        code = make_private(code_folder(make_private(runs)))
     except OSError as error:
         raise ConfigError(f"cannot make the folder of runs: {reason(error)}", hint) from error
     if not os.access(runs, os.W_OK | os.X_OK):

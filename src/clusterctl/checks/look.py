@@ -23,7 +23,7 @@ from clusterctl.config import expanded, runs_folder, state_path
 from clusterctl.containers.pyxis import IMAGE_PYTHON
 from clusterctl.errors import SlurmError
 from clusterctl.launch.programs import Programs
-from clusterctl.runs.files import exists
+from clusterctl.runs.files import exists, nearest_existing
 from clusterctl.runs.ownership import is_trusted
 from clusterctl.slurm import Slurm
 from clusterctl.slurm.fits import asked_of, has_features
@@ -74,7 +74,7 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
                 python=platform.python_version(),
                 state=look_at(state_path()),
                 images=look_at(expanded(cluster.images)) if cluster.images else None,
-                clock_ahead=_clock_ahead(_nearest(runs)),
+                clock_ahead=_clock_ahead(nearest_existing(runs)),
                 processes=_limits(resource.RLIMIT_NPROC)[0],
                 git=shutil.which("git") is not None,
             ),
@@ -120,7 +120,7 @@ def _programs(cluster: Cluster) -> Programs:
 def activation(environment: Mapping[str, str] = os.environ, own: str = sys.prefix) -> str:
     """The shell line that activates the environment of this shell; nothing where it is `own`, clusterctl's.
 
-    conda's base is active in every shell of its users, and says nothing.
+    conda's base environment is ignored: it is active in every shell of its users.
     """
     virtual, conda = environment.get("VIRTUAL_ENV"), environment.get("CONDA_PREFIX")
     if virtual and os.path.realpath(virtual) != os.path.realpath(own):
@@ -160,7 +160,7 @@ def data_folder(workload: str) -> str | None:
 
 def look_at(path: Path) -> Folder:
     """What is to be known of a folder without changing anything."""
-    found = _nearest(path)
+    found = nearest_existing(path)
     status, space = found.stat(), os.statvfs(found)
     return Folder(
         path=str(path),
@@ -186,11 +186,6 @@ def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     ]
     above = [(len(point), kind) for point, kind in found if path.resolve().is_relative_to(point)]
     return max(above, default=(0, ""), key=lambda item: item[0])[1]
-
-
-def _nearest(path: Path) -> Path:
-    """`path`, or the nearest folder above it that exists."""
-    return next((folder for folder in (path, *path.parents) if exists(folder)), Path("/"))
 
 
 def _limits(which: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ImageError
+from clusterctl.runs.files import nearest_existing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -62,8 +63,7 @@ def check_space(needed: int, storage: Storage | None) -> str:
     words = f"the build takes about {needed / 1e9:.1f} GB"
     if storage is None:
         return words
-    place = next(folder for folder in (storage.folder, *storage.folder.parents) if folder.exists())
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(nearest_existing(storage.folder)).free
     words += f" of {free / 1e9:.1f} GB free in {storage.folder} ({storage.driver})"
     if needed > free:
         room = "make room, or keep images elsewhere: CONTAINERS_STORAGE_CONF names a storage.conf with a graphroot"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import clusterctl
 from clusterctl.launch.code_files import package_files, project_files
 from clusterctl.runs.files import make_private
+from clusterctl.runs.layout import SHARED_FILES, code_folder
 from clusterctl.runs.ownership import require_own
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def find_code(runs: Path, project: Path | None) -> Code:
     digests = {f"{_LIBRARY}/{file.name}": _digest(file) for file in library}
     digests |= {f"{_PROJECT}/{file.name}": _digest(file) for file in files}
     total = hashlib.sha256("\0".join(sorted(map("\0".join, digests.items()))).encode(errors="surrogateescape"))
-    return Code(runs / ".code" / total.hexdigest()[:20], library, files, digests, project)
+    return Code(code_folder(runs) / total.hexdigest()[:20], library, files, digests, project)
 
 
 def take_snapshot(code: Code) -> Path:
@@ -64,7 +65,7 @@ def take_snapshot(code: Code) -> Path:
             _require_own(final)
             os.utime(final)  # what is young is not removed, though no run refers to it yet (unused_code.py)
             return final
-    shared = make_private(final.with_name(".files"))
+    shared = make_private(final.with_name(SHARED_FILES))
     _require_own(shared)
     aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))
     try:

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import ConfigError
+from clusterctl.runs.layout import SHARED_FILES, code_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 YOUNG_SECONDS = 3600.0  # far longer than from taking up a copy to the link to it
-_SHARED = ".files"
 _COPY = re.compile(r"[0-9a-f]{20}|\.[0-9a-f]{20}\..+")  # the latter is half made, or half removed
 
 
@@ -41,24 +41,24 @@ def find_unused(runs: Path, clock: Callable[[], float] = time.time) -> list[Unus
 
     Raises ConfigError where a folder cannot be looked into: it may be a run.
     """
-    code, now = runs / ".code", clock()
+    code, now = code_folder(runs), clock()
     if not code.is_dir():
         return []
     used = set(_used(runs))
     copies = [path for path in sorted(code.iterdir()) if _COPY.fullmatch(path.name) and path.name not in used]
     copies = [path for path in copies if not path.is_symlink() and path.is_dir() and not _is_young(path, now)]
-    shared = {status.st_ino: path for path, status in _files(code / _SHARED)}
+    shared = {status.st_ino: path for path, status in _files(code / SHARED_FILES)}
     links = Counter(status.st_ino for copy in copies for _, status in _files(copy))
     freed: set[int] = set()
     found = [Unused(copy, _freed(copy, links, shared, freed)) for copy in copies]
-    alone = (item for item in _files(code / _SHARED) if item[1].st_nlink == 1)
+    alone = (item for item in _files(code / SHARED_FILES) if item[1].st_nlink == 1)
     return [*found, *(Unused(path, status.st_blocks * 512) for path, status in alone)]
 
 
 def remove_unused(unused: Unused, clock: Callable[[], float] = time.time) -> bool:
     """Remove one of `find_unused`'s, and the files that are no other copy's; False where it has come into use again."""
     path = unused.path
-    if path.parent.name == _SHARED:
+    if path.parent.name == SHARED_FILES:
         path.unlink(missing_ok=True)  # a copy that has taken it up keeps its content
         return True
     aside = path.with_name(f".{path.name.strip('.').partition('.')[0]}.removed.{time.time_ns()}")
@@ -74,7 +74,7 @@ def remove_unused(unused: Unused, clock: Callable[[], float] = time.time) -> boo
     for parent, _, _ in os.walk(aside):
         Path(parent).chmod(0o700)
     shutil.rmtree(aside)
-    for shared, status in _files(path.parent / _SHARED):
+    for shared, status in _files(path.parent / SHARED_FILES):
         if status.st_ino in contents and status.st_nlink == 1:
             shared.unlink(missing_ok=True)
     return True

@@ -7,11 +7,11 @@ import json
 import os
 import stat
 import threading
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_LEFT = 1 << 20
@@ -71,6 +71,11 @@ def read_json(path: Path) -> Any:
 def exists(path: Path) -> bool:
     """Whether there is something at `path`; False, and no error, where its folder may not be searched."""
     return os.path.exists(path)  # noqa: PTH110 - pathlib's raises
+
+
+def nearest_existing(path: Path) -> Path:
+    """`path`, or the nearest folder above it that exists."""
+    return next((folder for folder in (path, *path.parents) if exists(folder)), Path("/"))
 
 
 def is_listed(path: Path) -> bool:

@@ -11,8 +11,14 @@ if TYPE_CHECKING:
 
 RUN_FORMAT = 1  # of the run directory, as run.json carries it: whoever changes what a reader must know raises it
 
+SHARED_FILES = ".files"  # in the folder of copies: files that several of them have
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 _OF_RANK = re.compile("rank_(?P<rank>[0-9]{1,9})")
+
+
+def code_folder(runs: Path) -> Path:
+    """The folder of the copies of code of all runs in `runs`."""
+    return runs / ".code"
 
 
 class Inside:
