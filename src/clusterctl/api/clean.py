@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 
 
 def unused_code(cluster: str | None = None) -> list[Unused]:
-    """What no run in the folder of runs refers to any more. Raises ConfigError where that cannot be told."""
+    """The copies of code that no run uses any more. Raises ConfigError if a folder cannot be read."""
     return find_unused(chosen_runs_folder(cluster))

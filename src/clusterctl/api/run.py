@@ -39,7 +39,7 @@ class RunFailed(ClusterctlError):
 
 
 class MetricRecords(list[dict[str, Any]]):
-    """One dict per record: `attempt`, `time` (seconds since the epoch), `step`, and whatever was logged."""
+    """One dict per record: `attempt`, `time` (seconds since the epoch), `step`, and the logged values."""
 
     def to_pandas(self) -> Any:
         """The records as a pandas DataFrame, one row each. Raises UsageError where pandas is not installed."""
