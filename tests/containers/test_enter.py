@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -262,6 +264,31 @@ def test_many_at_once_unpack_once(thin_image: ThinImage, own_store: Path) -> Non
     assert {process.returncode for process in started} == {0}
     names = sorted(path.suffix for path in (own_store / f"clusterctl-{os.geteuid()}").iterdir())
     assert names == ["", ".lock"]
+
+
+def test_who_finds_no_tree_does_not_wait_for_those_who_run_in_it_a_moment_later(
+    thin_image: ThinImage, own_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = own_store / "tree"
+    tree.mkdir()
+    noted, faster = unpacked._noted, []
+
+    def see_nothing_at_first(lock: Path) -> Path | None:
+        if faster:
+            return noted(lock)
+        lock.write_text(str(tree))  # between this look and the lock somebody else unpacks, and runs
+        faster.append(os.open(lock, os.O_RDWR))
+        fcntl.flock(faster[0], fcntl.LOCK_SH)
+        return None
+
+    monkeypatch.setattr(unpacked, "_noted", see_nothing_at_first)
+    found: list[Path] = []
+    task = threading.Thread(target=lambda: found.append(unpacked.hold(thin_image.path)), daemon=True)
+    task.start()
+    task.join(20)
+    for descriptor in faster:
+        os.close(descriptor)
+    assert found == [tree]
 
 
 def test_a_tree_is_removed_when_nobody_runs_in_it_and_not_before(thin_image: ThinImage, own_store: Path) -> None:

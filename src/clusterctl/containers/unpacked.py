@@ -33,6 +33,7 @@ _SPARE_BYTES = 64 * 2**20
 _TIMES_SMALLER = 4  # than its content an image is at most, as a rule
 _ELSEWHERE = "set CLUSTERCTL_UNPACK to a folder on a larger disk of this machine's own"
 _NOTHING_FATAL = 2  # unsquashfs: all is there but what only root may make
+_LOOK_AGAIN_SECONDS = 0.05
 
 
 def hold(image: Path, owner: str = "", environment: Mapping[str, str] = os.environ) -> Path:
@@ -63,7 +64,13 @@ def _held(descriptor: int, lock: Path, unpack: Callable[[], Path]) -> Path | Non
     if tree := _noted(lock):
         os.utime(lock)
         return tree
-    fcntl.flock(descriptor, fcntl.LOCK_EX)  # gives up the shared one first: someone may be faster
+    # Gives up the shared one first: someone may be faster. Who waited for it would wait for those who run in the tree by
+    # then, and they, perhaps, for this task.
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(_LOOK_AGAIN_SECONDS)
+        return None
     if not _is_removed(descriptor, lock) and not _noted(lock):
         lock.write_text(str(unpack()))
     return None
