@@ -47,6 +47,12 @@ def runtime_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
 
 
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is shown on a terminal is what one with colours would show, wherever the tests run."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
 Fabricate = Callable[..., RunDir]
 
 

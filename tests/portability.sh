@@ -65,7 +65,7 @@ make_root() {
     touch "$root/.made"
   fi
   # pip's settings, and the folders of this machine that they name
-  for file in /etc/pip.conf /etc/resolv.conf; do [ ! -e "$file" ] || cp -L "$file" "$root$file"; done
+  for file in /etc/pip.conf /etc/resolv.conf /etc/hosts; do [ ! -e "$file" ] || cp -L "$file" "$root$file"; done
   for file in "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf"; do [ ! -e "$file" ] || cp "$file" "$root/etc/pip.conf"; done
   cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/" # perhaps with one of this site
   BINDS=$(python3 -m pip config list | grep -o '/opt/[^/ '"'"']*' | sort -u | tr '\n' ' ' || true)
@@ -102,6 +102,7 @@ else
   home=/home/someone place=/home/someone/clusterctl
   copy_code "$root$place"
   chroot "$root" chown -R "$user:" "$place"
+  chmod 755 "$root/home/someone" # some tests become somebody else
   [ "$user" != root ] || home=/root
   mapfile -t kept < <(env | grep -E '^(PIP_|TORCH)' || true)
   in_root env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME="$home" TERM=dumb "${kept[@]}" \

@@ -35,8 +35,9 @@ def write_wheel(folder: Path, name: str, version: str, needs: str = "") -> None:
 @pytest.fixture
 def indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The URL of an index whose torch is for CUDA, alone known to pip, and that of one with CPU builds."""
-    write_wheel(tmp_path / "plain" / "torch", "torch", "99.0", "nvidia-cublas")
-    write_wheel(tmp_path / "plain" / "nvidia-cublas", "nvidia_cublas", "13.1")
+    # no name of the real ones, which the tests' own environment may have
+    write_wheel(tmp_path / "plain" / "torch", "torch", "99.0", "nvidia-of-the-tests")
+    write_wheel(tmp_path / "plain" / "nvidia-of-the-tests", "nvidia_of_the_tests", "13.1")
     write_wheel(tmp_path / "cpu" / "torch", "torch", "99.0+cpu")
     for page in (*tmp_path.glob("plain/*"), *tmp_path.glob("cpu/*")):
         links = "".join(f'<a href="{file.as_uri()}">{file.name}</a>' for file in page.glob("*.whl"))

@@ -64,8 +64,8 @@ def _held(descriptor: int, lock: Path, unpack: Callable[[], Path]) -> Path | Non
     if tree := _noted(lock):
         os.utime(lock)
         return tree
-    # Gives up the shared one first: someone may be faster. Who waited for it would wait for those who run in the tree by
-    # then, and they, perhaps, for this task.
+    # Gives up the shared one first: someone may be faster. Whoever waited for the lock would wait for those who run in
+    # the tree by then, and they may be waiting for this task.
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
