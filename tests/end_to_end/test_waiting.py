@@ -13,6 +13,7 @@ from support.scenario import CLUSTERCTL, Stage, wait_until
 from clusterctl.diagnosis.waiting import explain_waiting, gather_pending
 from clusterctl.observe.stage import Status
 from clusterctl.observe.status import report
+from clusterctl.runs.layout import RunDir
 from clusterctl.slurm import Slurm
 
 JOB = """workload = "command"
@@ -68,10 +69,16 @@ def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
 
 def test_a_run_that_is_larger_than_the_cluster_would_start_now_with_the_nodes_that_are_idle(stage: Stage) -> None:
     job = 'workload = "command"\nargv = ["true"]\n[resources]\nnodes = 9\ntime = "1h"\n'
-    run = stage.submit(stage.write_job("nine", job))
+    nine = stage.write_job("nine", job)
+    submitted = stage.call("submit", nine, "--cluster", "sandbox")
+    smaller = "clusterctl submit ./nine.toml --cluster sandbox --nodes 4"
+    if submitted.returncode == 4:  # newer versions of Slurm refuse at once what no partition gives
+        assert f"hint: {smaller}" in submitted.stderr
+        return
+    run = RunDir(stage.runs / submitted.stdout.strip())
     reason = "it asks for more nodes than its partition gives to one job"
     shown = wait_until(
         lambda: text if reason in (text := stage.call("why", run.id, "--cluster", "sandbox").stdout) else None
     )
     assert "it would start now with 4 nodes instead of 9" in shown
-    assert "clusterctl submit ./nine.toml --cluster sandbox --nodes 4" in shown
+    assert smaller in shown
