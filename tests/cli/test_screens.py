@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,17 @@ def test_a_report_goes_where_it_is_wanted(folder: Path, tmp_path: Path, capsys) 
     capsys.readouterr()
     assert cli.run(["report", "@last", "--output", "-"]) == 0
     assert capsys.readouterr().out.endswith("</html>\n")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_report_is_written_to_a_pipe_or_a_device_and_does_not_replace_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 2**20)
+    assert cli.run(["report", "@last", "--output", str(tmp_path / "pipe")]) == 0
+    assert (tmp_path / "pipe").is_fifo()
+    assert os.read(reader, 15) == b"<!doctype html>"
+    os.close(reader)
 
 
 @pytest.mark.parametrize(

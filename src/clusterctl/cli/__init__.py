@@ -139,10 +139,13 @@ def run(arguments: Sequence[str]) -> int:
         return _render_usage(error)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
-        return 1
     except OSError as error:
+        try:
+            sys.stdout.flush()
+        except OSError:  # the interpreter flushes once more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 1
         return _render(reason(error), _OS_HINTS.get(error.errno or 0, ""), 1)
     return code if isinstance(code, int) else 0
 
