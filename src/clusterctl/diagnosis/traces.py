@@ -67,7 +67,7 @@ class RankTrace:
     answered: float | None = None
     stacks: str = ""
     frozen: str = ""
-    writer_ended: float | None = None  # when the writer of its node was started again
+    writer: WriterEnded | None = None  # the last time that the writer of its node had ended
     beat: Beat | None = None
     last_words: tuple[str, ...] = ()
 
@@ -243,8 +243,8 @@ def _rank(attempt: Attempt, number: int, events: Iterable[Event], beat: Beat | N
                 told = replace(told, stacks=stacks, answered=at)
             case Frozen(stacks=stacks):
                 told = replace(told, frozen=stacks)
-            case WriterEnded(time=at):
-                told = replace(told, writer_ended=at or 0.0)
+            case WriterEnded():
+                told = replace(told, writer=event)
             case TakenOver():
                 told = replace(told, superseded=True)
             case Exited(time=at, code=code) if told.exit_code is None:

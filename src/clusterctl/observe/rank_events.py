@@ -76,7 +76,9 @@ class Frozen(Event):
 
 @dataclass(frozen=True)
 class WriterEnded(Event):
-    """The writer of the rank's node had ended, and was started again."""
+    """The writer of the rank's node had ended; it was started again, unless `error` says why not."""
+
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def parse_event(record: Mapping[str, Any]) -> Event | None:
         case "frozen":
             return Frozen(time, fields.text("stacks"))
         case "writer":
-            return WriterEnded(time)
+            return WriterEnded(time, fields.text("error"))
         case "superseded":
             return TakenOver(time)
         case "exit":

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,7 +48,7 @@ class Entry:
     run_dir: str
 
     def __call__(self) -> None:
-        """Run, with the time before each line of the output.
+        """Run, with the time before each line of the output, and leave, as submitit would write a result for nobody.
 
         An attempt that a newer one has replaced leaves with 0, whatever its events say: Slurm gave both the same job
         and step number, and its srun would end the newer one's tasks in place of its own.
@@ -62,7 +63,11 @@ class Entry:
                 leaving.code = 0
                 raise SystemExit(0) from None
             leaving.code = _exit_code(error)
+            if isinstance(error, Exception):
+                traceback.print_exception(error)
+                raise SystemExit(leaving.code) from None
             raise
+        raise SystemExit(0)
 
     def _run(self, attempt: Attempt | None) -> None:
         """Install the signal handlers first, then import the task half by name.

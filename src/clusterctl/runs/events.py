@@ -11,7 +11,7 @@
 and from the writer itself
 
     {"rank": 3, "time": ..., "event": "frozen", "stacks": "..."}    what faulthandler wrote, where Python did not answer
-    {"rank": 3, "time": ..., "event": "writer"}                     it had ended, and was started again
+    {"rank": 3, "time": ..., "event": "writer"}                     it had ended; with `error`, for good
 
 A rank that has no writer appends to a file of its own, `events/rank_00003.jsonl`, in the same form.
 One of our own exceptions carries its `cause` (`errors.Cause`) and `hint`; `signal` is there if one ended the rank.

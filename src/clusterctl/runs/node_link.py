@@ -31,7 +31,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterctl.errors import TaskError
+from clusterctl.errors import TaskError, reason
 from clusterctl.runs import secret
 from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import parse_record
@@ -171,6 +171,7 @@ class NodeLink:
             self._socket = connection
 
     def _listen(self) -> None:
+        said = False  # that there is no writer any more
         while True:
             while self._socket is not None:
                 content = b""
@@ -182,7 +183,11 @@ class NodeLink:
                     self._take(Fields(record))
             try:
                 self._connect()
-            except (OSError, TaskError):
+                said = False
+            except (OSError, TaskError) as error:
+                if not said and "again" in self._hello:
+                    said = True
+                    self.left([{"time": time.time(), "event": "writer", "error": reason(error)}])
                 time.sleep(_AGAIN_SECONDS)
 
     def _lost(self) -> None:

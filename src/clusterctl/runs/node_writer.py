@@ -302,7 +302,7 @@ class NodeWriter:
             for process in hang.silent:
                 self._prod(process)
         elif hang.prodded is not None and now >= hang.prodded + _PRODDED_SECONDS:
-            for process in list(hang.silent):
+            for process in self.processes:  # a signal may have woken one up, which then answers as well
                 self._read_stacks(process)
         done = not hang.silent and self.nodes == 1
         if watch.raised is not None and (done or now >= hang.since + DUMP_SECONDS):
