@@ -61,9 +61,7 @@ class Rank:
         return [event["event"] for event in recorded(self.attempt, self.number)]
 
     def leave(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        self.process.communicate()
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ _UNREST = 0.1  # of a rank's patience without progress: from then on an alarm ma
 _IDLE_LOOK_SECONDS = 30.0  # between two looks at whether all ranks are idle
 
 
-class Alarm(NamedTuple):
+class Stuck(NamedTuple):
     """That the rank `seen` made no progress for `still` seconds, which is more than `limit`, and who is suspected."""
 
     seen: int
@@ -56,7 +56,7 @@ class NodeWatch:
     settings: Watchdog
     clock: Callable[[], float] = time.monotonic
     alarm: str = ""
-    raised: Alarm | None = None  # by this node, and the attempt has to end
+    raised: Stuck | None = None  # by this node, and the attempt has to end
     _still: dict[int, Stillness] = field(default_factory=dict)
     _next: dict[int, Stillness] = field(default_factory=dict)  # of the next node
     _idle_look: float = 0.0
@@ -106,7 +106,7 @@ class NodeWatch:
         if all_idle(*looks, self.settings.idle, self.world_size):
             present = {rank: beat for rank, beat in looks.later.items() if beat.phase != ENDED}
             still = min(beat.idle for beat in present.values() if beat.idle is not None)
-            self._raise(Alarm(min(present), still, self.settings.idle, [], "idle", looks.later, None))
+            self._raise(Stuck(min(present), still, self.settings.idle, [], "idle", looks.later, None))
         self._idle_look = now + _IDLE_LOOK_SECONDS
         self._judge.drop()
 
@@ -119,7 +119,7 @@ class NodeWatch:
             seen = {**looks.later, rank: beat}
             step = max(beat.step for beat in seen.values())
             found = suspects(looks.earlier, seen)
-            self._raise(Alarm(rank, still, patience(self.settings, beat), *found, seen, step))
+            self._raise(Stuck(rank, still, patience(self.settings, beat), *found, seen, step))
             self._judge.drop()
 
     def _late(self, beats: Mapping[int, Beat]) -> Iterator[tuple[int, Beat, float]]:
@@ -130,7 +130,7 @@ class NodeWatch:
             if stillness.beat is not None and stillness.seconds > patience(self.settings, stillness.beat):
                 yield rank, stillness.beat, stillness.seconds
 
-    def _raise(self, alarm: Alarm) -> None:
+    def _raise(self, alarm: Stuck) -> None:
         """Write the alarm; nothing if another node was faster."""
         what = action(self.settings, logs_steps=alarm.step is not None)
         record = {

@@ -47,7 +47,7 @@ _OF_BEATS = ("step", "phase", "step_seconds", "busy_seconds", "idle")  # in a sa
 
 
 @dataclass(eq=False)
-class Process:
+class Client:
     """A process of a rank that has connected: its task, or a program that the task started."""
 
     connection: socket.socket
@@ -69,7 +69,7 @@ class Hang:
     """An alarm of this node's: since when, and which processes have not answered."""
 
     since: float
-    silent: set[Process]
+    silent: set[Client]
     prodded: float | None = None
     left: bool = False
 
@@ -83,12 +83,12 @@ class NodeWriter:
     nodes: int
     listener: socket.socket
     clock: Callable[[], float] = time.monotonic
-    processes: list[Process] = field(default_factory=list)
+    processes: list[Client] = field(default_factory=list)
     beats: dict[int, Beat] = field(default_factory=dict)
     _locals: dict[int, int] = field(default_factory=dict)  # rank -> local rank
     _events: list[bytes] = field(default_factory=list)
     _urgent: bool = False
-    _numbers: dict[Process, int] = field(default_factory=dict)  # of the newest record of each process
+    _numbers: dict[Client, int] = field(default_factory=dict)  # of the newest record of each process
     _samples: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     _files: dict[str, SampleFile] = field(default_factory=dict)
     _watch: NodeWatch | None = None
@@ -151,11 +151,11 @@ class NodeWriter:
             if user != os.geteuid():
                 connection.close()
                 return
-            process = Process(connection, pid)
+            process = Client(connection, pid)
             self.processes.append(process)
             selector.register(connection, selectors.EVENT_READ, process)
 
-    def _receive(self, process: Process) -> bool:
+    def _receive(self, process: Client) -> bool:
         """Take one message; False when the process has gone."""
         try:
             content, descriptors, _, _ = socket.recv_fds(process.connection, LONGEST_MESSAGE, 1)
@@ -179,7 +179,7 @@ class NodeWriter:
             self._take_sample(message)
         return True
 
-    def _greet(self, process: Process, hello: Fields) -> None:
+    def _greet(self, process: Client, hello: Fields) -> None:
         process.rank, process.local_rank = hello.whole("rank") or 0, hello.whole("local_rank") or 0
         again = hello.flag("again") and not process.role
         process.role = hello.text("role")
@@ -194,17 +194,17 @@ class NodeWriter:
         if self._newer is not None:
             process.tell("newer", number=self._newer)
 
-    def _take_beat(self, process: Process, beat: Beat | None) -> None:
+    def _take_beat(self, process: Client, beat: Beat | None) -> None:
         """A program's beats come before those of the task that started it; after it, its step stays known."""
         last = self.beats.get(process.rank)
         if beat is None or (process.role == "task" and beat.phase != ENDED and self._program_of(process.rank)):
             return
         self.beats[process.rank] = beat if last is None else replace(beat, step=max(beat.step, last.step))
 
-    def _program_of(self, rank: int) -> Process | None:
+    def _program_of(self, rank: int) -> Client | None:
         return next((one for one in self.processes if one.rank == rank and one.role == "program"), None)
 
-    def _take_record(self, process: Process, message: Fields) -> None:
+    def _take_record(self, process: Client, message: Fields) -> None:
         record = dict(message.table("record").content)
         self._numbers[process] = message.whole("number") or 0
         self._add_event(process.rank, record)
@@ -227,7 +227,7 @@ class NodeWriter:
             for process in self.processes:
                 process.tell("gpus", gpus=sample["gpus"])
 
-    def _part(self, process: Process) -> None:
+    def _part(self, process: Client) -> None:
         self._read_stacks(process)
         self.processes.remove(process)
         self._numbers.pop(process, None)
@@ -312,13 +312,13 @@ class NodeWriter:
             for process in self.processes:
                 process.tell("leave")
 
-    def _prod(self, process: Process) -> None:
+    def _prod(self, process: Client) -> None:
         """Where C code keeps the GIL no Python code runs, but a signal's C handler does."""
         if process.stacks is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, DUMP_SIGNAL)
 
-    def _read_stacks(self, process: Process) -> None:
+    def _read_stacks(self, process: Client) -> None:
         """Keep what faulthandler has written, as an event of its rank, once."""
         if process.stacks is None:
             return
