@@ -181,7 +181,7 @@ def test_a_resume_comes_as_far_as_sbatch_whatever_else_is_damaged(desk: Desk, da
     check_message(err, "sbatch refused the job: no nodes", "")
 
 
-@pytest.mark.parametrize("version", [2, 0, "1", None], ids=repr)
+@pytest.mark.parametrize("version", [3, 0, "1", None], ids=repr)
 @pytest.mark.parametrize("command", ["status", "logs", "why", "cancel", "resume", "report"])
 def test_a_run_of_another_version_names_both_versions_and_disturbs_no_other(
     damaged: Callable[..., RunDir], desk: Desk, version: object, command: str
