@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import ClusterctlError
-from clusterctl.runs.heartbeats import read_beat
+from clusterctl.runs.heartbeats import all_beats
 from clusterctl.runs.layout import RunDir
 from clusterctl.sandbox import lifecycle
 from clusterctl.sandbox.description import SandboxRequest
@@ -98,8 +98,7 @@ def measured(cluster: str, environment: dict[str, str], folder: Path, number: si
     here = ("--cluster", cluster)
     (folder / "cause.toml").write_text(JOB + SHAPE)
     run = RunDir(folder / "runs" / typed("submit", "./cause.toml", *here).strip())
-    beats = [run.attempt(0).heartbeat(rank) for rank in range(4)]
-    while not all((beat := read_beat(path)) and beat.slow_seconds for path in beats):
+    while len(known := all_beats(run.attempt(0))) < 4 or not all(beat.slow_seconds for beat in known.values()):
         time.sleep(0.1)
     os.kill(program_of(run, rank=2), number)
     struck = time.monotonic()

@@ -54,7 +54,7 @@ def main() -> None:
         began = time.monotonic()
         done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         run = RunDir(folder / "runs" / done.stdout.split()[0])
-        texts = [path.read_text() for attempt in run.attempts() for path in attempt.event_files().values()]
+        texts = [path.read_text() for attempt in run.attempts() for path in attempt.node_event_files().values()]
         alarms = sum(text.count('"event": "hang"') for text in texts)
         phases = sum(attempt.log(0).read_text().count("evaluated") for attempt in run.attempts())
         print(f"{(time.monotonic() - began) / 60:.1f} minutes, {len(run.attempts())} attempt, {phases} evaluations")

@@ -10,7 +10,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.runs.layout import RUN_FORMAT, RunDir
 from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
 
 pytest_plugins = [
@@ -69,7 +69,7 @@ def fabricate(tmp_path: Path) -> Fabricate:
         job = Job(name=run_id.rsplit("-", 3)[0], workload="reddit", resources=resources, train=RedditTrain())
         cluster = Cluster(name="site", runs=str(run.path.parent))
         record = {
-            "schema_version": 1,
+            "schema_version": RUN_FORMAT,
             "id": run_id,
             "created": created,
             "job": to_record(job),

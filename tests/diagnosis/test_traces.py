@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 
 import pytest
+from support.recorded import write_beat
 
 from clusterctl.diagnosis.diagnose import Diagnosis, diagnose_status, judge
 from clusterctl.diagnosis.traces import gather
@@ -15,7 +16,7 @@ from clusterctl.observe.attempt import read_evidence
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import Status
 from clusterctl.observe.stage import judge as judge_stage
-from clusterctl.runs.heartbeats import BEAT_SECONDS, Beat, write_beat
+from clusterctl.runs.heartbeats import BEAT_SECONDS, Beat
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.stages import Stage
@@ -31,9 +32,9 @@ FILES = {
     "attempts/0/host.log": "srun: error: node7: task 1: Exited with exit code 1\n\nsrun: launch\n",
     "attempts/0/events/rank_00000.jsonl": [BEGAN, STAGE, {"time": 4, "event": "exit", "code": 143}],
     "attempts/0/events/rank_00001.jsonl": [BEGAN, STAGE, RAISED, ECHO, {"event": "exit", "code": 1}],
-    "attempts/0/heartbeats/rank_00001": json.dumps(asdict(BEAT)),
+    "attempts/0/nodes/00000.beats": json.dumps({"rank": 1, **asdict(BEAT)}),
     "attempts/0/logs/rank_00001.err": "2026-01-02T03:04:05.678Z Traceback (most recent call last):\r\n[rank1]: plain\n",
-    "attempts/0/stacks/rank_00001.signal": "Current thread",
+    "attempts/0/nodes/00000.events.jsonl": [{"rank": 1, "event": "frozen", "stacks": "Current thread"}],
     "attempts/0/collectives/rank_1": "",
     "attempts/0/hang.json": {"time": 8, "seen": 1, "phase": "training", "suspects": [1], "how": "busy"},
     "slurm.log": "one\n=== 0 ===\ntwo\n",
@@ -113,14 +114,13 @@ class Nodes:
             beat = Beat(
                 time, "training", time - 90, 40, time - 0.1, 0.1, 0.2, host=f"node{rank // 2 + 1}", pid=rank + 1
             )
-            write_beat(self.run.attempt(0).heartbeat(rank), beat)
+            write_beat(self.run.attempt(0), rank, beat, node=rank // 2)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
         self.write(self.alive)
 
     def why(self) -> Diagnosis:
-        self.run.attempt(0).heartbeat(0).parent.mkdir()
         self.write(range(4))
         self.now += 0 if self.alive == frozenset(range(4)) else 60
         self.write(self.alive)

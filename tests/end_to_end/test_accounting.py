@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.recorded import begun
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage, wait_until
 
@@ -29,6 +30,6 @@ def test_every_ending_reads_the_same(stage: Stage, accounting: bool) -> None:
         job = f'workload = "command"\nargv = ["python", "-c", "{program}"]\n'
         run = stage.submit(stage.write_job(f"ending{number}", job))
         if ending == "cancelled":
-            wait_until(lambda run=run: run.attempt(0).event_files())
+            wait_until(lambda run=run: begun(run.attempt(0)))
             assert stage.call("cancel", run.id, "--cluster", "sandbox").returncode == 0
         assert stage.wait_for_stage(run, "finished", "failed", "cancelled", "lost")["stage"] == ending

@@ -7,11 +7,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.recorded import begun, recorded
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage, wait_until
 from support.thin_image import ThinImage
 
-from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 
 SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
@@ -27,8 +27,8 @@ def command(image: ThinImage, program: str, more: str = "", shape: str = SHAPE) 
 
 
 def exits(run: RunDir) -> dict[int, int]:
-    files = run.attempt(0).event_files()
-    return {rank: [e["code"] for e in read_lines(path) if e["event"] == "exit"][-1] for rank, path in files.items()}
+    attempt = run.attempt(0)
+    return {rank: [e["code"] for e in recorded(attempt, rank) if e["event"] == "exit"][-1] for rank in begun(attempt)}
 
 
 def test_a_program_finds_the_image_its_rank_and_its_code(stage: Stage, thin_image: ThinImage) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import time
 
 import pytest
+from support.recorded import begun
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import CLUSTERCTL, Stage, wait_until
 
@@ -148,14 +149,14 @@ time.sleep(600 if os.environ["CLUSTERCTL_ATTEMPT"] == "0" else 0)
 
 def test_scancel_by_hand_reads_as_cancelled(stage: Stage) -> None:
     run = stage.submit(stage.write_job("scancelled", command("import time; time.sleep(600)", "")))
-    wait_until(lambda: run.attempt(0).event_files())
+    wait_until(lambda: begun(run.attempt(0)))
     slurm(stage, "scancel", job_id(run))
     stage.wait_for_stage(run, "cancelled", seconds=30)
 
 
 def test_while_the_controller_is_down_nothing_hangs_and_nothing_is_lost(stage: Stage, sandbox: RunningSandbox) -> None:
     run = stage.submit(stage.write_job("steady", command("import time; time.sleep(600)", "")))
-    wait_until(lambda: run.attempt(0).event_files())
+    wait_until(lambda: begun(run.attempt(0)))
     with sandbox.paused("slurmctld"):  # it keeps its port and answers nobody, the worst kind of down
         time.sleep(1)  # the polling floor: what Slurm said before is good until then
         began = time.monotonic()

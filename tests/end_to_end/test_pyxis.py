@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from support.pyxis_fixture import Pyxis
+from support.recorded import recorded
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage, wait_until
 from support.thin_image import ThinImage
 
-from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 
 SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
@@ -102,7 +102,7 @@ time.sleep(600)
     warn_when_up(1)
     assert site.wait_for_stage(run, "failed")["exit_code"] == 7
     assert site.log(run, 0, attempt=1).splitlines()[-1] == "warned"
-    (end,) = [event for event in read_lines(run.attempt(1).events(0)) if event["event"] == "exit"]
+    (end,) = [event for event in recorded(run.attempt(1), 0) if event["event"] == "exit"]
     assert end["code"] == 7
     wait_until(lambda: not pyxis.containers, 20, "the containers to be removed")
 

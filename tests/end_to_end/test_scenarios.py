@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import alive
+from support.recorded import begun, recorded
 from support.scenario import Stage, wait_until
 
 from clusterctl.runs.files import read_lines
@@ -59,7 +60,7 @@ def test_reddit_trains_on_real_data_and_its_accuracy_is_in_the_json(stage: Stage
     assert status["metrics"]["test_nodes"] == 542
     losses = [line["loss"] for line in read_lines(run.attempt(0).metrics) if "loss" in line]
     assert losses[-1] < losses[0]
-    stages = [e["stage"] for e in read_lines(run.attempt(0).events(3)) if e["event"] == "stage"]
+    stages = [e["stage"] for e in recorded(run.attempt(0), 3) if e["event"] == "stage"]
     assert stages[:4] == ["importing", "rendezvous", "loading", "training"]
     assert not (CORA / "processed").exists()
 
@@ -79,8 +80,7 @@ def test_a_failing_rank_ends_the_run_within_seconds_and_takes_the_others_with_it
     assert done.returncode == 1
     assert f"error: run {run.id} ended: failed" in done.stderr
     exits = {
-        rank: [e for e in read_lines(path) if e["event"] == "exit"][-1]
-        for rank, path in run.attempt(0).event_files().items()
+        rank: [e for e in recorded(run.attempt(0), rank) if e["event"] == "exit"][-1] for rank in begun(run.attempt(0))
     }
     assert exits[1]["code"] == 3
     host = json.loads(run.attempt(0).host_json.read_text())
@@ -104,7 +104,7 @@ def test_a_killed_rank_does_not_leave_its_peers_in_a_collective(stage: Stage) ->
 
 def test_cancel_ends_a_run_and_says_so(stage: Stage) -> None:
     run = stage.submit(stage.write_job("endless", command("import time; time.sleep(600)")))
-    wait_until(lambda: len(run.attempt(0).event_files()) == 4)
+    wait_until(lambda: len(begun(run.attempt(0))) == 4)
     assert stage.call("cancel", run.id, "--cluster", stage.cluster).returncode == 0
     status = stage.wait_for_stage(run, "cancelled", seconds=20)
     assert status["exit_code"] != 0

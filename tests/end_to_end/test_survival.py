@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from support.ranks import CORA, IMDB, run_job
+from support.recorded import recorded
 from support.scenario import Stage, wait_until
 
 from clusterctl.runs.files import read_json, read_lines
@@ -142,7 +143,7 @@ def test_of_two_attempts_alive_at_once_the_older_one_leaves_and_nothing_of_it_co
     stage.slurm("sbatch", str(run.script))
     wait_until(run.finished_json.exists, 120, "the end")
     assert read_json(run.finished_json)["attempt"] == 1
-    events = [event["event"] for rank in (0, 1) for event in read_lines(run.attempt(0).events(rank))]
+    events = [event["event"] for rank in (0, 1) for event in recorded(run.attempt(0), rank)]
     assert "superseded" in events  # whichever rank was first to see it
     assert host(run, 0)["exit_code"] == 1
     assert not host(run, 0).get("requeued")

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.recorded import begun
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import CLUSTERCTL, Stage, wait_until
 
@@ -36,7 +37,7 @@ def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
     for name in ("XDG_STATE_HOME", "SLURM_CONF"):
         monkeypatch.setenv(name, stage.environment[name])
     first = stage.submit(stage.write_job("first", JOB.format(2)))
-    wait_until(lambda: first.attempt(0).event_files())
+    wait_until(lambda: begun(first.attempt(0)))
     wide = stage.submit(stage.write_job("wide", JOB.format(4)))
 
     def waiting() -> Status | None:
@@ -64,7 +65,7 @@ def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
     for command in (cancel, submit):
         subprocess.run(["bash", "-c", command], cwd=stage.folder, env=shell, check=True, timeout=60)
     (narrow,) = set(stage.runs.glob("wide-*")) - {wide.path}
-    wait_until(lambda: any((narrow / "attempts").glob("*/events/*")), 30, "the smaller run")
+    wait_until(lambda: any((narrow / "attempts").glob("*/nodes/*")), 30, "the smaller run")
 
 
 def test_a_run_that_is_larger_than_the_cluster_would_start_now_with_the_nodes_that_are_idle(stage: Stage) -> None:

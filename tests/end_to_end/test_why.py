@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 from support.processes import alive
+from support.recorded import beat_of, begun, recorded
 from support.scenario import Stage, wait_until
 
 from clusterctl.runs.files import read_json
-from clusterctl.runs.heartbeats import read_beat
 from clusterctl.runs.layout import RunDir
 
 CORA = Path(__file__).resolve().parents[2] / "data" / "cora"
@@ -74,7 +74,7 @@ def test_a_missing_module_is_the_users_to_mend_and_the_same_on_every_rank(stage:
 
 def test_a_killed_rank_is_found_within_ten_seconds_although_it_said_nothing(stage: Stage) -> None:
     run = stage.submit(stage.write_job("killed", command(SLEEP_OR.format("pass"))))
-    wait_until(lambda: len(run.attempt(0).event_files()) == 4 and len(alive(run, rank=2)) == 2)
+    wait_until(lambda: len(begun(run.attempt(0))) == 4 and len(alive(run, rank=2)) == 2)
     wrapper = alive(run, rank=2)[0]
     os.kill(wrapper, signal.SIGKILL)
     killed = time.monotonic()
@@ -91,9 +91,7 @@ def test_a_stopped_rank_is_named_and_the_attempt_ended_by_the_watchdog(stage: St
     job += f'[data]\nroot = {json.dumps(str(CORA))}\n[watchdog]\nfloor = 4\nfactor = 5\naction = "fail"\n'
     run = stage.submit(stage.write_job("stopped", job))
     wait_until(
-        lambda: all(
-            (beat := read_beat(run.attempt(0).heartbeat(rank))) is not None and beat.slow_seconds for rank in range(4)
-        ),
+        lambda: all((beat := beat_of(run.attempt(0), rank)) is not None and beat.slow_seconds for rank in range(4)),
         90,
     )
     healthy = why(stage, run)
@@ -109,7 +107,7 @@ def test_a_stopped_rank_is_named_and_the_attempt_ended_by_the_watchdog(stage: St
     assert "wrote no heartbeat" in found["cause"]
     alarm = read_json(run.attempt(0).hang_json)
     assert alarm["suspects"] == [2]
-    stacks = run.attempt(0).stacks(0).read_text()
+    (stacks,) = (event["stacks"] for event in recorded(run.attempt(0), 0) if event["event"] == "hang")
     assert "all_reduce" in stacks.split("\n\nThread ")[0]
     assert not run.requeue_json.exists()
     assert alive(run) == []
@@ -179,7 +177,8 @@ def test_a_deadlock_of_a_program_that_logs_no_steps_is_ended_and_started_again_w
     (before,) = why(stage, run)["history"]
     assert (before["attempt"], before["class"]) == (0, "hang")
     for rank in (0, 1):
-        assert "main thread sleeping" in run.attempt(0).stacks(rank).read_text()
+        (event,) = (event for event in recorded(run.attempt(0), rank) if event["event"] == "hang")
+        assert "main thread sleeping" in event["stacks"]
 
 
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)

@@ -40,7 +40,7 @@ def stage(sandbox_home: RunningSandbox, tmp_path: Path) -> Stage:
 def begun(stage: Stage, name: str, program: str = SLEEP, more: str = "") -> RunDir:
     job = f'workload = "command"\nargv = ["python", "-c", {json.dumps(program)}]\n{SHAPE}{more}'
     run = stage.submit(stage.write_job(name, job))
-    wait_until(lambda: len(run.attempt(0).event_files()) == 4)
+    wait_until(lambda: len(begun(run.attempt(0))) == 4)
     return run
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from support.processes import alive
+from support.recorded import recorded
 from support.scenario import Stage, wait_until
 
 from clusterctl.runs.files import read_json, read_lines
@@ -142,8 +143,7 @@ class Scene:
 
     def nodes_of(self, attempt: int = 0) -> list[str]:
         """The nodes that the ranks of an attempt said they are on, rank 0's first."""
-        events = [self.run.attempt(attempt).events(rank) for rank in (0, 2)]
-        return [str(next(iter(read_lines(path)))["node"]) for path in events]
+        return [str(next(recorded(self.run.attempt(attempt), rank))["node"]) for rank in (0, 2)]
 
     def node(self, action: str, name: str) -> None:
         done = self.stage.call("sandbox", "node", action, name)

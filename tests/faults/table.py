@@ -12,11 +12,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from faults.scene import WORKLOADS, Scene
+from support.recorded import beat_of, begun
 from support.scenario import wait_until
 
 from clusterctl.errors import Cause
 from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.heartbeats import read_beat
 from clusterctl.sandbox import marked_processes
 from clusterctl.sandbox.description import current
 
@@ -76,8 +76,11 @@ def kill_program(scene: Scene) -> None:
 
 def stop(scene: Scene) -> None:
     scene.wait_for_checkpoints()
-    beat = scene.run.attempt(0).heartbeat(2)
-    wait_until(lambda: (read := read_beat(beat)) and read.slow_seconds, 60, "the pace of its steps to be known")
+    wait_until(
+        lambda: (beat := beat_of(scene.run.attempt(0), 2)) and beat.slow_seconds,
+        60,
+        "the pace of its steps to be known",
+    )
     scene.send(2, signal.SIGSTOP)
 
 
@@ -104,7 +107,7 @@ def cut_and_join(scene: Scene) -> None:
     scene.wait_for_checkpoints()
     name = scene.nodes_of()[0]
     scene.node("cut", name)
-    wait_until(lambda: scene.run.attempt(1).event_files(), 90, "the second attempt")
+    wait_until(lambda: begun(scene.run.attempt(1)), 90, "the second attempt")
     scene.node("join", name)
 
 

@@ -181,7 +181,7 @@ def test_a_resume_comes_as_far_as_sbatch_whatever_else_is_damaged(desk: Desk, da
     check_message(err, "sbatch refused the job: no nodes", "")
 
 
-@pytest.mark.parametrize("version", [2, 0, "1", None], ids=repr)
+@pytest.mark.parametrize("version", [3, 0, "1", None], ids=repr)
 @pytest.mark.parametrize("command", ["status", "logs", "why", "cancel", "resume", "report"])
 def test_a_run_of_another_version_names_both_versions_and_disturbs_no_other(
     damaged: Callable[..., RunDir], desk: Desk, version: object, command: str
@@ -213,6 +213,11 @@ SURVIVED = {
     "a log is a dangling link": replaced("attempts/0/logs/rank_00000.out", "nowhere"),
     "a log is binary": write("attempts/0/logs/rank_00000.out", bytes(range(256)) * 100),
     "the events have no rank": write("attempts/0/events/rank_.jsonl", ""),
+    "the node's events have no rank": write(
+        "attempts/0/nodes/00000.events.jsonl",
+        '{"event": "exit", "code": 1}\n{"rank": -3, "event": "exit", "code": 1}\n',
+    ),
+    "a node's events are of a huge node": write("attempts/0/nodes/" + "9" * 200 + ".events.jsonl", "{}\n"),
     "the events are a folder": folder("attempts/0/events/rank_00000.jsonl"),
     "the events are nonsense": write(
         "attempts/0/events/rank_00000.jsonl", '{"event": []}\n{"event": "stage", "stage": {}}\n'
@@ -235,9 +240,9 @@ SURVIVED = {
     "finished.json is a folder": folder("finished.json"),
     "hang.json is nonsense": write("attempts/0/hang.json", '{"seen": "x", "suspects": {"a": 1}}'),
     "hang.json is odd": write("attempts/0/hang.json", '{"seen": 7, "suspects": ["x", 1e400], "still_seconds": 1e400}'),
-    "a heartbeat is binary": write("attempts/0/heartbeats/rank_00000", b"\x00\xff" * 300),
+    "a heartbeat is binary": write("attempts/0/nodes/00000.beats", b"\x00\xff" * 300),
     "a heartbeat is of the end of days": write(
-        "attempts/0/heartbeats/rank_00000", '{"time": 1e308, "phase": "\\u001b[2J", "since": -1e308, "step": 3}'
+        "attempts/0/nodes/00000.beats", '{"rank": 0, "time": 1e308, "phase": "\\u001b[2J", "since": -1e308, "step": 3}'
     ),
     "an exception draws on the terminal": write(
         "attempts/0/events/rank_00000.jsonl",
@@ -257,8 +262,8 @@ SURVIVED = {
             "attempts/0/hang.json",
             "attempts/0/metrics.jsonl",
             "attempts/0/events/rank_00000.jsonl",
-            "attempts/0/heartbeats/rank_00000",
-            "attempts/0/stacks/rank_00000.signal",
+            "attempts/0/nodes/00000.beats",
+            "attempts/0/nodes/00000.events.jsonl",
             "attempts/0/telemetry/node1.jsonl",
             "attempts/0/logs/rank_00000.err",
         )

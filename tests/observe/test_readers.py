@@ -24,13 +24,13 @@ from clusterctl.observe.history import History
 from clusterctl.observe.lines import GrowingRecords, last_lines
 from clusterctl.observe.measurements import Measurement, measurements_in, newest_values, pace_of, parse_measurement
 from clusterctl.observe.overview import happenings
-from clusterctl.observe.rank_events import Event, beginning, last_events, newest_stage, parse_event, read_events
+from clusterctl.observe.rank_events import Event, beginnings, last_events, newest_stage, parse_event, read_events
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import judge
 from clusterctl.observe.status import run_record
 from clusterctl.observe.telemetry import gpu_utilisation, latest_samples, parse_sample
 from clusterctl.runs.fields import Fields, read_fields
-from clusterctl.runs.heartbeats import read_beat
+from clusterctl.runs.heartbeats import read_beats
 from clusterctl.runs.layout import RunDir
 
 Fabricate = Callable[..., RunDir]
@@ -69,7 +69,8 @@ PATHS = (
     *("submission.json", "cancel.json", "finished.json", "requeue.json", "accounting.json", "slurm.log"),
     *("attempts/0/host.json", "attempts/0/host.log", "attempts/0/hang.json", "attempts/0/metrics.jsonl"),
     *("attempts/0/events/rank_00000.jsonl", "attempts/0/events/rank_00003.jsonl", "attempts/1/host.json"),
-    *("attempts/0/heartbeats/rank_00000", "attempts/0/telemetry/node1.jsonl", "attempts/0/logs/rank_00000.err"),
+    *("attempts/0/nodes/00000.beats", "attempts/0/nodes/00000.events.jsonl"),
+    *("attempts/0/telemetry/node1.jsonl", "attempts/0/logs/rank_00000.err"),
 )
 NESTED = b"[" * 100_000
 FORGIVING = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -192,21 +193,23 @@ def test_the_reader_of_each_small_file_returns_a_value(tmp_path: Path, content: 
     assert finish is not None
     assert math.isfinite(cancellation.time + finish.time + (host.start or 0) + (host.end or 0))
     assert bool(host.problem) == bool(read_fields(attempt.host_json).problem)
-    beat = read_beat(attempt.path / "beat")
-    if beat is not None:
+    for beat in read_beats(attempt.path / "beat").values():
         assert math.isfinite(beat.time + beat.since + (beat.step_time or 0) + (beat.busy_seconds or 0) + beat.step)
 
 
 @given(LINES | st.binary(max_size=200))
 @FORGIVING
 def test_the_reader_of_each_growing_file_returns_values(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "lines.jsonl"
-    path.write_bytes(content)
-    events, problem = last_events(path)
-    assert problem == ""
-    assert all(isinstance(event, Event) for event in (*events, *read_events(path)))
-    newest_stage(path)
-    beginning(path)
+    attempt = RunDir(tmp_path).attempt(0)
+    for path in (attempt.node_events(0), attempt.events(3)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    events, problems = last_events(attempt)
+    assert problems == []
+    assert all(isinstance(event, Event) for rank in events for event in events[rank])
+    assert all(isinstance(event, Event) for _, event in read_events(attempt))
+    newest_stage(attempt)
+    beginnings(attempt)
     lines = last_lines(path)
     assert all(isinstance(measured, Measurement) for measured in measurements_in(lines))
     assert all(type(value) in (int, float) for value in newest_values(lines).values())

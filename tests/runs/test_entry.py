@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.recorded import recorded
 
 from clusterctl.observe.logs import is_stamped, without_stamp
 from clusterctl.runs.entry import Entry
-from clusterctl.runs.files import read_lines, write_json
+from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import CommandTrain, Job, to_record
 
@@ -51,7 +52,7 @@ def started(run: RunDir, body: str) -> tuple[subprocess.CompletedProcess[str], l
         text=True,
         check=False,
     )
-    return done, list(read_lines(run.attempt(0).events(2)))
+    return done, list(recorded(run.attempt(0), 2))
 
 
 def test_a_program_that_ends_well_leaves_stages_and_exit_zero(run: RunDir) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scenario import wait_until
 
-from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, RECENT_SECONDS, Beat, Heart, Pulse, read_beat, write_beat
+from clusterctl.runs.heartbeats import ENDED, RECENT_SECONDS, Beat, Heart, Pulse, read_beats, write_beats
 
 NOW = 1_000_000.0
 
@@ -91,74 +90,59 @@ def test_a_rank_that_becomes_slow_is_known_within_a_time_not_a_number_of_steps(u
     assert clock.now - slow <= max(RECENT_SECONDS, 6 * usual)
 
 
-def test_a_heartbeat_file_keeps_its_size_and_reads_as_it_was_written(tmp_path: Path) -> None:
-    path = tmp_path / "rank_00000"
+LONGEST = Beat(NOW + 1, "checkpointing", NOW, 7, NOW, 0.25, 0.5, 0.125, NOW, 12, "n" * 64, 1234.5)
+
+
+def test_a_nodes_file_keeps_its_size_and_reads_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "00000.beats"
     sizes = set()
-    longest = Beat(NOW + 1, "training", NOW, 7, NOW, 0.25, 0.5, 0.125, NOW, 12, "n" * 64)
-    for beat in (Beat(NOW, "importing", NOW), longest):
-        write_beat(path, beat)
-        assert read_beat(path) == beat
+    for beat in (Beat(NOW, "importing", NOW), LONGEST):
+        write_beats(path, {0: (999_998, beat), 1: (999_999, beat)})
+        assert read_beats(path) == {999_998: beat, 999_999: beat}
         sizes.add(path.stat().st_size)
     assert len(sizes) == 1
-    assert json.loads(path.read_bytes())["step_seconds"] == 0.25
+    assert json.loads(path.read_bytes().splitlines()[1])["step_seconds"] == 0.25
+
+
+def test_a_writer_that_was_started_again_leaves_the_beats_of_ranks_that_it_never_knew(tmp_path: Path) -> None:
+    path, other = tmp_path / "00000.beats", Beat(NOW, "ended", NOW)
+    write_beats(path, {local: (local, LONGEST) for local in range(4)})
+    write_beats(path, {0: (0, other), 2: (2, other), 3: (3, other)})
+    assert read_beats(path) == {0: other, 1: LONGEST, 2: other, 3: other}
+
+
+def test_a_place_that_nobody_has_written_yet_holds_up_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "00000.beats"
+    write_beats(path, {1: (5, LONGEST)})
+    assert read_beats(path) == {5: LONGEST}
 
 
 @given(st.binary(max_size=600) | st.text(max_size=300).map(str.encode))
 def test_what_is_no_heartbeat_is_none(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "beat"
     path.write_bytes(content)
-    found = read_beat(path)
-    assert found is None or isinstance(found, Beat)
+    assert all(isinstance(beat, Beat) for beat in read_beats(path).values())
 
 
-@pytest.mark.parametrize("record", [{}, [], {"time": "x"}, {"time": 1, "phase": 2, "since": 3}, {"time": True}])
+@pytest.mark.parametrize(
+    "record", [{}, [], {"time": "x"}, {"time": 1, "phase": "x", "since": 3}, {"rank": 1, "time": True}, {"rank": -1}]
+)
 def test_a_record_of_wrong_types_is_none(tmp_path: Path, record: object) -> None:
     (tmp_path / "beat").write_text(json.dumps(record))
-    assert read_beat(tmp_path / "beat") is None
+    assert read_beats(tmp_path / "beat") == {}
 
 
-def test_the_thread_writes_each_second_and_a_last_time_when_the_rank_leaves(tmp_path: Path) -> None:
-    path, heart, looks = tmp_path / "heartbeats" / "rank_00000", Heart(), []
-    pulse = Pulse(heart, path, lambda: looks.append(1))
+def test_the_thread_sends_each_second_and_a_last_time_when_the_rank_leaves() -> None:
+    sent: list[Beat] = []
+    heart = Heart()
+    pulse = Pulse(heart, sent.append)
     pulse.start()
     heart.enter("training")
     heart.beat(5)
-    beat = wait_until(lambda: found if (found := read_beat(path)) and found.step == 5 else None, 20)
-    assert beat.phase == "training"
-    assert looks
+    wait_until(lambda: sent[-1].step == 5, 20)
+    assert sent[-1].phase == "training"
     pulse.end()
-    last = read_beat(path)
-    assert last is not None
-    assert last.phase == ENDED
-
-
-def test_a_program_takes_the_beats_over_from_the_task_that_started_it(tmp_path: Path) -> None:
-    path = tmp_path / "rank_00000"
-    write_beat(path, Beat(NOW, "training", NOW, step=9, pid=os.getpid() + 1))  # by the program
-    pulse = Pulse(Heart(), path)
-    pulse.start()
-    kept = read_beat(path)
-    assert kept is not None
-    assert kept.step == 9
+    assert sent[-1].phase == ENDED
+    count = len(sent)
     pulse.end()
-    left = read_beat(path)
-    assert left is not None
-    assert (left.phase, left.step) == (ENDED, 9)
-    program = Pulse(Heart(), path, takes_over=True)
-    program.start()
-    taken = read_beat(path)
-    program.end()
-    assert taken is not None
-    assert taken.pid == os.getpid()
-
-
-def test_a_disk_that_takes_nothing_ends_no_training_and_lets_nobody_judge_others(tmp_path: Path) -> None:
-    path, looks = tmp_path / "rank_00000", []
-    path.mkdir()
-    pulse = Pulse(Heart(), path, lambda: looks.append(1))
-    pulse.start()
-    time.sleep(1.5 * BEAT_SECONDS)  # one beat, which fails: there is no condition to wait for
-    assert looks == []
-    path.rmdir()
-    wait_until(lambda: looks, 20)
-    pulse.end()
+    assert len(sent) == count + 1

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scenario import wait_until
 
-from clusterctl.runs.heartbeats import ENDED, Beat, idle_together, write_beat
-from clusterctl.runs.idleness import GpuReading, Observer, Signs, all_stuck, at_work
+from clusterctl.runs.heartbeats import ENDED, Beat, idle_together
+from clusterctl.runs.idleness import GpuReading, Observer, Signs, at_work
+from clusterctl.runs.judgement import all_idle
 from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.place import Place
 from clusterctl.runs.process_tree import Used
@@ -73,19 +74,20 @@ def two_looks(*ranks: Beat) -> tuple[dict[int, Beat], dict[int, Beat]]:
     ],
 )
 def test_all_ranks_that_are_left_have_to_be_idle(ranks: list[Beat], stuck: bool) -> None:
-    assert all_stuck(*two_looks(*ranks), 1800) is stuck
+    assert all_idle(*two_looks(*ranks), 1800, len(ranks)) is stuck
 
 
 def test_a_rank_that_writes_no_more_may_do_anything() -> None:
     earlier, later = two_looks(IDLE, IDLE)
-    assert not all_stuck(earlier, later | {1: earlier[1]}, 1800)
-    assert not all_stuck({0: earlier[0]}, later, 1800)
+    assert not all_idle(earlier, later | {1: earlier[1]}, 1800, 2)
+    assert not all_idle({0: earlier[0]}, later, 1800, 2)
+    assert not all_idle(earlier, later, 1800, 3), "one has not been heard of"
 
 
 @given(st.lists(st.tuples(st.floats(0, 4000), st.floats(-1e5, 1e5)), min_size=1, max_size=9))
 def test_no_clock_that_is_off_makes_or_hides_an_alarm(ranks: list[tuple[float, float]]) -> None:
     beats = [replace(IDLE, idle=idle, time=1e6 + off, since=off) for idle, off in ranks]
-    assert all_stuck(*two_looks(*beats), 1800) == all(idle >= 1800 for idle, _ in ranks)
+    assert all_idle(*two_looks(*beats), 1800, len(beats)) == all(idle >= 1800 for idle, _ in ranks)
 
 
 def test_what_all_ranks_have_in_common_is_the_least_of_them_once_all_are_heard_of() -> None:
@@ -117,9 +119,8 @@ def observed(attempt: Attempt, program: str, **settings: object) -> Iterator[tup
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         clock = [0.0]
-        limit = float(settings.pop("limit", 0))  # type: ignore[arg-type]
         place = Place(world_size=2)
-        observer = Observer(process.pid, attempt, place, limit, clock=lambda: clock[0], **settings)  # type: ignore[arg-type]
+        observer = Observer(process.pid, attempt, place, clock=lambda: clock[0], **settings)  # type: ignore[arg-type]
         for _ in range(4):
             clock[0] += 5
             observer.look()
@@ -173,27 +174,6 @@ def test_a_program_whose_gpu_moves_data_is_at_work_though_its_processor_sleeps(a
     with observed(attempt, "time.sleep(600)", gpus=lambda: gpus) as (observer, clock):
         gpus[0] = COMPUTING
         assert looks(observer, clock)
-
-
-def test_the_first_rank_that_is_left_raises_the_alarm_when_two_looks_agree(attempt: Attempt) -> None:
-    def write(rank: int, **changes: object) -> None:
-        write_beat(attempt.heartbeat(rank), replace(IDLE, **changes))  # type: ignore[arg-type]
-
-    with observed(attempt, "time.sleep(600)", limit=15) as (observer, clock):
-        write(0, time=1.0)
-        write(1, time=1.0, idle=3.0)
-        for _ in range(3):
-            looks(observer, clock, 5)
-        assert observer.alarm == {}
-        write(1, time=2.0)
-        looks(observer, clock, 5)
-        assert observer.alarm == {}
-        looks(observer, clock, 5)
-        assert observer.alarm == {}, "neither has written anew"
-        write(0, time=3.0)
-        write(1, time=3.0)
-        looks(observer, clock, 5)
-        assert set(observer.alarm) == {0, 1}
 
 
 FAULTHANDLER = """

@@ -1,4 +1,4 @@
-"""Who holds the others up, and that one rank of the run finds out for all."""
+"""Who holds the others up, and that one node of the run finds out for all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from support.scenario import wait_until
 
 from clusterctl.runs import judgement
-from clusterctl.runs.heartbeats import ENDED, Beat, read_beat, write_beat
+from clusterctl.runs.heartbeats import ENDED, Beat, read_beats, write_beats
 from clusterctl.runs.judgement import Judge, suspects
 from clusterctl.runs.layout import Attempt, RunDir
 
@@ -49,32 +49,35 @@ def test_who_holds_the_others_up(earlier: dict[int, Beat], silent: list[int], fo
     assert suspects(earlier, later(earlier, *silent)) == found
 
 
-RANKS, STUCK = 128, 77
+NODES, RANKS_A_NODE, STUCK = 64, 2, 77
 
 
 @pytest.fixture
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     made = RunDir(tmp_path / "run").attempt(0)
-    made.heartbeat(0).parent.mkdir(parents=True)
+    made.beats(0).parent.mkdir(parents=True)
     monkeypatch.setattr(judgement, "CONFIRM_SECONDS", 0.5)
     return made
 
 
 @pytest.fixture
 def living(attempt: Attempt) -> Iterator[None]:
-    """All ranks but one write their heartbeats again and again, and wait."""
+    """The heartbeats of all ranks are written again and again; all but one wait, and are new each time."""
     ended = threading.Event()
 
+    def of_rank(rank: int, moment: float) -> Beat:
+        return TRAINING if rank == STUCK else replace(TRAINING, time=moment, waiting=999.5)
+
     def write(moment: float) -> None:
-        for rank in set(range(RANKS)) - {STUCK}:
-            write_beat(attempt.heartbeat(rank), replace(TRAINING, time=moment, waiting=999.5))
+        for node in range(NODES):
+            ranks = [RANKS_A_NODE * node + local for local in range(RANKS_A_NODE)]
+            write_beats(attempt.beats(node), {local: (rank, of_rank(rank, moment)) for local, rank in enumerate(ranks)})
 
     def beat() -> None:
         moment = 1000.0
         while not ended.wait(0.02):
             write(moment := moment + 1)
 
-    write_beat(attempt.heartbeat(STUCK), TRAINING)
     write(1000.0)
     thread = threading.Thread(target=beat)
     thread.start()
@@ -84,25 +87,25 @@ def living(attempt: Attempt) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("living")
-def test_one_rank_reads_all_heartbeats_however_slowly_and_finds_the_one_that_is_stuck(
+def test_one_node_reads_all_heartbeats_however_slowly_and_finds_the_one_that_is_stuck(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[Path] = []
 
-    def read(path: Path) -> Beat | None:
+    def read(path: Path) -> dict[int, Beat]:
         reads.append(path)
         time.sleep(0.005)
-        return read_beat(path)
+        return read_beats(path)
 
-    monkeypatch.setattr(judgement, "read_beat", read)
-    judges = [Judge(attempt, RANKS) for _ in range(RANKS)]  # each has noticed that its neighbour does nothing
+    monkeypatch.setattr(judgement, "read_beats", read)
+    judges = [Judge(attempt, NODES) for _ in range(NODES)]  # each has noticed that its ranks do nothing
     (found,) = wait_until(lambda: [looks for judge in judges if (looks := judge.looks())], every=0.2)
     assert suspects(found.earlier, found.later) == ([STUCK], "silent")
-    assert len(reads) == 2 * RANKS
+    assert len(reads) == 2 * NODES
 
 
 def test_who_goes_on_gives_the_lease_back_and_begins_anew_the_next_time(attempt: Attempt) -> None:
-    write_beat(attempt.heartbeat(0), TRAINING)
+    write_beats(attempt.beats(0), {0: (0, TRAINING)})
     first, second = Judge(attempt, 1), Judge(attempt, 1)
     wait_until(first.looks)
     assert second.looks() is None
@@ -113,7 +116,7 @@ def test_who_goes_on_gives_the_lease_back_and_begins_anew_the_next_time(attempt:
     assert first.looks() is None
 
 
-def test_the_lease_of_a_rank_that_is_stuck_itself_is_taken_over(
+def test_the_lease_of_a_node_that_is_stuck_itself_is_taken_over(
     attempt: Attempt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judgement, "LEASE_SECONDS", 0.1)

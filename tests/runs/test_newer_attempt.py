@@ -9,10 +9,12 @@ import threading
 import time
 from pathlib import Path
 
+from support.recorded import recorded
 from support.scenario import wait_until
 
-from clusterctl.runs.entry import watch_for_newer
-from clusterctl.runs.files import read_lines, write_json
+from clusterctl.runs.entry import Fence
+from clusterctl.runs.fields import Fields
+from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Job, to_record
 
@@ -24,13 +26,14 @@ def test_the_claim_of_a_newer_attempt_is_seen_once_and_folders_of_others_are_not
     attempt.path.mkdir(parents=True)
     RunDir(tmp_path).attempt(0).path.mkdir()
     seen, told = [], threading.Event()
-    thread = watch_for_newer(attempt, lambda newer: (seen.append(newer), told.set()), pause=0.01)
+    fence = Fence(attempt, lambda newer: (seen.append(newer), told.set()))
+    fence.watch(unless=lambda: False, pause=0.01)
     (attempt.path.parent / "notes").mkdir()
     assert not told.wait(0.1)
     RunDir(tmp_path).attempt(2).path.mkdir()
     assert told.wait(5)
-    thread.join(5)
-    assert seen == [2]
+    fence.take(Fields({"number": 2}))
+    assert seen == [2], "the writer's word of it comes too late"
 
 
 def test_a_task_of_a_replaced_attempt_leaves_with_its_program_and_says_why(tmp_path: Path) -> None:
@@ -49,5 +52,5 @@ def test_a_task_of_a_replaced_attempt_leaves_with_its_program_and_says_why(tmp_p
         assert time.monotonic() - began < 10
     finally:
         task.kill()
-    events = [event["event"] for event in read_lines(attempt.events(0))]
+    events = [event["event"] for event in recorded(attempt, 0)]
     assert events[-2:] == ["superseded", "exit"] or "superseded" in events

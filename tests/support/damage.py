@@ -56,6 +56,7 @@ RAW = (
     b"x" * 100_000,
     b"\xef\xbb\xbf{}",
 )
+FROZEN = 'Current thread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n'
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: no\n'
 
 
@@ -141,18 +142,22 @@ def _attempt(number: int, ranks: int) -> dict[str, Any]:
     for rank in range(ranks):
         name = f"rank_{rank:05}"
         files |= {
-            f"events/{name}.jsonl": [
+            f"nodes/{rank:05}.events.jsonl": [
                 _event(rank, "began", begin, host=f"node{rank + 1}", node=f"node{rank + 1}", pid=7),
                 *(
                     _event(rank, "stage", begin + seconds, stage=stage)
                     for seconds, stage in enumerate(("importing", "rendezvous", "loading", "training", "evaluating"))
                 ),
+                _event(rank, "frozen", begin + 60, stacks=FROZEN),
+                _event(rank, "writer", begin + 60),
                 _event(rank, "hang", begin + 60, stacks='Thread MainThread:\n  File "a.py", line 1, in f\n'),
                 _event(rank, "exception", begin + 61, type="ValueError", message="no", traceback=TRACEBACK, hint="h"),
                 _event(rank, "superseded", begin + 62),
                 _event(rank, "exit", begin + 63, code=1),
             ],
-            f"heartbeats/{name}": {
+            f"events/{name}.jsonl": [_event(rank, "exit", begin + 64, code=1)],
+            f"nodes/{rank:05}.beats": {
+                "rank": rank,
                 "time": START + begin + 50,
                 "phase": "training",
                 "since": START + begin + 5,
@@ -166,8 +171,6 @@ def _attempt(number: int, ranks: int) -> dict[str, Any]:
                 "host": f"node{rank + 1}",
                 "idle": 480.0,
             },
-            f"stacks/{name}.txt": "Thread MainThread:\n",
-            f"stacks/{name}.signal": 'Current thread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n',
             f"logs/{name}.out": f"2026-01-02T03:04:06.000Z same\n2026-01-02 03:04:07,5 of {rank}\nno time\n",
             f"logs/{name}.err": f"2026-01-02T03:04:08.000Z first\n{TRACEBACK}",
         }

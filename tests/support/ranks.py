@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterctl.runs.files import read_lines, write_json
+from clusterctl.runs.files import read_lines, write_json, write_text
 from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.spec import Job, to_record
 
@@ -21,6 +22,8 @@ _ENTRY = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1]
 def environments(attempt: Attempt, tasks_per_node: Sequence[int]) -> list[dict[str, str]]:
     """The environment of each rank as Slurm sets it, for nodes with the given numbers of tasks."""
     attempt.path.mkdir(parents=True, exist_ok=True)
+    if not attempt.secret.exists():  # the batch script writes it
+        write_text(attempt.secret, secrets.token_hex(32))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "TORCHELASTIC_"))}
     places = [(node, local) for node, count in enumerate(tasks_per_node) for local in range(count)]
     return [

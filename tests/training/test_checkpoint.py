@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.recorded import recorded
 from torch import Tensor, nn
 
 from clusterctl.runs.events import Events
@@ -92,7 +93,7 @@ def interrupt(task: Task, step: int) -> None:
 
 
 def events(run: RunDir, attempt: int, name: str) -> list[dict[str, Any]]:
-    return [event for event in read_lines(run.attempt(attempt).events(0)) if event["event"] == name]
+    return [event for event in recorded(run.attempt(attempt), 0) if event["event"] == name]
 
 
 def first_step(run: RunDir, attempt: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.recorded import recorded
 from torch import Tensor, nn
 
 import clusterctl
@@ -56,7 +57,7 @@ class Doubling:
 
 def written(folder: Path, what: str) -> list[dict[str, Any]]:
     attempt = RunDir(folder / "run").attempt(0)
-    return list(read_lines(attempt.metrics if what == "metrics" else attempt.events(0)))
+    return list(read_lines(attempt.metrics) if what == "metrics" else recorded(attempt, 0))
 
 
 def test_it_trains_in_training_mode_evaluates_in_evaluation_mode_and_tests_once(lone_task: Task) -> None:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 from support.ranks import environments, run_job
+from support.recorded import beat_of, recorded
 from support.scenario import wait_until
 
 from clusterctl.errors import TaskError
 from clusterctl.launch.script import part
 from clusterctl.observe.logs import Logs, Selection
 from clusterctl.runs.context import Context
-from clusterctl.runs.files import read_json, read_lines, write_json
-from clusterctl.runs.heartbeats import read_beat
+from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.place import Place
 from clusterctl.spec import CommandTrain, Job, to_record
@@ -97,7 +97,7 @@ def test_another_user_who_takes_the_port_of_the_ranks_ends_the_run(tmp_path: Pat
     ((code, _, errors),) = done
     assert code != 0
     assert f"another user listens on the port at which the ranks were to meet: {place['port']}" in errors
-    assert list(read_lines(run.attempt(0).events(0)))[-2]["cause"] == "network"
+    assert list(recorded(run.attempt(0), 0))[-2]["cause"] == "network"
 
 
 def test_a_failing_program_passes_on_its_code_and_its_name_is_in_the_events(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_failing_program_passes_on_its_code_and_its_name_is_in_the_events(tmp_
     ((code, _, errors),) = run_job(command("python", "-c", "import sys; sys.exit('no such layer')"), run, [1])
     assert code == 1
     assert errors == "no such layer\n"  # the program's own words, no traceback of ours
-    events = list(read_lines(run.attempt(0).events(0)))
+    events = list(recorded(run.attempt(0), 0))
     assert events[-2]["message"].startswith("python -c")
     assert events[-2]["message"].endswith("exited with 1")
     assert (events[-2]["cause"], events[-2]["code"], events[-2]["signal"]) == ("user-error", 1, None)
@@ -116,7 +116,7 @@ def test_a_program_killed_by_a_signal_counts_as_128_and_the_signal(tmp_path: Pat
     run = RunDir(tmp_path / "run")
     ((code, _, _),) = run_job(command("sh", "-c", "kill -KILL $$"), run, [1])
     assert code == 128 + 9
-    told, left = list(read_lines(run.attempt(0).events(0)))[-2:]
+    told, left = list(recorded(run.attempt(0), 0))[-2:]
     assert (told["cause"], told["code"], told["signal"]) == ("killed", 137, 9)
     assert (left["code"], left["signal"]) == (137, 9)
 
@@ -153,7 +153,7 @@ def test_a_program_that_dies_of_term_before_its_task_has_it_was_told_to_end(tmp_
         task.send_signal(signal.SIGTERM)
         assert task.wait() == 143
     assert [path.name for path in run.attempt(0).marks.iterdir()] == ["00000.ended"]
-    assert "exception" not in [event["event"] for event in read_lines(run.attempt(0).events(0))]
+    assert "exception" not in [event["event"] for event in recorded(run.attempt(0), 0)]
 
 
 def test_python_is_python3_where_there_is_no_program_of_that_name(
@@ -219,7 +219,7 @@ def test_the_warning_and_term_reach_the_program_and_torch_is_never_imported(tmp_
         assert task.stdout.readline() == "SIGTERM\n"
         assert task.stdout.readline() == "False\n"
         assert task.wait() == 7
-    left = [event for event in read_lines(run.attempt(0).events(0)) if event["event"] == "exit"]
+    left = [event for event in recorded(run.attempt(0), 0) if event["event"] == "exit"]
     assert [(event["code"], event.get("signal")) for event in left] == [(143, 15), (7, None)]
 
 
@@ -305,10 +305,11 @@ def test_a_program_that_knows_no_warning_outlives_it_and_dies_with_its_task(tmp_
 
 SILENT = """
 import os, time
-from clusterctl.runs.heartbeats import read_beat
+from clusterctl.runs.heartbeats import read_beats
 from clusterctl.runs.metrics import current_attempt
-path, deadline = current_attempt().heartbeat(int(os.environ["RANK"])), time.monotonic() + 60
-while ((beat := read_beat(path)) is None or beat.idle is None) and time.monotonic() < deadline: time.sleep(0.05)
+path, rank, deadline = current_attempt().beats(0), int(os.environ["RANK"]), time.monotonic() + 60
+while ((beat := read_beats(path).get(rank)) is None or beat.idle is None) and time.monotonic() < deadline:
+    time.sleep(0.05)
 print(beat.step, beat.phase, beat.idle is not None, beat.pid == os.getppid())
 """
 
@@ -322,12 +323,13 @@ BEATING = """
 import os, time
 from pathlib import Path
 import clusterctl.runs
-from clusterctl.runs.heartbeats import read_beat
+from clusterctl.runs.heartbeats import read_beats
 from clusterctl.runs.metrics import current_attempt
 for step in range(1, 6): clusterctl.runs.log(step=step, loss=0.5)
 clusterctl.runs.phase("evaluating")
-path, deadline = current_attempt().heartbeat(int(os.environ["RANK"])), time.monotonic() + 30
-while (beat := read_beat(path)).phase != "evaluating" and time.monotonic() < deadline: time.sleep(0.05)
+path, rank, deadline = current_attempt().beats(0), int(os.environ["RANK"]), time.monotonic() + 30
+while ((beat := read_beats(path).get(rank)) is None or beat.phase != "evaluating") and time.monotonic() < deadline:
+    time.sleep(0.05)
 print(beat.step, beat.phase, beat.pid == os.getpid(), beat.step_seconds is not None, beat.idle)
 """
 
@@ -337,6 +339,6 @@ def test_a_programs_steps_are_the_heartbeats_of_its_ranks_until_it_ends(tmp_path
     done = run_job(command("python", "-c", BEATING), run, [2])
     assert [(code, output) for code, output, _ in done] == [(0, "5 evaluating True True None\n")] * 2, done
     for rank in range(2):
-        beat = read_beat(run.attempt(0).heartbeat(rank))
+        beat = beat_of(run.attempt(0), rank)
         assert beat is not None
         assert beat.phase == "ended"

@@ -7,8 +7,8 @@ from statistics import mean
 import numpy as np
 import pytest
 from support.ranks import CORA, losses_of, metrics_of, run_job
+from support.recorded import recorded
 
-from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Data, Job, RedditTrain
 
@@ -35,7 +35,7 @@ def test_four_ranks_train_on_real_data_tell_their_stages_and_write_nothing_besid
     assert final["test_accuracy"] > 0.75
     assert len(losses_of(run)) == 2 * -(-(split == 1).sum() // 512)
     for rank in range(4):
-        stages = [event["stage"] for event in read_lines(run.attempt(0).events(rank)) if event["event"] == "stage"]
+        stages = [event["stage"] for event in recorded(run.attempt(0), rank) if event["event"] == "stage"]
         epoch = ["training", "evaluating"]
         assert stages == ["importing", "rendezvous", "loading", *epoch, *epoch]
     assert [output.count("epoch") for _, output, _ in done] == [2, 0, 0, 0]

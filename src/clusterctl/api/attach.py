@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import NotFoundError, UsageError
 from clusterctl.launch.script import part
-from clusterctl.observe.rank_events import beginning
+from clusterctl.observe.rank_events import beginnings
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
@@ -29,11 +29,10 @@ def beside(
     status.record.require_ours()
     if status.stage.ended or status.attempt is None or status.job_id is None:
         raise UsageError(f"{run.id} does not run: {status.stage}", f"clusterctl status {run.id}")
-    ranks = run.directory.attempt(status.attempt.number).event_files()
     tasks = status.record.job.resources.nodes * status.record.tasks_per_node
     if rank >= tasks:
         raise UsageError(f"no rank {rank}: the run has {tasks}", f"one of 0 to {tasks - 1}")
-    began = beginning(ranks[rank]) if rank in ranks else None
+    began = beginnings(run.directory.attempt(status.attempt.number)).get(rank)
     if not began or not began.node or began.pid is None:
         raise NotFoundError(f"rank {rank} has not begun yet", f"clusterctl status {run.id}")
     slurm = Slurm.of(status.record.cluster)

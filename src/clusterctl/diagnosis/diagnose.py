@@ -11,6 +11,7 @@ from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
 from clusterctl.diagnosis.learning import not_learning
 from clusterctl.diagnosis.next_steps import commands
 from clusterctl.diagnosis.running import explain_running, unheard
+from clusterctl.diagnosis.standstill import ended_writers
 from clusterctl.diagnosis.traces import gather, listen_again, with_accounting
 from clusterctl.errors import Cause, SlurmError
 from clusterctl.observe.status import report
@@ -105,6 +106,8 @@ def judge(trace: RunTrace) -> Diagnosis:
         unknown += unheard(trace)
     if lesson := not_learning(status.attempt.course if status.attempt else None):
         found = (*found, Finding(Cause.NOT_LEARNING, lesson.text, LIKELY, number, hint=lesson.hint))
+    if last and (writers := ended_writers(last.ranks)):
+        found = (replace(found[0], facts=(*found[0].facts, *writers)), *found[1:])
     if not status.sure:
         unknown.append("what Slurm says of the job: it was not asked, or did not answer")
     history = tuple(explain_attempt(attempt, trace) for attempt in past)

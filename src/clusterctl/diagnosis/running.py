@@ -11,6 +11,7 @@ from clusterctl.diagnosis.finding import CERTAIN, LIKELY, Finding
 from clusterctl.diagnosis.standstill import (
     DID_NOTHING,
     left_early,
+    no_writer,
     node_fell_silent,
     noticed,
     several_each,
@@ -65,6 +66,8 @@ def _standing_still(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, 
         for rank, beat in sorted(beats.items())
         if newest - beat.time > SILENT_SECONDS and beat.phase != ENDED
     }
+    if unwritten := next((rank for rank in map(attempt.rank, silent) if rank.writer and rank.writer.error), None):
+        return _of_rank(attempt, unwritten.rank, beats[unwritten.rank], Cause.NODE, no_writer(unwritten))
     if several_each(nodes := silent_nodes(attempt.ranks, silent)):
         first = min(silent)
         return node_fell_silent(attempt, nodes, beats[first].phase, f"no heartbeat for {silent[first]:.0f} s")

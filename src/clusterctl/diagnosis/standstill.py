@@ -30,6 +30,19 @@ _WORDS = {
 }
 
 
+def no_writer(rank: RankTrace) -> str:
+    """What became of the process that writes the heartbeats and events of a node's ranks."""
+    assert rank.writer is not None
+    error = rank.writer.error
+    return f"the writer of its node ended and was {f'not started again: {error}' if error else 'started again'}"
+
+
+def ended_writers(ranks: Iterable[RankTrace]) -> tuple[str, ...]:
+    """One fact for each node whose writer has ended."""
+    found = {rank.node: no_writer(rank) for rank in ranks if rank.writer}
+    return tuple(words.replace("its node", node or "a node", 1) for node, words in sorted(found.items()))
+
+
 def hang(attempt: AttemptTrace) -> Finding:
     """The rank that stood still, where it stood, and how sure that is."""
     alarm = attempt.alarm

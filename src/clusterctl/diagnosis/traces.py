@@ -11,16 +11,27 @@ from typing import TYPE_CHECKING
 from clusterctl.errors import SlurmError
 from clusterctl.observe.accounting import accounted
 from clusterctl.observe.attempt import HostRecord, read_cancellation
-from clusterctl.observe.rank_events import Began, Entered, Exited, Hung, Raised, TakenOver, last_events
+from clusterctl.observe.rank_events import (
+    Began,
+    Entered,
+    Exited,
+    Frozen,
+    Hung,
+    Raised,
+    TakenOver,
+    WriterEnded,
+    last_events,
+)
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import exists, open_regular
-from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, read_beat
+from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, all_beats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.observe.attempt import Cancellation
+    from clusterctl.observe.rank_events import Event
     from clusterctl.observe.stage import Status
     from clusterctl.runs.fields import Fields
     from clusterctl.runs.layout import Attempt
@@ -56,6 +67,7 @@ class RankTrace:
     answered: float | None = None
     stacks: str = ""
     frozen: str = ""
+    writer: WriterEnded | None = None  # the last time that the writer of its node had ended
     beat: Beat | None = None
     last_words: tuple[str, ...] = ()
 
@@ -143,7 +155,7 @@ def listen_again(
     attempt, unheard = trace.status.record.run.attempt(trace.attempts[-1].number), set(beats)
     for _ in range(_LOOKS):
         sleep(BEAT_SECONDS)
-        later = {rank: beat for rank in unheard if (beat := read_beat(attempt.heartbeat(rank)))}
+        later = {rank: beat for rank, beat in all_beats(attempt).items() if rank in unheard}
         unheard -= {rank for rank, beat in later.items() if beat.time != beats[rank].time}
         beats |= later
         if not unheard:
@@ -196,33 +208,29 @@ def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> Ru
 def _attempt(attempt: Attempt, host: HostRecord, tasks: int, unknown: list[str]) -> AttemptTrace:
     if host.problem:
         unknown.append(f"{attempt.number}/host.json: {host.problem}")
-    ranks = sorted({*attempt.event_files(), *attempt.log_files("err")})
+    events, problems = last_events(attempt)
+    unknown += problems
+    beats = all_beats(attempt)
+    ranks = sorted({*events, *attempt.event_files(), *attempt.log_files("err")})
     return AttemptTrace(
         **{field.name: getattr(host, field.name) for field in fields(HostRecord)},
         tasks=tasks,
         lines=_lines(attempt.host_log, _HOST_BYTES, unknown, head=True),
-        ranks=tuple(_rank(attempt, rank, unknown) for rank in ranks),
+        ranks=tuple(_rank(attempt, rank, events.get(rank, ()), beats.get(rank), unknown) for rank in ranks),
         alarm=_alarm(read_fields(attempt.hang_json)),
         reported=_alarm(read_fields(attempt.hang_report_json)),
         collectives=sum(1 for _ in attempt.collectives.glob("rank_*")) if exists(attempt.collectives) else 0,
     )
 
 
-def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
-    beat, frozen = read_beat(attempt.heartbeat(number)), b""
-    with suppress(OSError), open_regular(attempt.stacks(number).with_suffix(".signal")) as file:
-        frozen = file.read(_TAIL_BYTES)
+def _rank(attempt: Attempt, number: int, events: Iterable[Event], beat: Beat | None, unknown: list[str]) -> RankTrace:
     words = _lines(attempt.log(number, "err"), _TAIL_BYTES, unknown, missing_ok=True)
     told = RankTrace(
         number,
         node=beat.host if beat else "",
-        frozen=frozen.decode(errors="replace"),
         beat=beat,
         last_words=tuple(_BEFORE.sub("", line) for line in words),
     )
-    events, problem = last_events(attempt.events(number))
-    if problem:
-        unknown.append(f"the events of rank {number}, attempt {attempt.number}: {problem}")
     for event in events:
         match event:
             case Began(node=node):
@@ -233,6 +241,10 @@ def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
                 told = replace(told, raised=event)
             case Hung(time=at, stacks=stacks):
                 told = replace(told, stacks=stacks, answered=at)
+            case Frozen(stacks=stacks):
+                told = replace(told, frozen=stacks)
+            case WriterEnded():
+                told = replace(told, writer=event)
             case TakenOver():
                 told = replace(told, superseded=True)
             case Exited(time=at, code=code) if told.exit_code is None:

@@ -196,7 +196,7 @@ def _with_its_ranks(evidence: AttemptEvidence, folders: Sequence[Attempt], tasks
         evidence,
         hung=attempt.hang_json.exists(),
         death=_first_death(attempt) if evidence.exit_code else None,
-        stage=newest_stage(attempt.events(0)),
+        stage=newest_stage(attempt),
         metrics=newest,
         course=read_course([folder.metrics for folder in folders], lines, newest),
         pace=None if over else pace_of(lines),

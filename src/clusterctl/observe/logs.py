@@ -21,7 +21,7 @@ from clusterctl.errors import NotFoundError
 from clusterctl.observe.attempt import read_host
 from clusterctl.observe.lines import Growing, last_lines_offset
 from clusterctl.observe.log_times import WrittenTimes
-from clusterctl.observe.rank_events import beginning
+from clusterctl.observe.rank_events import beginnings, event_files
 from clusterctl.runs.files import exists
 from clusterctl.runs.stamp import LENGTH
 
@@ -170,13 +170,18 @@ class Nodes:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._known: dict[tuple[int, int], str] = {}
+        self._known: dict[int, dict[int, str]] = {}
 
     def of(self, attempt: int, rank: int) -> str:
-        if not self._known.get((attempt, rank)):
-            began = beginning(self._run.attempt(attempt).events(rank))
-            self._known[attempt, rank] = began.node if began else ""
-        return self._known[attempt, rank]
+        return self.names(attempt, rank).get(rank, "")
+
+    def names(self, attempt: int, rank: int | None = None) -> dict[int, str]:
+        """Rank -> its node, for the ranks that have begun; read again as long as `rank` had not."""
+        known = self._known.get(attempt, {})
+        if rank is None or rank not in known:
+            begun = beginnings(self._run.attempt(attempt))
+            known = self._known[attempt] = {number: began.node for number, began in begun.items()}
+        return known
 
 
 def check_selection(run: RunDir, selection: Selection) -> None:
@@ -188,7 +193,7 @@ def check_selection(run: RunDir, selection: Selection) -> None:
     ranks = sorted({source.rank for source in sources(run, Selection(selection.attempt)) if source.rank is not None})
     if selection.node is not None:
         nodes = Nodes(run)
-        names = {nodes.of(attempt.number, rank) for attempt in run.attempts() for rank in attempt.event_files()} - {""}
+        names = {name for attempt in run.attempts() for name in nodes.names(attempt.number).values()} - {""}
         if selection.node not in names:
             known = ", ".join(sorted(names)) or "none yet"
             raise NotFoundError(f"no node {selection.node} in {run.id}", f"it has {known}")
@@ -205,7 +210,7 @@ def _sources_of(attempt: Attempt, selection: Selection, nodes: Nodes) -> list[So
         and (selection.node is None or selection.node == nodes.of(attempt.number, rank))
     ]
     files.sort(key=lambda source: source.rank or 0)  # stable: a rank's streams stay in order
-    if exists(attempt.host_log) and (selection.host or not attempt.event_files()):
+    if exists(attempt.host_log) and (selection.host or not event_files(attempt)):
         files.insert(0, Source(attempt.number, None, attempt.host_log))
     return files
 

@@ -1,9 +1,10 @@
-"""The events of a rank, typed: the one reader of what `clusterctl.runs.events` writes."""
+"""The events of ranks, typed: the one reader of what `clusterctl.runs.events` writes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.errors import Cause
 from clusterctl.observe.lines import Growing, last_lines, records_in, tail
@@ -11,8 +12,14 @@ from clusterctl.runs.fields import Fields
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from clusterctl.runs.layout import Attempt
+
+_TAIL_BYTES = 65_536
+_NODE_TAIL_BYTES = 8 * _TAIL_BYTES
+_FIRST_EVENTS = 5000  # of a node, among which its ranks begin
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,20 @@ class Hung(Event):
 
 
 @dataclass(frozen=True)
+class Frozen(Event):
+    """Where the rank's threads were when its Python code did not answer the alarm, by faulthandler."""
+
+    stacks: str
+
+
+@dataclass(frozen=True)
+class WriterEnded(Event):
+    """The writer of the rank's node had ended; it was started again, unless `error` says why not."""
+
+    error: str = ""
+
+
+@dataclass(frozen=True)
 class TakenOver(Event):
     """A newer attempt took over."""
 
@@ -86,6 +107,10 @@ def parse_event(record: Mapping[str, Any]) -> Event | None:
             return Raised(time, type_, message, traceback, hint, cause, code, signal)
         case "hang":
             return Hung(time, fields.text("stacks"))
+        case "frozen":
+            return Frozen(time, fields.text("stacks"))
+        case "writer":
+            return WriterEnded(time, fields.text("error"))
         case "superseded":
             return TakenOver(time)
         case "exit":
@@ -93,27 +118,67 @@ def parse_event(record: Mapping[str, Any]) -> Event | None:
     return None
 
 
-def events_in(lines: Iterable[bytes]) -> Iterator[Event]:
-    """The events in `lines`, each parsed when it is asked for."""
-    return filter(None, map(parse_event, records_in(lines)))
+class EventFile(NamedTuple):
+    """A file of events: those of a node's ranks, which each say whose they are, or of the one rank that wrote it."""
+
+    path: Path
+    rank: int | None = None
+
+    def rank_of(self, record: Mapping[str, Any]) -> int | None:
+        """Whose event a line of the file is; None for nobody's."""
+        rank = Fields(record).whole("rank") if self.rank is None else self.rank
+        return rank if rank is not None and rank >= 0 else None
+
+    def parse(self, record: Mapping[str, Any]) -> tuple[int, Event] | None:
+        """A rank and its event, from one line of the file."""
+        rank, event = self.rank_of(record), parse_event(record)
+        return None if rank is None or event is None else (rank, event)
 
 
-def last_events(path: Path) -> tuple[tuple[Event, ...], str]:
-    """The events in the last 64 KiB of the file, and what kept it from being read."""
-    lines, problem = tail(path)
-    return tuple(events_in(lines)), problem
+def event_files(attempt: Attempt) -> list[EventFile]:
+    """Every file of events of an attempt."""
+    nodes = [EventFile(path) for path in attempt.node_event_files().values()]
+    return [*nodes, *(EventFile(path, rank) for rank, path in attempt.event_files().items())]
 
 
-def newest_stage(path: Path) -> Stage | None:
-    """The last stage that the rank entered."""
-    return next((event.stage for event in events_in(reversed(last_lines(path))) if isinstance(event, Entered)), None)
+def read_events(attempt: Attempt) -> Iterator[tuple[int, Event]]:
+    """All events of the ranks of an attempt, of each file in its order; nothing of one that cannot be read."""
+    for file in event_files(attempt):
+        yield from filter(None, map(file.parse, records_in(Growing(file.path).added())))
 
 
-def read_events(path: Path) -> Iterator[Event]:
-    """All events of the file; none where it cannot be read."""
-    return events_in(Growing(path).added())
+def last_events(attempt: Attempt) -> tuple[dict[int, list[Event]], list[str]]:
+    """Rank -> its events, in order, from the end of each file; and what kept files from being read."""
+    found: dict[int, list[Event]] = {}
+    problems = []
+    for file in event_files(attempt):
+        lines, problem = tail(file.path, _NODE_TAIL_BYTES if file.rank is None else _TAIL_BYTES)
+        if problem:
+            whose = f"node {int(file.path.name.partition('.')[0])}" if file.rank is None else f"rank {file.rank}"
+            problems.append(f"the events of {whose}, attempt {attempt.number}: {problem}")
+        for rank, event in filter(None, map(file.parse, records_in(lines))):
+            found.setdefault(rank, []).append(event)
+    return found, problems
 
 
-def beginning(path: Path) -> Began | None:
-    """The first event; None until the rank has begun."""
-    return next((event for event in read_events(path) if isinstance(event, Began)), None)
+def newest_stage(attempt: Attempt, rank: int = 0) -> Stage | None:
+    """The last stage that the first rank entered; it is on the first node."""
+    files = (EventFile(attempt.events(rank), rank), EventFile(attempt.node_events(0)))
+    newest: Entered | None = None
+    for file in files:
+        parsed = filter(None, map(file.parse, records_in(reversed(last_lines(file.path)))))
+        entered = next((event for whose, event in parsed if whose == rank and isinstance(event, Entered)), None)
+        if entered and (newest is None or (entered.time or 0.0) >= (newest.time or 0.0)):
+            newest = entered
+    return newest.stage if newest else None
+
+
+def beginnings(attempt: Attempt) -> dict[int, Began]:
+    """Rank -> its first event, for the ranks that have begun."""
+    found: dict[int, Began] = {}
+    for file in event_files(attempt):
+        first = islice(records_in(Growing(file.path).added()), _FIRST_EVENTS)
+        for rank, event in filter(None, map(file.parse, first)):
+            if isinstance(event, Began):
+                found.setdefault(rank, event)
+    return found

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from clusterctl import __version__
 from clusterctl.errors import ConfigError
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.layout import RUN_FORMAT
+from clusterctl.runs.layout import READABLE_FORMATS, RUN_FORMAT
 from clusterctl.runs.ownership import is_trusted, owner_name
 from clusterctl.spec import Cluster, Job, from_record
 
@@ -66,7 +66,7 @@ def read_record(run: RunDir) -> RunRecord:
     fields = read_fields(run.run_json)
     if fields.absent or fields.problem:
         raise unreadable(run, run.run_json, fields.problem or "missing")
-    if (version := fields.whole("schema_version")) != RUN_FORMAT:
+    if (version := fields.whole("schema_version")) not in READABLE_FORMATS:
         raise _of_another_version(run, fields, version)
     try:
         record = _parse(run, fields)

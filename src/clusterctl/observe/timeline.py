@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.observe.lines import GrowingRecords
-from clusterctl.observe.rank_events import Began, Entered, Exited, Hung, Raised, parse_event
+from clusterctl.observe.rank_events import Began, Entered, EventFile, Exited, Hung, Raised, event_files
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_SPANS = 300
 _MOST_HAPPENINGS = 300
-_RANKS_A_LOOK = 64
+_FILES_A_LOOK = 64
 _REPEATED = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
 
 
@@ -51,28 +51,27 @@ class AttemptTimeline:
     happenings: deque[Happening] = field(default_factory=lambda: deque(maxlen=_MOST_HAPPENINGS))
     nodes: dict[int, str] = field(default_factory=dict)  # rank -> host name
     first_event: float | None = None  # of any rank
-    _files: dict[int, GrowingRecords] = field(default_factory=dict)
+    _files: dict[EventFile, GrowingRecords] = field(default_factory=dict)
     _told: set[Stage] = field(default_factory=set)
     _left: set[int] = field(default_factory=set)
     _turn: int = 0
 
     def update(self) -> None:
-        """Read what the ranks have told since the last look: rank 0 and whoever is new, of the others some in turn."""
-        paths = self.attempt.event_files()
-        new = paths.keys() - self._files.keys()
-        first = self._turn if self._turn < len(paths) else 0
-        self._turn = first + _RANKS_A_LOOK  # a thousand files opened every other second would be felt by a file server
-        for rank in sorted({0, *new, *list(paths)[first : self._turn]} & paths.keys()):
-            file = self._files.setdefault(rank, GrowingRecords(paths[rank]))
-            for record in file.read():
-                event = parse_event(record)
-                if event is not None and event.time is not None:
-                    with self.lock:
-                        self._take(rank, event, event.time)
+        """Read what the ranks have told since the last look: the first file, new ones, and some in turn."""
+        files = event_files(self.attempt)
+        first = self._turn if self._turn < len(files) else 0
+        self._turn = first + _FILES_A_LOOK  # a thousand files opened every other second would be felt by a file server
+        for place, file in enumerate(files):
+            if place == 0 or file not in self._files or first <= place < self._turn:
+                growing = self._files.setdefault(file, GrowingRecords(file.path))
+                for rank, event in filter(None, map(file.parse, growing.read())):
+                    if event.time is not None:
+                        with self.lock:
+                            self._take(rank, event, event.time)
 
     def finish(self) -> None:
         """Read what all ranks have told: for when the attempt is over."""
-        for _ in range(0, len(self.attempt.event_files()) + 1, _RANKS_A_LOOK):
+        for _ in range(0, len(event_files(self.attempt)) + 1, _FILES_A_LOOK):
             self.update()
 
     def phases(self, now: float) -> list[Span]:

@@ -56,17 +56,18 @@ def failures(logs: Logs, takes: Callable[[Line], bool]) -> list[Failure]:
 
 def _recorded(logs: Logs) -> Iterator[Failure]:
     chosen = {(source.attempt, source.rank) for source in sources(logs.run, logs.selection)}
-    for attempt, rank in sorted((attempt, rank) for attempt, rank in chosen if rank is not None):
-        for event in read_events(logs.run.attempt(attempt).events(rank)):
-            if isinstance(event, Raised):
+    for attempt in sorted({attempt for attempt, _ in chosen}):
+        for rank, event in read_events(logs.run.attempt(attempt)):
+            if isinstance(event, Raised) and (attempt, rank) in chosen:
                 text = (event.traceback or event.message).rstrip()
                 yield Failure(text, event.time or 0.0, attempt, [rank])
 
 
 def _printed(logs: Logs, takes: Callable[[Line], bool]) -> Iterator[Failure]:
     """Tracebacks in logs: from their first line to the one that names the exception, chains whole."""
+    ends = functools.cache(functools.partial(_ends, logs.run))
     for source in sources(logs.run, logs.selection):
-        file, ended = logs.file(source), functools.cache(functools.partial(_ended, logs.run, source))
+        file, ended = logs.file(source), functools.partial(_ended, ends, source)
         open_: _Open | None = None
         passed = 0, b""
         for block in file.blocks(ended=True):
@@ -88,12 +89,18 @@ def _printed(logs: Logs, takes: Callable[[Line], bool]) -> Iterator[Failure]:
             yield open_.failure(source)
 
 
-def _ended(run: RunDir, source: Source) -> float | None:
+def _ends(run: RunDir, attempt: int) -> dict[int, float | None]:
+    """Rank -> when it recorded its end."""
+    ends: dict[int, float | None] = {}
+    for rank, event in read_events(run.attempt(attempt)):
+        if isinstance(event, Raised | Exited):
+            ends.setdefault(rank, event.time)
+    return ends
+
+
+def _ended(ends: Callable[[int], dict[int, float | None]], source: Source) -> float | None:
     """When a rank recorded its end: what it printed without a time, it printed shortly before."""
-    if source.rank is None:
-        return None
-    events = read_events(run.attempt(source.attempt).events(source.rank))
-    return next((event.time for event in events if isinstance(event, Raised | Exited)), None)
+    return None if source.rank is None else ends(source.attempt).get(source.rank)
 
 
 @dataclass

@@ -12,30 +12,33 @@ import os
 import sys
 import threading
 import time
+import traceback
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from signal import SIGTERM
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import Cause, ClusterctlError, TaskError
+from clusterctl.runs.answers import Answers, register_dump, stacks_text
 from clusterctl.runs.checkpoints import newer_attempt
 from clusterctl.runs.context import Context
 from clusterctl.runs.events import Events
 from clusterctl.runs.files import read_json
+from clusterctl.runs.heartbeats import Pulse
 from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.metrics import current_attempt
+from clusterctl.runs.node_link import NodeLink
 from clusterctl.runs.place import Place
 from clusterctl.runs.signals import EXIT_TERMINATED, KilledBy, StopRequest
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.stamp import stamped_output
-from clusterctl.runs.watchdog import watched
 from clusterctl.spec import WORKLOADS, Job, from_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.runs.heartbeats import Pulse
+    from clusterctl.runs.fields import Fields
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Entry:
     run_dir: str
 
     def __call__(self) -> None:
-        """Run, with the time before each line of the output.
+        """Run, with the time before each line of the output, and leave, as submitit would write a result for nobody.
 
         An attempt that a newer one has replaced leaves with 0, whatever its events say: Slurm gave both the same job
         and step number, and its srun would end the newer one's tasks in place of its own.
@@ -60,7 +63,11 @@ class Entry:
                 leaving.code = 0
                 raise SystemExit(0) from None
             leaving.code = _exit_code(error)
+            if isinstance(error, Exception):
+                traceback.print_exception(error)
+                raise SystemExit(leaving.code) from None
             raise
+        raise SystemExit(0)
 
     def _run(self, attempt: Attempt | None) -> None:
         """Install the signal handlers first, then import the task half by name.
@@ -68,12 +75,17 @@ class Entry:
         A ClusterctlError ends the task with its message and hint, without a traceback.
         """
         place = Place.from_environment()
-        events = Events(attempt, place.rank)
+        link = NodeLink(attempt, place, "task", register_dump()) if attempt else None
+        events = Events(attempt, place.rank, link)
         stop = StopRequest()
         stop.install(on_terminate=lambda: events.exit(EXIT_TERMINATED, SIGTERM))
+        if attempt is not None and link is not None:
+            fence = Fence(attempt, lambda newer: _step_down(newer, events, stop))
+            answers = Answers(attempt, place.rank, events, lambda: stacks_of(events))
+            link.handlers = {"newer": fence.take, "alarm": answers.take, "leave": answers.leave}
+            link.open()
+            fence.watch(unless=lambda: link.connected)
         events.began(place.local_rank, place.node_rank)
-        if attempt is not None:
-            watch_for_newer(attempt, lambda newer: _step_down(newer, events, stop))
         events.stage(Stage.IMPORTING)
         pulse: Pulse | None = None
         try:
@@ -82,8 +94,10 @@ class Entry:
                 hint = "the runs folder must be shared by all nodes"
                 raise TaskError(f"no run.json in {self.run_dir}", hint, cause=Cause.LAUNCH)
             job = from_record(Job, record["job"])
-            if attempt is not None:
-                pulse = watched(attempt, place, events, job.watchdog)
+            if link is not None:
+                link.introduce(watchdog=asdict(job.watchdog))
+                pulse = Pulse(events.heart, link.beat)
+                pulse.start()
             importlib.import_module(WORKLOADS[job.workload].module).main(Context(job, place, attempt, events, stop))
         except (ClusterctlError, ModuleNotFoundError) as raised:
             error = _explained(raised)
@@ -108,28 +122,43 @@ class Entry:
                 pulse.end()
 
 
-def watch_for_newer(attempt: Attempt, on_newer: Callable[[int], None], pause: float = 1.0) -> threading.Thread:
-    """Call `on_newer` with its number, once, from a thread, when a newer attempt of the run has begun.
+class Fence:
+    """Calls `on_newer` with its number, once, when a newer attempt of the run has begun.
 
     Two attempts can be alive at once: a node that is cut off goes on training while Slurm starts the run again
-    elsewhere. One stat(2) every `pause` seconds; the folder of attempts is listed only when it has changed.
+    elsewhere. The node's writer looks for one; a rank without a writer looks itself.
     """
 
-    def look() -> None:
+    def __init__(self, attempt: Attempt, on_newer: Callable[[int], None]) -> None:
+        self._attempt, self._on_newer = attempt, on_newer
+        self._lock = threading.Lock()
+        self._seen = False
+
+    def take(self, message: Fields) -> None:
+        """The writer's message "newer"."""
+        if (newer := message.whole("number")) is not None:
+            threading.Thread(target=self._see, args=(newer,), name="newer attempt", daemon=True).start()
+
+    def watch(self, unless: Callable[[], bool], pause: float = 1.0) -> None:
+        """Look every `pause` seconds from a thread, unless somebody else does: one stat(2)."""
+        threading.Thread(target=self._look, args=(unless, pause), name="fence", daemon=True).start()
+
+    def _look(self, unless: Callable[[], bool], pause: float) -> None:
         changed = -1
-        while True:
+        while not self._seen:
             with suppress(OSError):  # a file system that is away for a while comes back
-                stamp = attempt.path.parent.stat().st_mtime_ns
+                stamp = changed if unless() else self._attempt.path.parent.stat().st_mtime_ns
                 if stamp != changed:
-                    newer, changed = newer_attempt(attempt), stamp
+                    newer, changed = newer_attempt(self._attempt), stamp
                     if newer is not None:
-                        on_newer(newer)
-                        return
+                        self._see(newer)
             time.sleep(pause)
 
-    thread = threading.Thread(target=look, name="fence", daemon=True)
-    thread.start()
-    return thread
+    def _see(self, newer: int) -> None:
+        with self._lock:
+            first, self._seen = not self._seen, True
+        if first:
+            self._on_newer(newer)
 
 
 class _Leaving:
@@ -157,6 +186,12 @@ def _exit_code(error: BaseException) -> int:
     if not isinstance(error, SystemExit):
         return 1
     return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+
+
+def stacks_of(events: Events) -> str:
+    """Where this rank is: its program, if it runs one that logs no steps, or this process."""
+    observer = events.heart.observer
+    return observer.stacks() if observer else stacks_text()
 
 
 def _step_down(newer: int, events: Events, stop: StopRequest) -> None:

@@ -1,13 +1,19 @@
 """What happened to each rank, and when.
 
-`attempts/<n>/events/rank_00003.jsonl`, one JSON object a line, `time` in seconds since the epoch:
+`attempts/<n>/nodes/00002.events.jsonl`, one JSON object a line, `time` in seconds since the epoch:
 
-    {"time": ..., "event": "stage", "stage": "training", "epoch": 3}
+    {"rank": 3, "time": ..., "event": "stage", "stage": "training", "epoch": 3}
     {"time": ..., "event": "exception", "type": "ValueError", "message": "...", "traceback": "..."}
     {"time": ..., "event": "exception", "type": "ProgramEnded", ..., "cause": "killed", "code": 137, "signal": 9}
     {"time": ..., "event": "hang", "stacks": "..."}
     {"time": ..., "event": "exit", "code": 143, "signal": 15}
 
+and from the writer itself
+
+    {"rank": 3, "time": ..., "event": "frozen", "stacks": "..."}    what faulthandler wrote, where Python did not answer
+    {"rank": 3, "time": ..., "event": "writer"}                     it had ended; with `error`, for good
+
+A rank that has no writer appends to a file of its own, `events/rank_00003.jsonl`, in the same form.
 One of our own exceptions carries its `cause` (`errors.Cause`) and `hint`; `signal` is there if one ended the rank.
 """
 
@@ -17,6 +23,7 @@ import os
 import socket
 import time
 import traceback
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ClusterctlError, ProgramEnded
@@ -26,15 +33,26 @@ from clusterctl.runs.marks import RankMark
 
 if TYPE_CHECKING:
     from clusterctl.runs.layout import Attempt
+    from clusterctl.runs.node_link import NodeLink
     from clusterctl.runs.stages import Stage
+
+_URGENT = frozenset({"exception", "exit", "superseded"})  # on disk before anything else happens
 
 
 class Events:
-    """The writer of one rank's events and mark, silent without an attempt; each stage is a phase of its `heart`."""
+    """One rank's events and mark, silent without an attempt; each stage is a phase of its `heart`.
 
-    def __init__(self, attempt: Attempt | None, rank: int) -> None:
+    The writer of its node is reached by `link`; what that does not take goes into the rank's own file.
+    """
+
+    def __init__(self, attempt: Attempt | None, rank: int, link: NodeLink | None = None) -> None:
         self.heart = Heart()
-        self._lines = Lines(attempt.events(rank)) if attempt else None
+        self.link = link
+        self._attempt, self._rank = attempt, rank
+        self._lines: Lines | None = None
+        self._lock = Lock()
+        if link is not None:
+            link.left = self._write
         self._mark = RankMark(attempt, rank) if attempt else None
         self._failed = False
 
@@ -74,5 +92,16 @@ class Events:
 
     def record(self, event: str, **details: Any) -> None:
         """Record anything that happened, in the forms above."""
-        if self._lines:
-            self._lines.append({"time": time.time(), "event": event, **details})
+        record = {"time": time.time(), "event": event, **details}
+        if self.link is not None:
+            self.link.record(record, urgent=event in _URGENT)
+        else:
+            self._write([record])
+
+    def _write(self, records: list[dict[str, Any]]) -> None:
+        if self._attempt is None:
+            return
+        with self._lock:
+            self._lines = self._lines or Lines(self._attempt.events(self._rank))
+            for record in records:
+                self._lines.append(record)

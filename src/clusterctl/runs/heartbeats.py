@@ -1,6 +1,7 @@
-"""Heartbeats: what each rank does at the moment, in a small file that a thread rewrites about once a second.
+"""Heartbeats: what each rank does at the moment. A thread hands them to the node's writer about once a second.
 
-`attempts/<n>/heartbeats/rank_00003` is one JSON object, padded to a fixed size; `Beat` names its keys.
+`attempts/<n>/nodes/00002.beats` has those of the ranks of node 2, rewritten in place: one JSON object a rank, padded to
+a fixed size, at the place of its local rank. `Beat` names the keys; `rank` is beside them.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import socket
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from clusterctl.runs.fields import Fields, read_fields
+from clusterctl.runs.fields import Fields
+from clusterctl.runs.files import parse_record, read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from clusterctl.runs.idleness import Observer
+    from clusterctl.runs.layout import Attempt
 
 BEAT_SECONDS = 1.0
 _BYTES = 512
@@ -144,70 +146,77 @@ def _recent(seconds: list[float]) -> int:
 
 
 class Pulse:
-    """The thread that writes the beats of `heart` to `path`, and calls `also` once a second.
+    """The thread that hands the beats of `heart` to `send`."""
 
-    With `takes_over` the process that wrote them so far stops.
-    """
-
-    def __init__(
-        self, heart: Heart, path: Path, also: Callable[[], object] = lambda: None, *, takes_over: bool = False
-    ) -> None:
-        self._heart, self._path, self._also, self._takes_over = heart, path, also, takes_over
+    def __init__(self, heart: Heart, send: Callable[[Beat], object]) -> None:
+        self._heart, self._send = heart, send
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._write()
+        self._send(self._heart.told(time.time()))
         self._thread.start()
 
     def end(self) -> None:
-        """Write the last beat: this rank is leaving, and nobody has to wait for its steps."""
+        """Send the last beat: this rank is leaving, and nobody has to wait for its steps."""
         self._done.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(5 * BEAT_SECONDS)  # it may hang on a file system that does
+            self._thread.join()
         self._heart.enter(ENDED)
-        last = read_beat(self._path)
-        if last is not None and last.pid != os.getpid():  # of a program that this process started, and that has ended
-            self._heart.step = last.step
-        self._takes_over = True
-        self._write()
+        self._send(self._heart.told(time.time()))
 
     def _run(self) -> None:
         while not self._done.wait(BEAT_SECONDS):
-            if self._write():  # else this rank's disk may be at fault, and it cannot judge others by theirs
-                with suppress(OSError):
-                    self._also()
-
-    def _write(self) -> bool:
-        """Whether it went well. No error ends the training: a disk that is full or gone only costs some beats."""
-        try:
-            if self._takes_over or self._is_ours():
-                write_beat(self._path, self._heart.told(time.time()))
-        except OSError:
-            return False
-        return True
-
-    def _is_ours(self) -> bool:
-        """False once the program that this process started beats by itself (`clusterctl.runs.log`)."""
-        last = read_beat(self._path)
-        return last is None or last.pid == os.getpid()
+            self._send(self._heart.told(time.time()))
 
 
-def write_beat(path: Path, beat: Beat) -> None:
-    """Rewrite the file in place, in one write. Opened and closed each time: closing is what makes NFS send it."""
-    values = asdict(beat).items()
-    text = json.dumps({name: round(value, 6) if isinstance(value, float) else value for name, value in values})
+def write_beats(path: Path, beats: Mapping[int, tuple[int, Beat]]) -> None:
+    """Rewrite the beats of some ranks of a node in place: local rank -> rank and beat.
+
+    One write where the local ranks are consecutive, as they are but for those that had left before the writer was
+    started again. Opened and closed each time: closing is what makes NFS send it.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        os.pwrite(descriptor, text.encode().ljust(_BYTES - 1) + b"\n", 0)
+        for _, places in itertools.groupby(enumerate(sorted(beats)), key=lambda item: item[1] - item[0]):
+            local_ranks = [local_rank for _, local_rank in places]
+            content = b"".join(_line(*beats[local_rank]) for local_rank in local_ranks)
+            os.pwrite(descriptor, content, local_ranks[0] * _BYTES)
     finally:
         os.close(descriptor)
 
 
-def read_beat(path: Path) -> Beat | None:
-    """The beat in `path`; None where there is none (yet), or it is torn, or none of ours."""
-    record = read_fields(path)
+def _line(rank: int, beat: Beat) -> bytes:
+    return json.dumps({"rank": rank, **as_record(beat)}).encode().ljust(_BYTES - 1) + b"\n"
+
+
+def as_record(beat: Beat) -> dict[str, object]:
+    values = asdict(beat).items()
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in values}
+
+
+def read_beats(path: Path) -> dict[int, Beat]:
+    """Rank -> its beat, of one node; without those that are torn, or none of ours."""
+    try:
+        content = read_whole(path)
+    except (OSError, ValueError):
+        return {}
+    lines = [content[begin : begin + _BYTES] for begin in range(0, len(content), _BYTES)]
+    records = [Fields(record) for line in lines if (record := parse_record(line)) is not None]
+    read = {fields.whole("rank"): parse_beat(fields) for fields in records}
+    return {rank: beat for rank, beat in read.items() if rank is not None and rank >= 0 and beat is not None}
+
+
+def all_beats(attempt: Attempt) -> dict[int, Beat]:
+    """Rank -> its beat, of all nodes that have written any."""
+    found: dict[int, Beat] = {}
+    for path in attempt.beat_files().values():
+        found |= read_beats(path)
+    return found
+
+
+def parse_beat(record: Fields) -> Beat | None:
+    """The beat in a record; None where it is none of ours."""
     read = {name: reader(record, name) for name, reader in _READERS.items() if name in record.content}
     if any(value != record.content[name] or (value is None and name in _NEVER_NULL) for name, value in read.items()):
         return None

@@ -1,8 +1,8 @@
 """Whether a program that logs no steps does anything, seen from outside: output, processors, disk, GPUs.
 
 The process that runs it looks every few seconds. For how long the program has done nothing is part of the rank's
-heartbeat, counted by this process's own clock; the first rank that finds all of them idle for too long raises the
-alarm, once two looks have shown each rank alive and idle.
+heartbeat, counted by this process's own clock; a node whose ranks are all idle for too long raises the alarm, once two
+looks at all nodes have shown each rank alive and idle (`node_watch`).
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.runs.heartbeats import ENDED, Beat, read_beat
+from clusterctl.runs.answers import DUMP_SIGNAL
 from clusterctl.runs.process_tree import ProcessTree, Used, has_signal
-from clusterctl.runs.watchdog import DUMP_SIGNAL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from clusterctl.runs.layout import Attempt
     from clusterctl.runs.place import Place
-    from clusterctl.spec import Watchdog
 
 LOOK_SECONDS = 5.0
 _LEAST_PROCESSORS = 0.05  # threads that only poll use less
@@ -70,37 +68,21 @@ def at_work(before: Signs, now: Signs, seconds: float) -> bool:
     return not spinning and cpu_seconds >= _LEAST_PROCESSORS * seconds
 
 
-def all_stuck(earlier: Mapping[int, Beat], later: Mapping[int, Beat], seconds: float) -> bool:
-    """Whether all ranks that have not left are alive, by two looks at their heartbeats, and idle for `seconds`.
-
-    No clock is compared with another: a rank is alive if it has written anew.
-    """
-    present = {rank: beat for rank, beat in later.items() if beat.phase != ENDED}
-    return bool(present) and all(
-        beat.idle is not None and beat.idle >= seconds and rank in earlier and earlier[rank].time != beat.time
-        for rank, beat in present.items()
-    )
-
-
 class Observer:
-    """Looks at the program `pid` of this rank. `alarm` holds the heartbeats of all ranks once they are stuck."""
+    """Looks at the program `pid` of this rank."""
 
     def __init__(
         self,
         pid: int,
         attempt: Attempt,
         place: Place,
-        limit: float,
         gpus: Callable[[], Sequence[GpuReading]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.idle = 0.0  # seconds
-        self.alarm: dict[int, Beat] = {}
-        self.limit = limit  # 0: no alarm
         self._attempt, self._place, self._gpus, self._clock = attempt, place, gpus, clock
         self._tree = ProcessTree(pid)
         self._time, self._last = clock(), self._signs()
-        self._earlier: dict[int, Beat] = {}
         self._asked_for_stacks = False
 
     def look(self) -> None:
@@ -115,10 +97,6 @@ class Observer:
         else:
             self.idle += min(seconds, 3 * LOOK_SECONDS)
         self._time, self._last = now, signs
-        if self.limit and self.idle >= self.limit:
-            later = self._idle_beats()
-            self.alarm = later if all_stuck(self._earlier, later, self.limit) else {}
-            self._earlier = later
 
     def stacks(self) -> str:
         """Where the program is, as far as that can be had, and why there is no more."""
@@ -131,18 +109,6 @@ class Observer:
         with suppress(OSError):
             return self._attempt.log(self._place.rank, stream).stat().st_size
         return 0
-
-    def _idle_beats(self) -> dict[int, Beat]:
-        """The heartbeats of all ranks; none as soon as one is not idle, or is an earlier one that will judge."""
-        beats = {}
-        for rank in range(self._place.world_size):
-            beat = read_beat(self._attempt.heartbeat(rank))
-            if beat is None:
-                return {}
-            if beat.phase != ENDED and (rank < self._place.rank or (beat.idle or 0.0) < self.limit):
-                return {}
-            beats[rank] = beat
-        return beats
 
     def _python_stacks(self) -> Iterator[str]:
         """From py-spy where there is one, and from faulthandler in processes that wait for the signal."""
@@ -184,11 +150,9 @@ def _what_ptrace_allows() -> str:
     return ""
 
 
-def observe(
-    pid: int, attempt: Attempt, place: Place, settings: Watchdog, gpus: Callable[[], Sequence[GpuReading]]
-) -> Observer:
+def observe(pid: int, attempt: Attempt, place: Place, gpus: Callable[[], Sequence[GpuReading]]) -> Observer:
     """Look at the program `pid` as long as this process lives, in a thread."""
-    observer = Observer(pid, attempt, place, settings.idle if settings.enabled else 0.0, gpus)
+    observer = Observer(pid, attempt, place, gpus)
     threading.Thread(target=_observe_forever, args=(observer,), name="observer", daemon=True).start()
     return observer
 
@@ -201,5 +165,5 @@ def _observe_forever(observer: Observer) -> None:
         except Exception as error:  # whatever is odd about this machine: the program goes on
             text = f"no longer watched: {type(error).__name__}: {error}"
             print(text, file=sys.stderr)  # noqa: T201 - into the rank's log
-            observer.idle, observer.limit = 0.0, 0.0
+            observer.idle = 0.0
             return

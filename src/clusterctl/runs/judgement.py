@@ -1,8 +1,8 @@
-"""Which ranks hold the others up: one rank of the run looks at all heartbeats, twice.
+"""Which ranks hold the others up: the writer of one node looks at the heartbeats of all nodes, twice.
 
-When one rank stops, all others notice. Were each of them to read every heartbeat, the file system would slow down until
+When one rank stops, all nodes notice. Were each of them to read every heartbeat, the file system would slow down until
 living ranks look silent; so the first takes a lease, a folder, as mkdir is atomic on NFS and Lustre. It reads in
-threads of its own: its own heartbeat goes on meanwhile.
+threads of its own: its node's heartbeats are written meanwhile.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, read_beat
+from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, read_beats
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from clusterctl.runs.layout import Attempt
 
-CONFIRM_SECONDS = 2.2 * BEAT_SECONDS  # within which every rank that lives writes again
+CONFIRM_SECONDS = 3.2 * BEAT_SECONDS  # within which every node writes its ranks' beats again, each newer than before
 LEASE_SECONDS = 30.0  # after which its holder counts as stuck or gone itself
 _READERS = 16  # at once: on a shared file system a read may take milliseconds
 
@@ -45,6 +47,23 @@ def suspects(earlier: dict[int, Beat], later: dict[int, Beat]) -> tuple[list[int
     return (list(stepping), "alone") if len(stepping) == 1 else ([], "unknown")
 
 
+def all_idle(earlier: Mapping[int, Beat], later: Mapping[int, Beat], seconds: float, expected: int) -> bool:
+    """Whether all ranks that have not left are alive, by two looks at their heartbeats, and idle for `seconds`.
+
+    No clock is compared with another: a rank is alive if it has written anew. False where fewer than `expected` ranks
+    have been heard of.
+    """
+    present = {rank: beat for rank, beat in later.items() if beat.phase != ENDED}
+    return (
+        len(later) >= expected
+        and bool(present)
+        and all(
+            beat.idle is not None and beat.idle >= seconds and rank in earlier and earlier[rank].time != beat.time
+            for rank, beat in present.items()
+        )
+    )
+
+
 class Looks(NamedTuple):
     """All heartbeats that could be read, by their ranks, at two moments CONFIRM_SECONDS or more apart."""
 
@@ -53,10 +72,10 @@ class Looks(NamedTuple):
 
 
 class Judge:
-    """One rank's way to the two looks: it takes the lease, or waits while another rank has it."""
+    """One node's way to the two looks: it takes the lease, or waits while another node has it."""
 
-    def __init__(self, attempt: Attempt, ranks: int) -> None:
-        self._attempt, self._ranks = attempt, ranks
+    def __init__(self, attempt: Attempt, nodes: int) -> None:
+        self._attempt, self._nodes = attempt, nodes
         self._looks: list[Looks] | None = None  # filled by the thread that looks; None: without the lease
         self._refused: float | None = None  # since when
 
@@ -82,7 +101,7 @@ class Judge:
             self._refused = self._refused or now
             if now - self._refused > LEASE_SECONDS:
                 self._refused = None
-                with suppress(OSError):  # another rank was faster
+                with suppress(OSError):  # another node was faster
                     self._attempt.hang_lease.rmdir()
             return False
         return True
@@ -93,6 +112,6 @@ class Judge:
         looks.append(Looks(earlier, self._beats()))
 
     def _beats(self) -> dict[int, Beat]:
-        with ThreadPoolExecutor(_READERS, "judgement") as pool:
-            found = pool.map(read_beat, map(self._attempt.heartbeat, range(self._ranks)))
-            return {rank: beat for rank, beat in enumerate(found) if beat is not None}
+        with ThreadPoolExecutor(min(_READERS, self._nodes), "judgement") as pool:
+            found = pool.map(read_beats, map(self._attempt.beats, range(self._nodes)))
+            return {rank: beat for beats in found for rank, beat in beats.items()}

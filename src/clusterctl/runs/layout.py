@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-RUN_FORMAT = 1  # of the run directory, as run.json carries it: whoever changes what a reader must know raises it
+RUN_FORMAT = 2  # of the run directory, as run.json carries it: whoever changes what a reader must know raises it
+# In format 1 each rank wrote files of its own: its events are read as those of a rank without a writer, not its beats.
+READABLE_FORMATS = (1, 2)
 
 SHARED_FILES = ".files"  # in the folder of copies: files that several of them have
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
-_OF_RANK = re.compile("rank_(?P<rank>[0-9]{1,9})")
+_OF_RANK = re.compile("rank_(?P<number>[0-9]{1,9})")
+_OF_NODE = re.compile("(?P<number>[0-9]{1,9})")
 
 
 def code_folder(runs: Path) -> Path:
@@ -41,10 +44,10 @@ class Attempt:
     host_log = Inside("host.log")
     marks = Inside("marks")  # what the batch script decides from (`runs.marks`)
     rendezvous = Inside("rendezvous.json")
-    secret = Inside("secret")  # by which the ranks know each other (`task.secret`)
+    secret = Inside("secret")  # by which the ranks, and the writers of their nodes, know each other (`runs.secret`)
     metrics = Inside("metrics.jsonl")
     origin_json = Inside("origin.json")  # the checkpoint that the attempt resumed from
-    hang_lease = Inside("hang.lease")  # held by the rank that judges who is stuck (`runs.judgement`)
+    hang_lease = Inside("hang.lease")  # held by the node whose writer judges who is stuck (`runs.judgement`)
     hang_json = Inside("hang.json")  # the watchdog's alarm: which ranks are stuck, and every heartbeat at that moment
     hang_report_json = Inside("hang-report.json")  # the same of an alarm that ended nothing
     collectives = Inside("collectives")  # what NCCL's flight recorder wrote, a file a rank
@@ -54,15 +57,17 @@ class Attempt:
     def number(self) -> int:
         return int(self.path.name)
 
+    def beats(self, node: int) -> Path:
+        """The heartbeats of the ranks of a node (`runs.heartbeats`), by the node's place among those of the job."""
+        return self.path / "nodes" / f"{node:05}.beats"
+
+    def node_events(self, node: int) -> Path:
+        """What happened to the ranks of a node (`runs.events`)."""
+        return self.path / "nodes" / f"{node:05}.events.jsonl"
+
     def events(self, rank: int) -> Path:
+        """What happened to `rank` while its node had no writer."""
         return self.path / "events" / f"rank_{rank:05}.jsonl"
-
-    def heartbeat(self, rank: int) -> Path:
-        return self.path / "heartbeats" / f"rank_{rank:05}"
-
-    def stacks(self, rank: int) -> Path:
-        """The stacks of all threads of `rank` when the alarm was raised."""
-        return self.path / "stacks" / f"rank_{rank:05}.txt"
 
     def telemetry(self, node: str) -> Path:
         """What the leader of `node` (a host name) sampled there."""
@@ -75,13 +80,21 @@ class Attempt:
         """When the lines of both logs were written (`runs.log_times`); only of workload "command"."""
         return self.path / "logs" / f"rank_{rank:05}.times"
 
+    def beat_files(self) -> dict[int, Path]:
+        """Node -> the heartbeats of its ranks."""
+        return _numbered(self.path / "nodes", ".beats", _OF_NODE)
+
+    def node_event_files(self) -> dict[int, Path]:
+        """Node -> the events of its ranks."""
+        return _numbered(self.path / "nodes", ".events.jsonl", _OF_NODE)
+
     def event_files(self) -> dict[int, Path]:
-        """Rank -> its event file, for the ranks that have begun."""
-        return _by_rank(self.path / "events", ".jsonl")
+        """Rank -> its own event file, for ranks that once had no writer."""
+        return _numbered(self.path / "events", ".jsonl", _OF_RANK)
 
     def log_files(self, stream: str) -> dict[int, Path]:
         """Rank -> its log file of `stream` ("out" or "err")."""
-        return _by_rank(self.path / "logs", f".{stream}")
+        return _numbered(self.path / "logs", f".{stream}", _OF_RANK)
 
 
 @dataclass(frozen=True)
@@ -135,10 +148,11 @@ def attempt_number(name: str) -> int | None:
     return int(name) if _NUMBER.fullmatch(name) else None
 
 
-def _by_rank(folder: Path, suffix: str) -> dict[int, Path]:
-    """The files in `folder` by the rank in their names, in its order; none where it cannot be read."""
+def _numbered(folder: Path, suffix: str, name: re.Pattern[str]) -> dict[int, Path]:
+    """The files in `folder` by the number in their names, in its order; none where it cannot be read."""
     try:
-        ranks = {path: _OF_RANK.fullmatch(path.stem) for path in folder.iterdir() if path.suffix == suffix}
+        names = [path.name for path in folder.iterdir()]
     except OSError:
         return {}
-    return dict(sorted((int(match["rank"]), path) for path, match in ranks.items() if match))
+    matches = [match for found in names if found.endswith(suffix) and (match := name.fullmatch(found[: -len(suffix)]))]
+    return dict(sorted((int(match["number"]), folder / f"{match.string}{suffix}") for match in matches))

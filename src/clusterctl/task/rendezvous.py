@@ -15,7 +15,9 @@ from torch import distributed as dist
 from torch.distributed import DistError, HashStore, TCPStore, rendezvous  # type: ignore[attr-defined]
 
 from clusterctl.errors import Cause, TaskError
-from clusterctl.task import meeting, secret
+from clusterctl.runs.secret import read, sign
+from clusterctl.task import meeting
+from clusterctl.task.secret import stranger
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store  # torch.distributed shows it to programs, not to type checkers
@@ -50,7 +52,7 @@ def meet(place: Place, attempt: Attempt | None) -> tuple[Store, bytes | None]:
 
 
 def _serve(place: Place, attempt: Attempt) -> tuple[Store, bytes]:
-    own = secret.make(attempt)
+    own = read(attempt)
     host = meeting.own_address(place)
     listener = socket.create_server((host, 0), backlog=min(4096, 2 * place.world_size))
     port = listener.getsockname()[1]
@@ -65,7 +67,7 @@ def _serve(place: Place, attempt: Attempt) -> tuple[Store, bytes]:
 def _connect(place: Place, attempt: Attempt) -> tuple[Store, bytes]:
     host, port = meeting.find(attempt)
     try:
-        return _store(host, port, place.world_size, is_master=False), secret.read(attempt)
+        return _store(host, port, place.world_size, is_master=False), read(attempt)
     except DistError as error:
         raise TaskError(
             f"{socket.gethostname()} cannot reach rank 0 at {host}:{port}: {str(error).splitlines()[0]}",
@@ -102,12 +104,12 @@ def call_roll(store: Store, place: Place, gpu: str = "", own_secret: bytes | Non
 def _member(own_secret: bytes | None, rank: int, answer: str) -> Member:
     tag, brace, rest = answer.partition("{")
     if not hmac.compare_digest(tag, _signed(own_secret, rank, brace + rest)):
-        raise secret.stranger(f"the roll call as rank {rank}")
+        raise stranger(f"the roll call as rank {rank}")
     return Member(**json.loads(brace + rest))
 
 
 def _signed(own_secret: bytes | None, rank: int, entry: str) -> str:
-    return "" if own_secret is None else secret.sign(own_secret, f"roll of rank {rank}", entry.encode())
+    return "" if own_secret is None else sign(own_secret, f"roll of rank {rank}", entry.encode())
 
 
 def ranks_by_node(members: list[Member]) -> list[list[int]]:

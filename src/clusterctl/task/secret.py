@@ -1,46 +1,21 @@
-"""The secret of an attempt: how its ranks know each other.
+"""Proving that a rank knows the attempt's secret (`runs.secret`).
 
 Whoever reaches rank 0's port can join in: TCPStore asks nobody who they are, and gloo and NCCL send in plain text. So
-rank 0 writes a secret into the attempt's private folder, which only this user can read, and every group of ranks
-proves that it knows it before anything else is sent (docs/security.md).
+every group of ranks proves that it knows the secret before anything else is sent (docs/security.md).
 """
 
 from __future__ import annotations
 
 import hmac
 import os
-from typing import TYPE_CHECKING
 
 import torch
 from torch import distributed as dist
 
 from clusterctl.errors import Cause, TaskError
-from clusterctl.runs.files import read_whole, write_text
-
-if TYPE_CHECKING:
-    from clusterctl.runs.layout import Attempt
+from clusterctl.runs.secret import sign
 
 _BYTES = 32
-
-
-def make(attempt: Attempt) -> bytes:
-    """A new secret, in the attempt's folder before anybody hears where to meet."""
-    secret = os.urandom(_BYTES)
-    write_text(attempt.secret, secret.hex())
-    return secret
-
-
-def read(attempt: Attempt) -> bytes:
-    """The secret of the attempt. Raises TaskError for a file that is not this user's alone."""
-    status = attempt.secret.stat()
-    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise TaskError(f"others can read it: {attempt.secret}", "see docs/security.md", Cause.LAUNCH)
-    return bytes.fromhex(read_whole(attempt.secret).decode())
-
-
-def sign(secret: bytes, purpose: str, content: bytes) -> str:
-    """The tag, in hex, that only a holder of `secret` can make; of another `purpose` it is another one."""
-    return hmac.digest(secret, purpose.encode() + b"\0" + content, "sha256").hex()
 
 
 def prove(secret: bytes, group: dist.ProcessGroup | None = None, device: torch.device | None = None) -> None:

@@ -19,7 +19,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.spec import Checkpoint, LoopTrain
 from clusterctl.task.device import check_exclusive, choose_device, gpu_identity
 from clusterctl.task.node_telemetry import start_telemetry
-from clusterctl.task.rendezvous import call_roll, meet, node_group, ranks_by_node
+from clusterctl.task.rendezvous import call_roll, meet, node_group
 from clusterctl.task.secret import prove
 from clusterctl.task.step_clock import StepClock
 
@@ -80,15 +80,13 @@ class Task:
 def joined(context: Context) -> Iterator[Task]:
     """Meet the other ranks, take a device, and leave together. What follows the meeting is the stage "loading"."""
     job, place, attempt, events = context.job, context.place, context.attempt, context.events
-    telemetry = start_telemetry(attempt, place)
+    start_telemetry(events.link, place)
     _allow_open_files()
     events.stage(Stage.RENDEZVOUS)
     wanted = job.train.device if isinstance(job.train, LoopTrain) else "auto"
     device = choose_device(wanted, job.resources.gpus_per_node or 0, torch.cuda.device_count(), place.local_rank)
     store, secret = meet(place, attempt)
     members = call_roll(store, place, gpu_identity(device), secret)
-    if telemetry is not None:
-        telemetry.ranks = next(ranks for ranks in ranks_by_node(members) if place.rank in ranks)
     check_exclusive(members)
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -32,7 +32,7 @@ from clusterctl.runs.requests import EXIT_RESTART
 from clusterctl.runs.signals import WARNING_SIGNAL, KilledBy
 from clusterctl.runs.stages import Stage
 from clusterctl.task import meeting
-from clusterctl.task.node_telemetry import GpuReadings, node_name, start_telemetry
+from clusterctl.task.node_telemetry import GpuReadings, start_telemetry
 from clusterctl.task.own_folder import own_folder
 
 if TYPE_CHECKING:
@@ -60,9 +60,7 @@ def main(context: Context) -> None:
         raise TaskError("workload command needs a program", 'set argv, as argv = ["python", "train.py"]')
     lacking = job.argv[0] == "python" and shutil.which("python") is None  # a system's Python may have no such name
     program = "python3" if lacking else job.argv[0]
-    telemetry = start_telemetry(attempt, place)
-    if telemetry is not None:  # its ranks are consecutive: Slurm's default distribution
-        telemetry.ranks = range(place.rank, place.rank + local_world_size(place))
+    start_telemetry(events.link, place)
     events.stage(Stage.RENDEZVOUS)
     with ExitStack() as stack:
         variables = _variables(place, attempt, stack)
@@ -73,8 +71,10 @@ def main(context: Context) -> None:
         child = _start([program, *job.argv[1:]], {**os.environ, **variables})
         times = None
         if attempt is not None:
-            times, gpus = LogTimes(attempt, place.rank), GpuReadings(attempt.telemetry(node_name()))
-            events.heart.observer = observe(child.pid, attempt, place, job.watchdog, gpus)
+            times, gpus = LogTimes(attempt, place.rank), GpuReadings()
+            if events.link is not None:
+                events.link.handlers["gpus"] = gpus.take
+            events.heart.observer = observe(child.pid, attempt, place, gpus)
         code = _wait(child, stop, stop_file, int(variables["MASTER_PORT"]) if place.rank == 0 else None, times)
     if code == 0:
         return

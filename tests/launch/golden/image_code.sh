@@ -105,7 +105,8 @@ until mkdir "$run/attempts/$number" 2>/dev/null; do
   number=$((number + 1))
 done
 attempt=$run/attempts/$number
-mkdir "$attempt/events" "$attempt/logs" "$attempt/marks"
+mkdir "$attempt/nodes" "$attempt/logs" "$attempt/marks"
+od -An -vtx1 -N32 /dev/urandom | tr -d ' \n' >"$attempt/secret" # by which its processes know each other (runs/secret.py)
 echo "=== $number ===" # what Slurm says of the job's end comes into the same log, of every attempt
 exec >>"$attempt/host.log" 2>&1
 

@@ -1,0 +1,163 @@
+"""The watchdog of a node: its writer watches its ranks, from memory, and ends the attempt when one is stuck.
+
+The first node to notice looks at the heartbeats of all nodes (`judgement`) and writes `hang.json`; where the alarm is a
+report, `hang-report.json`. In between each node looks at the next one's heartbeats now and then: ranks that do not
+depend on each other may go on while a node is frozen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, read_beats
+from clusterctl.runs.judgement import Judge, all_idle, suspects
+from clusterctl.runs.requests import request_restart
+from clusterctl.runs.watchdog import Stillness, action, patience
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from clusterctl.runs.layout import Attempt
+    from clusterctl.spec import Watchdog
+
+NEIGHBOUR_SECONDS = 10.0  # between two looks at the next node
+ANSWER_SECONDS = 2 * BEAT_SECONDS  # within which every rank whose Python runs answers an alarm
+DUMP_SECONDS = 6.0  # within which every node has seen the alarm, and its ranks have answered
+_UNREST = 0.1  # of a rank's patience without progress: from then on an alarm may have been raised elsewhere
+_IDLE_LOOK_SECONDS = 30.0  # between two looks at whether all ranks are idle
+
+
+class Stuck(NamedTuple):
+    """That the rank `seen` made no progress for `still` seconds, which is more than `limit`, and who is suspected."""
+
+    seen: int
+    still: float
+    limit: float
+    suspects: list[int]
+    how: str
+    beats: Mapping[int, Beat]
+    step: float | None  # how far the run came; None if it logs no steps
+
+
+@dataclass
+class NodeWatch:
+    """`look` once a second; `alarm` is then "hang" or "report" if one was raised, here or on another node."""
+
+    attempt: Attempt
+    node: int
+    nodes: int
+    world_size: int
+    settings: Watchdog
+    clock: Callable[[], float] = time.monotonic
+    alarm: str = ""
+    raised: Stuck | None = None  # by this node, and the attempt has to end
+    _still: dict[int, Stillness] = field(default_factory=dict)
+    _next: dict[int, Stillness] = field(default_factory=dict)  # of the next node
+    _idle_look: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._judge = Judge(self.attempt, self.nodes)
+
+    def look(self, beats: Mapping[int, Beat]) -> None:
+        """Look at the node's own ranks, and for an alarm of another node once they make no progress. Never waits."""
+        now = self.clock()
+        for rank, beat in beats.items():
+            self._still.setdefault(rank, Stillness()).look(beat, now)
+        if self.alarm != "hang" and self._unrest(beats):
+            with suppress(OSError):
+                self.alarm = alarm_of(self.attempt) or self.alarm
+        if not self.settings.enabled or self.alarm == "hang" or (self.alarm and self.settings.action == "report"):
+            return
+        idle = [beat.idle for beat in beats.values() if beat.phase != ENDED]
+        if self.settings.idle and idle and all((seconds or 0.0) >= self.settings.idle for seconds in idle):
+            self._look_at_idleness(now)
+        else:
+            self._look_at_steps(beats)
+
+    def look_at_next(self) -> None:
+        """Look at the next node's heartbeats; every NEIGHBOUR_SECONDS."""
+        now = self.clock()
+        for rank, beat in read_beats(self.attempt.beats((self.node + 1) % self.nodes)).items():
+            self._next.setdefault(rank, Stillness(every=NEIGHBOUR_SECONDS)).look(beat, now)
+
+    def end(self) -> None:
+        """Request the restart, where the job says so, for the alarm that this node raised."""
+        assert self.raised is not None
+        if action(self.settings, logs_steps=self.raised.step is not None) == "restart":
+            request_restart(self.attempt, "hang", step=self.raised.step)
+
+    def _unrest(self, beats: Mapping[int, Beat]) -> bool:
+        """Whether a rank has made no progress for a while: in steady training no file is looked at for an alarm."""
+        return any(
+            self._still[rank].seconds > _UNREST * patience(self.settings, beat)
+            or (beat.idle or 0.0) > _UNREST * (self.settings.idle or float("inf"))
+            for rank, beat in beats.items()
+        )
+
+    def _look_at_idleness(self, now: float) -> None:
+        if now < self._idle_look or (looks := self._judge.looks()) is None:
+            return
+        if all_idle(*looks, self.settings.idle, self.world_size):
+            present = {rank: beat for rank, beat in looks.later.items() if beat.phase != ENDED}
+            still = min(beat.idle for beat in present.values() if beat.idle is not None)
+            self._raise(Stuck(min(present), still, self.settings.idle, [], "idle", looks.later, None))
+        self._idle_look = now + _IDLE_LOOK_SECONDS
+        self._judge.drop()
+
+    def _look_at_steps(self, beats: Mapping[int, Beat]) -> None:
+        late = next(self._late(beats), None)
+        if late is None:
+            self._judge.drop()
+        elif (looks := self._judge.looks()) is not None:
+            rank, beat, still = late
+            seen = {**looks.later, rank: beat}
+            step = max(beat.step for beat in seen.values())
+            found = suspects(looks.earlier, seen)
+            self._raise(Stuck(rank, still, patience(self.settings, beat), *found, seen, step))
+            self._judge.drop()
+
+    def _late(self, beats: Mapping[int, Beat]) -> Iterator[tuple[int, Beat, float]]:
+        for rank, beat in beats.items():
+            if (still := self._still[rank].seconds) > patience(self.settings, beat):
+                yield rank, beat, still
+        for rank, stillness in self._next.items():
+            if stillness.beat is not None and stillness.seconds > patience(self.settings, stillness.beat):
+                yield rank, stillness.beat, stillness.seconds
+
+    def _raise(self, alarm: Stuck) -> None:
+        """Write the alarm; nothing if another node was faster."""
+        what = action(self.settings, logs_steps=alarm.step is not None)
+        record = {
+            "time": time.time(),
+            "by": self.node,
+            "seen": alarm.seen,
+            "phase": alarm.beats[alarm.seen].phase,
+            "still_seconds": round(alarm.still, 1),
+            "limit_seconds": round(alarm.limit, 1),
+            "suspects": alarm.suspects,
+            "how": alarm.how,
+            "beats": {rank: asdict(found) for rank, found in alarm.beats.items()},
+        }
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC  # the first one wins, on NFS too
+        path = self.attempt.hang_report_json if what == "report" else self.attempt.hang_json
+        try:
+            descriptor = os.open(path, flags, 0o600)
+        except FileExistsError:
+            return
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=1)
+        self.alarm = "report" if what == "report" else "hang"
+        if what != "report":
+            self.raised = alarm
+
+
+def alarm_of(attempt: Attempt) -> str:
+    """The worst alarm that was raised, by listing its folder: NFS remembers for a while that a name did not exist."""
+    found: set[Path] = {attempt.hang_json, attempt.hang_report_json}.intersection(attempt.path.iterdir())
+    return "hang" if attempt.hang_json in found else "report" if found else ""

@@ -1,0 +1,350 @@
+"""The writer of a node: one small process that writes what the node's ranks have to say, and watches them.
+
+    attempts/<n>/nodes/00002.beats           the last heartbeat of each rank (`heartbeats`)
+    attempts/<n>/nodes/00002.events.jsonl    their events, each with its `rank` (`events`)
+    attempts/<n>/telemetry/<node>.jsonl      samples of the node (`samples`)
+
+A rank that finds nobody at the node's address starts a writer (`node_link`); a second one cannot take the address, and
+ends. It ends with its last rank. Each second it writes to one file: to the heartbeats, or in between to another one for
+which something has come. What cannot wait is written at once. It is a process of its own, so that a rank whose native
+code keeps the interpreter's lock silences nobody; it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import socket
+import sys
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from clusterctl.runs.answers import DUMP_SIGNAL, LONGEST_STACKS
+from clusterctl.runs.checkpoints import newer_attempt
+from clusterctl.runs.fields import Fields
+from clusterctl.runs.files import append, parse_record
+from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, parse_beat, write_beats
+from clusterctl.runs.layout import Attempt
+from clusterctl.runs.node_link import LONGEST_MESSAGE, address, ignore_signals, peer, post
+from clusterctl.runs.node_watch import ANSWER_SECONDS, DUMP_SECONDS, NEIGHBOUR_SECONDS, NodeWatch
+from clusterctl.runs.samples import SampleFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from clusterctl.spec import Watchdog
+
+_FIRST_SECONDS = 30.0  # without a rank
+_MOST_LEFT = 1 << 22  # bytes of events that a full disk does not take
+_PRODDED_SECONDS = 0.5  # in which faulthandler writes
+_OF_BEATS = ("step", "phase", "step_seconds", "busy_seconds", "idle")  # in a sample
+
+
+@dataclass(eq=False)
+class Client:
+    """A process of a rank that has connected: its task, or a program that the task started."""
+
+    connection: socket.socket
+    pid: int
+    rank: int = -1
+    local_rank: int = 0
+    role: str = ""
+    world_size: int = 0
+    stacks: int | None = None  # a memory file, into which faulthandler writes at DUMP_SIGNAL
+    written: int = 0  # the last of its records that is on disk
+
+    def tell(self, kind: str, **more: Any) -> None:
+        with suppress(OSError):  # it has gone, or does not read
+            post(self.connection, {"kind": kind, **more})
+
+
+@dataclass
+class Hang:
+    """An alarm of this node's: since when, and which processes have not answered."""
+
+    since: float
+    silent: set[Client]
+    prodded: float | None = None
+    left: bool = False
+
+
+@dataclass
+class NodeWriter:
+    """One node's writer. `listener` is bound to the node's address."""
+
+    attempt: Attempt
+    node: int
+    nodes: int
+    listener: socket.socket
+    clock: Callable[[], float] = time.monotonic
+    processes: list[Client] = field(default_factory=list)
+    beats: dict[int, Beat] = field(default_factory=dict)
+    _locals: dict[int, int] = field(default_factory=dict)  # rank -> local rank
+    _events: list[bytes] = field(default_factory=list)
+    _urgent: bool = False
+    _numbers: dict[Client, int] = field(default_factory=dict)  # of the newest record of each process
+    _samples: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    _files: dict[str, SampleFile] = field(default_factory=dict)
+    _watch: NodeWatch | None = None
+    _hang: Hang | None = None
+    _told: str = ""  # which alarm the ranks know of
+    _newer: int | None = None
+    _fence: int = -1
+    _ticks: int = 0
+    _wrote_beats: bool = False
+
+    def run(self) -> None:
+        """Serve the ranks until the last one has left."""
+        self.listener.setblocking(False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.listener, selectors.EVENT_READ)
+            alone_until, tick_at = self.clock() + _FIRST_SECONDS, self.clock() + BEAT_SECONDS
+            while self.processes or self.clock() < alone_until:
+                for key, _ in selector.select(max(0.0, tick_at - self.clock())):
+                    if key.data is None:
+                        self._accept(selector)
+                    elif not self._receive(key.data):
+                        selector.unregister(key.data.connection)
+                        self._part(key.data)
+                        alone_until = 0.0
+                if self._urgent:
+                    self._write_events()
+                if (now := self.clock()) >= tick_at:
+                    tick_at = max(tick_at + BEAT_SECONDS, now)
+                    self.tick()
+        self._write_events()
+        self._write_beats()
+
+    def tick(self) -> None:
+        """What is done once a second."""
+        self._ticks += 1
+        self._look_for_newer()
+        if self._watch is not None:
+            self._watch.look({rank: beat for rank, beat in self.beats.items() if rank in self._locals})
+            self._answer_alarm(self._watch)
+        if self._wrote_beats and (self._events or self._samples):
+            self._wrote_beats = False
+            if self._events:
+                self._write_events()
+            else:
+                self._write_sample()
+        elif self._wrote_beats and self._watch and self.nodes > 1 and self._ticks % NEIGHBOUR_SECONDS < 2:
+            self._wrote_beats = False
+            self._watch.look_at_next()
+        else:
+            self._wrote_beats = True
+            self._write_beats()
+
+    # --- the ranks
+
+    def _accept(self, selector: selectors.BaseSelector) -> None:
+        with suppress(OSError):
+            connection, _ = self.listener.accept()
+            connection.setblocking(False)
+            pid, user = peer(connection)
+            if user != os.geteuid():
+                connection.close()
+                return
+            process = Client(connection, pid)
+            self.processes.append(process)
+            selector.register(connection, selectors.EVENT_READ, process)
+
+    def _receive(self, process: Client) -> bool:
+        """Take one message; False when the process has gone."""
+        try:
+            content, descriptors, _, _ = socket.recv_fds(process.connection, LONGEST_MESSAGE, 1)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        for descriptor in descriptors:
+            process.stacks = descriptor
+        if not content:
+            return False
+        message = Fields(parse_record(content) or {})
+        kind = message.text("kind")
+        if kind == "hello":
+            self._greet(process, message)
+        elif process.role and kind == "beat":
+            self._take_beat(process, parse_beat(message.table("beat")))
+        elif process.role and kind == "record":
+            self._take_record(process, message)
+        elif process.role and kind == "sample":
+            self._take_sample(message)
+        return True
+
+    def _greet(self, process: Client, hello: Fields) -> None:
+        process.rank, process.local_rank = hello.whole("rank") or 0, hello.whole("local_rank") or 0
+        again = hello.flag("again") and not process.role
+        process.role = hello.text("role")
+        self._locals[process.rank] = process.local_rank
+        if again and process.role == "task":
+            self._add_event(process.rank, {"event": "writer"})
+        if self._watch is None and (settings := hello.table("watchdog")).content:
+            ranks = hello.whole("world_size") or 1
+            # The class itself would bring in all of `spec`, which takes longer than the rest of this process's start.
+            watchdog = cast("Watchdog", SimpleNamespace(**settings.content))
+            self._watch = NodeWatch(self.attempt, self.node, self.nodes, ranks, watchdog, self.clock)
+        if self._newer is not None:
+            process.tell("newer", number=self._newer)
+
+    def _take_beat(self, process: Client, beat: Beat | None) -> None:
+        """A program's beats come before those of the task that started it; after it, its step stays known."""
+        last = self.beats.get(process.rank)
+        if beat is None or (process.role == "task" and beat.phase != ENDED and self._program_of(process.rank)):
+            return
+        self.beats[process.rank] = beat if last is None else replace(beat, step=max(beat.step, last.step))
+
+    def _program_of(self, rank: int) -> Client | None:
+        return next((one for one in self.processes if one.rank == rank and one.role == "program"), None)
+
+    def _take_record(self, process: Client, message: Fields) -> None:
+        record = dict(message.table("record").content)
+        self._numbers[process] = message.whole("number") or 0
+        self._add_event(process.rank, record)
+        if self._hang is not None and record.get("event") in ("hang", "exit"):
+            self._hang.silent.discard(process)
+        if record.get("event") == "exit":
+            self._read_stacks(process)
+            if last := self.beats.get(process.rank):  # known to have left, whatever becomes of this process
+                self.beats[process.rank] = replace(last, phase=ENDED)
+                self._write_beats()
+        self._urgent |= message.flag("urgent")
+
+    def _take_sample(self, message: Fields) -> None:
+        sample = dict(message.table("sample").content)
+        sample["ranks"] = {
+            str(rank): {name: getattr(beat, name) for name in _OF_BEATS} for rank, beat in sorted(self.beats.items())
+        }
+        self._samples.append((message.text("node"), sample))
+        if sample.get("gpus"):
+            for process in self.processes:
+                process.tell("gpus", gpus=sample["gpus"])
+
+    def _part(self, process: Client) -> None:
+        self._read_stacks(process)
+        self.processes.remove(process)
+        self._numbers.pop(process, None)
+        process.connection.close()
+        if process.stacks is not None:
+            os.close(process.stacks)
+        if self._hang is not None:
+            self._hang.silent.discard(process)
+
+    # --- files
+
+    def _add_event(self, rank: int, record: Mapping[str, Any]) -> None:
+        self._events.append(json.dumps({"rank": rank, "time": time.time(), **record}).encode() + b"\n")
+
+    def _write_events(self) -> None:
+        self._urgent = False
+        content = b"".join(self._events)
+        if not content:
+            return
+        try:
+            left = content[append(self.attempt.node_events(self.node), content) :]
+        except OSError:  # the ranks that wait for it will write themselves, if they can
+            left = content
+        self._events = [left] if left and len(left) < _MOST_LEFT else []
+        if not left:
+            for process, number in self._numbers.items():
+                process.tell("written", number=number)
+            self._numbers.clear()
+
+    def _write_beats(self) -> None:
+        with suppress(OSError):  # a disk that is full or gone only costs some beats
+            write_beats(
+                self.attempt.beats(self.node),
+                {self._locals[rank]: (rank, beat) for rank, beat in self.beats.items()},
+            )
+
+    def _write_sample(self) -> None:
+        node, sample = self._samples.pop(0)
+        with suppress(OSError, ValueError, KeyError):
+            if node not in self._files:
+                self._files[node] = SampleFile(self.attempt.telemetry(node))
+            self._files[node].append(sample)
+
+    # --- the attempt
+
+    def _look_for_newer(self) -> None:
+        """One stat(2); the folder of attempts is listed only when it has changed."""
+        if self._newer is not None:
+            return
+        with suppress(OSError):  # a file system that is away for a while comes back
+            stamp = self.attempt.path.parent.stat().st_mtime_ns
+            if stamp != self._fence:
+                self._newer, self._fence = newer_attempt(self.attempt), stamp
+                if self._newer is not None:
+                    for process in self.processes:
+                        process.tell("newer", number=self._newer)
+
+    def _answer_alarm(self, watch: NodeWatch) -> None:
+        """Have the ranks say where they are; prod those that do not, and let them leave where the attempt ends."""
+        now = self.clock()
+        if watch.alarm != self._told:
+            self._told = watch.alarm
+            asked = {one for one in self.processes if one.role == "program" or not self._program_of(one.rank)}
+            self._hang = Hang(now, asked)
+            for process in self.processes:
+                process.tell("alarm", name=watch.alarm, asked=process in asked)
+        hang = self._hang
+        if hang is None or hang.left:
+            return
+        if hang.prodded is None and hang.silent and now >= hang.since + ANSWER_SECONDS and watch.alarm == "hang":
+            hang.prodded = now
+            for process in hang.silent:
+                self._prod(process)
+        elif hang.prodded is not None and now >= hang.prodded + _PRODDED_SECONDS:
+            for process in self.processes:  # a signal may have woken one up, which then answers as well
+                self._read_stacks(process)
+        done = not hang.silent and self.nodes == 1
+        if watch.raised is not None and (done or now >= hang.since + DUMP_SECONDS):
+            hang.left = True
+            self._write_events()
+            watch.end()
+            for process in self.processes:
+                process.tell("leave")
+
+    def _prod(self, process: Client) -> None:
+        """Where C code keeps the GIL no Python code runs, but a signal's C handler does."""
+        if process.stacks is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, DUMP_SIGNAL)
+
+    def _read_stacks(self, process: Client) -> None:
+        """Keep what faulthandler has written, as an event of its rank, once."""
+        if process.stacks is None:
+            return
+        with suppress(OSError):
+            content = os.pread(process.stacks, LONGEST_STACKS, 0)
+            if content:
+                self._add_event(process.rank, {"event": "frozen", "stacks": content.decode(errors="replace")})
+                os.close(process.stacks)
+                process.stacks = None
+
+
+def main() -> None:
+    """Be the writer of a node, or end if it has one: an attempt's folder, the node, and the number of nodes."""
+    ignore_signals()
+    folder, node, nodes = sys.argv[1:]
+    attempt = Attempt(Path(folder))
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        listener.bind(address(attempt, int(node)))
+    except OSError:  # another one was faster
+        return
+    listener.listen(1024)
+    attempt.beats(0).parent.mkdir(exist_ok=True)
+    try:
+        NodeWriter(attempt, int(node), int(nodes), listener).run()
+    except Exception:
+        error = {"time": time.time(), "event": "writer", "error": traceback.format_exc()}
+        append(attempt.node_events(int(node)), json.dumps(error).encode() + b"\n")
+        raise

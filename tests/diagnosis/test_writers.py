@@ -1,0 +1,50 @@
+"""What `why` says of a node whose writer has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from support.recorded import write_beat
+
+from clusterctl.diagnosis.diagnose import diagnose_status
+from clusterctl.errors import Cause
+from clusterctl.observe.attempt import read_evidence
+from clusterctl.observe.run_record import read_record
+from clusterctl.observe.stage import judge
+from clusterctl.runs.heartbeats import Beat
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+
+Fabricate = Callable[..., RunDir]
+NOW = 5000.0
+
+
+def began(rank: int) -> dict[str, object]:
+    return {"rank": rank, "time": 4000, "event": "began", "host": f"node{rank // 2}", "node": f"node{rank // 2}"}
+
+
+@pytest.mark.parametrize(
+    ("error", "age", "cause", "words"),
+    [
+        ("", 0.0, Cause.HEALTHY, "the writer of node1 ended and was started again"),
+        ("Cannot allocate memory", 60.0, Cause.NODE, "not started again: Cannot allocate memory"),
+    ],
+)
+def test_a_writer_that_ended_is_named(fabricate: Fabricate, error: str, age: float, cause: Cause, words: str) -> None:
+    writer = {"rank": 2, "time": 4990, "event": "writer", **({"error": error} if error else {})}
+    files = {
+        "attempts/0/host.json": {"start": 4000},
+        "attempts/0/nodes/00000.events.jsonl": [began(0), began(1)],
+        "attempts/0/nodes/00001.events.jsonl": [began(2), began(3), writer],
+    }
+    run = fabricate(files=files)
+    for rank in range(4):
+        time = NOW - age * (rank > 1)
+        beat = Beat(time, "training", 4100, 40, time - 0.1, 0.1, 0.2, host=f"node{rank // 2}", pid=rank + 1)
+        write_beat(run.attempt(0), rank, beat, node=rank // 2)
+    status = replace(judge(read_evidence(read_record(run)), 99.0), stage=Stage.TRAINING)
+    found = diagnose_status(status, clock=lambda: NOW, sleep=lambda seconds: None).headline
+    assert found.cause_class is cause
+    assert words in " ".join((found.cause, *found.facts))

@@ -1,0 +1,201 @@
+"""How the writer of a node watches its ranks, and when it raises the alarm."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.recorded import write_beat
+from support.scenario import wait_until
+
+from clusterctl.runs import judgement, node_watch
+from clusterctl.runs.files import read_json
+from clusterctl.runs.heartbeats import Beat, read_beats
+from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.runs.node_watch import NodeWatch
+from clusterctl.spec import Watchdog
+
+TRAINING = Beat(1000.0, "training", 900.0, 50, 999.0, 0.1, 0.0, 0.05, None, 11, "node1")  # patience: the floor
+WAITING = replace(TRAINING, waiting=999.0)
+IDLE = replace(TRAINING, step=0, step_time=None, step_seconds=None, slow_seconds=None, busy_seconds=None, idle=1900.0)
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
+    made = RunDir(tmp_path / "run").attempt(0)
+    made.beats(0).parent.mkdir(parents=True)
+    monkeypatch.setattr(judgement, "CONFIRM_SECONDS", 0.05)
+    return made
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Node:
+    """A node of two ranks, watched second by second."""
+
+    attempt: Attempt
+    watch: NodeWatch
+    clock: Clock
+
+    def look(self, *beats: Beat, seconds: int = 1) -> None:
+        for rank, beat in enumerate(beats):
+            write_beat(self.attempt, rank, beat)
+        for _ in range(seconds):
+            self.clock.now += 1
+            self.watch.look(dict(enumerate(beats)))
+
+    def look_until_sure(self, *beats: Beat) -> dict[str, Any]:
+        path = self.attempt.hang_report_json if self.watch.settings.action == "report" else self.attempt.hang_json
+        wait_until(lambda: self.look(*beats) or path.exists())  # type: ignore[func-returns-value]
+        return dict(read_json(path))
+
+
+def node_of(attempt: Attempt, node: int = 0, nodes: int = 1, **settings: Any) -> Node:
+    clock = Clock()
+    return Node(attempt, NodeWatch(attempt, node, nodes, 2, Watchdog(floor=3, **settings), clock), clock)
+
+
+def restart_of(attempt: Attempt) -> Any:
+    return read_json(RunDir(attempt.path.parents[1]).requeue_json)
+
+
+def test_a_rank_without_progress_ends_the_attempt_and_a_restart_is_asked_for_once_all_have_answered(
+    attempt: Attempt,
+) -> None:
+    node = node_of(attempt)
+    node.look(WAITING, TRAINING, seconds=3)
+    assert (node.watch.alarm, attempt.hang_lease.exists()) == ("", False)
+    alarm = node.look_until_sure(WAITING, TRAINING)
+    assert (alarm["by"], alarm["seen"], alarm["phase"], alarm["suspects"]) == (0, 0, "training", [1])
+    assert node.watch.alarm == "hang"
+    assert restart_of(attempt) is None
+    node.watch.end()
+    asked = restart_of(attempt)
+    assert (asked["attempt"], asked["reason"], asked["step"]) == (0, "hang", 50)
+
+
+def test_the_rank_that_does_not_wait_is_suspected(attempt: Attempt) -> None:
+    node = node_of(attempt)
+    moment = iter(range(1000, 10**6))
+
+    def look() -> bool:
+        now = float(next(moment))
+        node.look(replace(WAITING, time=now), replace(TRAINING, time=now))
+        return attempt.hang_json.exists()
+
+    wait_until(look)
+    alarm = read_json(attempt.hang_json)
+    assert (alarm["suspects"], alarm["how"]) == ([1], "busy")
+
+
+def test_as_configured_it_fails_without_asking_to_be_started_again(attempt: Attempt) -> None:
+    node = node_of(attempt, action="fail")
+    node.look_until_sure(WAITING, TRAINING)
+    node.watch.end()
+    assert restart_of(attempt) is None
+
+
+def test_where_the_job_says_so_a_rank_that_stands_still_is_reported_and_goes_on(attempt: Attempt) -> None:
+    node = node_of(attempt, action="report")
+    assert node.look_until_sure(TRAINING, TRAINING)["seen"] == 0
+    node.look(TRAINING, TRAINING, seconds=9)
+    assert (node.watch.alarm, node.watch.raised, attempt.hang_json.exists()) == ("report", None, False)
+
+
+def test_switched_off_it_raises_no_alarm_but_heeds_that_of_another_node(attempt: Attempt) -> None:
+    node = node_of(attempt, enabled=False)
+    node.look(TRAINING, TRAINING, seconds=100)
+    assert (node.watch.alarm, attempt.hang_lease.exists()) == ("", False)
+    attempt.hang_json.write_text("{}")
+    node.look(TRAINING, TRAINING)
+    assert (node.watch.alarm, node.watch.raised) == ("hang", None)
+
+
+def test_while_all_ranks_make_progress_no_file_is_looked_at(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(node_watch, "alarm_of")
+    node = node_of(attempt, factor=30.0)
+    for step in range(100):
+        beat = replace(TRAINING, step=step // 2, slow_seconds=2.0)
+        node.look(beat, beat)
+    assert node.watch.alarm == ""
+
+
+def test_ranks_that_go_on_before_it_is_sure_raise_no_alarm(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judgement, "CONFIRM_SECONDS", 0.3)
+    node = node_of(attempt)
+    node.look(TRAINING, TRAINING, seconds=5)
+    assert attempt.hang_lease.exists()
+    wait_until(node.watch._judge.looks)
+    node.look(replace(TRAINING, step=51), replace(TRAINING, step=51))
+    node.look(replace(TRAINING, step=52), replace(TRAINING, step=52))
+    assert (node.watch.alarm, attempt.hang_lease.exists()) == ("", False)
+
+
+def test_a_node_that_is_frozen_is_noticed_by_the_one_before_it_whose_ranks_go_on(attempt: Attempt) -> None:
+    node = node_of(attempt, node=1, nodes=2)
+    write_beat(attempt, 7, TRAINING)  # of node 0, the next one
+    for step in range(60):
+        node.clock.now += 1
+        beats = {8: replace(TRAINING, step=step)}
+        if step % 10 == 0:
+            node.watch.look_at_next()
+        node.watch.look(beats)
+    wait_until(lambda: node.watch.look({8: replace(TRAINING, step=time.monotonic_ns())}) or node.watch.alarm)  # type: ignore[func-returns-value]
+    alarm = read_json(attempt.hang_json)
+    assert (alarm["seen"], alarm["by"]) == (7, 1)
+
+
+def idle_until(node: Node, seconds: float, other: float, alarm: str) -> None:
+    def look() -> bool:
+        node.clock.now += 1
+        beats = {rank: replace(IDLE, time=time.time(), idle=idle) for rank, idle in enumerate((seconds, other))}
+        for rank, beat in beats.items():
+            write_beat(node.attempt, rank, beat)
+        node.watch.look(beats)
+        return node.watch.alarm == alarm
+
+    wait_until(look)
+
+
+def test_ranks_that_are_all_idle_are_reported_once_and_go_on(attempt: Attempt) -> None:
+    node = node_of(attempt)
+    idle_until(node, 1900.0, 1850.0, "report")
+    alarm = read_json(attempt.hang_report_json)
+    assert (alarm["how"], alarm["suspects"], alarm["still_seconds"], alarm["by"]) == ("idle", [], 1850, 0)
+    assert (node.watch.raised, attempt.hang_json.exists(), restart_of(attempt)) == (None, False, None)
+
+
+@pytest.mark.parametrize(("said", "requests"), [("restart", True), ("fail", False)])
+def test_ranks_that_are_all_idle_are_ended_where_the_job_says_so(attempt: Attempt, said: str, requests: bool) -> None:
+    node = node_of(attempt, action=said)
+    idle_until(node, 1900.0, 1900.0, "hang")
+    assert read_json(attempt.hang_json)["how"] == "idle"
+    node.watch.end()
+    asked = restart_of(attempt)
+    assert (asked is not None) is requests
+    assert not requests or (asked["reason"], asked["progress"]) == ("hang", True)
+
+
+def test_one_rank_of_another_node_that_is_at_work_prevents_that(attempt: Attempt) -> None:
+    node = node_of(attempt)
+    write_beat(attempt, 9, replace(IDLE, idle=3.0), node=1)
+    node.watch.nodes, node.watch.world_size = 2, 3
+    node.watch.__post_init__()
+    looked = []
+    for _ in range(30):
+        node.look(replace(IDLE, time=time.time()), replace(IDLE, time=time.time()))
+        looked.append(attempt.hang_lease.exists())
+        time.sleep(0.01)
+    assert any(looked)
+    assert node.watch.alarm == ""
+    assert set(read_beats(attempt.beats(1))) == {9}

@@ -1,0 +1,221 @@
+"""One writer a node: what its ranks hand over is on disk, and what they cannot hand over as well."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from support.ranks import environments
+from support.recorded import beat_of, recorded
+from support.scenario import wait_until
+
+from clusterctl.runs.files import read_lines
+from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.runs.node_link import address
+from clusterctl.spec import Watchdog
+
+# A rank without a program: it does what it reads, line by line, and says when that is done.
+RANK = """
+import sys
+from clusterctl.runs.answers import Answers, register_dump, stacks_text
+from clusterctl.runs.events import Events
+from clusterctl.runs.heartbeats import Beat, Pulse
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.runs.node_link import NodeLink
+from clusterctl.runs.place import Place
+attempt, place = current_attempt(), Place.from_environment()
+link = NodeLink(attempt, place, "task", register_dump())
+events = Events(attempt, place.rank, link)
+answers = Answers(attempt, place.rank, events, stacks_text)
+link.handlers = {"alarm": answers.take, "leave": answers.leave}
+link.open()
+for line in sys.stdin:
+    exec(line)
+    print("done", flush=True)
+"""
+
+
+class Rank:
+    def __init__(self, attempt: Attempt, environment: dict[str, str]) -> None:
+        self.attempt, self.number = attempt, int(environment["SLURM_PROCID"])
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", RANK], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def do(self, line: str) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    @property
+    def events(self) -> list[str]:
+        return [event["event"] for event in recorded(self.attempt, self.number)]
+
+    def leave(self) -> None:
+        self.process.communicate()
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    return RunDir(tmp_path / "run").attempt(0)
+
+
+@pytest.fixture
+def ranks(attempt: Attempt) -> Iterator[list[Rank]]:
+    started = [Rank(attempt, environment) for environment in environments(attempt, [2])]
+    yield started
+    for rank in started:
+        rank.process.kill()
+        rank.process.communicate()
+    wait_until(lambda: not writers(attempt), what="the writer to end with its last rank")
+
+
+def writers(attempt: Attempt) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:  # it has just ended
+            continue
+        if os.fsencode(attempt.path) in words and any(b"node_writer" in word for word in words):
+            found.append(int(path.parent.name))
+    return found
+
+
+def the_writer(attempt: Attempt) -> int:
+    """The one that has the node's address; on a busy machine a second one may be about to find that out."""
+    (writer,) = wait_until(lambda: found if len(found := writers(attempt)) == 1 else None)
+    return int(writer)
+
+
+def own_files(attempt: Attempt) -> list[str]:
+    return sorted(path.name for path in (attempt.path / "events").glob("*"))
+
+
+def test_the_ranks_of_a_node_share_one_writer_and_what_they_leave_is_on_disk_when_they_go_on(
+    attempt: Attempt, ranks: list[Rank]
+) -> None:
+    for rank in ranks:
+        rank.do("events.stage(__import__('clusterctl.runs.stages').runs.stages.Stage.TRAINING)")
+        rank.do("events.exception(ValueError('boom'))")
+        assert rank.events == ["stage", "exception"]  # at once, in their order
+    the_writer(attempt)
+    assert own_files(attempt) == []
+    (path,) = attempt.node_event_files().values()
+    assert {record["rank"] for record in read_lines(path)} == {0, 1}
+
+
+def test_the_heartbeats_of_all_ranks_lie_in_one_file_and_a_task_that_ends_keeps_its_programs_step(
+    attempt: Attempt, ranks: list[Rank]
+) -> None:
+    for rank in ranks:
+        rank.do("link.beat(Beat(1.0, 'training', 1.0, step=9, pid=4))")
+    wait_until(lambda: all(beat_of(attempt, rank) for rank in (0, 1)))
+    assert list(attempt.beat_files()) == [0]
+    ranks[1].do("link.beat(Beat(2.0, 'ended', 1.0))")
+    wait_until(lambda: (beat := beat_of(attempt, 1)) and beat.phase == "ended" and beat.step == 9)
+
+
+def test_a_writer_that_is_killed_is_started_again_and_no_event_is_lost(attempt: Attempt, ranks: list[Rank]) -> None:
+    for rank in ranks:
+        rank.do("events.record('one')")
+    first = the_writer(attempt)
+    os.kill(first, signal.SIGKILL)
+    ranks[0].do("events.exception(ValueError('boom'))")
+    assert "exception" in ranks[0].events
+    wait_until(lambda: set(writers(attempt)) - {first}, what="another writer")
+    for rank in ranks:
+        wait_until(lambda rank=rank: "writer" in rank.events)
+        rank.do("events.exit(1)")
+        assert set(rank.events) >= {"one", "writer", "exit"}
+    the_writer(attempt)
+
+
+def test_a_rank_waits_a_moment_for_a_writer_that_is_stuck_and_then_writes_itself(
+    attempt: Attempt, ranks: list[Rank]
+) -> None:
+    ranks[0].do("events.record('one')")
+    writer = the_writer(attempt)
+    os.kill(writer, signal.SIGSTOP)
+    try:
+        ranks[0].do("events.exception(ValueError('boom'))")
+        assert {event["event"] for event in read_lines(attempt.events(0))} >= {"exception"}
+    finally:
+        os.kill(writer, signal.SIGCONT)
+
+
+def test_without_the_attempts_secret_there_is_no_writer_and_a_rank_writes_a_file_of_its_own(attempt: Attempt) -> None:
+    (environment,) = environments(attempt, [1])
+    attempt.secret.unlink()
+    rank = Rank(attempt, environment)
+    rank.do("events.exception(ValueError('boom'))")
+    rank.leave()
+    assert writers(attempt) == []
+    assert [event["event"] for event in read_lines(attempt.events(0))] == ["exception"]
+
+
+def test_slurms_signals_to_the_step_leave_the_writer_to_its_ranks(attempt: Attempt, ranks: list[Rank]) -> None:
+    ranks[0].do("events.record('one')")
+    writer = the_writer(attempt)
+    for number in (signal.SIGUSR2, signal.SIGTERM, signal.SIGCONT, signal.SIGINT):
+        os.kill(writer, number)
+    ranks[0].do("events.exit(0)")
+    assert writers(attempt) == [writer]
+    assert "exit" in ranks[0].events
+    assert own_files(attempt) == []
+    opened = {str(path.readlink()) for path in Path(f"/proc/{writer}/fd").iterdir()}
+    assert not any(name.startswith("pipe:") for name in opened), "srun waits for whoever holds its pipes"
+
+
+STUCK = "__import__('ctypes').PyDLL(None).sleep(600)"
+
+
+def test_a_rank_whose_native_code_keeps_the_interpreter_is_noticed_and_its_stack_kept(
+    attempt: Attempt, ranks: list[Rank]
+) -> None:
+    settings = asdict(Watchdog(floor=1, factor=1.0, action="fail"))
+    for rank in ranks:
+        rank.do(f"link.introduce(watchdog={settings!r})")
+        rank.do("events.heart.enter('training'); [events.heart.beat(step) for step in range(9)]")
+        rank.do("Pulse(events.heart, link.beat).start()")
+    assert ranks[1].process.stdin is not None
+    ranks[0].do("events.heart.wait()")
+    ranks[1].process.stdin.write(STUCK + "\n")
+    ranks[1].process.stdin.flush()
+    assert ranks[0].process.wait(60) == 70
+    assert ranks[0].events[-2:] == ["hang", "exit"]
+    (told,) = wait_until(lambda: [event for event in recorded(attempt, 1) if event["event"] == "frozen"])
+    assert "<string>" in told["stacks"]
+    assert attempt.hang_json.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_another_user_who_knows_the_address_gets_no_answer_and_writes_nothing(
+    attempt: Attempt, ranks: list[Rank]
+) -> None:
+    ranks[0].do("events.record('one')")
+    program = (
+        "import os, socket, sys\n"
+        "os.setuid(65534)\n"
+        "link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "link.connect(bytes.fromhex(sys.argv[1]))\n"
+        'link.send(b\'{"kind": "hello", "rank": 0, "role": "task"}\')\n'
+        'link.send(b\'{"kind": "record", "record": {"event": "exit"}, "number": 1, "urgent": true}\')\n'
+        "print(link.recv(100))\n"
+    )
+    argv = [sys.executable, "-c", program, address(attempt, 0).hex()]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert "written" not in done.stdout
+    time.sleep(0.1)  # nothing comes of it: there is no condition to wait for
+    ranks[0].do("events.record('two')")
+    wait_until(lambda: "two" in ranks[0].events)
+    assert ranks[0].events == ["one", "two"]

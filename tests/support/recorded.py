@@ -1,0 +1,37 @@
+"""What a run left, as tests write and read it: the events and the heartbeats of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from clusterctl.runs.files import read_lines
+from clusterctl.runs.heartbeats import Beat, read_beats, write_beats
+from clusterctl.runs.layout import Attempt
+
+
+def recorded(attempt: Attempt, rank: int) -> Iterator[dict[str, Any]]:
+    """The events of a rank, as it or the writer of its node wrote them."""
+    for path in attempt.node_event_files().values():
+        yield from (record for record in read_lines(path) if record.get("rank") == rank)
+    yield from read_lines(attempt.events(rank))
+
+
+def begun(attempt: Attempt) -> set[int]:
+    """The ranks that have begun."""
+    files = attempt.node_event_files().values()
+    events = [record for path in files for record in read_lines(path) if record["event"] == "began"]
+    return {record["rank"] for record in events} | attempt.event_files().keys()
+
+
+def beat_of(attempt: Attempt, rank: int) -> Beat | None:
+    """The last heartbeat of a rank."""
+    return next((beats[rank] for path in attempt.beat_files().values() if rank in (beats := read_beats(path))), None)
+
+
+def write_beat(attempt: Attempt, rank: int, beat: Beat, *, node: int = 0) -> None:
+    """The heartbeat of a rank, at the place of its number among those of `node`."""
+    path: Path = attempt.beats(node)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_beats(path, {rank: (rank, beat)})
