@@ -169,7 +169,7 @@ def test_another_versions_file_and_one_that_others_may_write_are_not_read(
 ) -> None:
     run = fabricate(files=FAILED)
     look(run, kept())
-    monkeypatch.setattr(ended_runs, "_FORMAT", ["another"])
+    monkeypatch.setattr(ended_runs, "_FORM", ["another"])
     look(run, kept())
     kept().file.parent.chmod(0o777)
     look(run, kept())

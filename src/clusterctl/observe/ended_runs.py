@@ -7,7 +7,6 @@ A file that is lost, damaged or of another version is written anew.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -22,8 +21,7 @@ from clusterctl.observe.course import Course
 from clusterctl.observe.deaths import Death
 from clusterctl.observe.run_record import RunRecord, read_record, read_spec
 from clusterctl.observe.stage import settled
-from clusterctl.runs.files import make_private, open_regular, write_text
-from clusterctl.runs.ownership import require_own
+from clusterctl.runs.kept import read_kept, write_kept
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import metric_of
@@ -36,9 +34,8 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import RunDir
 
 QUIET_SECONDS = 60.0  # what other nodes wrote may arrive so late; and two changes may fall into one tick of a clock
-_MOST_BYTES = 256 * 2**20
 # Another version keeps other fields, or means something else by them.
-_FORMAT = [__version__, *([f.name for f in fields(kept)] for kept in (RunRecord, RunEvidence, AttemptEvidence, Course))]
+_FORM = [__version__, *([f.name for f in fields(kept)] for kept in (RunRecord, RunEvidence, AttemptEvidence, Course))]
 
 Stamp = tuple[int, ...]
 
@@ -93,13 +90,10 @@ class EndedRuns:
         if self.file is None or not self._changed:
             return
         folder = next(iter(self._read)).path.parent
-        with suppress(OSError):  # a full disk costs the next one a look, not us the answer
-            present = set(os.listdir(folder))  # noqa: PTH208 - names alone
-            kept = {name: one for name, one in self._load().items() if name in present}
-            body = json.dumps({"format": _FORMAT, "specs": self._specs, "runs": kept})
-            make_private(self.file.parent)
-            write_text(self.file, f"{_digest(body.encode())}\n{body}")
-            self._changed = False
+        present = set(os.listdir(folder))  # noqa: PTH208 - names alone
+        kept = {name: one for name, one in self._load().items() if name in present}
+        write_kept(self.file, _FORM, [kept, self._specs])
+        self._changed = False
 
     def _known(self, run: RunDir, found: Stamp) -> RunEvidence | None:
         if run in self._read and self._read[run][0] == found:
@@ -134,29 +128,10 @@ class EndedRuns:
 
     def _load(self) -> dict[str, _KeptRun]:
         if self._kept is None:
-            self._kept, self._specs = _read_file(self.file) if self.file else ({}, [])
+            kept, self._specs = (self.file and read_kept(self.file, _FORM)) or ({}, [])
+            self._kept = {name: _KeptRun(*one) for name, one in kept.items()}
             self._places = {text: place for place, text in enumerate(self._specs)}
         return self._kept
-
-
-def _read_file(path: Path) -> tuple[dict[str, _KeptRun], list[str]]:
-    """The runs and specs in `path`; none where it is missing, damaged, someone else's or another version's."""
-    try:
-        require_own(path.parent, "")
-        with open_regular(path) as file:
-            digest, _, body = file.read(_MOST_BYTES).partition(b"\n")
-    except (OSError, ConfigError):
-        return {}, []
-    if digest.decode(errors="replace") != _digest(body):
-        return {}, []
-    content = json.loads(body)  # written by `save`, whole
-    if content["format"] != _FORMAT:
-        return {}, []
-    return {name: _KeptRun(*kept) for name, kept in content["runs"].items()}, content["specs"]
-
-
-def _digest(body: bytes) -> str:
-    return hashlib.sha256(body).hexdigest()
 
 
 def _packed(evidence: RunEvidence, place: Callable[[Job | Cluster], int]) -> dict[str, Any]:

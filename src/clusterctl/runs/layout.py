@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 RUN_FORMAT = 1  # of the run directory, as run.json carries it: whoever changes what a reader must know raises it
 
 SHARED_FILES = ".files"  # in the folder of copies: files that several of them have
+KNOWN_DIGESTS = ".digests"  # there, too: what is known of the files of the folders that were copied
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 _OF_RANK = re.compile("rank_(?P<rank>[0-9]{1,9})")
 
