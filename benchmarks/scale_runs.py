@@ -115,8 +115,8 @@ def many_runs(folder: Path, count: int) -> None:
     job = Job(name="cora", workload="reddit", resources=Resources(nodes=2, tasks_per_node=2), train=RedditTrain())
     cluster = Cluster(name="local", kind="emulator")
     record = {"schema_version": RUN_FORMAT, "job": to_record(job), "cluster": to_record(cluster)}
-    values = {"epoch": 20, "epochs": 20, "steps": 400, "loss": 0.5, "seconds": 0.03, "nodes_per_second": 30_000}
-    steps = [{"time": 1.7e9 + step, "step": step, **values} for step in range(400)]
+    values = {"epoch": 20, "epochs": 20, "steps": 400, "seconds": 0.03, "nodes_per_second": 30_000}
+    steps = [{"time": 1.7e9 + step, "step": step, "loss": 2 * 0.99**step, **values} for step in range(400)]
     metrics = "".join(json.dumps(one) + "\n" for one in steps)
     began = time.time() - 60 * count - 30  # a minute apart, the last one 90 s ago
     for number in range(count):

@@ -18,6 +18,7 @@ from clusterctl.observe.run_record import read_record
 from clusterctl.observe.status import Filter, newest
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.requests import Refusal
 from clusterctl.runs.stages import Stage
 
 Fabricate = Callable[..., RunDir]
@@ -64,6 +65,7 @@ def test_an_ended_run_is_read_once_by_all_processes(fabricate: Fabricate, kept: 
         assert evidence == read_evidence(read_record(run))
         assert kept().stage(run) is Stage.FAILED
     assert evidence.last.death.code == 3
+    assert evidence.last.refused is Refusal.RESTART_LIMIT
     assert evidence.last.course.score[0].name == "val_accuracy"
     assert read == [run.id]
 
@@ -90,6 +92,15 @@ def test_a_run_that_ended_just_now_is_read_again(fabricate: Fabricate, tmp_path:
 
 def resume(run: RunDir) -> None:
     write_json(run.run_json, read_json(run.run_json) | {"resumes": [{"time": 9.0, "attempts": 1, "job_id": "7"}]})
+
+
+def test_a_run_that_was_resumed_before_it_ended_keeps_what_is_past(fabricate: Fabricate, kept: Any) -> None:
+    run = fabricate(files=FAILED | {"attempts/1/host.json": {"job_id": "8", "end": 3.0, "exit_code": 0}})
+    resume(run)
+    first = look(run, kept())
+    assert first.record.past_jobs == {"7"}
+    assert kept().evidence(run) == first
+    assert look(run, kept()) == first
 
 
 def restart(run: RunDir) -> None:

@@ -7,6 +7,7 @@ A file that is lost, damaged or of another version is written anew.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -65,8 +66,7 @@ class EndedRuns:
     clock: Callable[[], float] = time.time
     _read: dict[RunDir, tuple[Stamp, RunEvidence]] = field(default_factory=dict, init=False)  # by this process
     _kept: dict[str, _KeptRun] | None = field(default=None, init=False)  # by id
-    _specs: list[str] = field(default_factory=list, init=False)  # jobs and clusters, as JSON: many runs have the same
-    _places: dict[str, int] = field(default_factory=dict, init=False)
+    _specs: dict[str, str] = field(default_factory=dict, init=False)  # jobs and clusters: many runs have the same
     _changed: bool = field(default=False, init=False)
 
     def evidence(self, run: RunDir) -> RunEvidence:
@@ -90,10 +90,12 @@ class EndedRuns:
         if self.file is None or not self._changed:
             return
         folder = next(iter(self._read)).path.parent
-        present = set(os.listdir(folder))  # noqa: PTH208 - names alone
-        kept = {name: one for name, one in self._load().items() if name in present}
-        write_kept(self.file, _FORM, [kept, self._specs])
-        self._changed = False
+        with suppress(OSError):  # it has just been removed
+            present = set(os.listdir(folder))  # noqa: PTH208 - names alone
+            kept = {name: one for name, one in self._load().items() if name in present}
+            used = {one.evidence["record"][kind] for one in kept.values() for kind in ("job", "cluster")}
+            write_kept(self.file, _FORM, [kept, {key: self._specs[key] for key in used}])
+            self._changed = False
 
     def _known(self, run: RunDir, found: Stamp) -> RunEvidence | None:
         if run in self._read and self._read[run][0] == found:
@@ -116,59 +118,71 @@ class EndedRuns:
 
     def _keep(self, run: RunDir, found: Stamp, evidence: RunEvidence) -> None:
         if self.file is not None and (stage := settled(evidence)):
-            self._load()[run.id] = _KeptRun([*found], stage.value, _packed(evidence, self._place))
+            self._load()[run.id] = _KeptRun([*found], stage.value, _packed(evidence, self._key))
             self._changed = True
 
-    def _place(self, spec: Job | Cluster) -> int:
+    def _key(self, spec: Job | Cluster) -> str:
         text = json.dumps(to_record(spec))
-        if text not in self._places:
-            self._places[text] = len(self._specs)
-            self._specs.append(text)
-        return self._places[text]
+        key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self._specs[key] = text
+        return key
 
     def _load(self) -> dict[str, _KeptRun]:
         if self._kept is None:
-            kept, self._specs = (self.file and read_kept(self.file, _FORM)) or ({}, [])
+            kept, self._specs = (self.file and read_kept(self.file, _FORM)) or ({}, {})
             self._kept = {name: _KeptRun(*one) for name, one in kept.items()}
-            self._places = {text: place for place, text in enumerate(self._specs)}
         return self._kept
 
 
-def _packed(evidence: RunEvidence, place: Callable[[Job | Cluster], int]) -> dict[str, Any]:
+def _packed(evidence: RunEvidence, key: Callable[[Job | Cluster], str]) -> dict[str, Any]:
     """`evidence` as JSON types, without the run itself and what Slurm said."""
-    record = {**vars(evidence.record), "past_jobs": sorted(evidence.record.past_jobs)}
-    del record["run"]
-    record |= {"job": place(evidence.record.job), "cluster": place(evidence.record.cluster)}
-    attempts = [{name: _plain(value) for name, value in vars(attempt).items()} for attempt in evidence.attempts]
-    packed = {**vars(evidence), "record": record, "attempts": attempts}
-    del packed["answer"]
-    return packed
+    record = _set(evidence.record) | {"job": key(evidence.record.job), "cluster": key(evidence.record.cluster)}
+    attempts = [{name: _plain(value) for name, value in _set(one).items()} for one in evidence.attempts]
+    return {**_set(evidence), "record": {name: _plain(value) for name, value in record.items()}, "attempts": attempts}
+
+
+def _set(value: RunRecord | RunEvidence | AttemptEvidence) -> dict[str, Any]:
+    """The fields that differ from their defaults, without `run` and `answer`."""
+    left_out = ("run", "answer")
+    values = ((one, getattr(value, one.name)) for one in fields(value) if one.name not in left_out)
+    return {one.name: found for one, found in values if found != one.default}
 
 
 def _plain(value: object) -> object:
     if isinstance(value, Course):
         return {**vars(value), "score": value.score and (value.score[0].name, value.score[1])}
+    if isinstance(value, frozenset):
+        return sorted(value)
     return vars(value) if isinstance(value, Death) else value
 
 
-def _unpacked(run: RunDir, packed: Mapping[str, Any], specs: list[str]) -> RunEvidence:
+def _unpacked(run: RunDir, packed: Mapping[str, Any], specs: Mapping[str, str]) -> RunEvidence:
     record = dict(packed["record"])
-    record["job"], record["cluster"] = (
-        read_spec(Job, specs[record["job"]]),
-        read_spec(Cluster, specs[record["cluster"]]),
-    )
-    record |= {"argv": tuple(record["argv"]), "past_jobs": frozenset(record["past_jobs"])}
+    record |= {"job": read_spec(Job, specs[record["job"]]), "cluster": read_spec(Cluster, specs[record["cluster"]])}
+    for name, of in (("argv", tuple), ("past_jobs", frozenset)):
+        if name in record:
+            record[name] = of(record[name])
     attempts = tuple(map(_unpacked_attempt, packed["attempts"]))
     return RunEvidence(**{**packed, "record": RunRecord(run, **record), "attempts": attempts})
 
 
 def _unpacked_attempt(packed: Mapping[str, Any]) -> AttemptEvidence:
     values = dict(packed)
-    for name, kind in (("refused", Refusal), ("stage", Stage)):
-        values[name] = values[name] and kind(values[name])
-    values["death"] = values["death"] and Death(**values["death"])
-    if course := values["course"]:
-        score = course["score"] and (metric_of(course["score"][0]), course["score"][1])
-        ends = {"first": tuple(course["first"]), "newest": tuple(course["newest"])}
-        values["course"] = Course(**{**course, **ends, "score": score})
+    for name, of in _KINDS.items():
+        if name in values:
+            values[name] = of(values[name])
     return AttemptEvidence(**values)
+
+
+def _course(packed: dict[str, Any]) -> Course:
+    score = packed["score"] and (metric_of(packed["score"][0]), packed["score"][1])
+    ends = {"first": tuple(packed["first"]), "newest": tuple(packed["newest"])}
+    return Course(**{**packed, **ends, "score": score})
+
+
+_KINDS: dict[str, Callable[[Any], object]] = {
+    "refused": Refusal,
+    "stage": Stage,
+    "death": lambda packed: Death(**packed),
+    "course": _course,
+}
