@@ -19,6 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from clusterctl.observe.ended_runs import QUIET_SECONDS
 from clusterctl.runs.layout import RUN_FORMAT, RunDir
 from clusterctl.spec import Cluster, Job, RedditTrain, Resources, to_record
 
@@ -51,6 +52,7 @@ def measured(count: int) -> dict[str, Cost]:
     with tempfile.TemporaryDirectory(prefix="runs-") as name:
         runs = Path(name, "runs")
         many_runs(runs, count)
+        time.sleep(QUIET_SECONDS + 1)
         project = Path(name, "project")
         project.mkdir()
         (project / "job.toml").write_text(JOB)
