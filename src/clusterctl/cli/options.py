@@ -14,8 +14,6 @@ import click
 from clusterctl.errors import ClusterctlError, UsageError
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from clusterctl.api.run import Run
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -32,22 +30,15 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return decorate
 
 
-class RunName(click.ParamType):
-    """A run as it is typed; a shell completes it."""
+def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's
+    """What a shell offers for a run."""
+    from clusterctl.api.find import completions
 
-    name = "run"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
-        from click.shell_completion import CompletionItem
-
-        from clusterctl.api.find import completions
-
-        with suppress(ClusterctlError, OSError):  # no place for a message
-            return [CompletionItem(name) for name in completions(incomplete, ctx.params.get("cluster"))]
-        return []
+    with suppress(ClusterctlError, OSError):  # no place for a message
+        return completions(incomplete, ctx.params.get("cluster"))
+    return []
 
 
-RUN = RunName()
 cluster_option = click.option("--cluster", metavar="NAME", help="The cluster whose runs are meant.")
 output_option = click.option(
     "-o", "output", type=click.Choice(["table", "json"]), default="table", help="What stdout gets."

@@ -63,7 +63,7 @@ def serve(
     folder: Path, part: str, argv: list[str], log: Path, address: str | tuple[str, int], **variables: str
 ) -> None:
     """Start a daemon and wait until it listens at `address`. Raises SlurmError with its last words when it ends."""
-    daemon = start(folder, part, argv, log, **variables)
+    daemon = start(folder, part, argv, log, stdin=None, **variables)
 
     def listens() -> bool:
         if not daemon.alive():
