@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from clusterctl.containers.listener import ProgressListener
 from clusterctl.errors import ConfigError
-from clusterctl.launch import code_files
+from clusterctl.launch import code_files, known_digests, snapshot
+from clusterctl.launch.code_files import LargeCode
 from clusterctl.launch.snapshot import find_code, take_snapshot
 
 
@@ -177,24 +181,136 @@ def test_nobody_can_write_to_what_runs_share(tmp_path: Path, project: Path) -> N
     assert (code / "lib" / "clusterctl").stat().st_mode & 0o200  # Python keeps what it compiled there
 
 
-def test_a_project_that_is_too_large_is_refused_with_a_way_out(
+def test_a_project_that_is_too_large_is_copied_on_request_alone(
     tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_files, "LARGEST_BYTES", 5)
+    monkeypatch.setattr(code_files, "LARGEST_BYTES", 200_000)
     (project / "package" / "weights.bin").write_bytes(b"x" * 2**20)
-    with pytest.raises(ConfigError, match=r"holds more.*the largest so far: package/ \(\d files, 1 MiB\)") as caught:
-        take_snapshot(find_code(tmp_path / "runs", project))
+    with pytest.raises(LargeCode, match=r"holds 3 files, 1 MiB; the largest: package/ \(2 files, 1 MiB\)") as caught:
+        find_code(tmp_path / "runs", project)
     assert ".gitignore" in caught.value.hint
+    assert "--large-code" in caught.value.hint
+    assert "package/weights.bin" in names(take_snapshot(find_code(tmp_path / "runs", project, large=True)))
     with pytest.raises(ConfigError, match="no such folder"):
-        take_snapshot(find_code(tmp_path / "runs", project / "none"))
+        find_code(tmp_path / "runs", project / "none")
 
 
-def test_a_project_of_too_many_files_is_refused_before_they_are_all_looked_at(
+def test_a_project_of_far_too_many_files_is_refused_before_they_are_all_looked_at(
     tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(code_files, "MOST_FILES", 1)
-    with pytest.raises(ConfigError, match="more than 500 MiB or 1 files"):
-        take_snapshot(find_code(tmp_path / "runs", project))
+    monkeypatch.setattr(code_files, "MOST_FILES", 2)
+    for number in range(50):
+        (project / f"{number}").touch()
+    with pytest.raises(LargeCode, match="holds more than 21 files"):
+        find_code(tmp_path / "runs", project)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the project's files whose content was read for their digests."""
+    files: list[str] = []
+    monkeypatch.setattr(
+        snapshot, "_digest", lambda file, digest=snapshot._digest: files.append(file.name) or digest(file)
+    )
+    return files
+
+
+def minutes_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time
+    monkeypatch.setattr("time.time", lambda: now() + 60)
+
+
+def test_of_a_project_that_was_copied_before_only_what_changed_is_read(
+    tmp_path: Path, project: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    take_snapshot(find_code(runs, project))  # too young to be known
+    minutes_pass(monkeypatch)
+    first = take_snapshot(find_code(runs, project))
+    read.clear()
+    assert take_snapshot(find_code(runs, project)) == first
+    assert read == []
+    (project / "train.py").write_text("print(2)\n")
+    os.utime(project / "train.py", ns=(0, (project / "package" / "é with space.py").stat().st_mtime_ns))
+    second = take_snapshot(find_code(runs, project))
+    assert read == ["train.py"]
+    assert (second / "project" / "train.py").read_text() == "print(2)\n"
+    (project / "train.py").chmod(0o755)
+    assert find_code(runs, project).folder != second
+
+
+def test_a_file_that_changed_just_now_is_read_again(tmp_path: Path, project: Path, read: list[str]) -> None:
+    take_snapshot(find_code(tmp_path / "runs", project))
+    read.clear()
+    take_snapshot(find_code(tmp_path / "runs", project))
+    assert read.count("train.py") == 1
+
+
+def test_of_another_machines_files_each_is_opened(
+    tmp_path: Path, project: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes_pass(monkeypatch)
+    take_snapshot(find_code(tmp_path / "runs", project))
+    monkeypatch.setattr(known_digests, "_LOCAL", set())
+    opened: list[object] = []
+    os_open = os.open
+    monkeypatch.setattr(os, "open", lambda path, *how: opened.append(path) or os_open(path, *how))
+    read.clear()
+    code = find_code(tmp_path / "runs", project)
+    assert read == []
+    assert {file.source for file in code.project} <= set(opened)
+
+
+@pytest.mark.parametrize("damage", [lambda text: "", lambda text: text[:-9], lambda text: text.replace("-444", "-555")])
+def test_what_is_known_of_files_is_dropped_where_it_is_damaged(
+    damage: Callable[[str], str], tmp_path: Path, project: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes_pass(monkeypatch)
+    first = take_snapshot(find_code(tmp_path / "runs", project))
+    for file in (tmp_path / "runs" / ".code" / ".digests").iterdir():
+        file.write_text(damage(file.read_text()))
+    assert find_code(tmp_path / "runs", project).folder == first
+    assert read.count("train.py") == 2
+
+
+def test_the_content_of_a_new_file_is_read_once_for_its_digest_and_once_to_copy_it(
+    tmp_path: Path, project: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes_pass(monkeypatch)
+    take_snapshot(find_code(tmp_path / "runs", project))
+    assert read.count("train.py") == 1
+
+
+def test_a_file_that_is_edited_while_it_is_copied_is_not_shared(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = find_code(tmp_path / "runs", project)
+    minutes_pass(monkeypatch)
+    (project / "train.py").write_text("print(3)\n")
+    copy = take_snapshot(code)
+    assert (copy / "project" / "train.py").stat().st_nlink == 1
+
+
+def test_a_large_copy_reports_how_far_it_is(tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Heard(ProgressListener):
+        def __init__(self) -> None:
+            self.stages: list[tuple[str, int | None]] = []
+            self.done = 0
+
+        def stage(self, text: str, total: int | None = None) -> None:
+            self.stages.append((text, total))
+
+        def advance(self, size: int) -> None:
+            self.done += size
+
+    (project / "weights.bin").write_bytes(b"x" * 1000)
+    take_snapshot(find_code(tmp_path / "runs", project), small := Heard())
+    assert small.stages == []
+    monkeypatch.setattr(snapshot, "_WORTH_A_BAR", 1000)
+    (project / "train.py").write_text("print(2)\n")
+    take_snapshot(find_code(tmp_path / "runs", project), heard := Heard())
+    assert heard.stages == [("copying the code: 3 files", 1009)]
+    assert heard.done == 1009
 
 
 def test_the_files_of_a_submodule_are_the_projects_too(tmp_path: Path, project: Path) -> None:

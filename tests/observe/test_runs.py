@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from clusterctl.errors import ClusterctlError, NotFoundError, UsageError
-from clusterctl.observe.runs import find_run, newest_first
+from clusterctl.observe.runs import find_run, names_beginning, newest_first
 from clusterctl.runs.layout import RunDir
 
 Fabricate = Callable[..., RunDir]
@@ -77,3 +78,24 @@ def test_an_unknown_name_gets_the_nearest_one(folder: Path) -> None:
 def test_a_path_is_no_name(folder: Path, typed: str) -> None:
     with pytest.raises(ClusterctlError):
         find_run(folder, typed)
+
+
+@pytest.mark.parametrize(("typed", "most"), [(OLD, 1), ("@last", 1), ("cora", 1), ("cora-2026010", 2)])
+def test_only_runs_that_may_be_meant_are_looked_at(
+    typed: str, most: int, fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        folder = fabricate(f"other-20251231-0000{number:02}-aaaa").path.parent
+    fabricate(OLD), fabricate(NEW)
+    looked: list[str] = []
+    stat = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda path, **how: looked.append(path.name) or stat(path, **how))
+    with suppress(UsageError):
+        find_run(folder, typed)
+    assert looked.count("run.json") <= most
+
+
+def test_a_shell_is_offered_the_newest_names_that_begin_so(folder: Path, tmp_path: Path) -> None:
+    assert names_beginning(folder, "", 4) == ["@last", "cora", "cora-big", NEW]
+    assert names_beginning(folder, "cora-2", 9) == [NEW, OLD]
+    assert names_beginning(folder, "x", 9) == names_beginning(tmp_path / "none", "", 9) == []

@@ -7,12 +7,12 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.json_schema import violations
 
 from clusterctl.errors import SlurmError
+from clusterctl.observe.ended_runs import QUIET_SECONDS, EndedRuns
 from clusterctl.observe.status import SCHEMA, Filter, newest, report, to_json
 from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
@@ -248,24 +248,34 @@ def test_the_schema_refuses_what_is_not_as_it_says(fabricate: Fabricate) -> None
 
 def test_runs_are_chosen_by_name_stage_and_age(fabricate: Fabricate, folder: Path) -> None:
     now = time.time()
-    fabricate(A, {"finished.json": {}}, created=now - 100)
-    fabricate(B, {"attempts/0/host.json": {"start": 1, "end": 2, "exit_code": 1}}, created=now - 5000)
-    fabricate(C, {"finished.json": {}}, created=now - 9000)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now - 5000))
+    a, b, c = (f"{name}-{stamp}-{name * 4}" for name in "abc")
+    fabricate(a, {"finished.json": {}}, created=now - 100)
+    fabricate(b, {"attempts/0/host.json": {"start": 1, "end": 2, "exit_code": 1}}, created=now - 5000)
+    fabricate(c, {"finished.json": {}}, created=now - 9000)
 
     def ids(wanted: Filter, count: int | None = None) -> list[str]:
         return [status.record.run.id for status in newest(folder, wanted, count).statuses]
 
     assert len(ids(Filter())) == 3
-    assert ids(Filter(names=("b*", "a"))) == [run for run in ids(Filter()) if run in (A, B)]
-    assert ids(Filter(stages=frozenset({Stage.FAILED}))) == [B]
-    assert ids(Filter(seconds=6000)) == [run for run in ids(Filter()) if run in (A, B)]
-    assert ids(Filter(stages=frozenset({Stage.FINISHED})), 1) == [run for run in ids(Filter()) if run in (A, C)][:1]
+    assert ids(Filter(names=("b*", "a"))) == [run for run in ids(Filter()) if run in (a, b)]
+    assert ids(Filter(stages=frozenset({Stage.FAILED}))) == [b]
+    assert ids(Filter(seconds=6000)) == [run for run in ids(Filter()) if run in (a, b)]
+    assert ids(Filter(stages=frozenset({Stage.FINISHED})), 1) == [run for run in ids(Filter()) if run in (a, c)][:1]
     assert ids(Filter(names=("[",))) == []
 
 
-def test_who_looks_again_reads_a_finished_run_no_more(fabricate: Fabricate) -> None:
-    run = fabricate(A, {"finished.json": {"time": 5}})
-    ended: dict[RunDir, Any] = {}
+def test_of_a_short_age_only_runs_of_the_last_days_are_read(fabricate: Fabricate, folder: Path) -> None:
+    day = 24 * 3600
+    for age in range(10):
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(time.time() - age * day))
+        fabricate(f"a-{stamp}-aaaa", {"run.json": "damaged: whoever reads it complains"})
+    assert len(newest(folder, Filter(seconds=60), None).problems) == 2
+
+
+def test_who_looks_again_reads_an_ended_run_no_more(fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = fabricate(A, {"finished.json": {"time": 5}, "attempts/0/host.json": {"end": 5, "exit_code": 0}})
+    ended = EndedRuns(clock=lambda: time.time() + 2 * QUIET_SECONDS)
     first = report([run], Queue(), lambda: NOW, ended)
-    run.run_json.unlink()
+    monkeypatch.setattr("clusterctl.observe.ended_runs.read_record", None)
     assert report([run], Queue(), lambda: NOW, ended) == first

@@ -83,7 +83,7 @@ def test_down_says_when_there_is_nothing_to_end(sandbox_home: RunningSandbox) ->
         ("switch", "sleep"),
         ("node1", "slurmd"),
         ("node1", "unshare"),
-        ("node1", "python"),
+        ("node1", "sh"),
     ],
 )
 def test_a_killed_daemon_is_no_obstacle_to_down_nor_to_up(

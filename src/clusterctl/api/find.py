@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.api.run import Run
-from clusterctl.config import chosen_runs_folder
+from clusterctl.config import cache_folder, chosen_runs_folder
 from clusterctl.errors import UsageError
-from clusterctl.observe.runs import find_run, newest_first
+from clusterctl.observe.ended_runs import EndedRuns
+from clusterctl.observe.runs import find_run, names_beginning, newest_first
 from clusterctl.observe.status import Filter, newest, report
 from clusterctl.observe.status import run_columns as run_columns
 from clusterctl.observe.status import to_json as to_json
@@ -23,10 +26,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.observe.overview import Overview
-    from clusterctl.observe.status import Ended
     from clusterctl.observe.status import Report as Report
     from clusterctl.runs.layout import RunDir
 
+_MOST_COMPLETIONS = 200
 # Words for several stages at once.
 _GROUPS = {
     "ended": ENDED,
@@ -74,19 +77,21 @@ class Query:
     named: tuple[RunDir, ...] = ()
     wanted: Filter = field(default_factory=Filter)
     count: int | None = None
-    _ended: Ended = field(default_factory=dict, repr=False)  # those are read once
+    ended: EndedRuns = field(default_factory=EndedRuns, repr=False)  # those are read once
 
     def look(self) -> Report:
         """Their status now. Neither a damaged run nor an unreachable Slurm hides the others."""
         if self.named:
-            return report(self.named, ended=self._ended)
-        return newest(self.folder, self.wanted, self.count, self._ended)
+            return report(self.named, ended=self.ended)
+        found = newest(self.folder, self.wanted, self.count, self.ended)
+        self.ended.save()
+        return found
 
     def list(self) -> list[RunDir]:
         """The runs alone: read only where a stage or an age has to be known."""
         if self.named or self.wanted.needs_reading:
             return [status.record.run for status in self.look().statuses]
-        return [*itertools.islice(filter(self.wanted.takes_name, newest_first(self.folder)), self.count)]
+        return [*itertools.islice(newest_first(self.folder, self.wanted.takes_id), self.count)]
 
 
 def query(
@@ -101,7 +106,9 @@ def query(
     """The runs called `names`, else those that fit, as for `runs`. Raises NotFoundError and UsageError."""
     named = tuple(run.directory for run in find_all(names, cluster))
     wanted = Filter(_several(name), _stages(_several(stage)), _seconds(since))
-    return Query(chosen_runs_folder(cluster), named, wanted, count)
+    folder = chosen_runs_folder(cluster)
+    many = not named and (count is None or wanted.needs_reading)
+    return Query(folder, named, wanted, count, EndedRuns(_kept_runs(folder) if many else None))
 
 
 def overview(names: Iterable[str], cluster: str | None = None, count: int = 100) -> Overview:
@@ -109,6 +116,17 @@ def overview(names: Iterable[str], cluster: str | None = None, count: int = 100)
     from clusterctl.observe.overview import Overview
 
     return Overview(chosen_runs_folder(cluster), count, tuple(run.directory for run in find_all(names, cluster)))
+
+
+def completions(typed: str, cluster: str | None = None) -> list[str]:
+    """What may be meant by `typed`, the beginning of a run's name, at a shell's prompt."""
+    return names_beginning(chosen_runs_folder(cluster), typed, _MOST_COMPLETIONS)
+
+
+def _kept_runs(folder: Path) -> Path:
+    """The file of what is known of ended runs: a user's own, as is what may be asked about them."""
+    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
+    return cache_folder() / "runs" / f"{name}.json"
 
 
 def _several(words: str | Iterable[str]) -> tuple[str, ...]:

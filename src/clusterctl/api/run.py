@@ -82,7 +82,7 @@ class Run:
         """The job's name."""
         from clusterctl.observe.runs import job_name
 
-        return job_name(self.directory)
+        return job_name(self.id)
 
     @property
     def directory(self) -> RunDir:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import SlurmError, UsageError
 from clusterctl.sandbox import lifecycle
 from clusterctl.sandbox import node as power
 from clusterctl.sandbox.description import Sandbox, SandboxRequest, current, sandbox_folder
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = ["NODE_COMMANDS", "Sandbox", "SandboxRequest", "down", "record", "status", "switch", "up"]
 
-NODE_COMMANDS = {"on": power.switch_on, "off": power.switch_off, "cut": power.cut, "join": power.join}
+NODE_COMMANDS: dict[str, Callable[[Sandbox, str], object]] = {
+    "on": power.switch_on,
+    "off": power.switch_off,
+    "cut": power.cut,
+    "join": power.join,
+}
 
 
 def up(request: SandboxRequest) -> tuple[Sandbox, bool]:

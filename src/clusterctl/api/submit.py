@@ -21,6 +21,7 @@ from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve, runs_folder
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError, reason
+from clusterctl.launch.code_files import LargeCode as LargeCode
 from clusterctl.launch.git import git_state
 from clusterctl.launch.plan import brings_code, make_plan
 from clusterctl.launch.programs import Programs
@@ -77,10 +78,10 @@ class DryRun:
         """Where a program finds Python and the like; None for workloads that are no program of yours."""
         return str(Programs.of(self.plan)) if self.resolved.job.workload == "command" else None
 
-    def verify(self) -> tuple[Check, ...]:
+    def verify(self, *, large_code: bool = False) -> tuple[Check, ...]:
         """What may go wrong. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""
         slurm = Slurm.of(self.resolved.cluster)
-        return verify(self.plan, self.resolved, slurm, SILENT, code=_code(self.resolved))
+        return verify(self.plan, self.resolved, slurm, SILENT, code=_code(self.resolved, large=large_code))
 
     def ask_slurm(self) -> str:
         """Whether and when Slurm would start it, in its own words (sbatch --test-only). Raises SlurmError."""
@@ -111,15 +112,18 @@ def submit(
     profile: bool = False,
     in_allocation: str | None = None,
     hold: bool = False,
+    large_code: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Run:
     """Submit `job` and return its run.
 
     `in_allocation` starts it at once on the nodes that a job of yours holds (`clusterctl alloc`); `hold` queues it
-    until `Run.release`. `progress` hears of an image that is imported first.
+    until `Run.release`; `large_code` copies a project of any size. `progress` hears of an image that is imported first,
+    and of a large project that is copied.
 
-    Raises what `load` raises, ConfigError with everything that would make the run fail, and SlurmError where Slurm
-    refuses, and leaves nothing behind. Where Slurm does not answer, the run directory stays: it may have taken the job.
+    Raises what `load` raises, LargeCode for a project of more than 20,000 files or 500 MiB, ConfigError with everything
+    that would make the run fail, and SlurmError where Slurm refuses, and leaves nothing behind. Where Slurm does not
+    answer, the run directory stays: it may have taken the job.
     """
     if hold and in_allocation:
         raise UsageError("--hold: a run in an allocation has no queue to wait in", "leave one of them out")
@@ -130,7 +134,7 @@ def submit(
     words = ["submit", os.fspath(job), *(["--cluster", cluster] if cluster else [])]
     words += [word for change in changes for word in ("--set", change)]
     words += [*(["--profile"] if profile else []), *(["--in-allocation", in_allocation] if in_allocation else [])]
-    return send(resolved, slurm, words, allocation=allocation, hold=hold, progress=progress)
+    return send(resolved, slurm, words, allocation=allocation, hold=hold, large_code=large_code, progress=progress)
 
 
 def send(
@@ -140,6 +144,7 @@ def send(
     *,
     allocation: Allocation | None = None,
     hold: bool = False,
+    large_code: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Run:
     """`submit`, from the resolved job on. `words` are the command line that does the same, for the record."""
@@ -148,11 +153,11 @@ def send(
     command = slurm.path_of("srun" if allocation else "sbatch")
     if allocation:
         check_fits(resolved.job.resources, allocation)
-    code = _code(resolved)
+    code = _code(resolved, large=large_code)
     plan = _planned(resolved, runs_folder(resolved.cluster), code.folder, allocation)
     warnings = verify(plan, resolved, slurm, progress, code=code)
     try:
-        take_snapshot(code)
+        take_snapshot(code, progress)
     except OSError as error:
         raise _uncopied(plan.run.path.parent, error) from error
     _write_run(plan, resolved, code.folder, words)
@@ -186,12 +191,12 @@ def _planned(resolved: Resolved, runs: Path, code: Path, allocation: Allocation 
     return warmed(plan, resolved, allocation, image_stamp(resolved.job.container.image)) if allocation else plan
 
 
-def _code(resolved: Resolved) -> Code:
+def _code(resolved: Resolved, *, large: bool) -> Code:
     """The code of the run as it is now, and where its snapshot will be."""
     runs = runs_folder(resolved.cluster)
     job = resolved.job
     try:
-        return find_code(runs, Path(job.code) if job.code and not brings_code(job) else None)
+        return find_code(runs, Path(job.code) if job.code and not brings_code(job) else None, large=large)
     except OSError as error:
         raise _uncopied(runs, error) from error
 

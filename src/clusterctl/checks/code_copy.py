@@ -33,7 +33,7 @@ def copy_rules(code: Code, argv: Iterable[str]) -> Iterator[Check]:
     size = sum(file.size for file in code.project)
     if code.is_new and size > LARGE_BYTES:
         message = f"copied {len(code.project)} files, {size / 2**20:.0f} MiB, of: {root}"
-        hint = f"each change copies all of it; keep data out with .gitignore, the largest: {largest(code.project)}"
+        hint = f"each run copies all of it; keep data out with .gitignore, the largest: {largest(code.project)}"
         yield warn("code", message, hint)
 
 

@@ -6,11 +6,12 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from clusterctl.errors import UsageError
+from clusterctl.errors import ClusterctlError, UsageError
 
 if TYPE_CHECKING:
     from clusterctl.api.run import Run
@@ -27,6 +28,15 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
         return command
 
     return decorate
+
+
+def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's
+    """What a shell offers for a run."""
+    from clusterctl.api.find import completions
+
+    with suppress(ClusterctlError, OSError):  # no place for a message
+        return completions(incomplete, ctx.params.get("cluster"))
+    return []
 
 
 cluster_option = click.option("--cluster", metavar="NAME", help="The cluster whose runs are meant.")

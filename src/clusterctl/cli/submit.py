@@ -12,6 +12,7 @@ from clusterctl.cli import options
 from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
+    from clusterctl.api.run import Run
     from clusterctl.api.submit import DryRun
 
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--in-allocation", metavar="JOBID", help="Start it at once on the nodes that this job holds (clusterctl alloc)."
 )
+@click.option("--large-code", is_flag=True, help="Copy the project, however large it is, without a question.")
 @click.option("--profile", is_flag=True, help="Trace some steps on every rank; short for --set train.profile=[10,20].")
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="What stdout gets.")
@@ -40,6 +42,7 @@ def submit(
     settings: tuple[str, ...],
     dry_run: str | None,
     in_allocation: str | None,
+    large_code: bool,
     profile: bool,
     hold: bool,
     follow: bool,
@@ -65,12 +68,31 @@ def submit(
     changes = options.typed_settings(settings, shortcuts)
     if dry_run:
         plan = api.plan(job, cluster, overrides=changes, profile=profile, in_allocation=in_allocation)
-        _show_plan(plan, ask_slurm=dry_run == "slurm" and not in_allocation)
+        _show_plan(plan, ask_slurm=dry_run == "slurm" and not in_allocation, large_code=large_code)
         return
-    with shown() as progress:
-        run = api.submit(
-            job, cluster, overrides=changes, profile=profile, in_allocation=in_allocation, hold=hold, progress=progress
-        )
+
+    def send(*, large_code: bool) -> Run:
+        with shown() as progress:
+            return api.submit(
+                job,
+                cluster,
+                overrides=changes,
+                profile=profile,
+                in_allocation=in_allocation,
+                hold=hold,
+                large_code=large_code,
+                progress=progress,
+            )
+
+    try:
+        run = send(large_code=large_code)
+    except api.LargeCode as found:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise
+        options.warn(found.message)
+        if not click.confirm("Copy all of it?", err=True):
+            raise
+        run = send(large_code=True)
     options.warn_of(run.warnings)
     record = {"schema_version": 1, "id": run.id, "job_id": run.job_id, "directory": str(run.path)}
     click.echo(json.dumps(record) if output == "json" else run.id)
@@ -79,7 +101,7 @@ def submit(
     options.await_end(run, follow, wait, timeout)
 
 
-def _show_plan(plan: DryRun, *, ask_slurm: bool) -> None:
+def _show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool) -> None:
     from clusterctl.display.plain import plain, plain_lines
 
     script = plain_lines(plan.script) if sys.stdout.isatty() else plan.script
@@ -87,5 +109,5 @@ def _show_plan(plan: DryRun, *, ask_slurm: bool) -> None:
     if plan.programs:
         click.echo(plain(plan.programs), err=True)
     if ask_slurm:
-        options.warn_of(plan.verify())
+        options.warn_of(plan.verify(large_code=large_code))
         click.echo(plan.ask_slurm(), err=True)

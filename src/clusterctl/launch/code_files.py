@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LARGEST_BYTES = 500 * 2**20
 MOST_FILES = 20_000
+_COUNTED = 10  # times as much
 _LEFT_OUT = {"__pycache__", "node_modules", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
 
@@ -31,6 +32,7 @@ class CodeFile(NamedTuple):
     size: int = 0
     mode: int = 0o444  # without the permissions to write
     link: str | None = None
+    stamp: tuple[int, ...] = ()  # of a file: which one it is, and when it was changed last
 
     @property
     def leads_out(self) -> bool:
@@ -42,8 +44,15 @@ def package_files(package: Path) -> list[CodeFile]:
     return [file for file in _walk(str(package), "") if not file.name.startswith("shipped/")]
 
 
-def project_files(project: Path, runs: Path) -> list[CodeFile]:
-    """The files of a project, without the folder of runs; ConfigError if it is no folder or holds too much."""
+class LargeCode(ConfigError):
+    """A project so large that its copy must be asked for."""
+
+
+def project_files(project: Path, runs: Path, *, large: bool = False) -> list[CodeFile]:
+    """The files of a project, without the folder of runs.
+
+    Raises ConfigError if it is no folder, and LargeCode if it holds too much, unless a `large` one is meant.
+    """
     if not project.is_dir():
         raise ConfigError(f"code: no such folder: {project}", "set `code` to the folder of your program")
     own_runs = f"{os.path.relpath(runs, project)}/"
@@ -55,12 +64,18 @@ def project_files(project: Path, runs: Path) -> list[CodeFile]:
             continue
         files.append(file)
         size += file.size
-        if size > LARGEST_BYTES or len(files) > MOST_FILES:
-            limits = f"{LARGEST_BYTES // 2**20} MiB or {MOST_FILES} files"
-            message = f"code: {project} holds more than {limits}, the largest so far: {largest(files)}"
-            hint = "set `code` to the folder of the program alone, or keep data out of it with .gitignore"
-            raise ConfigError(message, hint)
+        if not large and (size > _COUNTED * LARGEST_BYTES or len(files) > _COUNTED * MOST_FILES):
+            raise _too_large(project, files, size, "more than ")  # a home folder, say: nobody waits for its numbers
+    if not large and (size > LARGEST_BYTES or len(files) > MOST_FILES):
+        raise _too_large(project, files, size)
     return files
+
+
+def _too_large(project: Path, files: list[CodeFile], size: int, more_than: str = "") -> LargeCode:
+    holds = f"{more_than}{len(files):,} files, {size / 2**20:,.0f} MiB"
+    message = f"code: {project} holds {holds}; the largest: {largest(files)}"
+    hint = "keep data out of it with .gitignore, or set `code` to the folder of the program alone"
+    return LargeCode(message, f"{hint}; to copy all of it: --large-code")
 
 
 def largest(files: Iterable[CodeFile]) -> str:
@@ -105,11 +120,16 @@ def _walk(folder: str, below: str) -> Iterator[CodeFile]:
             yield file
 
 
+def stamp_of(status: os.stat_result) -> tuple[int, ...]:
+    """What changes with the content of a file: its device, number, size, and the times of its changes."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
 def _code_file(folder: str, name: str, status: os.stat_result) -> CodeFile | None:
     """None for what is neither file nor link: a pipe, a socket, a device."""
     path = f"{folder}/{name}"
     if stat.S_ISREG(status.st_mode):
-        return CodeFile(name, path, status.st_size, status.st_mode & 0o555)
+        return CodeFile(name, path, status.st_size, status.st_mode & 0o555, stamp=stamp_of(status))
     return CodeFile(name, path, link=_kept_link(folder, path)) if stat.S_ISLNK(status.st_mode) else None
 
 

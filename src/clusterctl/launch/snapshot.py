@@ -11,21 +11,26 @@ import hashlib
 import os
 import shlex
 import shutil
+import time
 from contextlib import suppress
 from pathlib import Path
 from threading import get_native_id
 from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
-from clusterctl.launch.code_files import package_files, project_files
+from clusterctl.containers.listener import SILENT
+from clusterctl.launch.code_files import package_files, project_files, stamp_of
+from clusterctl.launch.known_digests import QUIET_SECONDS, KnownDigests
 from clusterctl.runs.files import make_private
-from clusterctl.runs.layout import SHARED_FILES, code_folder
+from clusterctl.runs.layout import KNOWN_DIGESTS, SHARED_FILES, code_folder
 from clusterctl.runs.ownership import require_own
 
 if TYPE_CHECKING:
+    from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.code_files import CodeFile
 
 _LIBRARY, _PROJECT = "lib/clusterctl", "project"
+_WORTH_A_BAR, _MANY = 100 * 2**20, 5000  # bytes, files
 _SMALL = 2**20  # bytes: not worth a buffer and a file object
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # what was a file may be a link or a pipe by now
 
@@ -38,49 +43,68 @@ class Code(NamedTuple):
     project: list[CodeFile]
     digests: dict[str, str]  # of their contents, by their names in the copy
     origin: Path | None = None  # of the project
+    known: tuple[KnownDigests, ...] = ()
 
     @property
     def is_new(self) -> bool:
         return not self.folder.is_dir()
 
 
-def find_code(runs: Path, project: Path | None) -> Code:
+def find_code(runs: Path, project: Path | None, *, large: bool = False) -> Code:
     """This package and `project`, as they are now. Nothing is written.
 
-    Raises ConfigError if the project is no folder, or holds more than 500 MiB or 20,000 files.
+    Raises ConfigError if the project is no folder, LargeCode if it is one that nobody meant to copy, unless `large`.
     """
-    library = package_files(Path(clusterctl.__file__).resolve().parent)
-    files = project_files(project, runs) if project else []
-    digests = {f"{_LIBRARY}/{file.name}": _digest(file) for file in library}
-    digests |= {f"{_PROJECT}/{file.name}": _digest(file) for file in files}
+    package = Path(clusterctl.__file__).resolve().parent
+    library, of_package = package_files(package), _known(runs, package)
+    digests = {f"{_LIBRARY}/{file.name}": of_package.of(file, _digest) for file in library}
+    known, files = [of_package], []
+    if project:
+        files, of_project = project_files(project, runs, large=large), _known(runs, project)
+        digests |= {f"{_PROJECT}/{file.name}": of_project.of(file, _digest) for file in files}
+        known.append(of_project)
     total = hashlib.sha256("\0".join(sorted(map("\0".join, digests.items()))).encode(errors="surrogateescape"))
-    return Code(code_folder(runs) / total.hexdigest()[:20], library, files, digests, project)
+    return Code(code_folder(runs) / total.hexdigest()[:20], library, files, digests, project, tuple(known))
 
 
-def take_snapshot(code: Code) -> Path:
+def _known(runs: Path, folder: Path) -> KnownDigests:
+    name = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
+    return KnownDigests(code_folder(runs) / KNOWN_DIGESTS / name)
+
+
+def take_snapshot(code: Code, progress: ProgressListener = SILENT) -> Path:
     """The snapshot of `code`, made if its content is new. Safe against concurrent calls."""
+    _require_own(make_private(code.folder.parent))
+    _make(code, progress)
+    for known in code.known:
+        known.save()
+    return code.folder
+
+
+def _make(code: Code, progress: ProgressListener) -> None:
     final = code.folder
     with suppress(FileNotFoundError):  # removed at this moment
         if not code.is_new:
             _require_own(final)
             os.utime(final)  # what is young is not removed, though no run refers to it yet (unused_code.py)
-            return final
+            return
     shared = make_private(final.with_name(SHARED_FILES))
     _require_own(shared)
     aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))
+    size = sum(file.size for file in code.project)
+    if size > _WORTH_A_BAR or len(code.project) > _MANY:
+        progress.stage(f"copying the code: {len(code.project)} files", size)
     try:
-        for place, files in ((_LIBRARY, code.library), (_PROJECT, code.project)):
-            (aside / place).mkdir(parents=True)
-            for file in files:
-                _add(file, shared / code.digests[f"{place}/{file.name}"], aside / place / file.name)
+        _fill(aside / _LIBRARY, code.library, _LIBRARY, code.digests, shared, SILENT)
+        folders = _fill(aside / _PROJECT, code.project, _PROJECT, code.digests, shared, progress)
         aside.rename(final)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
         if not final.is_dir():  # else someone made the same one in the meantime
             raise
-    for parent, _, _ in os.walk(final / _PROJECT):  # into those of this package Python writes what it compiled
-        Path(parent).chmod(0o555)
-    return final
+        return
+    for folder in folders:  # into those of this package Python writes what it compiled
+        os.chmod(f"{final}/{_PROJECT}/{folder}", 0o555)  # noqa: PTH101 - there may be thousands
 
 
 def _require_own(folder: Path) -> None:
@@ -88,30 +112,52 @@ def _require_own(folder: Path) -> None:
     require_own(folder, f"move it away, then submit again: mv {before} {after}")
 
 
-def _add(file: CodeFile, shared: Path, target: Path) -> None:
+def _fill(
+    target: Path, files: list[CodeFile], place: str, digests: dict[str, str], shared: Path, progress: ProgressListener
+) -> set[str]:
+    """Put `files` into the new folder `target`; the folders in it."""
+    target.mkdir(parents=True)
+    folders = {""}
+    for file in files:
+        folder = file.name.rpartition("/")[0]
+        if folder not in folders:
+            os.makedirs(f"{target}/{folder}", exist_ok=True)  # noqa: PTH103 - strings: there may be thousands
+            while folder:
+                folders.add(folder)
+                folder = folder.rpartition("/")[0]
+        _add(file, f"{shared}/{digests[f'{place}/{file.name}']}", f"{target}/{file.name}")
+        progress.advance(file.size)
+    return folders
+
+
+def _add(file: CodeFile, shared: str, target: str) -> None:
     """Make `target` a further name of `shared`; where there is no such file yet, `target` becomes it."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     if file.link is not None:
-        target.symlink_to(file.link)
+        os.symlink(file.link, target)  # noqa: PTH211
         return
-    with suppress(OSError):  # none yet, a file system without such links, or too many of them
+    try:
         os.link(shared, target)
-        return
-    _copy(file, target)
-    target.chmod(file.mode)
-    if _digest(file._replace(source=os.fspath(target))) == shared.name:  # it was not edited in the meantime
-        with suppress(OSError):
-            os.link(target, shared)
+    except OSError:  # none yet, a file system without such links, or too many of them
+        unchanged = _copy(file, target)
+        os.chmod(target, file.mode)  # noqa: PTH101
+        if unchanged or shared.endswith(f"/{_digest(file._replace(source=target))}"):
+            with suppress(OSError):
+                os.link(target, shared)
 
 
-def _copy(file: CodeFile, target: Path) -> None:
-    """Copy one file. File systems that can (btrfs, XFS) let both files share their blocks."""
-    with os.fdopen(os.open(file.source, _READ), "rb", buffering=0) as source, target.open("wb") as copy:
+def _copy(file: CodeFile, target: str) -> bool:
+    """Copy one file, and say whether it is certainly still the one whose digest was taken.
+
+    File systems that can (btrfs, XFS) let both files share their blocks.
+    """
+    with os.fdopen(os.open(file.source, _READ), "rb", buffering=0) as source, open(target, "wb") as copy:  # noqa: PTH123
         with suppress(OSError):  # a kernel or file system that cannot, or a full disk, which the next line finds
             while os.copy_file_range(source.fileno(), copy.fileno(), 2**30):
                 pass
         shutil.copyfileobj(source, copy)
+        stamp = stamp_of(os.fstat(source.fileno()))
     shutil.copystat(file.source, target)
+    return stamp == file.stamp and max(stamp[-2:]) / 1e9 < time.time() - QUIET_SECONDS
 
 
 def _digest(file: CodeFile) -> str:

@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from clusterctl.observe.ended_runs import stamp
 from clusterctl.observe.history import History
 from clusterctl.observe.logs import Logs, Selection, collapsed
 from clusterctl.observe.runs import newest_first
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.errors import ConfigError, SlurmError
+    from clusterctl.observe.ended_runs import Stamp
     from clusterctl.observe.logs import Line
     from clusterctl.observe.run_record import RunRecord
     from clusterctl.observe.stage import Status
@@ -61,14 +63,14 @@ class Overview:
     runs: tuple[RunDir, ...] = ()
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of
     clock: Callable[[], float] = time.time
-    _ended: dict[RunDir, tuple[tuple[int, int], Status]] = field(default_factory=dict, init=False)
+    _ended: dict[RunDir, tuple[Stamp, Status]] = field(default_factory=dict, init=False)
     _snapshots: dict[tuple[str, str | None], Snapshot] = field(default_factory=dict, init=False)
     _closely: _Closely | None = field(default=None, init=False)
 
     def look(self, selected: str | None = None) -> Scene:
         """Everything as it is now; `selected` is a run's id, or None for the newest run."""
         runs = self.runs or tuple(itertools.islice(newest_first(self.folder), self.count))
-        stamps = {run: _stamp(run) for run in runs}  # a run that has ended is read again once its directory changes
+        stamps = {run: stamp(run) for run in runs}  # a run that has ended is read again once its directory changes
         kept = {run: self._ended[run][1] for run in runs if run in self._ended and self._ended[run][0] == stamps[run]}
         found = report([run for run in runs if run not in kept], self.slurm_of, self.clock)
         fresh = {status.record.run: status for status in found.statuses}
@@ -120,15 +122,3 @@ def happenings(status: Status, history: History) -> list[Happening]:
         bad = status.stage not in (Stage.FINISHED, Stage.CANCELLED)
         told.append(Happening(status.ended, None, str(status.stage), bad))
     return sorted(told, key=lambda happening: happening.time)
-
-
-def _stamp(run: RunDir) -> tuple[int, int]:
-    """When the run directory and its folder of attempts last changed: a resume shows in one of them."""
-    return _modified(run.path), _modified(run.attempts_folder)
-
-
-def _modified(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0

@@ -80,7 +80,7 @@ def read_record(run: RunDir) -> RunRecord:
 
 
 def _parse(run: RunDir, fields: Fields) -> RunRecord:
-    job, cluster = (_read(cls, json.dumps(fields.content.get(cls.__name__.lower()))) for cls in (Job, Cluster))
+    job, cluster = (read_spec(cls, json.dumps(fields.content.get(cls.__name__.lower()))) for cls in (Job, Cluster))
     resumes = fields.tables("resumes")
     return RunRecord(
         run,
@@ -117,6 +117,6 @@ def _of_another_version(run: RunDir, fields: Fields, found: int | None) -> Confi
 
 
 @functools.lru_cache(maxsize=1000)
-def _read(cls: type[Spec], text: str) -> Spec:
-    """Many runs are of the same job on the same cluster: each is checked once."""
+def read_spec(cls: type[Spec], text: str) -> Spec:
+    """The job or cluster in JSON. Many runs are of the same job on the same cluster: each is checked once."""
     return from_record(cls, json.loads(text))

@@ -18,7 +18,7 @@ from clusterctl.observe.accounting import accounted
 from clusterctl.observe.attempt import Answer, read_evidence
 from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.observe.run_record import read_record, unreadable
-from clusterctl.observe.runs import job_name, newest_first
+from clusterctl.observe.runs import job_name, named_since, newest_first
 from clusterctl.observe.stage import judge, settled
 from clusterctl.runs.vocabulary import KNOWN, Role
 from clusterctl.slurm import Slurm
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from clusterctl.observe.attempt import RunEvidence
+    from clusterctl.observe.ended_runs import EndedRuns
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.stages import Stage
@@ -48,23 +49,22 @@ class Report:
     snapshots: Mapping[tuple[str, str | None], Snapshot | None] = field(default_factory=dict)  # by controller
 
 
-Ended = dict["RunDir", "RunEvidence"]
-"""What is known of runs that have ended, for who looks again and again: their files are read once."""
-
-
 def report(
     runs: Iterable[RunDir],
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
     clock: Callable[[], float] = time.time,
-    ended: Ended | None = None,
+    ended: EndedRuns | None = None,
 ) -> Report:
-    """The status of `runs`, in their order. Neither a damaged run nor a silent Slurm hides the others."""
+    """The status of `runs`, in their order. Neither a damaged run nor a silent Slurm hides the others.
+
+    `ended` knows those that were over at an earlier look, so that they need not be read again.
+    """
+    read = ended.evidence if ended else _read
     problems: list[ConfigError | SlurmError] = []
     found: list[RunEvidence] = []
     for run in runs:
         try:
-            evidence = ended.get(run) if ended is not None else None
-            found.append(evidence or read_evidence(read_record(run)))
+            found.append(read(run))
         except ConfigError as error:
             problems.append(error)
         except OSError as error:
@@ -72,8 +72,6 @@ def report(
     snapshots: dict[tuple[str, str | None], Snapshot | None] = {}  # by controller: runs may be on several clusters
     for index, evidence in enumerate(found):
         if settled(evidence):
-            if ended is not None and evidence.finished_at is not None:  # a failed run may be resumed
-                ended[evidence.record.run] = evidence
             continue
         try:
             evidence.record.require_ours()
@@ -96,6 +94,10 @@ def report(
     found = _settled_by_accounting(found, slurm_of, clock)
     now = clock()
     return Report(now, tuple(judge(evidence, now) for evidence in found), tuple(problems), snapshots)
+
+
+def _read(run: RunDir) -> RunEvidence:
+    return read_evidence(read_record(run))
 
 
 def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
@@ -148,9 +150,9 @@ class Filter:
     stages: frozenset[Stage] = frozenset()
     seconds: float | None = None
 
-    def takes_name(self, run: RunDir) -> bool:
+    def takes_id(self, run: str) -> bool:
         """Judged without reading anything."""
-        names = (run.id, job_name(run))
+        names = (run, job_name(run))
         return not self.names or any(fnmatchcase(name, pattern) for name in names for pattern in self.names)
 
     def takes(self, status: Status, now: float) -> bool:
@@ -162,11 +164,15 @@ class Filter:
         return bool(self.stages) or self.seconds is not None
 
 
-def newest(folder: Path, wanted: Filter, count: int | None, ended: Ended | None = None) -> Report:
+def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | None = None) -> Report:
     """The status of the newest `count` runs in `folder` (None: all) that `wanted` takes."""
-    runs = (run for run in newest_first(folder) if wanted.takes_name(run))
+    runs = newest_first(folder, wanted.takes_id)
     if not wanted.needs_reading:
         return report(itertools.islice(runs, count), ended=ended)
+    if wanted.seconds is not None:  # the runs before that are not even looked at
+        runs = itertools.takewhile(named_since(time.time() - wanted.seconds), runs)
+    if ended and wanted.stages:
+        runs = (run for run in runs if (stage := ended.stage(run)) is None or stage in wanted.stages)
     found = report(runs, ended=ended)
     taken = [status for status in found.statuses if wanted.takes(status, found.as_of)]
     return replace(found, statuses=tuple(taken[:count]))

@@ -14,6 +14,7 @@ RUN_FORMAT = 2  # of the run directory, as run.json carries it: whoever changes 
 READABLE_FORMATS = (1, 2)
 
 SHARED_FILES = ".files"  # in the folder of copies: files that several of them have
+KNOWN_DIGESTS = ".digests"  # there, too: what is known of the files of the folders that were copied
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 _OF_RANK = re.compile("rank_(?P<number>[0-9]{1,9})")
 _OF_NODE = re.compile("(?P<number>[0-9]{1,9})")

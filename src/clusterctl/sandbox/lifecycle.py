@@ -126,7 +126,7 @@ def _start(sandbox: Sandbox) -> None:
 
 def _switch_on(sandbox: Sandbox) -> None:
     """Start the nodes that are off, and wait for them alone: another one may be cut off."""
-    node.wait_for(sandbox, [name for name in sandbox.names if node.switch_on(sandbox, name)])
+    node.wait_for(sandbox, node.switch_on(sandbox, *sandbox.names))
 
 
 def _start_munged(sandbox: Sandbox) -> None:

@@ -38,13 +38,19 @@ class Process(NamedTuple):
         return stat is not None and stat[1] == self.started
 
 
-def start(folder: Path, part: str, argv: list[str], log: Path, **variables: str) -> Process:
-    """Start `argv` detached and marked, its output in `log`, with further environment `variables`."""
+def start(
+    folder: Path, part: str, argv: list[str], log: Path, *, stdin: int | None = None, **variables: str
+) -> Process:
+    """Start `argv` detached and marked, its output in `log`, with further environment `variables`.
+
+    `stdin` is the number of the file that it reads; else it gets no input.
+    """
     program = shutil.which(argv[0], path=PATH)
     if program is None:
         raise SlurmError(f"no {argv[0]} on PATH")
+    no_input = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
     actions = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        no_input if stdin is None else (os.POSIX_SPAWN_DUP2, stdin, 0),
         (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),
     ]
@@ -57,7 +63,7 @@ def serve(
     folder: Path, part: str, argv: list[str], log: Path, address: str | tuple[str, int], **variables: str
 ) -> None:
     """Start a daemon and wait until it listens at `address`. Raises SlurmError with its last words when it ends."""
-    daemon = start(folder, part, argv, log, **variables)
+    daemon = start(folder, part, argv, log, stdin=None, **variables)
 
     def listens() -> bool:
         if not daemon.alive():
@@ -94,13 +100,15 @@ def end(processes: Iterable[Process]) -> None:
             os.waitpid(process.pid, os.WNOHANG)
 
 
-def wait_until(condition: Callable[[], object], seconds: float, what: str, log: Path | None = None) -> None:
-    """Poll `condition`. Raises SlurmError with the last line of `log` when it does not hold in time."""
+def wait_until(
+    condition: Callable[[], object], seconds: float, what: str, log: Path | None = None, *, pause: float = 0.01
+) -> None:
+    """Poll `condition`, every `pause` seconds. Raises SlurmError with the last line of `log` when time is up."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise SlurmError(f"waited {seconds:.0f} s for {what}{_last_words(log)}", f"see {log}" if log else "")
-        time.sleep(0.01)
+        time.sleep(pause)
 
 
 def answers(address: str | tuple[str, int]) -> bool:

@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from clusterctl.errors import SlurmError
 from clusterctl.sandbox import marked_processes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from clusterctl.sandbox.description import Sandbox
 
 NAMESPACES = ("--net", "--uts", "--mount", "--ipc", "--pid")
@@ -86,18 +89,19 @@ def remove_network(folder: Path) -> None:
         marked_processes.wait_until(gone, 5, f"{cable} to go")
 
 
-def plug(sandbox: Sandbox, node: str, pid: int) -> None:
-    """Join the network namespace of process `pid` to the switch, as `node`."""
-    marked_processes.wait_until(lambda: _has_own_network(pid), 5, f"{node} to start", sandbox.log(node))
+def plug(sandbox: Sandbox, pids: Mapping[str, int]) -> None:
+    """Join the network namespace of each node's process to the switch; the node itself takes its address."""
     switch = _switch(sandbox)
-    _ip("link", "add", "eth0", "netns", str(pid), "type", "veth", "peer", node, "netns", str(switch))
-    _ip_inside(switch, f"link set {node} master switch up")
-    _ip_inside(pid, "link set lo up", f"addr add {sandbox.address_of(node)}/24 dev eth0", "link set eth0 up")
+    for node, pid in pids.items():
+        marked_processes.wait_until(partial(_has_own_network, pid), 5, f"{node} to start", sandbox.log(node))
+    links = (f"link add eth0 netns {pid} type veth peer {node} netns {switch}" for node, pid in pids.items())
+    _run(["ip", "-batch", "-"], "\n".join(links))
+    _ip_inside(switch, *(f"link set {node} master switch up" for node in pids))
 
 
-def unplug(sandbox: Sandbox, node: str) -> None:
-    """Take the cable of a node that is off out of the switch, unless the kernel was faster."""
-    _ip_inside(_switch(sandbox), f"link del {node}", check=False)
+def unplug(sandbox: Sandbox, nodes: Iterable[str]) -> None:
+    """Take the cables of nodes that are off out of the switch, unless the kernel was faster."""
+    _ip_inside(_switch(sandbox), *(f"link del {node}" for node in nodes), check=False)
 
 
 def set_cable(sandbox: Sandbox, node: str, *, joined: bool) -> None:
@@ -128,8 +132,9 @@ def _ip(*words: str) -> str:
 
 
 def _ip_inside(pid: int, *lines: str, check: bool = True) -> None:
-    """Run `ip` once for all `lines` in the network namespace of process `pid`."""
-    _run(["nsenter", f"--net=/proc/{pid}/ns/net", "ip", "-batch", "-"], "\n".join(lines), check=check)
+    """Run `ip` once for all `lines` in the network namespace of process `pid`; without `check`, past what fails."""
+    force = [] if check else ["-force"]
+    _run(["nsenter", f"--net=/proc/{pid}/ns/net", "ip", *force, "-batch", "-"], "\n".join(lines), check=check)
 
 
 def _run(argv: list[str], lines: str = "", *, check: bool = True) -> str:

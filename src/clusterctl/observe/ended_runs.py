@@ -1,0 +1,188 @@
+"""What the files of ended runs said, kept so that ten thousand of them need not be read again for one `status`.
+
+The directories decide. What is kept of a run counts while its directory and its folder of attempts are the very same
+ones, unchanged: a resume writes into the former, Slurm's restart into the latter, and a removed run is not listed.
+A file that is lost, damaged or of another version is written anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from clusterctl import __version__
+from clusterctl.errors import ConfigError
+from clusterctl.observe.attempt import AttemptEvidence, RunEvidence, read_evidence
+from clusterctl.observe.course import Course
+from clusterctl.observe.deaths import Death
+from clusterctl.observe.run_record import RunRecord, read_record, read_spec
+from clusterctl.observe.stage import settled
+from clusterctl.runs.kept import read_kept, write_kept
+from clusterctl.runs.requests import Refusal
+from clusterctl.runs.stages import Stage
+from clusterctl.runs.vocabulary import metric_of
+from clusterctl.spec import Cluster, Job, to_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from clusterctl.runs.layout import RunDir
+
+QUIET_SECONDS = 60.0  # what other nodes wrote may arrive so late; and two changes may fall into one tick of a clock
+# Another version keeps other fields, or means something else by them.
+_FORM = [__version__, *([f.name for f in fields(kept)] for kept in (RunRecord, RunEvidence, AttemptEvidence, Course))]
+
+Stamp = tuple[int, ...]
+
+
+def stamp(run: RunDir) -> Stamp:
+    """Which directory and folder of attempts these are, and when they last changed; empty if one of them is missing."""
+    try:
+        found = (os.stat(run.path), os.stat(f"{run.path}/attempts"))  # noqa: PTH116 - ten thousand in a row
+    except OSError:
+        return ()
+    return tuple(number for one in found for number in (one.st_ino, one.st_mtime_ns, one.st_ctime_ns))
+
+
+class _KeptRun(NamedTuple):
+    """One run in the file."""
+
+    stamp: list[int]
+    stage: str
+    evidence: dict[str, Any]
+
+
+@dataclass
+class EndedRuns:
+    """The ended runs that `file` knows (None: nothing is kept beyond this process). A clock in epoch seconds."""
+
+    file: Path | None = None
+    clock: Callable[[], float] = time.time
+    _read: dict[RunDir, tuple[Stamp, RunEvidence]] = field(default_factory=dict, init=False)  # by this process
+    _kept: dict[str, _KeptRun] | None = field(default=None, init=False)  # by id
+    _specs: dict[str, str] = field(default_factory=dict, init=False)  # jobs and clusters: many runs have the same
+    _changed: bool = field(default=False, init=False)
+
+    def evidence(self, run: RunDir) -> RunEvidence:
+        """What the files of `run` say now. Raises what `read_record` raises."""
+        found = stamp(run)
+        if known := self._known(run, found):
+            return known
+        evidence = read_evidence(read_record(run))
+        if self._is_over(evidence, found):
+            self._read[run] = found, evidence
+            self._keep(run, found, evidence)
+        return evidence
+
+    def stage(self, run: RunDir) -> Stage | None:
+        """How `run` ended; None where it has to be read."""
+        kept = self._load().get(run.id)
+        return Stage(kept.stage) if kept and kept.stamp == [*stamp(run)] else None
+
+    def save(self) -> None:
+        """Write down what was read since, without the runs that are gone. Of two processes the later one wins."""
+        if self.file is None or not self._changed:
+            return
+        folder = next(iter(self._read)).path.parent
+        with suppress(OSError):  # it has just been removed
+            present = set(os.listdir(folder))  # noqa: PTH208 - names alone
+            kept = {name: one for name, one in self._load().items() if name in present}
+            used = {one.evidence["record"][kind] for one in kept.values() for kind in ("job", "cluster")}
+            write_kept(self.file, _FORM, [kept, {key: self._specs[key] for key in used}])
+            self._changed = False
+
+    def _known(self, run: RunDir, found: Stamp) -> RunEvidence | None:
+        if run in self._read and self._read[run][0] == found:
+            return self._read[run][1]
+        kept = self._load().get(run.id)
+        if not kept or not found or kept.stamp != [*found]:
+            return None
+        with suppress(ConfigError, ValueError):  # written by a checkout of the same version
+            self._read[run] = found, _unpacked(run, kept.evidence, self._specs)
+            return self._read[run][1]
+        return None
+
+    def _is_over(self, evidence: RunEvidence, found: Stamp) -> bool:
+        """Whether nobody writes to the run any more, as far as its files can tell."""
+        last = evidence.last
+        if not found or not last or last.exit_code is None or not settled(evidence) or not evidence.record.is_ours:
+            return False
+        changed = max(*(number / 1e9 for place, number in enumerate(found) if place % 3), last.end or 0.0)
+        return changed < self.clock() - QUIET_SECONDS
+
+    def _keep(self, run: RunDir, found: Stamp, evidence: RunEvidence) -> None:
+        if self.file is not None and (stage := settled(evidence)):
+            self._load()[run.id] = _KeptRun([*found], stage.value, _packed(evidence, self._key))
+            self._changed = True
+
+    def _key(self, spec: Job | Cluster) -> str:
+        text = json.dumps(to_record(spec))
+        key = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self._specs[key] = text
+        return key
+
+    def _load(self) -> dict[str, _KeptRun]:
+        if self._kept is None:
+            kept, self._specs = (self.file and read_kept(self.file, _FORM)) or ({}, {})
+            self._kept = {name: _KeptRun(*one) for name, one in kept.items()}
+        return self._kept
+
+
+def _packed(evidence: RunEvidence, key: Callable[[Job | Cluster], str]) -> dict[str, Any]:
+    """`evidence` as JSON types, without the run itself and what Slurm said."""
+    record = _set(evidence.record) | {"job": key(evidence.record.job), "cluster": key(evidence.record.cluster)}
+    attempts = [{name: _plain(value) for name, value in _set(one).items()} for one in evidence.attempts]
+    return {**_set(evidence), "record": {name: _plain(value) for name, value in record.items()}, "attempts": attempts}
+
+
+def _set(value: RunRecord | RunEvidence | AttemptEvidence) -> dict[str, Any]:
+    """The fields that differ from their defaults, without `run` and `answer`."""
+    left_out = ("run", "answer")
+    values = ((one, getattr(value, one.name)) for one in fields(value) if one.name not in left_out)
+    return {one.name: found for one, found in values if found != one.default}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Course):
+        return {**vars(value), "score": value.score and (value.score[0].name, value.score[1])}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return vars(value) if isinstance(value, Death) else value
+
+
+def _unpacked(run: RunDir, packed: Mapping[str, Any], specs: Mapping[str, str]) -> RunEvidence:
+    record = dict(packed["record"])
+    record |= {"job": read_spec(Job, specs[record["job"]]), "cluster": read_spec(Cluster, specs[record["cluster"]])}
+    for name, of in (("argv", tuple), ("past_jobs", frozenset)):
+        if name in record:
+            record[name] = of(record[name])
+    attempts = tuple(map(_unpacked_attempt, packed["attempts"]))
+    return RunEvidence(**{**packed, "record": RunRecord(run, **record), "attempts": attempts})
+
+
+def _unpacked_attempt(packed: Mapping[str, Any]) -> AttemptEvidence:
+    values = dict(packed)
+    for name, of in _KINDS.items():
+        if name in values:
+            values[name] = of(values[name])
+    return AttemptEvidence(**values)
+
+
+def _course(packed: dict[str, Any]) -> Course:
+    score = packed["score"] and (metric_of(packed["score"][0]), packed["score"][1])
+    ends = {"first": tuple(packed["first"]), "newest": tuple(packed["newest"])}
+    return Course(**{**packed, **ends, "score": score})
+
+
+_KINDS: dict[str, Callable[[Any], object]] = {
+    "refused": Refusal,
+    "stage": Stage,
+    "death": lambda packed: Death(**packed),
+    "course": _course,
+}

@@ -1,0 +1,46 @@
+"""What can be made again at some cost, kept as JSON: a whole file, this user's own and of this form, or nothing.
+
+No lock: it is written aside and renamed, and of two processes the later one wins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.errors import ConfigError
+from clusterctl.runs.files import make_private, open_regular, write_text
+from clusterctl.runs.ownership import require_own
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MOST_BYTES = 2**28
+
+
+def read_kept(path: Path, form: Any) -> Any:
+    """What `write_kept` wrote there; None where it is missing, damaged, someone else's or of another `form`."""
+    try:
+        require_own(path.parent, "")
+        with open_regular(path) as file:
+            digest, _, body = file.read(_MOST_BYTES).partition(b"\n")
+    except (OSError, ConfigError):
+        return None
+    if digest != _digest(body):
+        return None
+    found, content = json.loads(body)
+    return content if found == form else None
+
+
+def write_kept(path: Path, form: Any, content: Any) -> None:
+    """Keep `content` for the next process; `form` changes with its meaning. A full disk costs that one its time."""
+    body = json.dumps([form, content])
+    with suppress(OSError):
+        make_private(path.parent)
+        write_text(path, f"{_digest(body.encode()).decode()}\n{body}")
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode()

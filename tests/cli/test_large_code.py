@@ -1,0 +1,60 @@
+"""A project that is too large to be copied by accident: a question at a terminal, elsewhere a refusal."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl import cli
+from clusterctl.api import submit as api
+from clusterctl.api.run import Run
+
+FOUND = api.LargeCode("code: /p holds 50,000 files, 2,000 MiB", "to copy all of it: --large-code")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def submitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[bool]:
+    """What each submission was told of large projects."""
+    told: list[bool] = []
+
+    def submit(*_: object, large_code: bool, **__: Any) -> Run:
+        told.append(large_code)
+        if not large_code:
+            raise FOUND
+        return Run(tmp_path / "cora-20260102-030405-00a1")
+
+    monkeypatch.setattr(api, "submit", submit)
+    return told
+
+
+def test_where_nobody_can_answer_it_is_refused_and_the_flag_is_named(
+    submitted: list[bool], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert cli.run(["submit", "cora"]) == 3
+    assert "--large-code" in capsys.readouterr().err
+    assert cli.run(["submit", "cora", "--large-code"]) == 0
+    assert submitted == [False, True]
+
+
+@pytest.mark.parametrize(("answer", "code", "told"), [("y\n", 0, [False, True]), ("n\n", 3, [False])])
+def test_at_a_terminal_it_is_a_question_with_the_numbers(
+    answer: str,
+    code: int,
+    told: list[bool],
+    submitted: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    assert cli.run(["submit", "cora"]) == code
+    assert submitted == told
+    assert "warning: code: /p holds 50,000 files, 2,000 MiB\nCopy all of it?" in capsys.readouterr().err

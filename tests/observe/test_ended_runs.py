@@ -1,0 +1,211 @@
+"""What is kept of ended runs: it saves reading them, and never says anything that their directories do not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.observe import ended_runs
+from clusterctl.observe.attempt import read_evidence
+from clusterctl.observe.ended_runs import QUIET_SECONDS, EndedRuns
+from clusterctl.observe.run_record import read_record
+from clusterctl.observe.status import Filter, newest
+from clusterctl.runs.files import read_json, write_json
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.requests import Refusal
+from clusterctl.runs.stages import Stage
+
+Fabricate = Callable[..., RunDir]
+FAILED = {
+    "submission.json": {"job_id": "7", "time": 1.0},
+    "attempts/0/host.json": {"job_id": "7", "start": 1.0, "end": 2.0, "exit_code": 3, "refused": "restart-limit"},
+    "attempts/0/host.log": "srun: error: node2: task 3: Exited with exit code 3\n",
+    "attempts/0/events/rank_00000.jsonl": [{"time": 1.5, "event": "stage", "stage": "training"}],
+    "attempts/0/metrics.jsonl": [
+        {"time": 1.0 + step, "step": step, "steps": 200, "loss": 2.0, "val_accuracy": 0.1} for step in range(200)
+    ],
+}
+FINISHED = {"attempts/0/host.json": {"start": 1.0, "end": 2.0, "exit_code": 0}, "finished.json": {"time": 2.0}}
+
+
+def later() -> float:
+    return time.time() + 2 * QUIET_SECONDS
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the runs whose files were read."""
+    ids: list[str] = []
+    monkeypatch.setattr(ended_runs, "read_record", lambda run: ids.append(run.id) or read_record(run))
+    return ids
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Callable[[], EndedRuns]:
+    """What a further process knows, minutes later."""
+    return lambda: EndedRuns(tmp_path / "cache" / "runs.json", later)
+
+
+def look(run: RunDir, ended: EndedRuns) -> Any:
+    evidence = ended.evidence(run)
+    ended.save()
+    return evidence
+
+
+def test_an_ended_run_is_read_once_by_all_processes(fabricate: Fabricate, kept: Any, read: list[str]) -> None:
+    run = fabricate(files=FAILED)
+    for _ in range(3):
+        evidence = look(run, kept())
+        assert evidence == read_evidence(read_record(run))
+        assert kept().stage(run) is Stage.FAILED
+    assert evidence.last.death.code == 3
+    assert evidence.last.refused is Refusal.RESTART_LIMIT
+    assert evidence.last.course.score[0].name == "val_accuracy"
+    assert read == [run.id]
+
+
+def test_of_ten_runs_in_one_stage_the_others_are_not_even_looked_up(
+    fabricate: Fabricate, kept: Any, read: list[str]
+) -> None:
+    for number in range(10):
+        run = fabricate(f"cora-20260102-030405-000{number}", FAILED if number == 4 else FINISHED)
+    for _ in range(2):
+        found = newest(run.path.parent, Filter(stages=frozenset({Stage.FAILED})), None, ended := kept())
+        ended.save()
+        assert [status.record.run.id for status in found.statuses] == ["cora-20260102-030405-0004"]
+    assert len(read) == 10
+    assert len(ended._read) == 1
+
+
+def test_a_run_that_ended_just_now_is_read_again(fabricate: Fabricate, tmp_path: Path, read: list[str]) -> None:
+    run = fabricate(files=FAILED)
+    for _ in range(2):
+        look(run, EndedRuns(tmp_path / "cache" / "runs.json"))
+    assert len(read) == 2
+
+
+def resume(run: RunDir) -> None:
+    write_json(run.run_json, read_json(run.run_json) | {"resumes": [{"time": 9.0, "attempts": 1, "job_id": "7"}]})
+
+
+def test_a_run_that_was_resumed_before_it_ended_keeps_what_is_past(fabricate: Fabricate, kept: Any) -> None:
+    run = fabricate(files=FAILED | {"attempts/1/host.json": {"job_id": "8", "end": 3.0, "exit_code": 0}})
+    resume(run)
+    first = look(run, kept())
+    assert first.record.past_jobs == {"7"}
+    assert kept().evidence(run) == first
+    assert look(run, kept()) == first
+
+
+def restart(run: RunDir) -> None:
+    run.attempt(1).path.mkdir()
+
+
+def replace(run: RunDir) -> None:
+    aside = run.path.with_name("aside")
+    shutil.copytree(run.path, aside)  # with the times of the files
+    shutil.rmtree(run.path)
+    aside.rename(run.path)
+    write_json(run.attempt(0).host_json, {"start": 1.0, "end": 2.0, "exit_code": 0})
+
+
+@pytest.mark.parametrize("change", [resume, restart, replace])
+def test_a_run_that_changes_is_read_again(
+    change: Callable[[RunDir], None], fabricate: Fabricate, kept: Any, read: list[str]
+) -> None:
+    run = fabricate(files=FAILED)
+    first = look(run, kept())
+    known = kept()
+    assert known.evidence(run) == first
+    change(run)
+    for ended in (known, kept()):
+        assert ended.stage(run) is None
+        assert ended.evidence(run) == read_evidence(read_record(run)) != first
+
+
+def test_a_renamed_run_is_read_under_its_new_name_and_a_removed_one_forgotten(
+    fabricate: Fabricate, kept: Any, read: list[str]
+) -> None:
+    run, other = fabricate(files=FAILED), fabricate("b-20260102-030405-0001", FINISHED)
+    look(run, kept())
+    renamed = RunDir(run.path.rename(run.path.with_name("a-20260102-030405-0002")))
+    assert look(renamed, kept()).record.run == renamed
+    assert [*kept()._load()] == [renamed.id]
+    shutil.rmtree(renamed.path)
+    look(other, kept())
+    assert [*kept()._load()] == [other.id]
+
+
+def test_a_run_at_work_and_one_whose_end_only_slurm_knows_are_not_kept(
+    fabricate: Fabricate, kept: Any, read: list[str]
+) -> None:
+    at_work = fabricate(files={"attempts/0/host.json": {"start": 1.0}})
+    preempted = fabricate("b-20260102-030405-0001", {"attempts/0/host.json": {"exit_code": 143, "signal": "TERM"}})
+    cancelled = fabricate("c-20260102-030405-0001", {"cancel.json": {"time": 1.0}})
+    for run in (at_work, preempted, cancelled):
+        look(run, kept())
+        assert kept().stage(run) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "",
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace('"failed"', '"asleep"'),
+        lambda text: "\0" * len(text),
+        lambda text: "[" * 100_000,
+    ],
+)
+def test_a_damaged_file_is_written_anew(
+    damage: Callable[[str], str], fabricate: Fabricate, kept: Any, read: list[str]
+) -> None:
+    run = fabricate(files=FAILED)
+    first = look(run, kept())
+    file = kept().file
+    whole = file.read_text()
+    file.write_text(damage(whole))
+    assert look(run, kept()) == first
+    assert file.read_text() == whole
+
+
+def test_another_versions_file_and_one_that_others_may_write_are_not_read(
+    fabricate: Fabricate, kept: Any, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = fabricate(files=FAILED)
+    look(run, kept())
+    monkeypatch.setattr(ended_runs, "_FORM", ["another"])
+    look(run, kept())
+    kept().file.parent.chmod(0o777)
+    look(run, kept())
+    assert len(read) == 3
+
+
+def test_of_two_processes_the_later_one_wins_and_nothing_is_lost_but_time(
+    fabricate: Fabricate, kept: Any, read: list[str]
+) -> None:
+    runs = [fabricate(files=FAILED), fabricate("b-20260102-030405-0001", FINISHED)]
+    one, other = kept(), kept()
+    one.evidence(runs[0])
+    other.evidence(runs[1])
+    one.save()
+    other.save()
+    assert [kept().stage(run) for run in runs] == [None, Stage.FINISHED]
+    assert look(runs[0], kept()).last.exit_code == 3
+    assert [kept().stage(run) for run in runs] == [Stage.FAILED, Stage.FINISHED]
+
+
+def test_a_full_disk_costs_no_answer(fabricate: Fabricate, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("no folder")
+    assert look(fabricate(files=FAILED), EndedRuns(tmp_path / "cache" / "runs.json", later)).last.exit_code == 3
+
+
+def test_what_is_written_is_json(fabricate: Fabricate, kept: Any) -> None:
+    look(fabricate(files=FAILED), kept())
+    json.loads(kept().file.read_text().partition("\n")[2])

@@ -1,0 +1,59 @@
+"""What it takes to switch many nodes on: how often this machine's processes are looked at, and `ip` is called."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from clusterctl.sandbox import marked_processes, network, node
+from clusterctl.sandbox.description import Sandbox, SandboxRequest
+from clusterctl.sandbox.marked_processes import Process
+
+
+class Machine:
+    """A machine whose processes are made up; it counts the looks at them, and keeps what was run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *running: Process) -> None:
+        self.looks = 0
+        self.started: list[str] = []
+        self.ran: list[tuple[list[str], list[str]]] = []
+        self._running = [Process(1, 0, "switch", "sleep"), *running]
+        self._pids = itertools.count(1000)
+        monkeypatch.setattr(marked_processes, "find", self._find)
+        monkeypatch.setattr(marked_processes, "start", self._start)
+        monkeypatch.setattr(marked_processes, "end", list)
+        monkeypatch.setattr(network, "_has_own_network", lambda pid: True)
+        monkeypatch.setattr(network, "_run", lambda argv, lines="", **how: self.ran.append((argv, lines.split("\n"))))
+
+    def _find(self, folder: Path) -> list[Process]:
+        self.looks += 1
+        return self._running
+
+    def _start(self, folder: Path, part: str, argv: list[str], log: Path, **how: object) -> Process:
+        self.started.append(part)
+        return Process(next(self._pids), 0, part, argv[0])
+
+
+def sandbox_of(folder: Path, nodes: int) -> Sandbox:
+    return Sandbox(folder=str(folder), boot_id="x", request=SandboxRequest(nodes=nodes), network="10.1.2")
+
+
+@pytest.mark.parametrize("nodes", [4, 200])
+def test_many_nodes_take_as_few_looks_and_calls_as_one(
+    nodes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, sandbox = Machine(monkeypatch), sandbox_of(tmp_path, nodes)
+    assert node.switch_on(sandbox, *sandbox.names) == machine.started == sandbox.names
+    assert machine.looks <= 3
+    assert [len(lines) for _, lines in machine.ran] == [nodes] * 3
+    assert machine.ran[1][1][3] == "link add eth0 netns 1003 type veth peer node4 netns 1"
+
+
+def test_only_nodes_that_are_off_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, Process(7, 0, "node1", "slurmd"), Process(8, 0, "node2", "sh"))
+    sandbox = sandbox_of(tmp_path, 3)
+    assert node.switch_on(sandbox, *sandbox.names) == machine.started == ["node2", "node3"]
+    machine = Machine(monkeypatch, Process(7, 0, "node1", "slurmd"))
+    assert node.switch_on(sandbox, "node1") == machine.started == machine.ran == []
