@@ -33,7 +33,7 @@ class Growing:
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
         self.problem = ""
-        self._offset = offset
+        self.offset = offset  # of what was not yet read
         self._torn = b""
 
     def read(self) -> list[bytes]:
@@ -56,11 +56,13 @@ class Growing:
         once.
         """
         size = min(_FIRST_BLOCK_BYTES, block_bytes)
-        while block := self._next_block(size):
+        more = True
+        while more:
+            block, more = self._next_block(size)
             size = min(4 * size, block_bytes)
             lines, ended, self._torn = (self._torn + block).rpartition(b"\n")
             if ended:
-                yield self._offset - len(self._torn) - 1 - len(lines), lines
+                yield self.offset - len(self._torn) - 1 - len(lines), lines
             if len(self._torn) >= _LONGEST_LINE_BYTES:
                 yield from self.placed_rest()
 
@@ -71,21 +73,22 @@ class Growing:
     def placed_rest(self) -> list[tuple[int, bytes]]:
         """As `rest`, with the offset at which it begins."""
         rest, self._torn = self._torn, b""
-        return [(self._offset - len(rest), rest)] if rest else []
+        return [(self.offset - len(rest), rest)] if rest else []
 
-    def _next_block(self, block_bytes: int) -> bytes:
+    def _next_block(self, block_bytes: int) -> tuple[bytes, bool]:
+        """What comes next, and whether there is more after it."""
         try:
             with open_regular(self.path, buffering=0) as file:
-                self._offset = _next_data(file.fileno(), self._offset)
-                file.seek(self._offset)
+                self.offset = _next_data(file.fileno(), self.offset)
+                file.seek(self.offset)
                 block = file.read(block_bytes)
+                self.offset += len(block)
+                return block, bool(block) and self.offset < os.fstat(file.fileno()).st_size
         except (FileNotFoundError, NotADirectoryError):  # not there yet
-            return b""
+            return b"", False
         except OSError as error:
             self.problem = error.strerror or str(error)
-            return b""
-        self._offset += len(block)
-        return block
+            return b"", False
 
 
 def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -> int:

@@ -8,11 +8,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from clusterctl.observe.collapse import collapsed
 from clusterctl.observe.history import History
-from clusterctl.observe.logs import Logs, Selection, collapsed
+from clusterctl.observe.logs import Logs, Selection
 from clusterctl.observe.runs import newest_first
 from clusterctl.observe.status import report
 from clusterctl.observe.timeline import Happening
+from clusterctl.runs.files import modified_at
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
 
@@ -124,11 +126,4 @@ def happenings(status: Status, history: History) -> list[Happening]:
 
 def _stamp(run: RunDir) -> tuple[int, int]:
     """When the run directory and its folder of attempts last changed: a resume shows in one of them."""
-    return _modified(run.path), _modified(run.attempts_folder)
-
-
-def _modified(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
+    return modified_at(run.path), modified_at(run.attempts_folder)
