@@ -1,7 +1,16 @@
-"""The numbers of a run, one JSON object a line in `attempts/<n>/metrics.jsonl`; `vocabulary` has their meaning."""
+"""The numbers of a run, one JSON object a line in `attempts/<n>/metrics.jsonl`; `vocabulary` has their meaning.
+
+The file of an attempt stays below 100 MB for a million steps. Of each kind of record, which is those with the same
+names, the first 65,536 are written, then every second one up to twice as many, then every fourth, and so on: each
+doubling of a run adds 32,768 lines. So the newest half of a run always has that many. The newest record that was left
+out is written when one of a rarer kind comes, such as an evaluation's, and when the program ends; so is the first whose
+values are no longer finite.
+"""
 
 from __future__ import annotations
 
+import atexit
+import math
 import os
 import time
 from functools import cache
@@ -18,15 +27,49 @@ if TYPE_CHECKING:
     from clusterctl.runs.vocabulary import Number
 
 
+_WHOLE = 2**16  # records of a kind that are all written
+_MOST_KINDS = 1000  # a program may log under names that it makes up
+
+Kind = tuple[object, ...]
+"""The names in a record, and whether all its values are finite."""
+
+
 class MetricsWriter:
     """Appends to an attempt's metrics; silent without an attempt and on every rank but 0."""
 
     def __init__(self, attempt: Attempt | None, rank: int) -> None:
         self._lines = Lines(attempt.metrics) if attempt and rank == 0 else None
+        self._counts: dict[Kind, int] = {}
+        self._left_out: dict[Kind, dict[str, Number]] = {}  # the newest of each kind, if it was
 
     def write(self, **values: Number) -> None:
-        if self._lines:
-            self._lines.append({"time": time.time(), **values})
+        if not self._lines:
+            return
+        record, kind = {"time": time.time(), **values}, self._kind(values)
+        number = self._counts[kind] = self._counts.get(kind, 0) + 1
+        if number % stride(number):
+            self._left_out[kind] = record
+            return
+        self._left_out.pop(kind, None)
+        if number <= _WHOLE and self._left_out:
+            self.write_left_out()
+        self._lines.append(record)
+
+    def write_left_out(self) -> None:
+        """Write the newest records, as far as they were left out."""
+        left_out, self._left_out = self._left_out, {}
+        for record in sorted(left_out.values(), key=lambda record: record["time"]):
+            if self._lines:
+                self._lines.append(record)
+
+    def _kind(self, values: dict[str, Number]) -> Kind:
+        kind = (*values, not any(isinstance(value, float) and not math.isfinite(value) for value in values.values()))
+        return kind if kind in self._counts or len(self._counts) < _MOST_KINDS else ()
+
+
+def stride(number: int) -> int:
+    """Of which number of records of a kind one is written, by how many there were: a power of two."""
+    return 1 << ((number - 1) // _WHOLE).bit_length()
 
 
 def current_attempt() -> Attempt | None:
@@ -37,7 +80,9 @@ def current_attempt() -> Attempt | None:
 
 @cache
 def _writer() -> MetricsWriter:
-    return MetricsWriter(current_attempt(), Place.from_environment().rank)
+    writer = MetricsWriter(current_attempt(), Place.from_environment().rank)
+    atexit.register(writer.write_left_out)
+    return writer
 
 
 @cache
