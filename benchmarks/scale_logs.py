@@ -1,8 +1,8 @@
 """What `clusterctl logs` costs as the ranks of a run grow: file operations, processor time and memory.
 
 Idle: `logs -f` on a run that says nothing for a minute (by a clock of its own: nobody waits), after the first look.
-Failed: every rank printed some lines and the same traceback. Large: 64 ranks with so many megabytes each, two of them
-in one log of a rank with a traceback at its end.
+Failed: every rank printed some lines and the same traceback. Large: the first line of 64 ranks with so many megabytes
+each, and the one traceback in two logs of 100 MB.
 
 python benchmarks/scale_logs.py [--ranks 4 64 256 1024 4096] [--megabytes 100]
 """
@@ -97,9 +97,7 @@ def large(folder: Path, megabytes: int) -> None:
     run = written(folder, 64)
     block = "".join(f"{stamp(BEGAN + step / 100)}step {step}: loss 0.{step % 997:03}\n" for step in range(20_000))
     for rank in range(64):
-        with run.attempt(0).log(rank).open("a") as file:
-            while file.tell() < megabytes * MEGABYTE:
-                file.write(block)
+        grow(run, rank, block, megabytes)
     write_json(run.finished_json, {"attempt": 0, "time": BEGAN})
     print(f"{f'64 ranks x {megabytes} MB':>32}{'first line':>12}")
     for argv in (["logs"], ["logs", "--rank", "3"], ["logs", "--tail", "20"], ["logs", "--since", "20m"]):
@@ -113,10 +111,18 @@ def large(folder: Path, megabytes: int) -> None:
         print(f"{' '.join(argv):>32}{seconds:>10.2f} s", flush=True)
     for rank in range(2, 64):
         run.attempt(0).log(rank).unlink()
+    for rank in range(2):
+        grow(run, rank, block, 100)
     with run.attempt(0).log(1).open("a") as file:
         file.write(TRACEBACK.format(rank=1))
-    print(f"{f'2 ranks x {megabytes} MB':>32}{HEAD}")
+    print(f"{'2 ranks x 100 MB':>32}{HEAD}")
     print(f"{'logs --errors':>32}{cost_of(['logs', '--errors', run.id], folder)}", flush=True)
+
+
+def grow(run: RunDir, rank: int, block: str, megabytes: int) -> None:
+    with run.attempt(0).log(rank).open("a") as file:
+        while file.tell() < megabytes * MEGABYTE:
+            file.write(block)
 
 
 def written(folder: Path, ranks: int, *, failed: bool = False) -> RunDir:

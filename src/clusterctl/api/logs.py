@@ -75,7 +75,7 @@ def read_logs(
     def takes(line: Line) -> bool:
         return (from_time is None or line.time >= from_time) and (wanted is None or bool(wanted.search(line.text)))
 
-    return Reading(read_record(run), selection, Logs(run, selection, tail), takes)
+    return Reading(read_record(run), selection, Logs(run, selection, tail, from_time), takes)
 
 
 def _moment(since: str | float | None, now: float) -> float | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # The first lines are shown as they are found, the others some at a time.
 _AT_ONCE_LINES, _TOGETHER_LINES = 100, 500
+_MOST_KNOWN = 1000
 
 
 def show(reading: Reading, *, times: bool, collapse: bool) -> None:
@@ -97,6 +98,8 @@ class _Label:
             return f"{_attempt(source.attempt)}host "
         key = (source.attempt, line.ranks or (source.rank,))
         if key not in self._known:
+            if len(self._known) == _MOST_KNOWN:  # each may name thousands of ranks
+                self._known.clear()
             self._known[key] = self.of_ranks(*key)
         return self._known[key]
 

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 from clusterctl.runs.files import open_regular, parse_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 _BLOCK_BYTES = 65536
@@ -117,6 +117,28 @@ def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -
     return 0
 
 
+def offset_of_time(path: Path, since: float, time_of: Callable[[bytes], float | None]) -> int:
+    """Where a line begins before which no line has a time from `since` on, by bisection; 0 where lines have no times.
+
+    `time_of` gives the time that a line begins with, None for one that begins with none.
+    """
+    try:
+        with open_regular(path) as file:
+            low, high = 0, file.seek(0, os.SEEK_END)
+            while high - low > _BLOCK_BYTES:
+                middle = (low + high) // 2
+                file.seek(middle)
+                lines = file.read(_BLOCK_BYTES).split(b"\n")[1:-1]  # the first is cut off, so may be the last
+                time = next((found for line in lines if (found := time_of(line)) is not None), None)
+                if time is None:
+                    break
+                low, high = (middle, high) if time < since else (low, middle)
+            file.seek(low)
+            return low + len(file.readline()) if low else 0
+    except OSError:  # whoever reads it will say so
+        return 0
+
+
 def _extents(descriptor: int, size: int) -> list[tuple[int, int]]:
     """The parts of a file that were ever written: begin and end, in order."""
     found: list[tuple[int, int]] = []
@@ -167,7 +189,7 @@ class GrowingRecords:
 
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
         self.path = path
-        self._most = max(most_bytes, 4 * _BLOCK_BYTES)
+        self._most = max(most_bytes, 4 * _SAMPLE_BYTES)
         self._offset = 0  # where the first line begins that was not yet read
         self._inode = 0
         self.sampled = False  # whether anything was passed over so far

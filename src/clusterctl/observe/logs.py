@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import NotFoundError
 from clusterctl.observe.attempt import read_host
-from clusterctl.observe.lines import Growing, last_lines_offset
+from clusterctl.observe.lines import Growing, last_lines_offset, offset_of_time
 from clusterctl.observe.log_pace import LogPace
 from clusterctl.observe.log_times import WrittenTimes
 from clusterctl.observe.rank_events import beginning
@@ -36,6 +36,7 @@ _MEMORY_BYTES = 2**24
 _LEAST_BLOCK_BYTES, _MOST_BLOCK_BYTES = 2**12, 2**18
 _LISTED_SECONDS = 10.0
 _ARRIVAL_SECONDS = 60.0  # in which the files of other nodes arrive
+_CLOCK_SECONDS = 60.0  # by which a node's clock may be set back
 _OURS = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ")
 # 2026-01-02 03:04:05,678 and its kin, in brackets or not. Without a zone it is this machine's, as on its cluster.
 _OTHERS = re.compile(
@@ -96,11 +97,15 @@ def chosen_attempts(run: RunDir, selection: Selection) -> list[Attempt]:
 
 @dataclass
 class Logs:
-    """The chosen logs of one run, read as they grow. `tail` bounds each file to its last lines at the first look."""
+    """The chosen logs of one run, read as they grow.
+
+    At the first look, `tail` bounds each file to its last lines; with `since`, only what is older may be missing.
+    """
 
     run: RunDir
     selection: Selection
     tail: int | None = None
+    since: float | None = None
     _files: dict[Path, LogFile] = field(default_factory=dict, init=False)
     _starts: dict[int, float] = field(default_factory=dict, init=False)  # of attempts
     _folders: dict[int, _Folder] = field(default_factory=dict, init=False)
@@ -137,13 +142,17 @@ class Logs:
     def file(self, source: Source) -> LogFile:
         file = self._files.get(source.path)
         if file is None:
-            whole = self.tail is None or self._looked  # a file that comes later is new: all of it
-            offset = 0 if whole else last_lines_offset(source.path, self.tail or 0)
+            offset = 0 if self._looked else self._first(source.path)  # a file that comes later is new: all of it
             attempt = self.run.attempt(source.attempt)
             times = None if source.rank is None else WrittenTimes(attempt.log_times(source.rank), source.path)
             start = self._start(attempt)  # of lines before the first with a time
             file = self._files[source.path] = LogFile(source, Growing(source.path, offset), start, times)
         return file
+
+    def _first(self, path: Path) -> int:
+        if self.tail is not None:
+            return last_lines_offset(path, self.tail)
+        return 0 if self.since is None else offset_of_time(path, self.since - _CLOCK_SECONDS, time_of)
 
     def _merged(self, files: Iterable[LogFile], *, ended: bool) -> Iterator[Line]:
         for _, together in itertools.groupby(files, key=lambda file: file.source.attempt):
