@@ -93,24 +93,24 @@ def test_an_idle_run_costs_under_fifty_opens_a_second_whatever_its_ranks_and_att
     begin: Begin, opened: list[str], ranks: int, attempts: int
 ) -> None:
     run, clock = begin(ranks, attempts), Clock()
-    clock.happens[60.0] = opened.clear
-    assert len(list(clock.follow(run, 120.0))) == ranks * attempts
-    assert len(opened) / 60 < 50
+    clock.happens[20.0] = opened.clear
+    assert len(list(clock.follow(run, 40.0))) == ranks * attempts
+    assert len(opened) / 20 < 50
     assert not [path for path in opened if "telemetry" in path], "of no use here"
 
 
 def test_a_new_line_of_any_rank_comes_within_some_seconds(begin: Begin) -> None:
     run, clock = begin(150), Clock()
     for rank in (3, 20, 49):
-        clock.happens[100.0 + rank] = lambda rank=rank: say(run, rank, f"{rank} again\n", "err")
-    came = {int(line.split()[0]): now for now, line in clock.follow(run, 155.0) if "again" in line}
-    assert [came[rank] - 100 - rank <= 4 for rank in (3, 20, 49)] == [True, True, True]
+        clock.happens[20.0 + rank] = lambda rank=rank: say(run, rank, f"{rank} again\n", "err")
+    came = {int(line.split()[0]): now for now, line in clock.follow(run, 75.0) if "again" in line}
+    assert [came[rank] - 20 - rank <= 4 for rank in (3, 20, 49)] == [True, True, True]
 
 
 def test_what_all_ranks_print_comes_together(begin: Begin) -> None:
     run, clock = begin(150), Clock()
-    clock.happens[100.0] = lambda: [say(run, rank, "the same\n") for rank in range(150)]
-    came = [now for now, line in clock.follow(run, 110.0) if line == "the same"]
+    clock.happens[20.0] = lambda: [say(run, rank, "the same\n") for rank in range(150)]
+    came = [now for now, line in clock.follow(run, 25.0) if line == "the same"]
     assert len(came) == 150
     assert len(set(came)) <= 2
 
@@ -135,12 +135,12 @@ def test_a_past_attempt_is_left_alone_and_what_it_says_late_comes_at_the_end(beg
 def test_a_rank_that_begins_late_and_a_new_attempt_are_seen(begin: Begin) -> None:
     run, clock = begin(2), Clock()
     clock.happens = {
-        50.0: lambda: say(run, 7, "late\n"),
-        80.0: lambda: say(run, 0, "again\n", attempt=1),
+        15.0: lambda: say(run, 7, "late\n"),
+        30.0: lambda: say(run, 0, "again\n", attempt=1),
     }
-    came = {line: now for now, line in clock.follow(run, 100.0)}
-    assert came["late"] < 53
-    assert came["again"] < 83
+    came = {line: now for now, line in clock.follow(run, 35.0)}
+    assert came["late"] < 18
+    assert came["again"] < 33
 
 
 def test_each_line_comes_once_and_each_ranks_order_stays(begin: Begin) -> None:
@@ -151,7 +151,7 @@ def test_each_line_comes_once_and_each_ranks_order_stays(begin: Begin) -> None:
         written[rank].append(text)
         pause = 10 * (number // 100)  # all looks are due at first, few after a silence
         clock.happens[10 + number / 10 + pause] = lambda rank=rank, text=text: say(run, rank, f"{text}\n")
-    clock.happens[120.0] = lambda: write_json(run.finished_json, {"attempt": 0})
+    clock.happens[70.0] = lambda: write_json(run.finished_json, {"attempt": 0})
     came = [line for _, line in clock.follow(run, 200.0)]
     assert sorted(came) == sorted(line for own in written.values() for line in own)
     for rank, own in written.items():
