@@ -73,7 +73,7 @@ def cost_of(argv: list[str], folder: Path) -> Cost:
     """What `clusterctl ARGV` costs, with the start of its interpreter; what it prints is dropped."""
     words = [sys.executable, __file__, *argv]
     run = subprocess.run(
-        words, env=environment_of(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        words, env=environment_of(folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True
     )
     return Cost(**json.loads(run.stderr.splitlines()[-1]))
 
@@ -82,7 +82,7 @@ def main() -> None:
     from clusterctl.cli import run
 
     with counting() as counted:
-        run(sys.argv[1:])
+        code = run(sys.argv[1:])
     used, io = resource.getrusage(resource.RUSAGE_SELF), Path("/proc/self/io").read_text()
     read = int(io.split("rchar: ")[1].split()[0])
     status = Path("/proc/self/status").read_text()  # getrusage's peak is that of the process before exec too
@@ -90,6 +90,7 @@ def main() -> None:
     operations = counted["open"], counted["list"], counted["stat"]
     cost = Cost(*operations, read, used.ru_utime + used.ru_stime, peak)
     print(json.dumps(cost._asdict()), file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

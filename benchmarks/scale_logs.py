@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -99,16 +100,15 @@ def large(folder: Path, megabytes: int) -> None:
     for rank in range(64):
         grow(run, rank, block, megabytes)
     write_json(run.finished_json, {"attempt": 0, "time": BEGAN})
-    print(f"{f'64 ranks x {megabytes} MB':>32}{'first line':>12}")
+    print(f"{f'64 ranks x {megabytes} MB':>32}{'first line':>12}{'CPU':>12}")
     for argv in (["logs"], ["logs", "--rank", "3"], ["logs", "--tail", "20"], ["logs", "--since", "20m"]):
-        began = time.perf_counter()
-        words = [CLUSTERCTL, *argv, run.id]
+        words, began, used = [CLUSTERCTL, *argv, run.id], time.perf_counter(), children_seconds()
         with subprocess.Popen(words, env=environment_of(folder), stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             process.stdout.readline()
             seconds = time.perf_counter() - began
             process.kill()
-        print(f"{' '.join(argv):>32}{seconds:>10.2f} s", flush=True)
+        print(f"{' '.join(argv):>32}{seconds:>10.2f} s{children_seconds() - used:>10.2f} s", flush=True)
     for rank in range(2, 64):
         run.attempt(0).log(rank).unlink()
     for rank in range(2):
@@ -117,6 +117,12 @@ def large(folder: Path, megabytes: int) -> None:
         file.write(TRACEBACK.format(rank=1))
     print(f"{'2 ranks x 100 MB':>32}{HEAD}")
     print(f"{'logs --errors':>32}{cost_of(['logs', '--errors', run.id], folder)}", flush=True)
+
+
+def children_seconds() -> float:
+    """The processor time of all processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def grow(run: RunDir, rank: int, block: str, megabytes: int) -> None:

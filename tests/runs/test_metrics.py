@@ -20,6 +20,7 @@ WHOLE = 64  # records that are all written, in these tests
 @pytest.fixture
 def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
     monkeypatch.setattr(metrics, "_WHOLE", WHOLE)
+    monkeypatch.setattr(metrics, "_FIRST", 3)
     return Attempt(tmp_path / "0")
 
 
@@ -57,6 +58,22 @@ def test_a_long_run_adds_as_many_lines_with_each_doubling(attempt: Attempt) -> N
     assert sizes == [WHOLE + number * WHOLE // 2 for number in range(7)]
 
 
+@pytest.mark.parametrize("spacing", [1, 100])
+def test_a_run_of_many_attempts_writes_about_as_much_as_one_without_a_break(
+    attempt: Attempt, tmp_path: Path, spacing: int
+) -> None:
+    """Whether a program logs each step or one of a hundred."""
+    attempts = [Attempt(tmp_path / str(number)) for number in range(1, 41)]
+    whole, records_of_one = MetricsWriter(attempt, 0), 2 * WHOLE
+    for number, one in enumerate(attempts):
+        writer = MetricsWriter(one, 0)
+        for record in range(number * records_of_one + 1, (number + 1) * records_of_one + 1):
+            writer.write(step=record * spacing, loss=0.5)
+            whole.write(step=record * spacing, loss=0.5)
+    assert sum(len(steps(one)) for one in attempts) < len(steps(attempt)) + 5 * len(attempts)
+    assert all(steps(one)[0] == number * records_of_one * spacing + spacing for number, one in enumerate(attempts))
+
+
 def test_what_is_rare_is_all_written_and_before_it_the_newest_step(attempt: Attempt) -> None:
     writer = MetricsWriter(attempt, 0)
     for step in range(1, 10 * WHOLE + 4):
@@ -90,8 +107,15 @@ def test_the_first_loss_that_is_no_longer_finite_is_written(attempt: Attempt) ->
     assert broken - 1 in steps(attempt)
 
 
+def test_two_of_a_kind_that_first_come_late_are_both_written(attempt: Attempt) -> None:
+    writer = MetricsWriter(attempt, 0)
+    for step in (1_000_000, 1_000_001):
+        writer.write(step=step, best_accuracy=0.5)
+    assert [record["step"] for record in records(attempt)] == [1_000_000, 1_000_001]
+
+
 def test_names_that_a_program_makes_up_take_no_memory_without_bound(attempt: Attempt) -> None:
     writer = MetricsWriter(attempt, 0)
     for step in range(3000):
         writer.write(**{f"name {step}": 1, "huge": 10**400, "words": "any"})
-    assert len(writer._counts) <= metrics._MOST_KINDS + 1
+    assert len(writer._kinds) <= metrics._MOST_KINDS + 1

@@ -162,8 +162,8 @@ class Run:
     def metrics(self) -> MetricRecords:
         """The numbers that rank 0 recorded, one dict each, in order; what a later attempt did again counts once.
 
-        Of an attempt's first 65,536 steps each is among them, then every second one, after twice as many every fourth,
-        and so on; evaluations and other rare records all are (`clusterctl.runs.metrics`).
+        Of the first 65,536 steps each is among them, then every second one, after twice as many every fourth, and so
+        on; evaluations and other rare records all are (`clusterctl.runs.metrics`).
         """
         return metric_records(self.directory)
 

@@ -1,10 +1,11 @@
 """The numbers of a run, one JSON object a line in `attempts/<n>/metrics.jsonl`; `vocabulary` has their meaning.
 
-The file of an attempt stays below 100 MB for a million steps. Of each kind of record, which is those with the same
-names, the first 65,536 are written, then every second one up to twice as many, then every fourth, and so on: each
-doubling of a run adds 32,768 lines. So the newest half of a run always has that many. The newest record that was left
-out is written when one of a rarer kind comes, such as an evaluation's, and when the program ends; so is the first whose
-values are no longer finite.
+Those of a million steps stay below 100 MB, in one attempt or a hundred. Of each kind of record, which is those with the
+same names, a run writes the first 65,536, then every second one up to twice as many, then every fourth, and so on: each
+doubling of a run adds 32,768 lines. So the newest half of a run always has that many. Which number a record has in the
+run follows from its step. The newest record that was left out is written when one of a rarer kind comes, such as an
+evaluation's, and when the program ends; so are the first hundred of an attempt, and the first hundred whose values are
+not all finite.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import atexit
 import math
 import os
 import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,10 +30,8 @@ if TYPE_CHECKING:
 
 
 _WHOLE = 2**16  # records of a kind that are all written
+_FIRST = 100  # of an attempt, which are written too: of so few nobody knows how often they come
 _MOST_KINDS = 1000  # a program may log under names that it makes up
-
-Kind = tuple[object, ...]
-"""The names in a record, and whether all its values are finite."""
 
 
 class MetricsWriter:
@@ -39,19 +39,19 @@ class MetricsWriter:
 
     def __init__(self, attempt: Attempt | None, rank: int) -> None:
         self._lines = Lines(attempt.metrics) if attempt and rank == 0 else None
-        self._counts: dict[Kind, int] = {}
-        self._left_out: dict[Kind, dict[str, Number]] = {}  # the newest of each kind, if it was
+        self._kinds: dict[tuple[object, ...], _Kind] = {}
+        self._left_out: dict[int, dict[str, Number]] = {}  # the newest record of each kind, if it was
 
     def write(self, **values: Number) -> None:
         if not self._lines:
             return
-        record, kind = {"time": time.time(), **values}, self._kind(values)
-        number = self._counts[kind] = self._counts.get(kind, 0) + 1
-        if number % stride(number):
-            self._left_out[kind] = record
+        kind, record = self._kind(values), {"time": time.time(), **values}
+        every = stride(kind.take(values.get("step")))
+        if kind.count % every and kind.count > _FIRST:
+            self._left_out[id(kind)] = record
             return
-        self._left_out.pop(kind, None)
-        if number <= _WHOLE and self._left_out:
+        self._left_out.pop(id(kind), None)
+        if every == 1 and self._left_out:
             self.write_left_out()
         self._lines.append(record)
 
@@ -62,9 +62,27 @@ class MetricsWriter:
             if self._lines:
                 self._lines.append(record)
 
-    def _kind(self, values: dict[str, Number]) -> Kind:
-        kind = (*values, not any(isinstance(value, float) and not math.isfinite(value) for value in values.values()))
-        return kind if kind in self._counts or len(self._counts) < _MOST_KINDS else ()
+    def _kind(self, values: dict[str, Number]) -> _Kind:
+        finite = not any(isinstance(value, float) and not math.isfinite(value) for value in values.values())
+        names = (*values, finite)
+        return self._kinds.setdefault(names if names in self._kinds or len(self._kinds) < _MOST_KINDS else (), _Kind())
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Records of the same names; whether their values are finite is one of them."""
+
+    count: int = 0  # in this attempt
+    first: int = 0  # its step
+
+    def take(self, step: object) -> int:
+        """Count one; its number in the run: earlier attempts are taken to have written as often as this one."""
+        self.count += 1
+        if type(step) is not int:
+            return self.count
+        if self.count == 1:
+            self.first = step
+        return max(self.count, step * (self.count - 1) // (step - self.first)) if step > self.first else self.count
 
 
 def stride(number: int) -> int:
