@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 from collections.abc import Callable
@@ -29,11 +30,11 @@ def run(fabricate: Callable[..., RunDir]) -> RunDir:
 
 
 def playing(*scenes: Callable[[], Any]) -> Sources:
-    """Sources by which one scene passes at each look; Slurm reports the job as running."""
-    rest = iter(scenes)
+    """Sources by which a scene passes at each look, seconds after the last; Slurm reports the job as running."""
+    rest, times = iter(scenes), itertools.count(0.0, 1.0)
     line = "\x1f".join(["12", "RUNNING", *["0"] * 6, ""])
     slurm = Slurm(str, {}, lambda argv, environment: subprocess.CompletedProcess(argv, 0, line, ""))
-    return Sources(lambda _: slurm, lambda: 0.0, lambda _: next(rest)())
+    return Sources(lambda _: slurm, lambda: next(times), lambda _: next(rest)())
 
 
 def training(run: RunDir, *, from_epoch: int, to_epoch: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -126,3 +127,22 @@ def test_waiting_gives_up_after_its_timeout_and_leaves_the_run_alone(fabricate: 
 def test_a_run_that_has_ended_is_not_timed_out(fabricate: Fabricate) -> None:
     run = fabricate(files={"finished.json": {}})
     assert wait(run, SITE, 0.0, Play("").sources) is Stage.FINISHED
+
+
+@pytest.mark.parametrize("closely", [False, True])
+def test_a_look_costs_the_same_whatever_the_number_of_nodes_and_attempts(
+    fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch, closely: bool
+) -> None:
+    """What the nodes measure is of use to those alone who watch closely: for them it is read twice a minute."""
+    ended = {f"attempts/{number}/host.json": HOST | {"exit_code": 85} for number in range(20)}
+    nodes = {f"attempts/20/telemetry/node{number}.jsonl": [{"time": 1}] for number in range(50)}
+    run = fabricate(files=SUBMITTED | ended | nodes | {"attempts/20/host.json": HOST})
+    opened: list[str] = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *rest, **named: opened.append(str(path)) or real(path, *rest, **named))
+    play = Play("RUNNING", _10=opened.clear, _70=lambda: write_json(run.finished_json, {"attempt": 20}))
+    assert [status.stage for status in watch(run, SITE, play.sources, closely=closely)][-1] is Stage.FINISHED
+    of_nodes = [path for path in opened if "telemetry" in path]
+    assert len(of_nodes) == (2 * 50 if closely else 0)
+    assert len(opened) - len(of_nodes) < 60 * 10
+    assert not [path for path in opened if "attempts/7/" in path]

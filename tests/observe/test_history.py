@@ -161,3 +161,19 @@ NAMES = st.sampled_from(["time", "cpu", "cpus", "memory", "gpus", "ranks", "disk
 def test_a_foreign_line_of_telemetry_says_nothing_and_breaks_nothing(record: dict[str, object]) -> None:
     sample = parse_sample(record)
     assert sample is None or isinstance(sample.time, int | float)
+
+
+def test_many_attempts_are_read_like_one_long_file(fabricate, monkeypatch) -> None:
+    steps = [
+        [{"time": step, "step": step, "loss": 1.0} for step in range(n * 5_000, n * 5_000 + 5_000)] for n in range(12)
+    ]
+    ended = {"job_id": "7", "start": 1, "end": 2, "exit_code": 85}
+    hosts = {f"attempts/{number}/host.json": ended for number in range(12)}
+    run = fabricate(files=hosts | {f"attempts/{number}/metrics.jsonl": some for number, some in enumerate(steps)})
+    taken = []
+    monkeypatch.setattr(History, "_take_metrics", lambda self, attempt, measured: taken.append(measured.step))
+    history = History(run, most_bytes=2**20)
+    history.update()
+    assert history.sampled
+    assert len(taken) < 12 * 5_000 / 2
+    assert (min(taken), max(taken)) == (0, 59_999)

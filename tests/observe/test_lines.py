@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.observe.lines import Growing, last_lines, last_lines_offset, tail
+from clusterctl.observe.lines import Growing, last_lines, last_lines_offset, offset_of_time, tail
 
 
 def test_a_growing_file_gives_each_whole_line_once(tmp_path: Path) -> None:
@@ -80,3 +80,29 @@ def test_of_a_large_file_only_the_end_is_read(tmp_path: Path) -> None:
     records = last_lines(path)
     assert records[-1] == b'{"step": 19999}'
     assert 0 < len(records) < 10_000
+
+
+def time_of(line: bytes) -> float | None:
+    return float(line[1:7]) if line[:1] == b"@" else None
+
+
+@pytest.mark.parametrize("since", [0, 1, 9_999, 15_000, 29_990, 30_100])
+@pytest.mark.parametrize("every", [1, 7])
+def test_a_time_is_found_by_a_few_looks_and_nothing_from_it_on_is_missed(
+    tmp_path: Path, since: int, every: int
+) -> None:
+    path = tmp_path / "log"  # of a few lines one has a time
+    path.write_text("".join(f"@{n:06}\n" if n % every == 0 else f"{n:08} words\n" for n in range(30_000)))
+    offset = offset_of_time(path, since, time_of)
+    before, after = path.read_bytes()[:offset], path.read_bytes()[offset:]
+    assert not before or before.endswith(b"\n")
+    assert all(time < since for line in before.split(b"\n")[-20_000:] if (time := time_of(line)) is not None)
+    first = next((time for line in after.split(b"\n") if (time := time_of(line)) is not None), since)
+    assert since - first < 2 * 65536 / 7, "but little of what is older is read"
+
+
+def test_a_file_whose_lines_have_no_times_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    assert offset_of_time(path, 5.0, time_of) == 0
+    path.write_text("words\n" * 100_000)
+    assert offset_of_time(path, 5.0, time_of) == 0

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
 
+from clusterctl.api.logs import read_logs
 from clusterctl.errors import NotFoundError
-from clusterctl.observe.logs import Logs, Selection, check_selection, sources
+from clusterctl.observe.logs import Logs, Selection, check_selection, sources, time_of
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stamp import stamp
 
 Fabricate = Callable[..., RunDir]
 BEGAN = [{"event": "began"}]
@@ -89,3 +92,27 @@ def test_a_rank_or_attempt_that_is_not_there_is_said(run: RunDir) -> None:
     with pytest.raises(NotFoundError, match="no rank 9"):
         check_selection(run, Selection(rank=9))
     check_selection(run, Selection(attempt=1, rank=1))
+
+
+def test_each_log_is_opened_once_and_what_its_attempt_tells_is_read_once(
+    fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = {f"attempts/0/logs/rank_{rank:05}.out": f"{stamp(1e6)}{rank}\n" for rank in range(30)}
+    run = fabricate(files=logs | {"attempts/0/host.json": {"start": 100}})
+    opened: list[str] = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *rest, **named: opened.append(str(path)) or real(path, *rest, **named))
+    assert len(read(run, Selection())) == 30
+    assert len(opened) == len(set(opened)) == 31
+
+
+def test_lines_from_a_time_on_are_found_without_reading_what_is_older(
+    fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "".join(f"{stamp(1e6 + second)}step {second}\n" for second in range(20_000))
+    run = fabricate(files={"attempts/0/logs/rank_00000.out": text})
+    taken: list[bytes] = []
+    monkeypatch.setattr("clusterctl.observe.logs.time_of", lambda line: taken.append(line) or time_of(line))
+    lines = [str(line) for line in read_logs(run, Selection(), since=1e6 + 19_990)]
+    assert lines == [f"step {second}" for second in range(19_990, 20_000)]
+    assert len(taken) < 5_000

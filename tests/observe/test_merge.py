@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.observe import logs
-from clusterctl.observe.logs import Line, Logs, Nodes, Selection, Source, collapsed, sources, time_of
+from clusterctl.observe.collapse import collapsed
+from clusterctl.observe.logs import Line, Logs, Nodes, Selection, Source, sources, time_of
 from clusterctl.observe.tracebacks import Failure, failures
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stamp import stamp
@@ -108,6 +110,26 @@ def test_what_every_rank_repeats_is_gathered_once_a_repetition() -> None:
         ("same", (0, 1, 2, 3)),
         *((f"of {rank}", (rank,)) for rank in (1, 2, 3)),
     ]
+
+
+def test_gathering_costs_as_much_a_line_whatever_the_number_of_ranks() -> None:
+    def calls(ranks: int) -> int:
+        """The functions called for the lines of so many ranks: five that all wrote, and one of each rank's own."""
+        count = 0
+
+        def counts(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        lines = [line(rank, text) for rank in range(ranks) for text in (*"abcde", f"of {rank}")]
+        sys.setprofile(counts)
+        try:
+            assert len(list(collapsed(lines))) == ranks + 5
+        finally:
+            sys.setprofile(None)
+        return count
+
+    assert calls(800) < 4.1 * calls(200)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abc"), st.floats(0, 9)), max_size=30))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import UsageError
-from clusterctl.observe.follow import watch
+from clusterctl.observe.follow import REAL_SOURCES, watch
 from clusterctl.observe.logs import Logs, Selection, check_selection, time_of
 from clusterctl.observe.run_record import read_record
 from clusterctl.spec.values import parse_seconds
@@ -16,6 +16,7 @@ from clusterctl.spec.values import parse_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from clusterctl.observe.follow import Sources
     from clusterctl.observe.logs import Line
     from clusterctl.observe.run_record import RunRecord
     from clusterctl.observe.stage import Status
@@ -35,11 +36,7 @@ class Reading:
     def __iter__(self) -> Iterator[Line]:
         """Raises NotFoundError for a rank, a node or an attempt that the run does not have."""
         check_selection(self.record.run, self.selection)
-        return self.added(ended=True)
-
-    def added(self, *, ended: bool) -> Iterator[Line]:
-        """The lines added since the last call; with `ended` also a last one without a newline."""
-        return filter(self.takes, self.files.read(ended=ended))
+        return filter(self.takes, self.files.read(ended=True))
 
     def errors(self) -> list[Failure]:
         """Every traceback, the first one first; raises as iterating does."""
@@ -48,9 +45,12 @@ class Reading:
         check_selection(self.record.run, self.selection)
         return failures(self.files, self.takes)
 
-    def follow(self) -> Iterator[Status]:
-        """The status of the run, four times a second until it has ended."""
-        return watch(self.record.run, self.record.cluster)
+    def follow(self, sources: Sources = REAL_SOURCES) -> Iterator[tuple[Status, Iterator[Line]]]:
+        """Look four times a second until the run has ended: its status, and the lines that were added."""
+        for status in watch(self.record.run, self.record.cluster, sources):
+            over = status.stage.ended and status.sure
+            added = self.files.read(ended=True) if over else self.files.added(sources.clock())
+            yield status, filter(self.takes, added)
 
     @property
     def ranks(self) -> int:
@@ -75,7 +75,7 @@ def read_logs(
     def takes(line: Line) -> bool:
         return (from_time is None or line.time >= from_time) and (wanted is None or bool(wanted.search(line.text)))
 
-    return Reading(read_record(run), selection, Logs(run, selection, tail), takes)
+    return Reading(read_record(run), selection, Logs(run, selection, tail, from_time), takes)
 
 
 def _moment(since: str | float | None, now: float) -> float | None:

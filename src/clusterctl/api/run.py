@@ -6,6 +6,7 @@ A method imports what it asks or acts with: `submit` returns a Run and needs non
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -54,15 +55,15 @@ def metric_records(run: RunDir) -> MetricRecords:
     """The records of all attempts. Steps that a later attempt did again, from a checkpoint on, count once."""
     from clusterctl.observe.lines import Growing, records_in
 
-    found: list[dict[str, Any]] = []
-    for attempt in run.attempts():
+    found: list[list[dict[str, Any]]] = []
+    undone_from = math.inf
+    for attempt in reversed(run.attempts()):
         written = records_in(Growing(attempt.metrics).added())
         records = [{"attempt": attempt.number, **record} for record in written]
-        steps = [record["step"] for record in records if type(record.get("step")) is int]
-        if steps:
-            found = [one for one in found if type(one.get("step")) is not int or one["step"] < steps[0]]
-        found += records
-    return MetricRecords(found)
+        found.append([one for one in records if type(one.get("step")) is not int or one["step"] < undone_from])
+        first = next((record["step"] for record in records if type(record.get("step")) is int), math.inf)
+        undone_from = min(undone_from, first)
+    return MetricRecords(one for records in reversed(found) for one in records)
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,11 @@ class Run:
         return read_logs(self.directory, selection, tail, since, grep)
 
     def metrics(self) -> MetricRecords:
-        """All numbers that rank 0 recorded, one dict each, in order; what a later attempt did again counts once."""
+        """The numbers that rank 0 recorded, one dict each, in order; what a later attempt did again counts once.
+
+        Of the first 65,536 steps each is among them, then every second one, after twice as many every fourth, and so
+        on; evaluations and other rare records all are (`clusterctl.runs.metrics`).
+        """
         return metric_records(self.directory)
 
     def why(self) -> Diagnosis:

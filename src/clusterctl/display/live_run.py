@@ -52,9 +52,9 @@ def show(run: RunDir, console: Console | None = None, sources: Sources = REAL_SO
         record = read_record(run)
         output = _Output(run) if record.job.workload == "command" else None
         with _view(console) as update:
-            for status in watch(run, record.cluster, sources):
+            for status in watch(run, record.cluster, sources, closely=True):
                 if output:
-                    for line in output.added(ended=status.stage.ended and status.sure):
+                    for line in output.added(sources.clock(), ended=status.stage.ended and status.sure):
                         console.print(Text(line), soft_wrap=True)
                 update(status)
     except KeyboardInterrupt:
@@ -146,13 +146,13 @@ class _Output:
         self._number = max(past, default=-1) + 1
         self._logs: Logs | None = None
 
-    def added(self, *, ended: bool) -> Iterator[str]:
+    def added(self, now: float, *, ended: bool) -> Iterator[str]:
         """The lines since the last call; with `ended` also one without a newline."""
         while True:
             if self._logs is None:
                 self._logs = Logs(self._run, Selection(attempt=self._number, rank=0))
             over = self._run.attempt(self._number + 1).path.is_dir()
-            for line in self._logs.read(ended=ended or over):
+            for line in self._logs.read(ended=True) if ended or over else self._logs.added(now):
                 if line.source.rank is not None:  # not the batch script's
                     yield as_shown(line.text)
             if not over:

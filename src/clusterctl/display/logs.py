@@ -6,7 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from clusterctl.display.plain import as_shown, plain, plain_lines, ranges
-from clusterctl.observe.logs import Nodes, collapsed, is_stamped
+from clusterctl.observe.collapse import collapsed
+from clusterctl.observe.logs import Nodes, is_stamped
 from clusterctl.runs.stamp import LENGTH, stamp
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 # The first lines are shown as they are found, the others some at a time.
 _AT_ONCE_LINES, _TOGETHER_LINES = 100, 500
+_MOST_KNOWN = 1000
 
 
 def show(reading: Reading, *, times: bool, collapse: bool) -> None:
@@ -28,8 +30,7 @@ def show(reading: Reading, *, times: bool, collapse: bool) -> None:
 def follow(reading: Reading, *, times: bool, collapse: bool) -> None:
     """Show what there is and what is added, until the run ends."""
     label = _Label(reading)
-    for status in reading.follow():
-        added = reading.added(ended=status.stage.ended and status.sure)
+    for status, added in reading.follow():  # noqa: B007 - the last one is used
         _print(_shown(reading, added, collapse), label, times=times)
     _warn(reading)
     print(f"{reading.record.run.id}: {status.stage}", file=sys.stderr)
@@ -97,6 +98,8 @@ class _Label:
             return f"{_attempt(source.attempt)}host "
         key = (source.attempt, line.ranks or (source.rank,))
         if key not in self._known:
+            if len(self._known) == _MOST_KNOWN:  # each may name thousands of ranks
+                self._known.clear()
             self._known[key] = self.of_ranks(*key)
         return self._known[key]
 

@@ -17,10 +17,11 @@ from clusterctl.runs.requests import Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from clusterctl.observe.deaths import Death
     from clusterctl.observe.run_record import RunRecord
+    from clusterctl.observe.telemetry import Sample
     from clusterctl.runs.layout import Attempt, RunDir
     from clusterctl.runs.stages import Stage
     from clusterctl.runs.vocabulary import Number
@@ -163,17 +164,25 @@ class RunEvidence:
         return found if found and found.number >= self.record.past_attempts else None
 
 
-def read_evidence(record: RunRecord) -> RunEvidence:
-    """Look at the run directory once. A file that is missing, or is none of ours, says nothing."""
+def read_evidence(
+    record: RunRecord, before: RunEvidence | None = None, samples: Mapping[str, Sample] | None = None
+) -> RunEvidence:
+    """Look at the run directory once. A file that is missing, or is none of ours, says nothing.
+
+    For who looks again and again: of attempts that were over `before`, nothing is read again, nor what the nodes did
+    where their newest `samples` are given.
+    """
     run = record.run
     # The marks of the end come first: the attempts, read after them, are then at least as new.
     finish, cancellation, submission = read_finish(run), read_cancellation(run), read_submission(run)
     folders = run.attempts()
-    attempts = [AttemptEvidence(**vars(read_host(folder))) for folder in folders]
+    past = before.attempts[:-1] if before else ()
+    over = {attempt.number: attempt for attempt in past if attempt.exit_code is not None}
+    attempts = [over.get(folder.number) or AttemptEvidence(**vars(read_host(folder))) for folder in folders]
     if attempts:
         ranks = record.job.resources.nodes * record.tasks_per_node
         done = finish is None and all_done(folders[-1], ranks)
-        attempts[-1] = replace(_with_its_ranks(attempts[-1], folders, ranks), done=done)
+        attempts[-1] = replace(_with_its_ranks(attempts[-1], folders, ranks, samples), done=done)
     known = [submission.job_id, attempts[-1].job_id if attempts else ""]
     job_id = next((number for number in known if number and number not in record.past_jobs), None)
     if finish and attempts and finish.attempt not in (None, attempts[-1].number):
@@ -188,10 +197,14 @@ def _first_death(attempt: Attempt) -> Death | None:
     return next((death for death in deaths(lines) if death.code != EXIT_TERMINATED), None)
 
 
-def _with_its_ranks(evidence: AttemptEvidence, folders: Sequence[Attempt], tasks: int) -> AttemptEvidence:
+def _with_its_ranks(
+    evidence: AttemptEvidence, folders: Sequence[Attempt], tasks: int, samples: Mapping[str, Sample] | None
+) -> AttemptEvidence:
     attempt, over = folders[-1], evidence.exit_code is not None
     lines = last_lines(attempt.metrics, _TAIL_OF_ENDED_BYTES if over else _TAIL_BYTES)
-    newest, samples = newest_values(lines), {} if over else latest_samples(attempt)
+    newest = newest_values(lines)
+    if over or samples is None:
+        samples = {} if over else latest_samples(attempt)
     return replace(
         evidence,
         hung=attempt.hang_json.exists(),

@@ -1,4 +1,4 @@
-"""One run, watched until it ends: its files several times a second, Slurm only when they have stood still."""
+"""One run, watched until it ends: the marks of its files several times a second, Slurm when they have stood still."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from clusterctl.observe.attempt import RunEvidence, read_evidence
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import judge, settled
 from clusterctl.observe.status import answered
+from clusterctl.observe.telemetry import latest_samples
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
+    from clusterctl.observe.run_record import RunRecord
     from clusterctl.observe.stage import Status
+    from clusterctl.observe.telemetry import Sample
     from clusterctl.runs.layout import RunDir
     from clusterctl.slurm import Snapshot
     from clusterctl.spec import Cluster
 
 LOOK_SECONDS = 0.25
+_READ_SECONDS = 2.0  # a file server may tell late that a file has changed; then, at the latest, it is read all the same
+_NODES_SECONDS, _NODES_A_SECOND = 30.0, 16  # between two looks at what the nodes measure; each has a file
 _LONGEST_PAUSE_SECONDS = 60.0  # between two questions to a Slurm that does not answer
 
 
@@ -38,12 +44,15 @@ class Sources:
 REAL_SOURCES = Sources()
 
 
-def watch(run: RunDir, cluster: Cluster, sources: Sources = REAL_SOURCES) -> Iterator[Status]:
-    """The status of `run`, four times a second; the last one is that of the end. Raises ConfigError if damaged."""
-    record = read_record(run)
+def watch(run: RunDir, cluster: Cluster, sources: Sources = REAL_SOURCES, *, closely: bool = False) -> Iterator[Status]:
+    """The status of `run`, four times a second; the last one is that of the end. Raises ConfigError if damaged.
+
+    Its metrics are at most two seconds old; `closely`, they are those of this moment, and it has what the nodes do.
+    """
+    files = _Files(read_record(run), closely)
     asking = _Asking(cluster, sources)
     while True:
-        status = judge(asking.completed(read_evidence(record)), sources.clock())
+        status = judge(asking.completed(files.read(sources.clock())), sources.clock())
         yield status
         if status.stage.ended and status.sure:
             return
@@ -60,6 +69,55 @@ def wait(run: RunDir, cluster: Cluster, timeout: float | None, sources: Sources 
             message = f"{run.id} is still {stage} after {timeout:g} s"
             raise WaitTimedOut(message, f"it goes on; see: clusterctl status {run.id}")
     return stage
+
+
+@dataclass
+class _Files:
+    """What the files say, read again when one of them has changed: a look costs the same for any number of ranks."""
+
+    record: RunRecord
+    closely: bool
+    _evidence: RunEvidence | None = field(default=None, init=False)
+    _stamps: list[tuple[int, ...]] = field(default_factory=list, init=False)
+    _read_at: float = field(default=0.0, init=False)
+    _samples: Mapping[str, Sample] = field(default_factory=dict, init=False)
+    _samples_of: int = field(default=-1, init=False)  # the attempt
+    _samples_at: float = field(default=0.0, init=False)
+
+    def read(self, now: float) -> RunEvidence:
+        stamps = [_stamp(path) for path in self._telling()]
+        if self._evidence is None or stamps != self._stamps or not 0 <= now - self._read_at < _READ_SECONDS:
+            self._stamps, self._read_at = stamps, now
+            self._evidence = read_evidence(self.record, self._evidence, self._newest_samples(now))
+        return self._evidence
+
+    def _telling(self) -> Iterator[Path]:
+        """The files and folders that change when the run comes further."""
+        run = self.record.run
+        yield from (run.finished_json, run.cancel_json, run.submission_json, run.attempts_folder)
+        if self._evidence and self._evidence.attempts:
+            attempt = run.attempt(self._evidence.attempts[-1].number)
+            yield from (attempt.path, attempt.host_json, attempt.marks, attempt.events(0))
+            if self.closely:
+                yield attempt.metrics
+
+    def _newest_samples(self, now: float) -> Mapping[str, Sample]:
+        attempts = self.record.run.attempts() if self.closely else []
+        if attempts and (attempts[-1].number != self._samples_of or not 0 <= now - self._samples_at < self._every()):
+            self._samples_of, self._samples_at = attempts[-1].number, now
+            self._samples = latest_samples(attempts[-1])
+        return self._samples
+
+    def _every(self) -> float:
+        return max(_NODES_SECONDS, len(self._samples) / _NODES_A_SECOND)
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 @dataclass

@@ -81,6 +81,7 @@ class History:
         self.step_seconds = Curve(200)  # of a step over the time, the band over the ranks
         self.sampled = False  # whether a file was too large to be read whole
         self._most_bytes = most_bytes
+        self._past: list[int] = []  # attempts that a newer one has followed
         self._recent: deque[dict[str, float]] = deque(maxlen=_RECENT_STEPS)
         self._files: dict[str, GrowingRecords] = {}
         self._metrics_of = -1  # the attempt whose metrics were read last
@@ -91,7 +92,9 @@ class History:
     def update(self, hosts: Sequence[AttemptEvidence] = ()) -> None:
         """Look at the run's files again. `hosts`: what the batch scripts wrote, where that is known already."""
         known = {host.number: host for host in hosts}
-        for attempt in self.run.attempts():
+        attempts = self.run.attempts()
+        self._past = [attempt.number for attempt in attempts[:-1]]
+        for attempt in attempts:
             with self.lock:
                 timeline = self.attempts.setdefault(attempt.number, AttemptTimeline(attempt, self.lock))
                 over = timeline.host is not None and timeline.host.exit_code is not None
@@ -116,7 +119,8 @@ class History:
     def _records(self, attempt: int, name: str) -> GrowingRecords:
         key = f"{attempt}/{name}"
         if key not in self._files:
-            self._files[key] = GrowingRecords(self.run.attempt(attempt).path / name, self._most_bytes)
+            share = len(self._past) if attempt in self._past else 1  # past ones together are read like one long file
+            self._files[key] = GrowingRecords(self.run.attempt(attempt).path / name, self._most_bytes // share)
         return self._files[key]
 
     def _read_metrics(self, attempt: int) -> None:

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 from clusterctl.runs.files import open_regular, parse_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 _BLOCK_BYTES = 65536
@@ -33,7 +33,7 @@ class Growing:
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
         self.problem = ""
-        self._offset = offset
+        self.offset = offset  # of what was not yet read
         self._torn = b""
 
     def read(self) -> list[bytes]:
@@ -56,11 +56,13 @@ class Growing:
         once.
         """
         size = min(_FIRST_BLOCK_BYTES, block_bytes)
-        while block := self._next_block(size):
+        more = True
+        while more:
+            block, more = self._next_block(size)
             size = min(4 * size, block_bytes)
             lines, ended, self._torn = (self._torn + block).rpartition(b"\n")
             if ended:
-                yield self._offset - len(self._torn) - 1 - len(lines), lines
+                yield self.offset - len(self._torn) - 1 - len(lines), lines
             if len(self._torn) >= _LONGEST_LINE_BYTES:
                 yield from self.placed_rest()
 
@@ -71,21 +73,22 @@ class Growing:
     def placed_rest(self) -> list[tuple[int, bytes]]:
         """As `rest`, with the offset at which it begins."""
         rest, self._torn = self._torn, b""
-        return [(self._offset - len(rest), rest)] if rest else []
+        return [(self.offset - len(rest), rest)] if rest else []
 
-    def _next_block(self, block_bytes: int) -> bytes:
+    def _next_block(self, block_bytes: int) -> tuple[bytes, bool]:
+        """What comes next, and whether there is more after it."""
         try:
             with open_regular(self.path, buffering=0) as file:
-                self._offset = _next_data(file.fileno(), self._offset)
-                file.seek(self._offset)
+                self.offset = _next_data(file.fileno(), self.offset)
+                file.seek(self.offset)
                 block = file.read(block_bytes)
+                self.offset += len(block)
+                return block, bool(block) and self.offset < os.fstat(file.fileno()).st_size
         except (FileNotFoundError, NotADirectoryError):  # not there yet
-            return b""
+            return b"", False
         except OSError as error:
             self.problem = error.strerror or str(error)
-            return b""
-        self._offset += len(block)
-        return block
+            return b"", False
 
 
 def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -> int:
@@ -112,6 +115,28 @@ def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -
     except OSError:  # whoever reads it will say so
         pass
     return 0
+
+
+def offset_of_time(path: Path, since: float, time_of: Callable[[bytes], float | None]) -> int:
+    """Where a line begins before which no line has a time from `since` on, by bisection; 0 where lines have no times.
+
+    `time_of` gives the time that a line begins with, None for one that begins with none.
+    """
+    try:
+        with open_regular(path) as file:
+            low, high = 0, file.seek(0, os.SEEK_END)
+            while high - low > _BLOCK_BYTES:
+                middle = (low + high) // 2
+                file.seek(middle)
+                lines = file.read(_BLOCK_BYTES).split(b"\n")[1:-1]  # the first is cut off, so may be the last
+                time = next((found for line in lines if (found := time_of(line)) is not None), None)
+                if time is None:
+                    break
+                low, high = (middle, high) if time < since else (low, middle)
+            file.seek(low)
+            return low + len(file.readline()) if low else 0
+    except OSError:  # whoever reads it will say so
+        return 0
 
 
 def _extents(descriptor: int, size: int) -> list[tuple[int, int]]:
@@ -164,7 +189,7 @@ class GrowingRecords:
 
     def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
         self.path = path
-        self._most = max(most_bytes, 4 * _BLOCK_BYTES)
+        self._most = max(most_bytes, 4 * _SAMPLE_BYTES)
         self._offset = 0  # where the first line begins that was not yet read
         self._inode = 0
         self.sampled = False  # whether anything was passed over so far

@@ -13,16 +13,16 @@ import heapq
 import itertools
 import re
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import NotFoundError
 from clusterctl.observe.attempt import read_host
-from clusterctl.observe.lines import Growing, last_lines_offset
+from clusterctl.observe.lines import Growing, last_lines_offset, offset_of_time
+from clusterctl.observe.log_pace import LogPace
 from clusterctl.observe.log_times import WrittenTimes
 from clusterctl.observe.rank_events import beginnings, event_files
-from clusterctl.runs.files import exists
+from clusterctl.runs.files import exists, modified_at
 from clusterctl.runs.stamp import LENGTH
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
 # Of all files that are merged at a time; a thousand ranks' are read in small pieces.
 _MEMORY_BYTES = 2**24
-_LEAST_BLOCK_BYTES, _MOST_BLOCK_BYTES = 2**13, 2**18
-_ALIKE_SECONDS = 2.0  # ranks are not that far apart, nor their clocks
-_MOST_ALIKE = 2000  # lines that wait for their like
+_LEAST_BLOCK_BYTES, _MOST_BLOCK_BYTES = 2**12, 2**18
+_LISTED_SECONDS = 10.0
+_ARRIVAL_SECONDS = 60.0  # in which the files of other nodes arrive
+_CLOCK_SECONDS = 60.0  # by which a node's clock may be set back
 _OURS = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ")
 # 2026-01-02 03:04:05,678 and its kin, in brackets or not. Without a zone it is this machine's, as on its cluster.
 _OTHERS = re.compile(
@@ -87,29 +88,51 @@ def sources(run: RunDir, selection: Selection) -> list[Source]:
     The batch script's is among them when asked for, and where no rank ever started: it then holds the reason.
     """
     nodes = Nodes(run)
-    attempts = (attempt for attempt in run.attempts() if selection.attempt in (None, attempt.number))
-    return [source for attempt in attempts for source in _sources_of(attempt, selection, nodes)]
+    return [source for attempt in chosen_attempts(run, selection) for source in _sources_of(attempt, selection, nodes)]
+
+
+def chosen_attempts(run: RunDir, selection: Selection) -> list[Attempt]:
+    return [attempt for attempt in run.attempts() if selection.attempt in (None, attempt.number)]
 
 
 @dataclass
 class Logs:
-    """The chosen logs of one run, read as they grow. `tail` bounds each file to its last lines at the first look."""
+    """The chosen logs of one run, read as they grow.
+
+    At the first look, `tail` bounds each file to its last lines; with `since`, only what is older may be missing.
+    """
 
     run: RunDir
     selection: Selection
     tail: int | None = None
+    since: float | None = None
     _files: dict[Path, LogFile] = field(default_factory=dict, init=False)
+    _starts: dict[int, float] = field(default_factory=dict, init=False)  # of attempts
+    _folders: dict[int, _Folder] = field(default_factory=dict, init=False)
+    _pace: LogPace[LogFile] = field(default_factory=LogPace, init=False)
     _looked: bool = field(default=False, init=False)
 
     def read(self, *, ended: bool) -> Iterator[Line]:
         """The lines added since the last call; with `ended`, also last lines that have no newline."""
-        for _, files in itertools.groupby(sources(self.run, self.selection), key=lambda source: source.attempt):
-            found = list(files)
-            block_bytes = max(_LEAST_BLOCK_BYTES, min(_MOST_BLOCK_BYTES, _MEMORY_BYTES // len(found)))
-            streams = [self.file(source).lines(place, block_bytes, ended=ended) for place, source in enumerate(found)]
-            for _, _, line in heapq.merge(*streams) if len(streams) > 1 else itertools.chain(*streams):
-                yield line
+        yield from self._merged([self.file(source) for source in sources(self.run, self.selection)], ended=ended)
         self._looked = True
+
+    def added(self, now: float) -> Iterator[Line]:
+        """As `read` of a run that goes on, for who looks several times a second: `now` is the time of the look.
+
+        Not every call looks at every file (`log_pace`). Those of an attempt are left alone when a newer one has begun
+        and other nodes' last words have arrived; `read` has what they say later.
+        """
+        if not self._looked:
+            yield from self.read(ended=False)
+            return
+        if not self._pace.is_due(now):
+            return
+        files = self._living(now)
+        asked, opened = self._pace.look(files, now)
+        due = [(file, file.size) for file in files if file in opened or (file in asked and file.has_grown())]
+        yield from self._merged([file for file, _ in due], ended=False)
+        self._pace.saw((file for file, size in due if file.size > size), now)
 
     @property
     def problems(self) -> list[str]:
@@ -119,16 +142,70 @@ class Logs:
     def file(self, source: Source) -> LogFile:
         file = self._files.get(source.path)
         if file is None:
-            whole = self.tail is None or self._looked  # a file that comes later is new: all of it
-            offset = 0 if whole else last_lines_offset(source.path, self.tail or 0)
+            offset = 0 if self._looked else self._first(source.path)  # a file that comes later is new: all of it
             attempt = self.run.attempt(source.attempt)
-            start = read_host(attempt).start or 0.0  # of lines before the first with a time
             times = None if source.rank is None else WrittenTimes(attempt.log_times(source.rank), source.path)
+            start = self._start(attempt)  # of lines before the first with a time
             file = self._files[source.path] = LogFile(source, Growing(source.path, offset), start, times)
         return file
 
+    def _first(self, path: Path) -> int:
+        if self.tail is not None:
+            return last_lines_offset(path, self.tail)
+        return 0 if self.since is None else offset_of_time(path, self.since - _CLOCK_SECONDS, time_of)
+
+    def _merged(self, files: Iterable[LogFile], *, ended: bool) -> Iterator[Line]:
+        for _, together in itertools.groupby(files, key=lambda file: file.source.attempt):
+            found = list(together)
+            block_bytes = max(_LEAST_BLOCK_BYTES, min(_MOST_BLOCK_BYTES, _MEMORY_BYTES // len(found)))
+            streams = [file.lines(place, block_bytes, ended=ended) for place, file in enumerate(found)]
+            for _, _, line in heapq.merge(*streams) if len(streams) > 1 else itertools.chain(*streams):
+                yield line
+
+    def _start(self, attempt: Attempt) -> float:
+        if not self._starts.get(attempt.number):
+            self._starts[attempt.number] = read_host(attempt).start or 0.0
+        return self._starts[attempt.number]
+
+    def _living(self, now: float) -> list[LogFile]:
+        """The files to which something may be added."""
+        attempts = chosen_attempts(self.run, self.selection)
+        found: list[LogFile] = []
+        for attempt in attempts:
+            folder = self._folders.setdefault(attempt.number, _Folder(attempt, self.selection, Nodes(self.run)))
+            if attempt is not attempts[-1] and folder.is_over(now):
+                continue
+            found += map(self.file, folder.sources(now))
+        return found
+
 
 @dataclass
+class _Folder:
+    """The logs of one attempt, listed again when their folder has changed, and now and then: NFS may tell it late."""
+
+    attempt: Attempt
+    selection: Selection
+    nodes: Nodes
+    _modified: int = -1
+    _listed: float = 0.0
+    _sources: list[Source] = field(default_factory=list)
+    _followed: float | None = None  # since when there is a newer attempt
+
+    def sources(self, now: float) -> list[Source]:
+        modified = modified_at(self.attempt.log(0).parent)
+        unasked = not self.selection.host and any(source.rank is None for source in self._sources)
+        if unasked or modified != self._modified or not 0 <= now - self._listed < _LISTED_SECONDS:
+            self._modified, self._listed = modified, now
+            self._sources = _sources_of(self.attempt, self.selection, self.nodes)
+        return self._sources
+
+    def is_over(self, now: float) -> bool:
+        """Whether a newer attempt has been there for so long that nothing more is on its way."""
+        self._followed = now if self._followed is None else self._followed
+        return now - self._followed > _ARRIVAL_SECONDS
+
+
+@dataclass(eq=False, slots=True)
 class LogFile:
     """One log as it grows; `time` is that of the line which was read last."""
 
@@ -137,6 +214,20 @@ class LogFile:
     time: float
     written: WrittenTimes | None = None
     timed: bool = False  # whether the time of a line was known so far
+
+    @property
+    def size(self) -> int:
+        """How much of it was read."""
+        return self.growing.offset
+
+    def has_grown(self) -> bool:
+        """Whether there is more to read, as far as the file system knows; also where only opening it would tell."""
+        try:
+            return self.source.path.stat().st_size > self.size
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
 
     def lines(self, place: int, block_bytes: int, *, ended: bool) -> Iterator[tuple[float, int, Line]]:
         """The lines added, each with its time and the place of the file, by which they are merged."""
@@ -186,19 +277,20 @@ class Nodes:
 
 def check_selection(run: RunDir, selection: Selection) -> None:
     """Raise NotFoundError for an attempt, a node or a rank that the run does not have."""
-    attempts = [attempt.number for attempt in run.attempts()]
-    if selection.attempt is not None and selection.attempt not in attempts:
-        known = ", ".join(map(str, attempts)) or "none yet"
+    attempts = run.attempts()
+    if selection.attempt is not None and selection.attempt not in [attempt.number for attempt in attempts]:
+        known = ", ".join(str(attempt.number) for attempt in attempts) or "none yet"
         raise NotFoundError(f"no attempt {selection.attempt} in {run.id}", f"it has {known}")
-    ranks = sorted({source.rank for source in sources(run, Selection(selection.attempt)) if source.rank is not None})
     if selection.node is not None:
         nodes = Nodes(run)
-        names = {name for attempt in run.attempts() for name in nodes.names(attempt.number).values()} - {""}
+        names = {name for attempt in attempts for name in nodes.names(attempt.number).values()} - {""}
         if selection.node not in names:
             known = ", ".join(sorted(names)) or "none yet"
             raise NotFoundError(f"no node {selection.node} in {run.id}", f"it has {known}")
-    if selection.rank is not None and ranks and selection.rank not in ranks:
-        raise NotFoundError(f"no rank {selection.rank} in {run.id}", f"it has {', '.join(map(str, ranks))}")
+    if selection.rank is not None:
+        ranks = sorted({one.rank for one in sources(run, Selection(selection.attempt)) if one.rank is not None})
+        if ranks and selection.rank not in ranks:
+            raise NotFoundError(f"no rank {selection.rank} in {run.id}", f"it has {', '.join(map(str, ranks))}")
 
 
 def _sources_of(attempt: Attempt, selection: Selection, nodes: Nodes) -> list[Source]:
@@ -213,62 +305,6 @@ def _sources_of(attempt: Attempt, selection: Selection, nodes: Nodes) -> list[So
     if exists(attempt.host_log) and (selection.host or not event_files(attempt)):
         files.insert(0, Source(attempt.number, None, attempt.host_log))
     return files
-
-
-def collapsed(lines: Iterable[Line]) -> Iterator[Line]:
-    """`lines`, with the same text of other ranks gathered at its first place. A rank's own repetitions all stay."""
-    waiting: deque[_Group] = deque()  # in the order of their first lines
-    by_text: dict[tuple[int, bytes], _Repetitions] = {}
-
-    def release() -> Line:
-        group = waiting.popleft()
-        key = (group.line.source.attempt, group.line.text)
-        if by_text[key].release():
-            del by_text[key]
-        return group.line._replace(ranks=tuple(sorted(group.ranks))) if len(group.ranks) > 1 else group.line
-
-    for line in lines:
-        rank = line.source.rank
-        most = 0 if rank is None else _MOST_ALIKE  # nothing is gathered across a line of the batch script
-        while waiting and (len(waiting) >= most or line.time - waiting[0].line.time > _ALIKE_SECONDS):
-            yield release()
-        if rank is None:
-            yield line
-        elif fresh := by_text.setdefault((line.source.attempt, line.text), _Repetitions()).add(line, rank):
-            waiting.append(fresh)
-    while waiting:
-        yield release()
-
-
-@dataclass(slots=True)
-class _Group:
-    line: Line
-    ranks: list[int]
-
-
-@dataclass(slots=True)
-class _Repetitions:
-    """The groups of one text that wait: a rank's first line of it goes into the first, its second into the second."""
-
-    groups: deque[_Group] = field(default_factory=deque)
-    released: int = 0
-    next: dict[int, int] = field(default_factory=dict)  # rank -> its next group, counted from the first ever
-
-    def add(self, line: Line, rank: int) -> _Group | None:
-        """Take a line in; the group, if it begins a new one."""
-        place = max(self.next.get(rank, 0), self.released)
-        self.next[rank] = place + 1
-        if place - self.released < len(self.groups):
-            self.groups[place - self.released].ranks.append(rank)
-            return None
-        self.groups.append(_Group(line, [rank]))
-        return self.groups[-1]
-
-    def release(self) -> bool:
-        """Forget the first group; whether it was the last one."""
-        self.groups.popleft()
-        self.released += 1
-        return not self.groups
 
 
 def is_stamped(line: bytes) -> bool:

@@ -8,9 +8,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from clusterctl.observe.collapse import collapsed
 from clusterctl.observe.ended_runs import stamp
 from clusterctl.observe.history import History
-from clusterctl.observe.logs import Logs, Selection, collapsed
+from clusterctl.observe.logs import Logs, Selection
 from clusterctl.observe.runs import newest_first
 from clusterctl.observe.status import report
 from clusterctl.observe.timeline import Happening

@@ -73,6 +73,14 @@ def exists(path: Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110 - pathlib's raises
 
 
+def modified_at(path: Path) -> int:
+    """When `path` last changed, in nanoseconds; 0 where it cannot be told. A folder changes with the names in it."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def nearest_existing(path: Path) -> Path:
     """`path`, or the nearest folder above it that exists."""
     return next((folder for folder in (path, *path.parents) if exists(folder)), Path("/"))

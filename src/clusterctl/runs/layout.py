@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -152,7 +153,7 @@ def attempt_number(name: str) -> int | None:
 def _numbered(folder: Path, suffix: str, name: re.Pattern[str]) -> dict[int, Path]:
     """The files in `folder` by the number in their names, in its order; none where it cannot be read."""
     try:
-        names = [path.name for path in folder.iterdir()]
+        names = os.listdir(folder)  # noqa: PTH208 - names alone: a third of the time
     except OSError:
         return {}
     matches = [match for found in names if found.endswith(suffix) and (match := name.fullmatch(found[: -len(suffix)]))]

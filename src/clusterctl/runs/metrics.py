@@ -1,9 +1,20 @@
-"""The numbers of a run, one JSON object a line in `attempts/<n>/metrics.jsonl`; `vocabulary` has their meaning."""
+"""The numbers of a run, one JSON object a line in `attempts/<n>/metrics.jsonl`; `vocabulary` has their meaning.
+
+Those of a million steps stay below 100 MB, in one attempt or a hundred. Of each kind of record, which is those with the
+same names, a run writes the first 65,536, then every second one up to twice as many, then every fourth, and so on: each
+doubling of a run adds 32,768 lines. So the newest half of a run always has that many. Which number a record has in the
+run follows from its step. The newest record that was left out is written when one of a rarer kind comes, such as an
+evaluation's, and when the program ends; so are the first hundred of an attempt, and the first hundred whose values are
+not all finite.
+"""
 
 from __future__ import annotations
 
+import atexit
+import math
 import os
 import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,15 +29,65 @@ if TYPE_CHECKING:
     from clusterctl.runs.vocabulary import Number
 
 
+_WHOLE = 2**16  # records of a kind that are all written
+_FIRST = 100  # of an attempt, which are written too: of so few nobody knows how often they come
+_MOST_KINDS = 1000  # a program may log under names that it makes up
+
+
 class MetricsWriter:
     """Appends to an attempt's metrics; silent without an attempt and on every rank but 0."""
 
     def __init__(self, attempt: Attempt | None, rank: int) -> None:
         self._lines = Lines(attempt.metrics) if attempt and rank == 0 else None
+        self._kinds: dict[tuple[object, ...], _Kind] = {}
+        self._left_out: dict[int, dict[str, Number]] = {}  # the newest record of each kind, if it was
 
     def write(self, **values: Number) -> None:
-        if self._lines:
-            self._lines.append({"time": time.time(), **values})
+        if not self._lines:
+            return
+        kind, record = self._kind(values), {"time": time.time(), **values}
+        every = stride(kind.take(values.get("step")))
+        if kind.count % every and kind.count > _FIRST:
+            self._left_out[id(kind)] = record
+            return
+        self._left_out.pop(id(kind), None)
+        if every == 1 and self._left_out:
+            self.write_left_out()
+        self._lines.append(record)
+
+    def write_left_out(self) -> None:
+        """Write the newest records, as far as they were left out."""
+        left_out, self._left_out = self._left_out, {}
+        for record in sorted(left_out.values(), key=lambda record: record["time"]):
+            if self._lines:
+                self._lines.append(record)
+
+    def _kind(self, values: dict[str, Number]) -> _Kind:
+        finite = not any(isinstance(value, float) and not math.isfinite(value) for value in values.values())
+        names = (*values, finite)
+        return self._kinds.setdefault(names if names in self._kinds or len(self._kinds) < _MOST_KINDS else (), _Kind())
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Records of the same names; whether their values are finite is one of them."""
+
+    count: int = 0  # in this attempt
+    first: int = 0  # its step
+
+    def take(self, step: object) -> int:
+        """Count one; its number in the run: earlier attempts are taken to have written as often as this one."""
+        self.count += 1
+        if type(step) is not int:
+            return self.count
+        if self.count == 1:
+            self.first = step
+        return max(self.count, step * (self.count - 1) // (step - self.first)) if step > self.first else self.count
+
+
+def stride(number: int) -> int:
+    """Of which number of records of a kind one is written, by how many there were: a power of two."""
+    return 1 << ((number - 1) // _WHOLE).bit_length()
 
 
 def current_attempt() -> Attempt | None:
@@ -37,7 +98,9 @@ def current_attempt() -> Attempt | None:
 
 @cache
 def _writer() -> MetricsWriter:
-    return MetricsWriter(current_attempt(), Place.from_environment().rank)
+    writer = MetricsWriter(current_attempt(), Place.from_environment().rank)
+    atexit.register(writer.write_left_out)
+    return writer
 
 
 @cache

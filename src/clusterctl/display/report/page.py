@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Cluster
 
-_MOST_BYTES = 64 * 2**20  # of each file: a report is worth two seconds
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -64,7 +63,7 @@ def examine(
     if not found.statuses:
         raise found.problems[0]
     (status,) = found.statuses
-    history = History(run, _MOST_BYTES)
+    history = History(run)
     history.update(status.attempts)
     use = use_of(status, history, found.as_of)
     return PostMortem(

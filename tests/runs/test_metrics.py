@@ -1,0 +1,121 @@
+"""The metrics of an attempt: all records of a short one, of a long one as many as its curve needs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.runs import metrics
+from clusterctl.runs.files import read_lines
+from clusterctl.runs.layout import Attempt
+from clusterctl.runs.metrics import MetricsWriter, stride
+
+WHOLE = 64  # records that are all written, in these tests
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
+    monkeypatch.setattr(metrics, "_WHOLE", WHOLE)
+    monkeypatch.setattr(metrics, "_FIRST", 3)
+    return Attempt(tmp_path / "0")
+
+
+def records(attempt: Attempt) -> list[dict[str, Any]]:
+    return list(read_lines(attempt.metrics))
+
+
+def steps(attempt: Attempt) -> list[int]:
+    return [record["step"] for record in records(attempt) if "loss" in record]
+
+
+def test_a_million_steps_take_less_than_100_mb() -> None:
+    """At 500 bytes a record; the workloads' have 300."""
+    ends = [0, *(2**16 << power for power in range(4)), 1_000_000]
+    written = sum((end - begin) // stride(end) for begin, end in itertools.pairwise(ends))
+    assert written * 500 < 100e6
+
+
+def test_up_to_a_bound_each_step_is_written_then_every_second_then_every_fourth(attempt: Attempt) -> None:
+    writer = MetricsWriter(attempt, 0)
+    for step in range(1, 5 * WHOLE + 1):
+        writer.write(step=step, loss=0.5)
+    whole, second = range(1, WHOLE + 1), range(WHOLE + 2, 2 * WHOLE + 1, 2)
+    fourth, eighth = range(2 * WHOLE + 4, 4 * WHOLE + 1, 4), range(4 * WHOLE + 8, 5 * WHOLE + 1, 8)
+    assert steps(attempt) == [*whole, *second, *fourth, *eighth]
+
+
+def test_a_long_run_adds_as_many_lines_with_each_doubling(attempt: Attempt) -> None:
+    writer = MetricsWriter(attempt, 0)
+    sizes = []
+    for step in range(1, 64 * WHOLE + 1):
+        writer.write(step=step, loss=0.5)
+        if step in {WHOLE << power for power in range(7)}:
+            sizes.append(len(steps(attempt)))
+    assert sizes == [WHOLE + number * WHOLE // 2 for number in range(7)]
+
+
+@pytest.mark.parametrize("spacing", [1, 100])
+def test_a_run_of_many_attempts_writes_about_as_much_as_one_without_a_break(
+    attempt: Attempt, tmp_path: Path, spacing: int
+) -> None:
+    """Whether a program logs each step or one of a hundred."""
+    attempts = [Attempt(tmp_path / str(number)) for number in range(1, 41)]
+    whole, records_of_one = MetricsWriter(attempt, 0), 2 * WHOLE
+    for number, one in enumerate(attempts):
+        writer = MetricsWriter(one, 0)
+        for record in range(number * records_of_one + 1, (number + 1) * records_of_one + 1):
+            writer.write(step=record * spacing, loss=0.5)
+            whole.write(step=record * spacing, loss=0.5)
+    assert sum(len(steps(one)) for one in attempts) < len(steps(attempt)) + 5 * len(attempts)
+    assert all(steps(one)[0] == number * records_of_one * spacing + spacing for number, one in enumerate(attempts))
+
+
+def test_what_is_rare_is_all_written_and_before_it_the_newest_step(attempt: Attempt) -> None:
+    writer = MetricsWriter(attempt, 0)
+    for step in range(1, 10 * WHOLE + 4):
+        writer.write(step=step, loss=0.5)
+        if step % 101 == 0:
+            writer.write(step=step, val_accuracy=0.5)
+    found = records(attempt)
+    scores = [place for place, record in enumerate(found) if "val_accuracy" in record]
+    assert [found[place]["step"] for place in scores] == list(range(101, 10 * WHOLE, 101))
+    assert [found[place - 1]["step"] for place in scores] == [found[place]["step"] for place in scores]
+    assert steps(attempt) == sorted(set(steps(attempt)))
+
+
+def test_the_newest_step_is_written_when_the_program_ends(attempt: Attempt) -> None:
+    writer = MetricsWriter(attempt, 0)
+    for step in range(1, 10 * WHOLE + 4):
+        writer.write(step=step, loss=0.5)
+    assert steps(attempt)[-1] < 10 * WHOLE + 3
+    writer.write_left_out()
+    writer.write_left_out()
+    assert steps(attempt)[-2:] == [10 * WHOLE, 10 * WHOLE + 3]
+
+
+def test_the_first_loss_that_is_no_longer_finite_is_written(attempt: Attempt) -> None:
+    writer = MetricsWriter(attempt, 0)
+    broken = 20 * WHOLE + 3
+    for step in range(1, 30 * WHOLE):
+        writer.write(step=step, loss=0.5 if step < broken else math.nan)
+    found = [record["step"] for record in records(attempt) if math.isnan(record["loss"])]
+    assert found[:3] == [broken, broken + 1, broken + 2]
+    assert broken - 1 in steps(attempt)
+
+
+def test_two_of_a_kind_that_first_come_late_are_both_written(attempt: Attempt) -> None:
+    writer = MetricsWriter(attempt, 0)
+    for step in (1_000_000, 1_000_001):
+        writer.write(step=step, best_accuracy=0.5)
+    assert [record["step"] for record in records(attempt)] == [1_000_000, 1_000_001]
+
+
+def test_names_that_a_program_makes_up_take_no_memory_without_bound(attempt: Attempt) -> None:
+    writer = MetricsWriter(attempt, 0)
+    for step in range(3000):
+        writer.write(**{f"name {step}": 1, "huge": 10**400, "words": "any"})
+    assert len(writer._kinds) <= metrics._MOST_KINDS + 1
