@@ -13,6 +13,7 @@ from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
     from clusterctl.api.submit import DryRun
+    from clusterctl.spec import Batches
 
 
 @click.command(short_help="Send a job to a cluster")
@@ -71,6 +72,7 @@ def submit(
         run = api.submit(
             job, cluster, overrides=changes, profile=profile, in_allocation=in_allocation, hold=hold, progress=progress
         )
+    _show_batches(run.batches)
     options.warn_of(run.warnings)
     record = {"schema_version": 1, "id": run.id, "job_id": run.job_id, "directory": str(run.path)}
     click.echo(json.dumps(record) if output == "json" else run.id)
@@ -86,6 +88,12 @@ def _show_plan(plan: DryRun, *, ask_slurm: bool) -> None:
     click.echo(script, nl=False, color=True)  # a file gets the very script: click would drop escape codes from values
     if plan.programs:
         click.echo(plain(plan.programs), err=True)
+    _show_batches(plan.batches)
+    options.warn_of(plan.verify() if ask_slurm else plan.warnings)
     if ask_slurm:
-        options.warn_of(plan.verify())
         click.echo(plan.ask_slurm(), err=True)
+
+
+def _show_batches(batches: Batches | None) -> None:
+    if batches:
+        click.echo(str(batches), err=True)
