@@ -79,7 +79,7 @@ def main(wanted: Wanted) -> None:
         objective = NodeClassification(load(Graph, Path(wanted.path)), settings, task)
         flat = FlatModel(objective.model)
         optimizer = Adam(flat.values, flat.gradients, settings.lr, settings.weight_decay)
-        plan = EpochPlan(objective.seeds, settings.batch_size, 0, place.rank, place.world_size)
+        plan = EpochPlan(objective.seeds, settings.batch_size * place.world_size, 0, place.rank, place.world_size)
         objective.model.train()
         batches = chain.from_iterable(plan.batches(epoch) for epoch in range(wanted.steps + 3))
         for step, (batch, prepared) in enumerate(prefetched(islice(batches, wanted.steps + 3), objective.prepare)):

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from clusterctl.checks.check import Check
+from clusterctl.checks.check import Check, Verdict
+from clusterctl.checks.job_rules import changed_batch
 from clusterctl.checks.look import look_around
 from clusterctl.checks.surroundings import Folder, Interpreter, NodeSize, Seen, Surroundings, WantedRun
 from clusterctl.checks.verify import judge, refuse
@@ -19,6 +20,7 @@ from clusterctl.launch.plan import make_plan
 from clusterctl.runs.layout import RunDir
 from clusterctl.slurm import Slurm
 from clusterctl.spec import (
+    Batches,
     Cluster,
     CommandTrain,
     Container,
@@ -29,6 +31,7 @@ from clusterctl.spec import (
     Resources,
     SyntheticTrain,
     TaobaoTrain,
+    TrainingSet,
 )
 
 PYTHON = Seen("/venv/bin/python", True)
@@ -62,6 +65,24 @@ def test_a_program_of_the_users_is_not_refused_for_files_that_clusterctl_does_no
     program = replace(JOB, workload="command", argv=("true",), train=CommandTrain())
     wanted = replace(WANTED, resolved=replace(ASKED, job=program), tasks=2048)
     assert judge(replace(GOOD, wanted=wanted)) == ()
+
+
+def test_ranks_that_share_more_examples_than_there_are_are_warned_of() -> None:
+    few = TrainingSet(1000, "nodes")
+    assert judge(with_run(batches=Batches(RedditTrain(batch_size=250), 4, few))) == ()
+    (check,) = judge(with_run(batches=Batches(RedditTrain(batch_size=251), 4, few)))
+    assert (check.verdict, check.name) == (Verdict.WARN, "batch")
+    assert "exceeds the training set of 1,000 nodes" in check.message
+
+
+def test_other_ranks_that_change_the_global_batch_of_a_run_are_warned_of() -> None:
+    four = Batches(RedditTrain(batch_size=128), 4)
+    (check,) = changed_batch(four, Batches(RedditTrain(batch_size=128), 8))
+    assert check.message == "the global batch changes from 512 on 4 ranks to 1,024"
+    assert check.hint == "keep it with: --set train.global_batch_size=512"
+    assert not list(changed_batch(four, Batches(RedditTrain(batch_size=64), 8)))
+    assert not list(changed_batch(four, Batches(RedditTrain(batch_size=64), 4))), "asked for"
+    assert not list(changed_batch(None, None))
 
 
 def test_where_everything_exists_nothing_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from clusterctl.config import load_cluster, resolve, resolve_again
 from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError, UsageError
-from clusterctl.spec import Cluster, Container, to_record
+from clusterctl.spec import Cluster, Container, RedditTrain, to_record
 
 JOB = """\
 workload = "reddit"
@@ -246,3 +246,39 @@ def test_secrets_of_a_run_come_from_the_environment_or_are_missed_by_name(folder
 def test_a_mistake_in_what_is_changed_is_told_as_in_a_job_file(folder: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean epochs"):
         resolve_again(*recorded(folder, CLUSTER, JOB), CLUSTER, ["train.epoch=3"], {})
+
+
+def test_the_batch_of_a_rank_and_that_of_all_ranks_are_not_both_set_whoever_sets_them(folder: Path) -> None:
+    text = JOB + "batch_size = 128\n"
+    in_the_file = failure(folder, f"{text}global_batch_size = 512\n")
+    for error in (in_the_file, failure(folder, text, "train.global_batch_size=512")):
+        assert "train.global_batch_size: cannot be set together with batch_size" in error.message
+        assert "leave batch_size or global_batch_size out" in error.hint
+        assert error.exit_code == 3
+    resolved = resolve("mine", CLUSTER, ["train.global_batch_size=512"], {}, folder)
+    assert isinstance(resolved.job.train, RedditTrain)
+    assert (resolved.job.train.batch_size, resolved.job.train.global_batch_size) == (None, 512)
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "sizes"),
+    [
+        ("batch_size = 128", [], (128, None)),
+        ("global_batch_size = 512", [], (None, 512)),
+        ("batch_size = 128", ["train.global_batch_size=512"], (None, 512)),
+        ("", ["train.global_batch_size=512"], (None, 512)),
+        ("global_batch_size = 512", ["train.batch_size=64"], (64, None)),
+    ],
+)
+def test_a_resumed_run_keeps_its_batch_or_takes_the_other_way_to_set_it(
+    folder: Path, before: str, changes: list[str], sizes: tuple[int | None, int | None]
+) -> None:
+    train = resolve_again(*recorded(folder, CLUSTER, f"{JOB}{before}\n"), CLUSTER, changes, {}).job.train
+    assert isinstance(train, RedditTrain)
+    assert (train.batch_size, train.global_batch_size) == sizes
+
+
+def test_a_resume_cannot_set_both_either(folder: Path) -> None:
+    both = ["train.batch_size=64", "train.global_batch_size=512"]
+    with pytest.raises(ConfigError, match="cannot be set together"):
+        resolve_again(*recorded(folder, CLUSTER, JOB), CLUSTER, both, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,15 +11,19 @@ from rich.console import Console
 
 from clusterctl import cli
 from clusterctl.diagnosis.diagnose import diagnose, to_json
+from clusterctl.diagnosis.learning import single_steps
 from clusterctl.display.monitor.panes import MonitorView, frame
 from clusterctl.display.report.page import examine, page
 from clusterctl.display.runs_table import runs_table
 from clusterctl.errors import Cause
 from clusterctl.observe.overview import Overview
+from clusterctl.observe.stage import Status
 from clusterctl.observe.status import report
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
+from clusterctl.spec import RedditTrain
 
+TEXT = "each epoch is a single step: the 8 ranks share a batch of 1,024, the whole training set"
 SENTENCE = "the training does not learn: the loss is NaN since step 50"
 
 
@@ -64,3 +69,33 @@ def test_the_monitor_and_the_report_say_it(run: RunDir) -> None:
     console = Console(width=200)
     assert SENTENCE in frame(view, console.width, 60).plain
     assert f'<p class="waits">T{SENTENCE[1:]}' in page(examine(run, run.path))
+
+
+def test_epochs_of_a_single_step_are_noted_where_the_ranks_made_the_batch_so_large(statuses: list[Status]) -> None:
+    finished = statuses[2]
+    (attempt,) = finished.attempts
+
+    def noted(global_batch_size: int | None = None, **counts: int) -> bool:
+        train = RedditTrain(batch_size=128, global_batch_size=global_batch_size)
+        job = replace(finished.record.job, train=train)
+        metrics = {**attempt.metrics, "steps": 20, "epochs": 20, **counts}
+        attempts = (replace(attempt, metrics=metrics),)
+        shown = replace(finished, record=replace(finished.record, job=job), attempts=attempts)
+        found = single_steps(shown) == TEXT
+        assert ("1 step per epoch" in runs_table([shown], 1_000_000.0, None).plain) == found
+        return found
+
+    assert noted()
+    assert noted(steps=200, folds=10)
+    assert not noted(steps=40)
+    assert not noted(global_batch_size=4096), "asked for"
+
+
+def test_why_has_it_among_the_facts(fabricate) -> None:
+    lines = [{"time": 1_000_010.0, "step": 3, "steps": 3, "epoch": 3, "epochs": 3, "loss": 0.1}]
+    finished = {"time": 1_000_400.0, "attempt": 0}
+    host: dict[str, Any] = {"attempt": 0, "job_id": "1", "nodes": "n1", "start": 1_000_001, "end": 1_000_400}
+    host |= {"exit_code": 0}
+    files = {"attempts/0/host.json": host, "finished.json": finished, "attempts/0/metrics.jsonl": lines}
+    fact = next(fact for fact in diagnose(fabricate(files=files)).headline.facts if "single step" in fact)
+    assert fact.endswith("set train.global_batch_size instead of train.batch_size")

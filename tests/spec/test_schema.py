@@ -89,6 +89,7 @@ def test_what_clusterctl_accepts_is_right_by_the_schema(text: str) -> None:
         "[train]\nprofile = [1, 2, 3]",
         "[train]\nlr = 0",
         "[train]\ndropout = 1",
+        "[train]\nbatch_size = 128\nglobal_batch_size = 512",
         "[watchdog]\nfloor = 0",
     ],
 )

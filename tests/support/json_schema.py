@@ -24,7 +24,7 @@ _TYPES = {
 }
 _KNOWN = {"$schema", "$defs", "$ref", "title", "description", "default", "type", "const", "enum", "required",
           "properties", "additionalProperties", "propertyNames", "items", "minItems", "maxItems", "pattern", "minimum",
-          "maximum", "exclusiveMinimum", "exclusiveMaximum", "if", "then", "else"}  # fmt: skip
+          "maximum", "exclusiveMinimum", "exclusiveMaximum", "if", "then", "else", "not", "anyOf"}  # fmt: skip
 _BOUNDS = {"minimum": operator.ge, "maximum": operator.le, "exclusiveMinimum": operator.gt,
            "exclusiveMaximum": operator.lt, "minItems": operator.ge, "maxItems": operator.le}  # fmt: skip
 
@@ -59,6 +59,10 @@ def _violations(value: Any, schema: dict[str, Any], whole: dict[str, Any], path:
     if "if" in schema:
         holds = not list(_violations(value, schema["if"], whole, path))
         yield from _violations(value, schema.get("then" if holds else "else", {}), whole, path)
+    if "not" in schema and not list(_violations(value, schema["not"], whole, path)):
+        yield f"{path}: {value!r} is {schema['not']}"
+    if "anyOf" in schema and all(list(_violations(value, one, whole, path)) for one in schema["anyOf"]):
+        yield f"{path}: {value!r} is none of {schema['anyOf']}"
     if isinstance(value, list):
         for place, item in enumerate(value):
             yield from _violations(item, schema.get("items", {}), whole, f"{path}[{place}]")

@@ -7,34 +7,49 @@ from hypothesis import strategies as st
 from clusterctl.training.epoch_plan import Batch, EpochPlan
 
 
-def epoch_of(seeds: int, batch_size: int, world_size: int, epoch: int = 1, seed: int = 0) -> list[list[Batch]]:
+def epoch_of(seeds: int, global_size: int, world_size: int, epoch: int = 1, seed: int = 0) -> list[list[Batch]]:
     """The batches of every rank. Seed `i` is node `i + 1000`."""
     nodes = torch.arange(1000, 1000 + seeds)
-    return [list(EpochPlan(nodes, batch_size, seed, rank, world_size).batches(epoch)) for rank in range(world_size)]
+    return [list(EpochPlan(nodes, global_size, seed, rank, world_size).batches(epoch)) for rank in range(world_size)]
 
 
 def trained(batches: list[Batch]) -> list[int]:
     return [int(node) for batch in batches for node in batch.seeds[batch.weights.bool()]]
 
 
-@given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 9))
-def test_every_seed_is_trained_once_in_equal_steps_of_full_size(seeds: int, batch_size: int, world_size: int) -> None:
-    ranks = epoch_of(seeds, batch_size, world_size)
+@given(st.integers(1, 60), st.integers(1, 90), st.integers(1, 9))
+def test_every_seed_is_trained_once_in_equal_steps_of_equal_shares(seeds: int, size: int, world_size: int) -> None:
+    ranks = epoch_of(seeds, size, world_size)
     assert sorted(node for batches in ranks for node in trained(batches)) == list(range(1000, 1000 + seeds))
     assert len({len(batches) for batches in ranks}) == 1
-    assert all(batch.seeds.numel() == batch_size for batches in ranks for batch in batches)
+    share = -(-min(size, seeds) // world_size)
+    assert {batch.seeds.numel() for batches in ranks for batch in batches} == {share}
     for step in zip(*ranks, strict=True):
         assert {batch.total for batch in step} == {sum(int(batch.weights.sum()) for batch in step)}
+    for full in list(zip(*ranks, strict=True))[:-1]:
+        assert {int(batch.weights.sum()) for batch in full} <= {share - 1, share}
 
 
-@given(st.integers(1, 60), st.integers(1, 5), st.sampled_from([(1, 4), (2, 2), (4, 1)]))
-def test_the_global_batches_do_not_depend_on_the_number_of_ranks(
-    seeds: int, batch_size: int, shape: tuple[int, int]
-) -> None:
-    world_size, times = shape
-    together = [trained([batch]) for batch in epoch_of(seeds, 4 * batch_size, 1)[0]]
-    split = epoch_of(seeds, times * batch_size, world_size)
+@given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 40))
+def test_the_global_batches_do_not_depend_on_the_number_of_ranks(seeds: int, size: int, world_size: int) -> None:
+    """Also where the ranks do not divide the batch, or are more than its seeds."""
+    together = [trained([batch]) for batch in epoch_of(seeds, size, 1)[0]]
+    split = epoch_of(seeds, size, world_size)
     assert [[node for batch in step for node in trained([batch])] for step in zip(*split, strict=True)] == together
+
+
+@given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 9), st.integers(1, 9), st.integers(0, 5))
+def test_other_ranks_that_go_on_in_an_epoch_train_on_the_rest_in_the_same_batches(
+    seeds: int, size: int, before: int, after: int, steps: int
+) -> None:
+    nodes = torch.arange(seeds)
+    whole = [batch.everyone.tolist() for batch in EpochPlan(nodes, size, 0, 0, before).batches(1)]
+    steps = min(steps, len(whole))
+    done = sum(map(len, whole[:steps]))
+    ranks = [list(EpochPlan(nodes, size, 0, rank, after).batches(1, done)) for rank in range(after)]
+    again = [[node for batch in step for node in trained([batch])] for step in zip(*ranks, strict=True)]
+    assert again == whole[steps:]
+    assert [batch.step for batch in ranks[0]] == list(range(steps, len(whole)))
 
 
 def test_each_epoch_and_seed_shuffles_anew_and_again_alike() -> None:

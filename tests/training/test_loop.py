@@ -18,7 +18,7 @@ from clusterctl.errors import TaskError
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.vocabulary import KNOWN
-from clusterctl.spec import LoopTrain
+from clusterctl.spec import Batches, LoopTrain, TrainingSet
 from clusterctl.task.task import Task
 from clusterctl.training.epoch_plan import Batch
 from clusterctl.training.graph_objective import GraphClassification
@@ -26,7 +26,7 @@ from clusterctl.training.link_objective import Auc, LinkPrediction
 from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
 from clusterctl.training.objective import Accuracy, Score
-from clusterctl.training.training_log import Fold
+from clusterctl.training.training_log import Fold, TrainingLog
 
 
 @dataclass
@@ -97,10 +97,21 @@ def test_it_learns_and_rank_0_tells_every_epoch(lone_task: Task, capsys: pytest.
     fit(objective, LoopTrain(epochs=60, batch_size=4, lr=0.05), lone_task)
     (weight,) = objective.model.parameters()
     assert abs(float(weight.detach()) - 2) < 0.05
-    lines = capsys.readouterr().out.splitlines()
+    sizes, *lines = capsys.readouterr().out.splitlines()
+    assert sizes == "global batch 4; 3 steps per epoch of 10 nodes"
     assert len(lines) == 60
     assert lines[0].startswith("epoch 1/60  loss ")
     assert "val accuracy 0.7500  test accuracy 0.7500" in lines[-1]
+
+
+def test_the_log_warns_of_a_batch_larger_than_the_training_set(
+    lone_task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = Batches(LoopTrain(batch_size=4), 8, TrainingSet(10, "nodes"))
+    TrainingLog(lone_task, LoopTrain(), 1, Doubling(), None, {}).batches(sizes)
+    said = capsys.readouterr()
+    assert said.out == "global batch 32 (8 ranks x 4); 1 step per epoch of 10 nodes\n"
+    assert said.err.startswith("warning: the global batch of 32 (8 ranks x 4) exceeds the training set of 10 nodes")
 
 
 def test_a_terminated_rank_makes_all_leave_at_the_step_with_143(lone_task: Task, tmp_path: Path) -> None:

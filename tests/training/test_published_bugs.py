@@ -57,10 +57,8 @@ LAST_GRAPHS_LEFT_OUT = Mutation(
 )
 LAST_PAIR_LEFT_OUT = Mutation(_PAIRS, "own.start : own.stop]", "own.start : own.stop - 1]")
 UNEQUAL_STEPS = Mutation(_PLAN, "range(first_step, self.steps)", "range(first_step, self.steps - self.rank)")
-NO_PADDING = Mutation(_PLAN, "order[positions % order.numel()]", "order[positions]")
-REST_LEFT_OUT = Mutation(
-    _PLAN, "range(first_step, self.steps)", "range(first_step, self.seeds.numel() // self._global_size)"
-)
+NO_PADDING = Mutation(_PLAN, "order[(start + places) % order.numel()]", "order[start + places]")
+REST_LEFT_OUT = Mutation(_PLAN, "range(first_step, self.steps)", "range(first_step, self.seeds.numel() // self._size)")
 NO_SHUFFLE = Mutation(
     _PLAN, "torch.randperm(self.seeds.numel(), generator=generator)", "torch.arange(self.seeds.numel())"
 )
@@ -144,13 +142,13 @@ BUGS: dict[str, dict[Mutation, list[str]]] = {
         ],
     },
     "ranks make different numbers of steps, and the last ones wait for ever": {
-        UNEQUAL_STEPS: [f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size"]
+        UNEQUAL_STEPS: [f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_equal_shares"]
     },
     "fewer seeds than ranks: an IndexError": {
-        NO_PADDING: [f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size"]
+        NO_PADDING: [f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_equal_shares"]
     },
     "the rest of a division by the ranks, and the last batches, are never trained": {
-        REST_LEFT_OUT: [f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size"]
+        REST_LEFT_OUT: [f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_equal_shares"]
     },
     "every rank owns the same seeds in all epochs; seeds are not shuffled": {
         NO_SHUFFLE: [
@@ -263,7 +261,7 @@ BUGS: dict[str, dict[Mutation, list[str]]] = {
         ],
     },
     "Join costs a collective a step, and gradients weigh ranks, not seeds": {
-        UNEQUAL_STEPS: [f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_full_size"],
+        UNEQUAL_STEPS: [f"{PLAN}::test_every_seed_is_trained_once_in_equal_steps_of_equal_shares"],
         RANKS_WEIGH_ALIKE: [f"{RANKS}::test_in_float64_without_dropout_losses_and_accuracy_are_the_same"],
     },
     "set_epoch is forgotten, and every epoch has the same order": {
@@ -355,7 +353,7 @@ def test_the_test_accuracy_is_that_of_the_test_split(
 
 
 def test_a_rank_trains_on_other_seeds_in_every_epoch() -> None:
-    plan = EpochPlan(torch.arange(80), batch_size=5, seed=0, rank=1, world_size=4)
+    plan = EpochPlan(torch.arange(80), global_size=20, seed=0, rank=1, world_size=4)
     epochs = [{int(seed) for batch in plan.batches(epoch) for seed in batch.seeds} for epoch in range(1, 30)]
     assert all(len(own) == 20 for own in epochs)
     assert len({frozenset(own) for own in epochs}) == len(epochs)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ranks import CORA, run_program
+from support.ranks import CORA, losses_of, metrics_of, run_job, run_program
 
 from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Data, Job, RedditTrain
 
-GLOBAL_BATCH = 256
+GLOBAL_BATCH = 250  # which four ranks do not divide
 PROGRAM = f"""
 import json, sys, torch
 from dataclasses import replace
@@ -20,7 +21,6 @@ from clusterctl.graph.inference import infer
 from clusterctl.graph.storage import Graph, shared
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
-from clusterctl.runs.place import Place
 from clusterctl.spec import Job, RedditTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
@@ -32,11 +32,10 @@ class Losses(list):
         if loss is not None:
             self.append(loss)
 
-place, root = Place.from_environment(), {str(CORA)!r}
+root = {str(CORA)!r}
 with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
     graph = shared(task, Graph, "cora", raw_identity(root), lambda scratch: read_raw(Path(root), scratch))
-    size = {GLOBAL_BATCH} // place.world_size
-    both = dict(batch_size=size, evaluate_every=0)
+    both = dict(global_batch_size={GLOBAL_BATCH}, evaluate_every=0)
     exact = RedditTrain(**both, epochs=8, precision="float64", dropout=0.0, hidden_channels=32)
     default = RedditTrain(**both, epochs=1)
     cached = replace(exact, epochs=2, dropout=0.5, cache_first_aggregation=True)
@@ -118,3 +117,20 @@ def test_ranks_import_neither_pyg_nor_torchs_compiler_but_for_the_one_that_prepa
 ) -> None:
     slow = {ranks: [rank["slow_imports"] for rank in said] for ranks, said in results.items()}
     assert [rank for said in slow.values() for rank in said].count([]) == 4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tasks_per_node", [[4] * 4, [8] * 4], ids=["16 ranks", "32 ranks"])
+def test_many_ranks_reach_the_accuracy_of_a_few_on_the_same_global_batch(
+    tmp_path: Path, tasks_per_node: list[int]
+) -> None:
+    train = RedditTrain(epochs=10, batch_size=None, global_batch_size=512, evaluate_every=0)
+    job = Job(name="cora", workload="reddit", data=Data(root=str(CORA)), train=train)
+    few, many = RunDir(tmp_path / "few"), RunDir(tmp_path / "many")
+    for run, tasks in ((few, [2, 2]), (many, tasks_per_node)):
+        done = run_job(job, run, tasks)
+        assert {code for code, _, _ in done} == {0}, done[0]
+    accuracy, of_many = (metrics_of(run)[-1]["test_accuracy"] for run in (few, many))
+    assert len(losses_of(few)) == len(losses_of(many)) == 40
+    assert accuracy > 0.84
+    assert of_many == pytest.approx(accuracy, abs=0.02)

@@ -79,7 +79,8 @@ def test_torchrun_runs_the_same_program_without_slurm_or_a_run_directory(tmp_pat
     environment["CLUSTERCTL_DATA_CACHE"] = str(tmp_path / "cache")
     done = subprocess.run([*torchrun, *words], capture_output=True, text=True, check=False, env=environment, cwd="/")
     assert done.returncode == 0, done.stderr
-    first, last = done.stdout.splitlines()
+    sizes, first, last = done.stdout.splitlines()
+    assert sizes == "global batch 512 (2 ranks x 256); 4 steps per epoch of 1,624 nodes"
     assert first.startswith("epoch 1/2  loss ")
     assert "test accuracy 0.8" in last
     assert [path.name.split("-")[0] for path in (tmp_path / "cache").iterdir()] == ["reddit"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clusterctl.checks.check import Check
     from clusterctl.diagnosis.diagnose import Diagnosis
     from clusterctl.observe.stage import Status as Status
-    from clusterctl.spec import Cluster
+    from clusterctl.spec import Batches, Cluster
 
 
 class RunFailed(ClusterctlError):
@@ -94,6 +94,14 @@ class Run:
     def work(self) -> Path:
         """The folder in which its program works: a copy of the code, and what the program wrote there."""
         return self.directory.work
+
+    @property
+    def batches(self) -> Batches | None:
+        """How its training shares out the examples; None for a program of your own. Raises ConfigError if damaged."""
+        from clusterctl.checks.training_set import batches
+        from clusterctl.observe.run_record import read_record
+
+        return batches(read_record(self.directory).job)
 
     @property
     def job_id(self) -> str | None:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import clusterctl
 from clusterctl.api.settings import settings
 from clusterctl.api.verify import verify
+from clusterctl.checks.job_rules import large_batch
+from clusterctl.checks.training_set import batches
 from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve, runs_folder
 from clusterctl.containers.listener import SILENT
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from clusterctl.launch.plan import Plan
     from clusterctl.launch.snapshot import Code
     from clusterctl.slurm.queue import Allocation
+    from clusterctl.spec import Batches
 
 
 def load(
@@ -77,6 +80,16 @@ class DryRun:
     def programs(self) -> str | None:
         """Where a program finds Python and the like; None for workloads that are no program of yours."""
         return str(Programs.of(self.plan)) if self.resolved.job.workload == "command" else None
+
+    @property
+    def batches(self) -> Batches | None:
+        """How the training would share out its examples; None for workloads that are no training of clusterctl's."""
+        return batches(self.resolved.job)
+
+    @property
+    def warnings(self) -> tuple[Check, ...]:
+        """What is known to be wrong with the batches, without looking further."""
+        return tuple(large_batch(self.batches))
 
     def verify(self, *, large_code: bool = False) -> tuple[Check, ...]:
         """What may go wrong. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from clusterctl.checks.surroundings import Surroundings, WantedRun
     from clusterctl.config import Resolved
-    from clusterctl.spec import Resources
+    from clusterctl.spec import Batches, Resources
 
 _GIBIBYTE = 1024  # MiB
 
@@ -76,6 +76,24 @@ def request_rules(found: Surroundings) -> Iterator[Check]:
     if 1 < tasks < gpus:  # a single one may be torchrun, which starts a process per GPU
         message = f"{tasks} tasks per node use {tasks} of its {gpus} GPUs"
         yield warn("size", message, "leave tasks_per_node out, for one task per GPU; or lower gpus_per_node")
+
+
+def batch_rules(found: Surroundings) -> Iterator[Check]:
+    if found.wanted:
+        yield from large_batch(found.wanted.batches)
+
+
+def large_batch(batches: Batches | None) -> Iterator[Check]:
+    """A warning where the ranks share more examples than there are."""
+    if batches and batches.too_large:
+        yield warn("batch", batches.too_large, batches.remedy)
+
+
+def changed_batch(before: Batches | None, now: Batches | None) -> Iterator[Check]:
+    """A warning where another number of ranks changes the global batch, and so the training."""
+    if before and now and before.ranks != now.ranks and before.size != now.size:
+        message = f"the global batch changes from {before.size:,} on {before.ranks:,} ranks to {now.size:,}"
+        yield warn("batch", message, f"keep it with: --set train.global_batch_size={before.size}")
 
 
 def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str) -> Check | None:

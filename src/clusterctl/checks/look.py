@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks.interpreters import ask_packages, ask_version, find_interpreter
 from clusterctl.checks.surroundings import Folder, LoginNode, NodeSize, Seen, Surroundings, WantedRun
+from clusterctl.checks.training_set import batches
 from clusterctl.config import expanded, runs_folder, state_path
 from clusterctl.containers.pyxis import IMAGE_PYTHON
 from clusterctl.errors import SlurmError
@@ -102,6 +103,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             resolved=resolved,
             tasks=plan.tasks,
             data=_data_set(job.workload, Path(job.data.root), cluster.nodes_are_here) if job.data.root else None,
+            batches=batches(job),
             data_here=data is not None and not _data_set(job.workload, Path(data), True).missing,
             program=None if plan.setup else _program(job, plan),
             nodes=nodes,

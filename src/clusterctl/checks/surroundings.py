@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from clusterctl.containers.contents import Contents
     from clusterctl.containers.pyxis import ContainerView
     from clusterctl.launch.programs import Programs
-    from clusterctl.spec import Cluster
+    from clusterctl.spec import Batches, Cluster
 
 Answer = str | SlurmError
 """What a command of Slurm's printed, or why it did not."""
@@ -115,6 +115,7 @@ class WantedRun:
     resolved: Resolved
     tasks: int = 1
     data: Seen | None = None
+    batches: Batches | None = None  # None: a program of the user's
     data_here: bool = False  # the folder that the hint generates a data set in holds one already
     program: Seen | None = None  # the script of workload "command"
     nodes: tuple[NodeSize, ...] = ()  # that the job could get, as far as they are known

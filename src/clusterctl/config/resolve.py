@@ -15,10 +15,10 @@ from clusterctl.config.places import expanded, find_file, is_home
 from clusterctl.config.secrets import HIDDEN, Secrets
 from clusterctl.config.source import Values, explained, read_toml, read_values
 from clusterctl.errors import ConfigError
-from clusterctl.spec import Container, Job, to_record
+from clusterctl.spec import WORKLOADS, Container, Job, to_record
 from clusterctl.spec.keys import leaves_as_written
-from clusterctl.spec.overrides import parse_override
-from clusterctl.spec.records import Problem
+from clusterctl.spec.overrides import Key, parse_override
+from clusterctl.spec.records import Problem, alternatives, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -109,6 +109,9 @@ def resolve_again(
         if not anew and value is not None:
             values.put(key, value, origin or "the run")
     overrides = _overrides(settings, record.get("workload"))
+    for key in [*overrides.origins]:
+        if other := _alternative(key, record.get("workload")):
+            values.drop(other)
     values.layer(overrides)
     _bring_secrets(values, cluster, environment)
     job, found = _read_job(values, cluster, run_json, Path.cwd())
@@ -130,6 +133,16 @@ def _overrides(settings: Iterable[str], workload: object) -> Values:
         key, value = parse_override(setting, workload)
         values.put(key, value, "--set")
     return values
+
+
+def _alternative(key: Key, workload: object) -> Key | None:
+    """The key of [train] that `key` stands instead of, such as batch_size for global_batch_size, and back."""
+    if workload not in WORKLOADS or key[:-1] != ("train",):
+        return None
+    train: type = WORKLOADS[str(workload)].train
+    pairs = alternatives(fields_of(train))
+    other = (pairs | {other: name for name, other in pairs.items()}).get(key[-1])
+    return ("train", other) if other else None
 
 
 def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, str]) -> None:

@@ -34,6 +34,13 @@ class Values:
         """Set one value; tables on the way are made. A table put whole is put key by key."""
         self.origins |= dict.fromkeys(put(self.tree, key, value), origin)
 
+    def drop(self, key: Key) -> None:
+        """Forget the value at `key`, if there is one."""
+        table = self.get(key[:-1])
+        if isinstance(table, dict):
+            table.pop(key[-1], None)
+        self.origins.pop(key, None)
+
     def get(self, key: Key) -> Any:
         value: Any = self.tree
         for name in key:
@@ -90,6 +97,7 @@ def read_values(cls: type[T], values: Values, path: Path, hint: str = _HINT) -> 
 def explained(problems: list[Problem], values: Values, path: Path, hint: str = _HINT) -> ConfigError:
     """One error that names every problem with its place, the first one first in the file."""
     file = shown_path(path)
+    hint = next((problem.hint for problem in problems if problem.hint), hint)
     lines = [f"{values.origin(problem.path) or file}: {problem}" for problem in problems]
     if len(lines) == 1:
         return ConfigError(lines[0], hint)

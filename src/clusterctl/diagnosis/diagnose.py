@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.diagnosis.failure import explain_attempt, known_line
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
-from clusterctl.diagnosis.learning import not_learning
+from clusterctl.diagnosis.learning import not_learning, single_steps
 from clusterctl.diagnosis.next_steps import commands
 from clusterctl.diagnosis.running import explain_running, unheard
 from clusterctl.diagnosis.standstill import ended_writers
@@ -108,6 +108,9 @@ def judge(trace: RunTrace) -> Diagnosis:
         found = (*found, Finding(Cause.NOT_LEARNING, lesson.text, LIKELY, number, hint=lesson.hint))
     if last and (writers := ended_writers(last.ranks)):
         found = (replace(found[0], facts=(*found[0].facts, *writers)), *found[1:])
+    if text := single_steps(status):
+        fact = f"{text}; set train.global_batch_size instead of train.batch_size"
+        found = (replace(found[0], facts=(*found[0].facts, fact)), *found[1:])
     if not status.sure:
         unknown.append("what Slurm says of the job: it was not asked, or did not answer")
     history = tuple(explain_attempt(attempt, trace) for attempt in past)

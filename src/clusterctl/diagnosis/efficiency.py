@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.runs.stages import Stage
+from clusterctl.spec import batch_key
 from clusterctl.spec.values import mebibytes
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Use:
     undone: float = 0.0  # spent on steps that a restart did again
     restarting: float = 0.0  # spent by attempts after the first before their training
     finished: bool = False
+    batch_key: str = "batch_size"
 
     @property
     def gpu_hours(self) -> float:
@@ -88,6 +90,7 @@ def use_of(status: Status, history: History, now: float) -> Use:
         nodes=resources.nodes,
         tasks_per_node=status.record.tasks_per_node,
         cpus_per_task=resources.cpus_per_task,
+        batch_key=batch_key(status.record.job.train),
         gpus_per_node=resources.gpus_per_node or 0,
         time_limit=float(resources.time),
         memory_asked=float(mebibytes(resources.memory) * 2**20) if resources.memory else None,
@@ -127,7 +130,7 @@ def _gpus(use: Use) -> Iterator[Advice]:
     if percent < IDLE_PERCENT and len(unused) < len(use.gpus):
         idle = use.gpu_hours * (1 - percent / 100)
         text = f"The GPUs worked {percent:.0f} % of the time: {idle:.1f} of {use.gpu_hours:.1f} GPU hours were idle."
-        change = "" if (input_share(use) or 0) > MUCH else "--set train.batch_size=N, larger"
+        change = "" if (input_share(use) or 0) > MUCH else f"--set train.{use.batch_key}=N, larger"
         yield Advice("GPUs idle", text, change)
     if unused:
         names = ", ".join(f"{gpu.node} gpu{gpu.number}" for gpu in unused[:8])
@@ -144,7 +147,7 @@ def _waiting_in_a_step(use: Use) -> Iterator[Advice]:
         yield Advice("Input-bound", text, f"--set resources.cpus_per_task={2 * use.cpus_per_task}")
     if (share := _share(use, "communication") or 0) > MUCH:
         text = f"{share:.0%} of a step is communication between the ranks: fewer nodes, or a larger batch, cost less."
-        yield Advice("Communication", text, "--set train.batch_size=N, larger")
+        yield Advice("Communication", text, f"--set train.{use.batch_key}=N, larger")
 
 
 def _restarts(use: Use) -> Iterator[Advice]:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from clusterctl.observe.course import LEAST_STEPS
 from clusterctl.runs.vocabulary import number
+from clusterctl.spec import Batches, LoopTrain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.observe.course import Course
+    from clusterctl.observe.stage import Status
 
 LEAST_LOSSES = 20  # at either end; fewer say little about their mean
 LEAST_BROKEN = 3  # in a row: mixed precision skips a step whose loss overflows, and continues
@@ -38,6 +40,18 @@ class NotLearning:
 def not_learning(course: Course | None) -> NotLearning | None:
     """Why the training of `course` does not learn; None if it does, if it is too early to tell, or if in doubt."""
     return (_broken(course) or _at_chance(course) or _flat(course)) if course else None
+
+
+def single_steps(status: Status) -> str:
+    """What is wrong where the batches of several ranks grew until each epoch is one step; empty if nothing is."""
+    train, ranks = status.record.job.train, status.record.job.resources.nodes * status.record.tasks_per_node
+    if not isinstance(train, LoopTrain) or train.global_batch_size or ranks == 1:
+        return ""
+    steps, epochs, folds = (status.metrics.get(name) for name in ("steps", "epochs", "folds"))
+    if steps is None or epochs is None or steps != epochs * (folds or 1):
+        return ""
+    batch = Batches(train, ranks).size
+    return f"each epoch is a single step: the {ranks:,} ranks share a batch of {batch:,}, the whole training set"
 
 
 def _broken(course: Course) -> NotLearning | None:

@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import Cause
+from clusterctl.spec import batch_key
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
@@ -90,5 +91,6 @@ def _less_memory(trace: RunTrace, found: Finding) -> list[str]:
     size = _SIZE.fullmatch(job.resources.memory or "")
     if found.cause_class is Cause.HOST_MEMORY and size:
         return [f"resources.memory={2 * int(size[1])}{size[2]}"]
-    batch = getattr(job.train, "batch_size", 0)
-    return [f"train.batch_size={batch // 2}"] if batch > 1 else []
+    name = batch_key(job.train)
+    batch = getattr(job.train, name, None) or 0
+    return [f"train.{name}={batch // 2}"] if batch > 1 else []

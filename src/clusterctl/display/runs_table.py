@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len
 from rich.text import Text
 
-from clusterctl.diagnosis.learning import not_learning
+from clusterctl.diagnosis.learning import not_learning, single_steps
 from clusterctl.display.plain import bar, duration, plain, share
 from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.runs.stages import Stage
@@ -111,7 +111,7 @@ def note(status: Status) -> str:
     if status.stage is Stage.FINISHED and status.record.job.workload == "command" and done and done < _SHORT:
         return f"left after step {share(status.metrics.get('step'), status.metrics.get('steps'))}"
     lesson = not_learning(status.attempt.course if status.attempt else None)
-    return lesson.note if lesson else ""
+    return lesson.note if lesson else "1 step per epoch" * bool(single_steps(status))
 
 
 def _end(attempt: AttemptEvidence) -> str:

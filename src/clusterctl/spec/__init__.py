@@ -1,5 +1,6 @@
 """What can be asked for: jobs, clusters, workloads. Frozen dataclasses, standard library only."""
 
+from clusterctl.spec.batches import Batches, TrainingSet, batch_key
 from clusterctl.spec.cluster import Cluster, Emulator
 from clusterctl.spec.job import Checkpoint, Container, Data, Job, Resources, Watchdog
 from clusterctl.spec.records import from_record, to_record
@@ -20,6 +21,7 @@ from clusterctl.spec.train import (
 __all__ = [
     "PROFILED_STEPS",
     "WORKLOADS",
+    "Batches",
     "Checkpoint",
     "Cluster",
     "CommandTrain",
@@ -36,7 +38,9 @@ __all__ = [
     "SyntheticTrain",
     "TaobaoTrain",
     "Train",
+    "TrainingSet",
     "Watchdog",
+    "batch_key",
     "from_record",
     "to_record",
 ]

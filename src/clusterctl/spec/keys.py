@@ -21,7 +21,7 @@ from clusterctl.spec import values
 from clusterctl.spec.cluster import Cluster
 from clusterctl.spec.job import Job
 from clusterctl.spec.overrides import leaves
-from clusterctl.spec.records import fields_of, to_record, unwrapped
+from clusterctl.spec.records import alternatives, fields_of, to_record, unwrapped
 from clusterctl.spec.train import WORKLOADS
 
 if TYPE_CHECKING:
@@ -158,7 +158,9 @@ def _table(cls: type) -> Schema:
     for key in _own_keys(cls):
         schema = {"description": key.description, **_value(key.hint)}
         properties[key.path] = schema | ({} if key.default is None else {"default": key.default})
-    return {"type": "object", "properties": properties, "additionalProperties": False}
+    table = {"type": "object", "properties": properties, "additionalProperties": False}
+    both = [{"required": [other, name]} for name, other in alternatives(fields_of(cls)).items()]
+    return table | ({"not": {"anyOf": both}} if both else {})
 
 
 def _value(hint: Any) -> Schema:
@@ -199,7 +201,7 @@ def _apply(mark: values.Mark, schema: Schema) -> None:
             schema |= {"minItems": count, "maxItems": count}
         case values.Window():
             schema |= {"items": {"type": "integer", "minimum": 1, "maximum": values.LARGEST}, "maxItems": 2}
-        case values.Unshown():
+        case values.Unshown() | values.InsteadOf():
             pass
         case _:
             raise TypeError(f"no schema for {mark}")

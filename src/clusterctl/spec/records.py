@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from clusterctl.errors import ConfigError
 from clusterctl.spec.train import WORKLOADS, Train
-from clusterctl.spec.values import Mark, Unshown
+from clusterctl.spec.values import InsteadOf, Mark, Unshown
 
 if typing.TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,11 +23,12 @@ T = TypeVar("T")
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong in a record: the key's path, what is wrong, the nearest valid name if any."""
+    """One thing that is wrong in a record: the key's path, what is wrong, the nearest valid name or a hint if any."""
 
     path: tuple[str, ...]
     message: str
     nearest: str = ""
+    hint: str = ""
 
     def __str__(self) -> str:
         place = f"{'.'.join(self.path)}: " if self.path else ""
@@ -107,6 +108,7 @@ def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, 
     before = len(problems)
     required = {f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is dataclasses.MISSING}
     problems += [Problem((*path, name), "missing") for name in sorted(required - set(record))]
+    record = _one_of_two(record, alternatives(hints), path, problems)
     values = {}
     for key, raw in record.items():
         if key in hints:
@@ -114,6 +116,27 @@ def _read_table(cls: Any, record: dict[str, Any], parse: bool, path: tuple[str, 
         else:
             problems.append(Problem((*path, key), "unknown key", nearest(key, hints)))
     return cls(**values) if len(problems) == before else None
+
+
+def alternatives(hints: Mapping[str, Any]) -> dict[str, str]:
+    """Field name -> the field that it is set instead of."""
+    marks = ((name, mark) for name, hint in hints.items() for mark in unwrapped(hint)[1])
+    return {name: mark.other for name, mark in marks if isinstance(mark, InsteadOf)}
+
+
+def _one_of_two(
+    record: dict[str, Any], pairs: Mapping[str, str], path: tuple[str, ...], problems: list[Problem]
+) -> dict[str, Any]:
+    """`record`, in which a field that is set stands for the other one of its pair, default and all."""
+    for name, other in pairs.items():
+        if record.get(name) is not None:
+            if record.get(other) is not None:
+                hint = f"a value of the job file counts beside --set too: leave {other} or {name} out"
+                problems.append(Problem((*path, name), f"cannot be set together with {other}", hint=hint))
+            record = {**record, other: None}
+        elif other in record and record[other] is None:
+            problems.append(Problem((*path, other), "missing"))
+    return record
 
 
 def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: list[Problem]) -> Any:

@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple
 from clusterctl.spec.values import (
     AtLeast,
     Count,
+    InsteadOf,
     Length,
     Natural,
     NonNegative,
@@ -37,8 +38,10 @@ class LoopTrain(Train):
 
     epochs: Count = 1
     """Passes over the training data."""
-    batch_size: Count = 128
+    batch_size: Count | None = 128
     """Examples per rank and step; the global batch is this times the number of ranks."""
+    global_batch_size: Annotated[Count, InsteadOf("batch_size")] | None = None
+    """Examples of all ranks together in each step, however many ranks there are; instead of batch_size."""
     lr: Positive = 0.01
     """Learning rate."""
     schedule: Annotated[str, OneOf(("constant", "cosine"))] = "constant"
@@ -103,7 +106,7 @@ class RedditTrain(NodeTrain):
     """Two-layer GraphSAGE on one graph in the raw format of the Reddit data set."""
 
     epochs: Count = 20
-    batch_size: Count = 1024
+    batch_size: Count | None = 1024
     lr: Positive = 1e-3
     dropout: Share = 0.5
 
@@ -113,7 +116,7 @@ class DeepSageTrain(NodeTrain):
     """Three-layer GraphSAGE with small fan-outs on one graph in the raw format of the Reddit data set."""
 
     epochs: Count = 10
-    batch_size: Count = 1024
+    batch_size: Count | None = 1024
     lr: Positive = 1e-3
     fan_out: FanOut = (4, 4, 4)
     hidden_channels: Count = 128
@@ -124,7 +127,7 @@ class GraphClassificationTrain(LoopTrain):
     """Graph isomorphism networks on a TU data set, cross-validated over ten stratified parts."""
 
     epochs: Count = 40
-    batch_size: Count = 32
+    batch_size: Count | None = 32
     lr: Positive = 1e-3
     patience: Natural = 40
     model: Annotated[str, OneOf(("gin", "plain"))] = "gin"
@@ -148,8 +151,8 @@ class TaobaoTrain(LoopTrain):
     """Link prediction between the users and items of the Taobao data set."""
 
     epochs: Count = 20
-    batch_size: Count = 2048
-    """Edges per rank and step, to which as many negative pairs are added."""
+    batch_size: Count | None = 2048
+    """Edges per rank and step, to which as many negative pairs are added; the global batch is this times the ranks."""
     lr: Positive = 1e-3
     fan_out: Annotated[FanOut, Length(2)] = (8, 4)
     """Items to sample for each user or item, and then for each of those; -1 takes all."""

@@ -25,6 +25,13 @@ class Unshown(Mark):
 
 
 @dataclass(frozen=True)
+class InsteadOf(Mark):
+    """Another way to say what the field `other` of the same table says: who sets one leaves the other out."""
+
+    other: str
+
+
+@dataclass(frozen=True)
 class AtLeast(Mark):
     """Bounded above too: neither Slurm nor torch takes a number of more than 32 bits everywhere."""
 

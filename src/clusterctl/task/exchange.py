@@ -29,15 +29,24 @@ def from_first(work: Callable[[], Any], group: dist.ProcessGroup | None) -> Any:
     return _received(content, int(length))
 
 
-def from_all(work: Callable[[], Any], group: dist.ProcessGroup | None) -> list[Any]:
-    """What `work` returns on each rank, JSON values; an OSError of one is raised on every rank. A collective."""
-    own, ranks = _tried(work), dist.get_world_size(group)
-    lengths = [torch.empty(1, dtype=torch.int64) for _ in range(ranks)]
-    dist.all_gather(lengths, torch.tensor([len(own)]), group=group)
-    sizes = _checked([int(length) for length in lengths])
-    contents = [torch.empty(max(sizes), dtype=torch.uint8) for _ in range(ranks)]
-    dist.all_gather(contents, _padded(own, max(sizes)), group=group)
-    return [_received(content, size) for content, size in zip(contents, sizes, strict=True)]
+def to_first(work: Callable[[], Any], group: dist.ProcessGroup | None) -> list[Any]:
+    """What `work` returns on each rank, JSON values, on rank 0, and [] elsewhere; a collective of all ranks.
+
+    An OSError of one is raised on every rank. Messages go to rank 0 and back: as many as there are ranks, where a
+    gathering on every rank would take ranks x ranks.
+    """
+    own, leads = _tried(work), dist.get_rank(group) == 0
+    ranks = range(dist.get_world_size(group) if leads else 0)
+    lengths = [torch.empty(1, dtype=torch.int64) for _ in ranks]
+    dist.gather(torch.tensor([len(own)]), lengths if leads else None, group=group)
+    longest = torch.stack(lengths).max().view(1) if leads else torch.empty(1, dtype=torch.int64)
+    dist.broadcast(longest, 0, group=group)
+    size = _checked(longest.tolist())[0]
+    contents = [torch.empty(size, dtype=torch.uint8) for _ in ranks]
+    dist.gather(_padded(own, size), contents if leads else None, group=group)
+    found: list[Any] = []
+    from_first(lambda: found.extend(_received(content, size) for content in contents), group)
+    return found
 
 
 def _tried(work: Callable[[], Any]) -> bytes:

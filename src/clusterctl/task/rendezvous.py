@@ -48,6 +48,7 @@ def meet(place: Place, attempt: Attempt | None) -> tuple[Store, bytes | None]:
     if interface := os.environ.get("CLUSTERCTL_INTERFACE"):  # for gloo and NCCL too, unless the user has set them
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+    os.environ["TORCH_GLOO_LAZY_INIT"] = "0"  # pairs of ranks that connect later than the proof are unproven
     return _serve(place, attempt) if place.rank == 0 else _connect(place, attempt)
 
 
@@ -92,13 +93,28 @@ class Member:
 def call_roll(store: Store, place: Place, gpu: str = "", own_secret: bytes | None = None) -> list[Member]:
     """The members by rank, each entry signed with the secret, if there is one.
 
-    Goes through the store, since wrong devices must be found before NCCL sees them. Raises TaskError for an entry of
-    someone who does not know the secret.
+    Goes through the store, since wrong devices must be found before NCCL sees them. Rank 0 collects the entries and
+    hands them out in one piece: where each rank asked for each entry, the store would answer ranks x ranks times.
+    Raises TaskError for an entry of someone who does not know the secret.
     """
     entry = json.dumps(asdict(Member(place.node_rank, gpu)))
     store.set(f"roll/{place.rank}", _signed(own_secret, place.rank, entry) + entry)
-    answers = store.multi_get([f"roll/{rank}" for rank in range(place.world_size)])
-    return [_member(own_secret, rank, answer.decode()) for rank, answer in enumerate(answers)]
+    if place.rank == 0:
+        collected = store.multi_get([f"roll/{rank}" for rank in range(place.world_size)])
+        store.set("roll", json.dumps([answer.decode(errors="replace") for answer in collected]))
+    answers = _listed(store.get("roll"))
+    if len(answers) != place.world_size:
+        raise secret.stranger("the roll call in place of rank 0")
+    return [_member(own_secret, rank, answer) for rank, answer in enumerate(answers)]
+
+
+def _listed(roll: bytes) -> list[str]:
+    """The entries in a roll, which anyone may have put into the store; none if it is not one."""
+    try:
+        found = json.loads(roll)
+    except (ValueError, RecursionError):
+        return []
+    return [str(entry) for entry in found] if isinstance(found, list) else []
 
 
 def _member(own_secret: bytes | None, rank: int, answer: str) -> Member:
@@ -114,18 +130,18 @@ def _signed(own_secret: bytes | None, rank: int, entry: str) -> str:
 
 def ranks_by_node(members: list[Member]) -> list[list[int]]:
     """The ranks of each node, nodes in order; nodes may hold different numbers of ranks."""
-    nodes = sorted({member.node_rank for member in members})
-    return [[rank for rank, member in enumerate(members) if member.node_rank == node] for node in nodes]
+    nodes: dict[int, list[int]] = {}
+    for rank, member in enumerate(members):
+        nodes.setdefault(member.node_rank, []).append(rank)
+    return [nodes[node] for node in sorted(nodes)]
 
 
 def node_group(members: list[Member], rank: int) -> dist.ProcessGroup:
     """The group of the ranks on the node of `rank`.
 
-    Every rank builds the groups of all nodes in the same order, as torch.distributed.new_group demands. They speak
-    gloo: what a node shares lies in its memory, not on its GPUs.
+    Its members alone make it, and no rank the groups of other nodes. It speaks gloo: what a node shares lies in its
+    memory, not on its GPUs.
     """
-    for ranks in ranks_by_node(members):
-        group: dist.ProcessGroup = dist.new_group(ranks, _PATIENCE, backend="gloo")
-        if rank in ranks:
-            own = group
-    return own
+    own = next(ranks for ranks in ranks_by_node(members) if rank in ranks)
+    group: dist.ProcessGroup = dist.new_group(own, _PATIENCE, backend="gloo", use_local_synchronization=True)
+    return group

@@ -25,7 +25,7 @@ from clusterctl.runs.requests import EXIT_RESTART, request_restart
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.spec import to_record
-from clusterctl.task.exchange import from_all, from_first
+from clusterctl.task.exchange import from_first, to_first
 from clusterctl.training.objective import Accuracy
 from clusterctl.training.shards import read, write
 from clusterctl.training.state import Staging, pieces, wholes
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 LAST_SAVE_SECONDS = 20.0  # after TERM; Slurm kills after KillWait, 30 s by default
 # What may be changed when a run is resumed; with any other value it would be another training.
-_CHANGEABLE = {"epochs", "batch_size", "lr", "schedule", "warmup", "clip_norm", "weight_decay", "device"}
-_CHANGEABLE |= {"evaluate_every", "patience", "folds", "profile"}
+_CHANGEABLE = {"epochs", "batch_size", "global_batch_size", "lr", "schedule", "warmup", "clip_norm", "weight_decay"}
+_CHANGEABLE |= {"device", "evaluate_every", "patience", "folds", "profile"}
 
 
 class Position(NamedTuple):
@@ -114,7 +114,8 @@ class Checkpoints:
         for name in from_first(lambda: [folder.name for folder in checkpoints.candidates(attempt)], group):
             folder = kept / str(checkpoints.parse_name(name))
             manifest = checkpoints.read_manifest(folder)
-            wrong = next(filter(None, from_all(partial(self._judge, folder, manifest), group)), "")
+            verdicts = to_first(partial(self._judge, folder, manifest), group)
+            wrong = from_first(partial(next, filter(None, verdicts), ""), group)
             if not wrong and manifest is not None:
                 if leads:
                     checkpoints.note_origin(attempt, folder)
@@ -262,7 +263,7 @@ class Checkpoints:
 
         try:
             from_first(lambda: checkpoints.write_aside(attempt, step).name, group)
-            written = from_all(write_own, group)
+            written = to_first(write_own, group)
             from_first(complete, group)
         except BaseException:
             if rank == 0:

@@ -15,6 +15,7 @@ from torch import distributed as dist
 
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.sharded_table import ShardedTable, whole_weights
+from clusterctl.spec import Batches, TrainingSet
 from clusterctl.training.adam import Adam, TableAdam
 from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.epoch_plan import EpochPlan
@@ -52,7 +53,9 @@ def fit(
     With `train.patience`, training ends when the validation score no longer rises, and the best weights are tested.
     An interrupted run continues from its last checkpoint. Folds share theirs: pass the same `checkpoints` to each.
     """
-    plan = EpochPlan(objective.seeds, train.batch_size, train.seed, task.place.rank, task.place.world_size)
+    examples = TrainingSet(objective.seeds.numel(), objective.unit)
+    sizes = Batches(train, task.place.world_size, examples)
+    plan = EpochPlan(objective.seeds, sizes.size, train.seed, task.place.rank, task.place.world_size)
     if plan.steps == 0:
         raise TaskError("the training split is empty", cause=Cause.DATA)
     learner = Learner(objective, train, task)
@@ -63,6 +66,8 @@ def fit(
     if position.epoch > train.epochs:  # resumed with fewer epochs
         position = position._replace(epoch=train.epochs, seeds=plan.seeds.numel())
     log = TrainingLog(task, train, plan.steps, objective, fold, checkpoints.metrics)
+    if fold is None or fold.number == 1:
+        log.batches(sizes)
     if position.step:
         log.resume(position.epoch, plan.steps_after(position.seeds))
 

@@ -14,6 +14,7 @@ from clusterctl.graph.inference import first_aggregation, infer
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.graph.storage import resident
+from clusterctl.spec import Batches
 from clusterctl.training.objective import PRECISIONS, Accuracy
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class NodeClassification:
         self._graph = resident(graph, task, self._precision.values)
         self._aggregated = first_aggregation(self.model, self._graph, task) if train.cache_first_aggregation else None
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
-        static = worth_static(task.device, fan_out, train.batch_size)
+        static = worth_static(task.device, fan_out, Batches(train, task.place.world_size).per_rank)
         sampler: type[NeighborSampler | StaticSampler] = StaticSampler if static else NeighborSampler
         self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace)
         self._seed = train.seed

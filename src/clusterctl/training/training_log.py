@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +11,7 @@ from clusterctl.runs.stages import Stage
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from clusterctl.spec import LoopTrain
+    from clusterctl.spec import Batches, LoopTrain
     from clusterctl.task.task import Task
     from clusterctl.training.objective import Objective, Score
 
@@ -50,6 +51,14 @@ class TrainingLog:
         self.steps_done = self._first_step + (epoch - 1) * self._steps + steps
         self._counts["epoch"] = epoch
         self._task.metrics.write(step=self.steps_done, **self._counts, **self._newest)
+
+    def batches(self, batches: Batches) -> None:
+        """How the training set is shared out, and what is wrong with that, on rank 0."""
+        if self._task.place.rank != 0:
+            return
+        print(batches, flush=True)
+        if batches.too_large:
+            print(f"warning: {batches.too_large}\nhint: {batches.remedy}", file=sys.stderr, flush=True)
 
     def epoch(self, epoch: int) -> None:
         """An epoch begins."""

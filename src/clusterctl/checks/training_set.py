@@ -1,0 +1,100 @@
+"""How many examples a job trains on, as far as this machine can tell without preparing the data set, or torch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from clusterctl.runs.files import open_regular
+from clusterctl.spec import (
+    Batches,
+    GraphClassificationTrain,
+    LoopTrain,
+    NodeTrain,
+    SyntheticTrain,
+    TaobaoTrain,
+    TrainingSet,
+)
+
+if TYPE_CHECKING:
+    from typing import IO
+
+    from clusterctl.spec import Job
+
+TAOBAO_EVENTS = 100_150_807  # of the real data set, and what `train.generated` is a multiple of
+_MOST_BYTES = 1 << 25  # read here: 4 million nodes
+_SAMPLE_BYTES = 1 << 16
+_TRAIN = 1  # in node_types, as PyG reads it
+_CODES: dict[bytes, Literal["b", "h", "i", "q"]] = {b"1": "b", b"2": "h", b"4": "i", b"8": "q"}  # of the struct module
+
+
+def batches(job: Job) -> Batches | None:
+    """How `job` shares out its examples; None for a program of the user's."""
+    if not isinstance(job.train, LoopTrain):
+        return None
+    ranks = job.resources.nodes * (job.resources.tasks_per_node or 1)
+    return Batches(job.train, ranks, training_set(job))
+
+
+def training_set(job: Job) -> TrainingSet | None:
+    """The training set of `job`; None where only the tasks will know it, or its files are not what they should be."""
+    root = None if job.data.root is None else Path(job.data.root)
+    try:
+        match job.train:
+            case SyntheticTrain(avg_num_nodes=nodes):  # FakeDataset draws from 3/4 to 5/4 of it; 60 % are for training
+                return TrainingSet(nodes * 6 // 10, "nodes", exact=False)
+            case NodeTrain() if root:
+                return TrainingSet(_marked_nodes(root / "raw" / "reddit_data.npz"), "nodes")
+            case GraphClassificationTrain() if root:
+                return TrainingSet(_of_eight_parts(_graphs(root / "raw")), "graphs")
+            case TaobaoTrain(generated=scale) if root or scale:  # 80 % of the pairs are for training
+                events = _lines(root / "raw" / "UserBehavior.csv") if root else round(TAOBAO_EVENTS * scale)
+                return TrainingSet(events * 8 // 10, "edges", exact=False)
+    except (OSError, ValueError, KeyError):
+        pass  # `data_rules` has its say on files that are missing, and the tasks on damaged ones
+    return None
+
+
+def _marked_nodes(archive: Path) -> int:
+    """The nodes that node_types.npy marks for training."""
+    import zipfile
+    import zlib
+
+    try:
+        with open_regular(archive) as file, zipfile.ZipFile(file) as members, members.open("node_types.npy") as array:
+            return _count(array, _TRAIN)
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
+        raise ValueError(f"{archive} is damaged") from error
+
+
+def _count(file: IO[bytes], value: int) -> int:
+    """How often `value` is in an array (numpy.lib.format) of little-endian whole numbers; ValueError for any other."""
+    version = file.read(8)[6:7]
+    header = file.read(int.from_bytes(file.read(2 if version == b"\x01" else 4), "little"))
+    kind = re.search(rb"'descr': '[|<][iu]([1248])'", header)
+    content = file.read(_MOST_BYTES + 1)
+    if kind is None or len(content) > _MOST_BYTES:
+        raise ValueError("not an array of whole numbers, or too large to count here")
+    return memoryview(content).cast(_CODES[kind[1]]).tolist().count(value)
+
+
+def _graphs(raw: Path) -> int:
+    (labels,) = raw.glob("*_graph_labels.txt")
+    with open_regular(labels) as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError("too many to count here")
+    return len(content.split())
+
+
+def _of_eight_parts(graphs: int) -> int:
+    """Without the first fold's test and validation parts, the two largest of ten; other folds have one more at most."""
+    return graphs - -(-graphs // 10) - -(-(graphs - 1) // 10)
+
+
+def _lines(path: Path) -> int:
+    """About as many lines as the file has, by the mean length of the first ones."""
+    with open_regular(path) as file:
+        sample = file.read(_SAMPLE_BYTES)
+    return path.stat().st_size * sample.count(b"\n") // max(1, len(sample))
