@@ -104,7 +104,7 @@ def call_roll(store: Store, place: Place, gpu: str = "", own_secret: bytes | Non
         store.set("roll", json.dumps([answer.decode(errors="replace") for answer in collected]))
     answers = _listed(store.get("roll"))
     if len(answers) != place.world_size:
-        raise secret.stranger("the roll call in place of rank 0")
+        raise stranger("the roll call in place of rank 0")
     return [_member(own_secret, rank, answer) for rank, answer in enumerate(answers)]
 
 
