@@ -19,11 +19,16 @@ IMDB = _REPOSITORY / "data" / "IMDB-BINARY"
 _ENTRY = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
 
 
+def claim(attempt: Attempt) -> None:
+    """What the batch script makes before any task begins."""
+    attempt.path.mkdir(parents=True, exist_ok=True)
+    if not attempt.secret.exists():
+        write_text(attempt.secret, secrets.token_hex(32))
+
+
 def environments(attempt: Attempt, tasks_per_node: Sequence[int]) -> list[dict[str, str]]:
     """The environment of each rank as Slurm sets it, for nodes with the given numbers of tasks."""
-    attempt.path.mkdir(parents=True, exist_ok=True)
-    if not attempt.secret.exists():  # the batch script writes it
-        write_text(attempt.secret, secrets.token_hex(32))
+    claim(attempt)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "TORCHELASTIC_"))}
     places = [(node, local) for node, count in enumerate(tasks_per_node) for local in range(count)]
     return [

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.ranks import claim
 from torch.torch_version import TorchVersion
 
 from clusterctl.runs.layout import RunDir
@@ -19,7 +20,7 @@ def test_ranks_meet_whichever_server_their_torch_can_hand_a_socket_to(
 ) -> None:
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
     attempt = RunDir(tmp_path / "run").attempt(0)
-    attempt.path.mkdir(parents=True)
+    claim(attempt)
     server, client = (meet(Place(rank=rank, world_size=2), attempt)[0] for rank in range(2))
     assert server.libuvBackend == libuv
     server.set("who", "rank 0")

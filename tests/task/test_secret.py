@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.ranks import environments
+from support.ranks import claim, environments
 
 from clusterctl.errors import TaskError
 from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import Attempt, RunDir
-from clusterctl.task import secret
+from clusterctl.runs.secret import read
 
 JOIN = """
 from torch import distributed as dist
@@ -105,8 +105,10 @@ def test_a_stranger_at_the_port_runs_no_code(tmp_path: Path) -> None:
 
 def test_a_secret_that_others_can_read_is_none(tmp_path: Path) -> None:
     attempt = RunDir(tmp_path / "run").attempt(0)
-    attempt.path.mkdir(parents=True)
-    assert secret.make(attempt) == secret.read(attempt)
+    with pytest.raises(TaskError, match="No such file"):
+        read(attempt)
+    claim(attempt)
+    assert read(attempt).hex() == attempt.secret.read_text()
     attempt.secret.chmod(0o640)
     with pytest.raises(TaskError, match="others can read it"):
-        secret.read(attempt)
+        read(attempt)
