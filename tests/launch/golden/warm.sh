@@ -4,8 +4,8 @@
 # sbatch hands on what the submitter's shell exports (launch/shell.sh of clusterctl): a function named like a command
 # that is called below, and options, must not change what is meant. `module` and the like stay: `setup` may need them.
 builtin set +aefkmuvxC +o pipefail +o posix
-builtin unset -f : '[' cat chmod command compgen cp echo env eval exec exit export grep kill ln local mkdir mv printf read return rm \
-  scontrol set sh shopt sleep srun timeout touch trap true type umask unset wait
+builtin unset -f : '[' cat chmod command compgen cp echo env eval exec exit export grep kill ln local mkdir mv od printf read return \
+  rm scontrol set sh shopt sleep srun timeout touch tr trap true type umask unset wait
 shopt -u failglob
 unset GLOBIGNORE
 export -n SHELLOPTS BASHOPTS
@@ -181,7 +181,8 @@ until mkdir "$run/attempts/$number" 2>/dev/null; do
   number=$((number + 1))
 done
 attempt=$run/attempts/$number
-mkdir "$attempt/events" "$attempt/logs" "$attempt/marks"
+mkdir "$attempt/nodes" "$attempt/logs" "$attempt/marks"
+od -An -vtx1 -N32 /dev/urandom | tr -d ' \n' >"$attempt/secret" # by which its processes know each other (runs/secret.py)
 echo "=== $number ===" # what Slurm says of the job's end comes into the same log, of every attempt
 exec >>"$attempt/host.log" 2>&1
 
