@@ -28,7 +28,7 @@ from clusterctl.observe.rank_events import Event, beginning, last_events, newest
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import judge
 from clusterctl.observe.status import run_record
-from clusterctl.observe.telemetry import gpu_utilisation, latest_samples, parse_sample
+from clusterctl.observe.telemetry import NodesNow, gpu_utilisation, nodes_now, parse_sample
 from clusterctl.runs.fields import Fields, read_fields
 from clusterctl.runs.heartbeats import read_beat
 from clusterctl.runs.layout import RunDir
@@ -256,4 +256,4 @@ def test_a_file_of_many_gigabytes_is_not_read_whole(tmp_path: Path) -> None:
     path.touch()
     os.truncate(path, 2**40)
     assert read_fields(path).problem == "not JSON"
-    assert latest_samples(RunDir(tmp_path).attempt(0)) == {}
+    assert nodes_now(RunDir(tmp_path).attempt(0), 2) == NodesNow()

@@ -10,7 +10,7 @@ from clusterctl.observe.deaths import deaths
 from clusterctl.observe.lines import last_lines
 from clusterctl.observe.measurements import Pace, newest_values, pace_of
 from clusterctl.observe.rank_events import newest_stage
-from clusterctl.observe.telemetry import gpu_utilisation, idle_since, latest_samples
+from clusterctl.observe.telemetry import NodesNow, nodes_now
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.marks import all_done
 from clusterctl.runs.requests import Refusal
@@ -191,7 +191,7 @@ def _first_death(attempt: Attempt) -> Death | None:
 def _with_its_ranks(evidence: AttemptEvidence, folders: Sequence[Attempt], tasks: int) -> AttemptEvidence:
     attempt, over = folders[-1], evidence.exit_code is not None
     lines = last_lines(attempt.metrics, _TAIL_OF_ENDED_BYTES if over else _TAIL_BYTES)
-    newest, samples = newest_values(lines), {} if over else latest_samples(attempt)
+    newest, nodes = newest_values(lines), NodesNow() if over else nodes_now(attempt, tasks)
     return replace(
         evidence,
         hung=attempt.hang_json.exists(),
@@ -200,6 +200,6 @@ def _with_its_ranks(evidence: AttemptEvidence, folders: Sequence[Attempt], tasks
         metrics=newest,
         course=read_course([folder.metrics for folder in folders], lines, newest),
         pace=None if over else pace_of(lines),
-        gpu=gpu_utilisation(samples),
-        idle_since=idle_since(samples, tasks),
+        gpu=nodes.gpu,
+        idle_since=nodes.idle_since,
     )
