@@ -6,11 +6,13 @@ import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import SlurmError
 from clusterctl.observe.accounting import accounted
 from clusterctl.observe.attempt import HostRecord, read_cancellation
+from clusterctl.observe.deaths import deaths
 from clusterctl.observe.rank_events import Began, Entered, Exited, Hung, Raised, TakenOver, last_events
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import exists, open_regular
@@ -21,12 +23,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.observe.attempt import Cancellation
+    from clusterctl.observe.rank_events import Event
     from clusterctl.observe.stage import Status
     from clusterctl.runs.fields import Fields
     from clusterctl.runs.layout import Attempt
     from clusterctl.slurm import Slurm
     from clusterctl.slurm.accounting import Accounted
     from clusterctl.spec import Cluster
+
+    Seen = Callable[[int, int, Iterable[Event]], object]  # attempt, rank, its events
 
 SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may hold that up for a while
 _LOOKS = 3
@@ -84,6 +89,7 @@ class AttemptTrace(HostRecord):
     """
 
     tasks: int = 1
+    whole: bool = True  # whether `ranks` are all that have begun
     lines: tuple[str, ...] = ()
     job_lines: tuple[str, ...] = ()
     ranks: tuple[RankTrace, ...] = ()
@@ -92,7 +98,11 @@ class AttemptTrace(HostRecord):
     collectives: int = 0  # files of NCCL's flight recorder
 
     def rank(self, number: int) -> RankTrace:
-        return next((rank for rank in self.ranks if rank.rank == number), RankTrace(number))
+        return self._by_number.get(number) or RankTrace(number)
+
+    @cached_property
+    def _by_number(self) -> dict[int, RankTrace]:
+        return {rank.rank: rank for rank in self.ranks}
 
 
 @dataclass(frozen=True)
@@ -109,36 +119,44 @@ class RunTrace:
     clocks: Mapping[str, float] = field(default_factory=dict)  # node -> the seconds by which its clock is off
 
 
-def gather(status: Status, clock: Callable[[], float] = time.time) -> RunTrace:
-    """Look at every file that the run of `status` left."""
-    run, unknown = status.record.run, list[str]()
-    slurm_lines = _lines(run.path / "slurm.log", _HOST_BYTES, unknown, missing_ok=True)
+def gather(
+    status: Status, clock: Callable[[], float] = time.time, *, most_ranks: int | None = None, seen: Seen | None = None
+) -> RunTrace:
+    """Look at every file that the run of `status` left; `seen` gets the events of each rank that were read.
+
+    With `most_ranks`, at so many ranks of the last attempt alone, those first that Slurm or the watchdog named first.
+    """
+    run, look = status.record.run, _Look(status, most_ranks, seen)
+    slurm_lines = _lines(run.path / "slurm.log", _HOST_BYTES, look.unknown, missing_ok=True)
     job_lines = by_attempt(slurm_lines)
-    tasks = status.record.job.resources.nodes * status.record.tasks_per_node
     return RunTrace(
         status=status,
         now=clock(),
         attempts=tuple(
-            replace(_attempt(folder, host, tasks, unknown), job_lines=job_lines.get(host.number, ()))
-            for host in status.attempts
+            replace(look.at_attempt(folder, host), job_lines=job_lines.get(host.number, ()))
+            for host in status.attempts[0 if most_ranks is None else -1 :]
             if exists((folder := run.attempt(host.number)).path)
         ),
         slurm_lines=slurm_lines,
         cancelled=read_cancellation(run),
-        unknown=tuple(unknown),
+        unknown=tuple(look.unknown),
     )
 
 
 def listen_again(
     trace: RunTrace, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
 ) -> RunTrace:
-    """`trace` with the heartbeats as a second look finds them, in the times of this machine's clock.
+    """`trace` with those heartbeats that seem old as a second look finds them, in the times of this machine's clock.
 
-    Where heartbeats seem old, their nodes' clocks may be off: a rank is alive if it has written anew since the first
-    look. Takes no time where all of them seem fresh.
+    Their nodes' clocks may be off: a rank is alive if it has written anew since the first look. Takes no time where all
+    heartbeats seem fresh.
     """
-    beats = {rank.rank: rank.beat for rank in trace.attempts[-1].ranks if rank.beat and rank.beat.phase != ENDED}
-    if all(abs(trace.now - beat.time) <= SILENT_SECONDS for beat in beats.values()):
+    beats = {
+        rank.rank: rank.beat
+        for rank in trace.attempts[-1].ranks
+        if rank.beat and rank.beat.phase != ENDED and abs(trace.now - rank.beat.time) > SILENT_SECONDS
+    }
+    if not beats:
         return trace
     attempt, unheard = trace.status.record.run.attempt(trace.attempts[-1].number), set(beats)
     for _ in range(_LOOKS):
@@ -193,51 +211,95 @@ def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> Ru
         return replace(trace, unknown=(*trace.unknown, f"how Slurm saw its job end: {error.message}"))
 
 
-def _attempt(attempt: Attempt, host: HostRecord, tasks: int, unknown: list[str]) -> AttemptTrace:
-    if host.problem:
-        unknown.append(f"{attempt.number}/host.json: {host.problem}")
-    ranks = sorted({*attempt.event_files(), *attempt.log_files("err")})
-    return AttemptTrace(
-        **{field.name: getattr(host, field.name) for field in fields(HostRecord)},
-        tasks=tasks,
-        lines=_lines(attempt.host_log, _HOST_BYTES, unknown, head=True),
-        ranks=tuple(_rank(attempt, rank, unknown) for rank in ranks),
-        alarm=_alarm(read_fields(attempt.hang_json)),
-        reported=_alarm(read_fields(attempt.hang_report_json)),
-        collectives=sum(1 for _ in attempt.collectives.glob("rank_*")) if exists(attempt.collectives) else 0,
-    )
+@dataclass
+class _Look:
+    """One look at the files of a run; `unknown` collects what could not be read."""
+
+    status: Status
+    most_ranks: int | None
+    seen: Seen | None
+    unknown: list[str] = field(default_factory=list)
+
+    def at_attempt(self, attempt: Attempt, host: HostRecord) -> AttemptTrace:
+        if host.problem:
+            self.unknown.append(f"{attempt.number}/host.json: {host.problem}")
+        resources = self.status.record.job.resources
+        begun = sorted({*attempt.event_files(), *attempt.log_files("err")})
+        lines = _lines(attempt.host_log, _HOST_BYTES, self.unknown, head=True)
+        alarm, reported = (_alarm(read_fields(path)) for path in (attempt.hang_json, attempt.hang_report_json))
+        ranks = begun if self.most_ranks is None else sorted(_named_first(begun, alarm, lines)[: self.most_ranks])
+        over = host is not self.status.attempt or host.exit_code is not None or self.status.stage.ended
+        return AttemptTrace(
+            **{field.name: getattr(host, field.name) for field in fields(HostRecord)},
+            tasks=resources.nodes * self.status.record.tasks_per_node,
+            whole=len(ranks) == len(begun),
+            lines=lines,
+            ranks=tuple(self._at_rank(attempt, rank, over=over, asked=bool(alarm or reported)) for rank in ranks),
+            alarm=alarm,
+            reported=reported,
+            collectives=sum(1 for _ in attempt.collectives.glob("rank_*")) if exists(attempt.collectives) else 0,
+        )
+
+    def _at_rank(self, attempt: Attempt, number: int, *, over: bool, asked: bool) -> RankTrace:
+        """Its last words matter once the attempt is `over`, its stacks once the watchdog has `asked` for them."""
+        beat, frozen = read_beat(attempt.heartbeat(number)), b""
+        if asked and _has_content(path := attempt.stacks(number).with_suffix(".signal")):
+            with suppress(OSError), open_regular(path) as file:
+                frozen = file.read(_TAIL_BYTES)
+        log = attempt.log(number, "err")
+        words = _lines(log, _TAIL_BYTES, self.unknown, missing_ok=True) if over and _has_content(log) else ()
+        events, problem = last_events(attempt.events(number))
+        if problem:
+            self.unknown.append(f"the events of rank {number}, attempt {attempt.number}: {problem}")
+        if self.seen:
+            self.seen(attempt.number, number, events)
+        return RankTrace(
+            number,
+            frozen=frozen.decode(errors="replace"),
+            beat=beat,
+            last_words=tuple(_BEFORE.sub("", line) for line in words),
+            **({"node": beat.host if beat else ""} | _recorded(events)),
+        )
 
 
-def _rank(attempt: Attempt, number: int, unknown: list[str]) -> RankTrace:
-    beat, frozen = read_beat(attempt.heartbeat(number)), b""
-    with suppress(OSError), open_regular(attempt.stacks(number).with_suffix(".signal")) as file:
-        frozen = file.read(_TAIL_BYTES)
-    words = _lines(attempt.log(number, "err"), _TAIL_BYTES, unknown, missing_ok=True)
-    told = RankTrace(
-        number,
-        node=beat.host if beat else "",
-        frozen=frozen.decode(errors="replace"),
-        beat=beat,
-        last_words=tuple(_BEFORE.sub("", line) for line in words),
-    )
-    events, problem = last_events(attempt.events(number))
-    if problem:
-        unknown.append(f"the events of rank {number}, attempt {attempt.number}: {problem}")
+def _named_first(ranks: Iterable[int], alarm: Alarm | None, lines: Iterable[str]) -> list[int]:
+    """`ranks`, those first of which the watchdog, or else srun, said first that something was wrong."""
+    named = [*alarm.suspects, alarm.seen] if alarm else []
+    known = dict.fromkeys(ranks)
+    return [rank for rank in dict.fromkeys([*named, *(death.rank for death in deaths(lines)), *known]) if rank in known]
+
+
+def _recorded(events: Iterable[Event]) -> dict[str, Any]:
+    """What a rank's events say of it, by the names of RankTrace."""
+    told: dict[str, Any] = {}
     for event in events:
         match event:
-            case Began(node=node):
-                told = replace(told, node=node or told.node)
+            case Began(node=node) if node:
+                told["node"] = node
             case Entered(stage=stage):
-                told = replace(told, stage=stage.value)
-            case Raised() if told.raised is None:
-                told = replace(told, raised=event)
+                told["stage"] = stage.value
+            case Raised():
+                told.setdefault("raised", event)
             case Hung(time=at, stacks=stacks):
-                told = replace(told, stacks=stacks, answered=at)
+                told |= {"stacks": stacks, "answered": at}
             case TakenOver():
-                told = replace(told, superseded=True)
-            case Exited(time=at, code=code) if told.exit_code is None:
-                told = replace(told, exit_code=code, ended=at)
+                told["superseded"] = True
+            case Exited(time=at, code=code) if told.get("exit_code") is None:
+                told |= {"exit_code": code, "ended": at}
     return told
+
+
+def _has_content(path: Path) -> bool:
+    """Whether a file is worth opening, which costs more than looking: most ranks write nothing to stderr.
+
+    What cannot be looked at is opened, and says why.
+    """
+    try:
+        return path.stat().st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
 
 
 def _alarm(fields: Fields) -> Alarm | None:
