@@ -105,22 +105,38 @@ def test_of_many_ranks_some_are_read_in_turn_and_all_when_the_attempt_is_over(fa
     began = {"time": 1.0, "event": "began", "host": "node"}
     files = {f"attempts/0/events/rank_{rank:05}.jsonl": [began] for rank in range(200)}
     run = fabricate(files=files)
-    history = History(run)
-    history.update()
-    assert len(history.attempts[0].nodes) == 200
-    last = run.attempt(0).events(199)
-    last.write_text(
-        last.read_text() + json.dumps({"time": 2.0, "event": "exception", "type": "X", "message": "y"}) + "\n"
-    )
+    history, heard = History(run), []
+    for _ in range(4):
+        history.update()
+        heard.append(len(history.attempts[0].nodes))
+    assert heard == [64, 128, 192, 200]
+    Lines(run.attempt(0).events(199)).append({"time": 2.0, "event": "exception", "type": "X", "message": "y"})
     history.update()
     assert not history.attempts[0].happenings
     for _ in range(3):
         history.update()
     assert [happening.rank for happening in history.attempts[0].happenings] == [199]
-    first = run.attempt(0).events(70)
-    first.write_text(first.read_text() + json.dumps({"time": 3.0, "event": "exit", "code": 1}) + "\n")
+    Lines(run.attempt(0).events(70)).append({"time": 3.0, "event": "exit", "code": 1})
     history.update([AttemptEvidence(0, exit_code=1)])
     assert [happening.rank for happening in history.attempts[0].happenings] == [199, 70]
+
+
+def test_what_many_ranks_report_alike_is_one_line_in_the_words_of_the_first(fabricate) -> None:
+    files = {
+        f"attempts/0/events/rank_{rank:05}.jsonl": [
+            {"time": 9.0 - rank, "event": "exception", "type": "RuntimeError", "message": f"[10.0.0.{rank}] left"},
+            {"time": 10.0, "event": "exit", "code": 1 + rank % 2},
+        ]
+        for rank in range(8)
+    }
+    history = History(fabricate(files=files))
+    history.update()
+    found = sorted(history.attempts[0].happenings)
+    assert [(one.time, one.rank, one.text, one.ranks) for one in found] == [
+        (2.0, 7, "RuntimeError: [10.0.0.7] left", 8),
+        (10.0, 0, "exit code 1", 4),
+        (10.0, 1, "exit code 2", 4),
+    ]
 
 
 def test_a_thousand_epochs_take_a_few_hundred_spans_and_no_second_is_lost(fabricate) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.observe.alike import pattern
 from clusterctl.observe.lines import GrowingRecords
 from clusterctl.observe.rank_events import Began, Entered, Exited, Hung, Raised, parse_event
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
     from clusterctl.observe.attempt import AttemptEvidence
     from clusterctl.observe.rank_events import Event
     from clusterctl.runs.layout import Attempt
@@ -31,12 +36,16 @@ class Span(NamedTuple):
 
 
 class Happening(NamedTuple):
-    """Something worth a line. `rank` is None for what happened to the run as a whole."""
+    """Something worth a line. `rank` is None for what happened to the run as a whole.
+
+    What happened to several `ranks` alike is one: `rank` is the first of them, and time and text are its own.
+    """
 
     time: float
     rank: int | None
     text: str
     bad: bool = False
+    ranks: int = 1
 
 
 @dataclass
@@ -45,35 +54,50 @@ class AttemptTimeline:
 
     attempt: Attempt
     lock: Lock = field(default_factory=Lock)  # held while what was read is taken over, never while reading
+    all_ranks: bool = True  # False: somebody else reads the events of the other ranks than 0, and calls `take`
     host: AttemptEvidence | None = None  # what the batch script wrote
     spans: list[Span] = field(default_factory=list)
     seconds: dict[Stage, float] = field(default_factory=dict)  # of the phases that are over
-    happenings: deque[Happening] = field(default_factory=lambda: deque(maxlen=_MOST_HAPPENINGS))
     nodes: dict[int, str] = field(default_factory=dict)  # rank -> host name
     first_event: float | None = None  # of any rank
     _files: dict[int, GrowingRecords] = field(default_factory=dict)
+    _news: deque[Happening] = field(default_factory=lambda: deque(maxlen=_MOST_HAPPENINGS))  # of rank 0
+    _bad: dict[str, Happening] = field(default_factory=dict)  # by what is the same of many ranks
     _told: set[Stage] = field(default_factory=set)
     _left: set[int] = field(default_factory=set)
     _turn: int = 0
 
+    @property
+    def happenings(self) -> list[Happening]:
+        """What is worth a line, in no order."""
+        return [*self._news, *self._bad.values()]
+
     def update(self) -> None:
-        """Read what the ranks have told since the last look: rank 0 and whoever is new, of the others some in turn."""
-        paths = self.attempt.event_files()
-        new = paths.keys() - self._files.keys()
+        """Read what rank 0 has told since the last look, and some of the other ranks in turn."""
+        paths = self._paths()
         first = self._turn if self._turn < len(paths) else 0
         self._turn = first + _RANKS_A_LOOK  # a thousand files opened every other second would be felt by a file server
-        for rank in sorted({0, *new, *list(paths)[first : self._turn]} & paths.keys()):
-            file = self._files.setdefault(rank, GrowingRecords(paths[rank]))
-            for record in file.read():
-                event = parse_event(record)
-                if event is not None and event.time is not None:
-                    with self.lock:
-                        self._take(rank, event, event.time)
+        due = {0, *islice(paths, first, self._turn)}
+        self._read({rank: path for rank, path in paths.items() if rank in due})
 
     def finish(self) -> None:
         """Read what all ranks have told: for when the attempt is over."""
-        for _ in range(0, len(self.attempt.event_files()) + 1, _RANKS_A_LOOK):
-            self.update()
+        self._read(self._paths())
+
+    def take(self, rank: int, events: Iterable[Event]) -> None:
+        """Take over what `rank` has told, and somebody has read."""
+        with self.lock:
+            for event in events:
+                if event.time is not None:
+                    self._take(rank, event, event.time)
+
+    def _paths(self) -> dict[int, Path]:
+        return self.attempt.event_files() if self.all_ranks else {0: self.attempt.events(0)}
+
+    def _read(self, paths: Mapping[int, Path]) -> None:
+        for rank, path in paths.items():
+            file = self._files.setdefault(rank, GrowingRecords(path))
+            self.take(rank, [event for record in file.read() if (event := parse_event(record))])
 
     def phases(self, now: float) -> list[Span]:
         """The phases from the attempt's start to its end, or to `now`; the time before the first word is `starting`."""
@@ -114,13 +138,14 @@ class AttemptTimeline:
             case Entered(stage=stage) if rank == 0:
                 self._enter(stage, time)
             case Raised(type=type_, message=message):
-                self._tell(time, rank, f"{type_ or 'error'}: {message[:300]}", bad=True)
+                self._tell_bad(time, rank, f"{type_ or 'error'}: {message[:300]}")
             case Hung() if rank == 0:
-                self._tell(time, rank, "no progress: the watchdog asked every rank where it is", bad=True)
+                self._tell_bad(time, rank, "no progress: the watchdog asked every rank where it is")
             case Exited(code=code):
                 if (code or rank == 0) and rank not in self._left:  # one that is terminated says so twice
                     self._left.add(rank)
-                    self._tell(time, rank, f"exit code {code}", bad=bool(code))
+                    tell = self._tell_bad if code else self._tell
+                    tell(time, rank, f"exit code {code}")
                 if rank == 0:
                     self._close(time)
 
@@ -138,8 +163,20 @@ class AttemptTimeline:
             span = self.spans[-1] = self.spans[-1]._replace(end=max(time, self.spans[-1].start))
             self.seconds[span.stage] = self.seconds.get(span.stage, 0.0) + max(0.0, time - span.start)
 
-    def _tell(self, time: float, rank: int | None, text: str, *, bad: bool = False) -> None:
-        self.happenings.append(Happening(time, rank, text, bad))
+    def _tell(self, time: float, rank: int, text: str) -> None:
+        self._news.append(Happening(time, rank, text))
+
+    def _tell_bad(self, time: float, rank: int, text: str) -> None:
+        """Each kind once, in the words of the rank that it happened to first: a thousand ranks fail alike."""
+        kind = pattern(text) if not text.startswith("exit code") else text
+        if kind not in self._bad and len(self._bad) >= _MOST_HAPPENINGS:
+            kind = text = "another error"
+        known = self._bad.get(kind)
+        if known is None:
+            self._bad[kind] = Happening(time, rank, text, bad=True)
+        else:
+            first = Happening(time, rank, text, bad=True) if time < known.time else known
+            self._bad[kind] = first._replace(ranks=known.ranks + 1)
 
 
 def _halved(spans: list[Span]) -> list[Span]:
