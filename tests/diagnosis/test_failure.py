@@ -734,4 +734,4 @@ def test_the_ranks_are_gone_through_as_often_of_many_as_of_few(of_rank: dict[str
         judge(trace(replace(made, ranks=every)))
         return Passes.count
 
-    assert passes(4) == passes(64)
+    assert passes(32) == passes(128)
