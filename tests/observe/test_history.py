@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.busy_run import GPUS, NODES, NOW, RANKS, STARTS, WENT_ON_AT, busy_files
+from support.counted import counted
 
 from clusterctl.observe.attempt import AttemptEvidence, read_evidence
 from clusterctl.observe.history import History
 from clusterctl.observe.run_record import read_record
-from clusterctl.observe.telemetry import parse_sample
+from clusterctl.observe.telemetry import Sample, parse_sample
 from clusterctl.observe.timeline import AttemptTimeline
 from clusterctl.runs.files import Lines
 from clusterctl.runs.layout import RunDir
@@ -119,6 +121,30 @@ def test_of_many_ranks_some_are_read_in_turn_and_all_when_the_attempt_is_over(fa
     Lines(run.attempt(0).events(70)).append({"time": 3.0, "event": "exit", "code": 1})
     history.update([AttemptEvidence(0, exit_code=1)])
     assert [happening.rank for happening in history.attempts[0].happenings] == [199, 70]
+
+
+def test_a_look_opens_those_files_alone_that_have_changed(fabricate) -> None:
+    began = {"time": 1.0, "event": "began", "host": "node"}
+    sample = {"time": 1.0, "cpu": 1.0}
+    files = {f"attempts/0/events/rank_{rank:05}.jsonl": [began] for rank in range(100)}
+    files |= {f"attempts/0/telemetry/node{node:02}.jsonl": [sample] for node in range(40)}
+    run = fabricate(files=files)
+    history = History(run)
+
+    def opened_by_two_looks() -> set[str]:
+        with counted(run.path) as read:
+            history.update()
+            history.update()
+        return {Path(path).name for path in read.opened}
+
+    opened_by_two_looks()
+    always = {"rank_00000.jsonl", "metrics.jsonl"}  # of the rank that everything is drawn of
+    assert opened_by_two_looks() == always
+    Lines(run.attempt(0).events(70)).append({"time": 2.0, "event": "exit", "code": 1})
+    Lines(run.attempt(0).telemetry("node33")).append({"time": 2.0, "cpu": 2.0})
+    assert opened_by_two_looks() == always | {"rank_00070.jsonl", "node33.jsonl"}
+    assert history.nodes["node33"].newest == Sample(2.0, 2.0)
+    assert [one.rank for one in history.attempts[0].happenings] == [70]
 
 
 def test_what_many_ranks_report_alike_is_one_line_in_the_words_of_the_first(fabricate) -> None:

@@ -185,8 +185,9 @@ class History:
         self._turn = first + _NODES_A_LOOK
         due = set(files if everything else islice(files, first, self._turn)) | (files.keys() - self.nodes.keys())
         for node, path in files.items():
-            if node in due:
-                for record in self._telemetry(path, len(files)).read():
+            file = self._telemetry(path, len(files))
+            if node in due and (everything or len(files) <= _FEW_NODES or file.changed()):
+                for record in file.read():
                     if (sample := parse_sample(record)) is not None:
                         with self.lock:
                             self._take_sample(node, sample, len(files))

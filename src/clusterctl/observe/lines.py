@@ -174,7 +174,7 @@ class GrowingRecords:
             self._most, self._block = max(most_bytes, _RECORD_BYTES), _RECORD_BYTES
         self._most_records = most_records
         self._offset = 0  # where the first line begins that was not yet read
-        self._inode = 0
+        self._inode, self._size = 0, -1  # of the file as it was read last
         self.sampled = False  # whether anything was passed over so far
 
     def read(self) -> Iterator[dict[str, Any]]:
@@ -185,11 +185,20 @@ class GrowingRecords:
             return
         with file:
             end, number = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
+            self._size = end
             if end < self._offset or number != self._inode:  # it was compacted: written aside, and renamed
                 self._offset, self._inode = 0, number
             if end - self._offset > self._most:
                 yield from self._sample(file, end)
             yield from self._rest(file)
+
+    def changed(self) -> bool:
+        """Whether the file seems to be another than was read last; on NFS that may be known half a minute late."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return False
+        return (found.st_ino, found.st_size) != (self._inode, self._size)
 
     def _sample(self, file: IO[bytes], end: int) -> Iterator[dict[str, Any]]:
         self.sampled = True

@@ -77,8 +77,8 @@ class AttemptTimeline:
         paths = self._paths()
         first = self._turn if self._turn < len(paths) else 0
         self._turn = first + _RANKS_A_LOOK  # a thousand files opened every other second would be felt by a file server
-        due = {0, *islice(paths, first, self._turn)}
-        self._read({rank: path for rank, path in paths.items() if rank in due})
+        due = {rank for rank in islice(paths, first, self._turn) if self._file(rank, paths[rank]).changed()}
+        self._read({rank: path for rank, path in paths.items() if rank == 0 or rank in due})
 
     def finish(self) -> None:
         """Read what all ranks have told: for when the attempt is over."""
@@ -94,10 +94,15 @@ class AttemptTimeline:
     def _paths(self) -> dict[int, Path]:
         return self.attempt.event_files() if self.all_ranks else {0: self.attempt.events(0)}
 
+    def _file(self, rank: int, path: Path) -> GrowingRecords:
+        if rank not in self._files:
+            self._files[rank] = GrowingRecords(path)
+        return self._files[rank]
+
     def _read(self, paths: Mapping[int, Path]) -> None:
         for rank, path in paths.items():
-            file = self._files.setdefault(rank, GrowingRecords(path))
-            self.take(rank, [event for record in file.read() if (event := parse_event(record))])
+            records = self._file(rank, path).read()
+            self.take(rank, [event for record in records if (event := parse_event(record))])
 
     def phases(self, now: float) -> list[Span]:
         """The phases from the attempt's start to its end, or to `now`; the time before the first word is `starting`."""
