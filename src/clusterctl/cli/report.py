@@ -39,5 +39,8 @@ def report(name: str, output: str | None, cluster: str | None) -> None:
     if output == "-":
         click.echo(text, nl=False)
         return
-    write_text(path, text)
+    if output is not None and path.exists() and not path.is_file():  # a device or a pipe is not to be replaced
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    else:
+        write_text(path, text)
     click.echo(path)

@@ -39,6 +39,7 @@ _TAIL_BYTES = 16_384
 _HOST_BYTES = 262_144
 _BEGAN = re.compile(r"=== (?P<number>\d{1,9}) ===$", re.ASCII)  # by launch/batch.sh
 # What comes before what was printed: a time, and what torch.distributed puts before each line of a traceback.
+_BEGINNINGS = "0123456789["
 _BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? )?(\[rank\d+\]:( |$))?")
 
 
@@ -257,7 +258,7 @@ class _Look:
             number,
             frozen=frozen.decode(errors="replace"),
             beat=beat,
-            last_words=tuple(_BEFORE.sub("", line) for line in words),
+            last_words=tuple(_BEFORE.sub("", line) if line[0] in _BEGINNINGS else line for line in words),
             **({"node": beat.host if beat else ""} | _recorded(events)),
         )
 

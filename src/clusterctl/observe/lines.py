@@ -210,7 +210,11 @@ class GrowingRecords:
             whole = lines[:-1] if number == 0 else lines[1:-1]
             yield from records_in(whole if self._most_records is None else whole[:1])
         file.seek(last)
-        self._offset = last + len(file.readline(_LONGEST_LINE_BYTES))
+        if self._most_records is None:
+            self._offset = last + len(file.readline(_LONGEST_LINE_BYTES))
+        else:  # from the last whole line on
+            block = file.read(self._block)
+            self._offset = last + block.rfind(b"\n", 0, max(0, block.rfind(b"\n"))) + 1
 
     def _rest(self, file: IO[bytes]) -> Iterator[dict[str, Any]]:
         file.seek(self._offset)
