@@ -63,6 +63,7 @@ class AttemptTimeline:
     _files: dict[int, GrowingRecords] = field(default_factory=dict)
     _news: deque[Happening] = field(default_factory=lambda: deque(maxlen=_MOST_HAPPENINGS))  # of rank 0
     _bad: dict[str, Happening] = field(default_factory=dict)  # by what is the same of many ranks
+    _whose: dict[str, set[int]] = field(default_factory=dict)
     _told: set[Stage] = field(default_factory=set)
     _left: set[int] = field(default_factory=set)
     _turn: int = 0
@@ -143,7 +144,8 @@ class AttemptTimeline:
             case Entered(stage=stage) if rank == 0:
                 self._enter(stage, time)
             case Raised(type=type_, message=message):
-                self._tell_bad(time, rank, f"{type_ or 'error'}: {message[:300]}")
+                text = f"{type_ or 'error'}: {message[:300]}"
+                self._tell_bad(time, rank, text, pattern(text))
             case Hung() if rank == 0:
                 self._tell_bad(time, rank, "no progress: the watchdog asked every rank where it is")
             case Exited(code=code):
@@ -171,17 +173,17 @@ class AttemptTimeline:
     def _tell(self, time: float, rank: int, text: str) -> None:
         self._news.append(Happening(time, rank, text))
 
-    def _tell_bad(self, time: float, rank: int, text: str) -> None:
+    def _tell_bad(self, time: float, rank: int, text: str, kind: str = "") -> None:
         """Each kind once, in the words of the rank that it happened to first: a thousand ranks fail alike."""
-        kind = pattern(text) if not text.startswith("exit code") else text
+        kind = kind or text
         if kind not in self._bad and len(self._bad) >= _MOST_HAPPENINGS:
             kind = text = "another error"
-        known = self._bad.get(kind)
-        if known is None:
-            self._bad[kind] = Happening(time, rank, text, bad=True)
-        else:
-            first = Happening(time, rank, text, bad=True) if time < known.time else known
-            self._bad[kind] = first._replace(ranks=known.ranks + 1)
+        first = self._bad.get(kind)
+        if first is None or time < first.time:
+            first = Happening(time, rank, text, bad=True)
+        whose = self._whose.setdefault(kind, set())
+        whose.add(rank)
+        self._bad[kind] = first._replace(ranks=len(whose))
 
 
 def _halved(spans: list[Span]) -> list[Span]:
