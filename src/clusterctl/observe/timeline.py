@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,7 +65,7 @@ class AttemptTimeline:
     _whose: dict[str, set[int]] = field(default_factory=dict)
     _told: set[Stage] = field(default_factory=set)
     _left: set[int] = field(default_factory=set)
-    _turn: int = 0
+    _waiting: list[tuple[int, Path]] = field(default_factory=list)  # whose turn is still to come
 
     @property
     def happenings(self) -> list[Happening]:
@@ -75,11 +74,12 @@ class AttemptTimeline:
 
     def update(self) -> None:
         """Read what rank 0 has told since the last look, and some of the other ranks in turn."""
-        paths = self._paths()
-        first = self._turn if self._turn < len(paths) else 0
-        self._turn = first + _RANKS_A_LOOK  # a thousand files opened every other second would be felt by a file server
-        due = {rank for rank in islice(paths, first, self._turn) if self._file(rank, paths[rank]).changed()}
-        self._read({rank: path for rank, path in paths.items() if rank == 0 or rank in due})
+        if not self._waiting:
+            self._waiting = list(self._paths().items())
+        # A thousand files opened every other second would be felt by a file server, and so would their listing.
+        due, self._waiting = self._waiting[:_RANKS_A_LOOK], self._waiting[_RANKS_A_LOOK:]
+        changed = {rank: path for rank, path in due if rank and self._file(rank, path).changed()}
+        self._read({0: self.attempt.events(0)} | changed)
 
     def finish(self) -> None:
         """Read what all ranks have told: for when the attempt is over."""
