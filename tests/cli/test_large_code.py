@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +11,9 @@ import pytest
 from clusterctl import cli
 from clusterctl.api import submit as api
 from clusterctl.api.run import Run
+from clusterctl.runs.layout import RunDir
+
+Fabricate = Callable[..., RunDir]
 
 FOUND = api.LargeCode("code: /p holds 50,000 files, 2,000 MiB", "to copy all of it: --large-code")
 
@@ -21,15 +24,16 @@ class Terminal(io.StringIO):
 
 
 @pytest.fixture
-def submitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[bool]:
+def submitted(monkeypatch: pytest.MonkeyPatch, fabricate: Fabricate) -> list[bool]:
     """What each submission was told of large projects."""
     told: list[bool] = []
+    run = fabricate().path
 
     def submit(*_: object, large_code: bool, **__: Any) -> Run:
         told.append(large_code)
         if not large_code:
             raise FOUND
-        return Run(tmp_path / "cora-20260102-030405-00a1")
+        return Run(run)
 
     monkeypatch.setattr(api, "submit", submit)
     return told
