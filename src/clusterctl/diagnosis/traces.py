@@ -245,6 +245,9 @@ class _Look:
         if self.most_ranks is not None and self.most_ranks < tasks:
             named = _named_first(sorted({*own, *logs}), alarm, lines)[: self.most_ranks]
         events, beats = self._read(attempt, named)
+        if named is not None and not events.keys() >= {*named}:  # they are not where Slurm places tasks by default
+            named = None
+            events, beats = self._read(attempt, None)
         ranks = sorted({*events, *own, *logs} if named is None else named)
         over = host is not self.status.attempt or host.exit_code is not None or self.status.stage.ended
         return AttemptTrace(
