@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.json_schema import schema, violations
@@ -14,7 +16,7 @@ from support.traces import BEAT, END, RECORD, START, attempt, failed, program_en
 
 from clusterctl.diagnosis.diagnose import accounting_may_help, judge, to_json
 from clusterctl.diagnosis.failure import counted
-from clusterctl.diagnosis.finding import Finding
+from clusterctl.diagnosis.finding import Consequence, Finding
 from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace, by_attempt
 from clusterctl.errors import Cause
 from clusterctl.observe.attempt import Cancellation
@@ -693,3 +695,43 @@ def test_every_command_is_one_line_of_shell(cause: str) -> None:
 
 def stamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(seconds))
+
+
+# Of many ranks
+
+
+def test_what_differs_in_numbers_alone_is_one_line_of_what_followed() -> None:
+    told = [Consequence(rank, "", f"closed by [10.0.0.{rank}]:{2000 + rank}") for rank in range(1, 9)]
+    told.append(Consequence(0, "", "ended with the others"))
+    assert counted(told) == ["ranks 1-8: closed by [10.0.0.1]:2001", "rank 0: ended with the others"]
+
+
+def test_what_followed_takes_a_few_lines_however_many_kinds_there_are() -> None:
+    told = [Consequence(2 * number, "", f"message {'x' * number}") for number in range(20)]
+    lines = counted(told)
+    assert len(lines) == 9
+    assert lines[-1] == "ranks 16, 18, 20, 22, 24 and 7 more: other messages"
+
+
+class Passes(tuple[RankTrace, ...]):
+    """Ranks that count how often they are gone through."""
+
+    count = 0
+
+    def __iter__(self) -> Iterator[RankTrace]:
+        type(self).count += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("of_rank", [failed(CLOSED), {"exit_code": None, "ended": None}, {"stacks": "Thread"}])
+@pytest.mark.parametrize("alarm", [None, Alarm(END, 1, "training", 60.0, how="unknown")])
+def test_the_ranks_are_gone_through_as_often_of_many_as_of_few(of_rank: dict[str, Any], alarm: Alarm | None) -> None:
+    def passes(ranks: int) -> int:
+        Passes.count = 0
+        every = Passes([rank(0), *(rank(number, **of_rank) for number in range(1, ranks))])
+        lines = tuple(f"srun: error: node{n // 2}: task {n}: Exited with exit code 1" for n in range(ranks))
+        made = AttemptTrace(0, start=START, end=END, exit_code=1, tasks=ranks, lines=lines, alarm=alarm)
+        judge(trace(replace(made, ranks=every)))
+        return Passes.count
+
+    assert passes(32) == passes(128)

@@ -40,6 +40,7 @@ FILES = {
     "slurm.log": "one\n=== 0 ===\ntwo\n",
     "cancel.json": {"time": 9, "by": "ada@login1"},
 }  # fmt: skip
+HOST = {"job_id": "7", "start": 1, "end": 10, "exit_code": 1}
 
 
 def status_of(run: RunDir) -> Status:
@@ -87,6 +88,21 @@ def test_a_log_that_is_not_there_is_named_as_unknown(fabricate: Fabricate) -> No
     trace = gather(status_of(fabricate(files=files)))
     assert trace.unknown == ("0/host.log: there is no such file",)
     assert judge(trace).unknown[0] == trace.unknown[0]
+
+
+@pytest.mark.parametrize("cyclic", [False, True])
+def test_of_few_ranks_their_nodes_are_read_and_all_where_tasks_are_placed_otherwise(
+    fabricate: Fabricate, cyclic: bool
+) -> None:
+    files = {f"attempts/0/logs/rank_{rank:05}.err": "" for rank in range(4)} | {"attempts/0/host.json": HOST}
+    for node in range(2):
+        ranks = (node, node + 2) if cyclic else (2 * node, 2 * node + 1)
+        files[f"attempts/0/nodes/{node:05}.events.jsonl"] = [{"rank": rank, **STAGE} for rank in ranks]
+    files["attempts/0/host.log"] = "srun: error: node1: task 2: Exited with exit code 1\n"
+    (attempt,) = gather(status_of(fabricate(files=files)), most_ranks=1).attempts
+    assert [rank.rank for rank in attempt.ranks] == ([0, 1, 2, 3] if cyclic else [2])
+    assert attempt.whole == cyclic
+    assert all(rank.stage == Stage.TRAINING for rank in attempt.ranks)
 
 
 def test_of_a_long_log_both_ends_are_read_as_srun_names_the_first_to_die_before_a_thousand_others(

@@ -58,3 +58,16 @@ def test_a_line_without_an_end_takes_no_more_than_a_mebibyte(tmp_path: Path) -> 
     path = tmp_path / "metrics.jsonl"
     path.write_text("x" * 3_000_000 + "\n" + lines(0, 2))
     assert steps(GrowingRecords(path)) == [0, 1]
+
+
+def test_a_sample_of_single_records_reaches_from_the_first_to_the_last(tmp_path: Path) -> None:
+    path = tmp_path / "node.jsonl"
+    path.write_text(lines(0, 5_000))
+    file = GrowingRecords(path, most_bytes=10_000, most_records=5)
+    found = steps(file)
+    assert file.sampled
+    assert (found[0], found[-1]) == (0, 4_999)
+    assert [round(step / 1_250) for step in found] == [0, 1, 2, 3, 4]
+    with path.open("a") as out:
+        out.write(lines(5_000, 5_002))
+    assert steps(file) == [5_000, 5_001]

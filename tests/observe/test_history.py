@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.busy_run import GPUS, NODES, NOW, RANKS, STARTS, WENT_ON_AT, busy_files
+from support.counted import counted
 
 from clusterctl.observe.attempt import AttemptEvidence, read_evidence
 from clusterctl.observe.history import History
 from clusterctl.observe.run_record import read_record
-from clusterctl.observe.telemetry import parse_sample
+from clusterctl.observe.telemetry import Sample, parse_sample
 from clusterctl.observe.timeline import AttemptTimeline
 from clusterctl.runs.files import Lines
 from clusterctl.runs.layout import RunDir
@@ -105,22 +107,62 @@ def test_of_many_ranks_some_are_read_in_turn_and_all_when_the_attempt_is_over(fa
     began = {"time": 1.0, "event": "began", "host": "node"}
     files = {f"attempts/0/events/rank_{rank:05}.jsonl": [began] for rank in range(200)}
     run = fabricate(files=files)
-    history = History(run)
-    history.update()
-    assert len(history.attempts[0].nodes) == 200
-    last = run.attempt(0).events(199)
-    last.write_text(
-        last.read_text() + json.dumps({"time": 2.0, "event": "exception", "type": "X", "message": "y"}) + "\n"
-    )
+    history, heard = History(run), []
+    for _ in range(4):
+        history.update()
+        heard.append(len(history.attempts[0].nodes))
+    assert heard == [64, 128, 192, 200]
+    Lines(run.attempt(0).events(199)).append({"time": 2.0, "event": "exception", "type": "X", "message": "y"})
     history.update()
     assert not history.attempts[0].happenings
     for _ in range(3):
         history.update()
     assert [happening.rank for happening in history.attempts[0].happenings] == [199]
-    first = run.attempt(0).events(70)
-    first.write_text(first.read_text() + json.dumps({"time": 3.0, "event": "exit", "code": 1}) + "\n")
+    Lines(run.attempt(0).events(70)).append({"time": 3.0, "event": "exit", "code": 1})
     history.update([AttemptEvidence(0, exit_code=1)])
     assert [happening.rank for happening in history.attempts[0].happenings] == [199, 70]
+
+
+def test_a_look_opens_those_files_alone_that_have_changed(fabricate) -> None:
+    began = {"time": 1.0, "event": "began", "host": "node"}
+    sample = {"time": 1.0, "cpu": 1.0}
+    files = {f"attempts/0/nodes/{node:05}.events.jsonl": [{"rank": 8 * node, **began}] for node in range(100)}
+    files |= {f"attempts/0/telemetry/node{node:02}.jsonl": [sample] for node in range(40)}
+    run = fabricate(files=files)
+    history = History(run)
+
+    def opened_by_two_looks() -> set[str]:
+        with counted(run.path) as read:
+            history.update()
+            history.update()
+        return {Path(path).name for path in read.opened}
+
+    opened_by_two_looks()
+    always = {"00000.events.jsonl", "rank_00000.jsonl", "metrics.jsonl"}  # of the rank that everything is drawn of
+    assert opened_by_two_looks() == always
+    Lines(run.attempt(0).node_events(70)).append({"rank": 563, "time": 2.0, "event": "exit", "code": 1})
+    Lines(run.attempt(0).telemetry("node33")).append({"time": 2.0, "cpu": 2.0})
+    assert opened_by_two_looks() == always | {"00070.events.jsonl", "node33.jsonl"}
+    assert history.nodes["node33"].newest == Sample(2.0, 2.0)
+    assert [one.rank for one in history.attempts[0].happenings] == [563]
+
+
+def test_what_many_ranks_report_alike_is_one_line_in_the_words_of_the_first(fabricate) -> None:
+    files = {
+        f"attempts/0/events/rank_{rank:05}.jsonl": [
+            {"time": 9.0 - rank, "event": "exception", "type": "RuntimeError", "message": f"[10.0.0.{rank}] left"},
+            {"time": 10.0, "event": "exit", "code": 1 + rank % 2},
+        ]
+        for rank in range(8)
+    }
+    history = History(fabricate(files=files))
+    history.update()
+    found = sorted(history.attempts[0].happenings)
+    assert [(one.time, one.rank, one.text, one.ranks) for one in found] == [
+        (2.0, 7, "RuntimeError: [10.0.0.7] left", 8),
+        (10.0, 0, "exit code 1", 4),
+        (10.0, 1, "exit code 2", 4),
+    ]
 
 
 def test_a_thousand_epochs_take_a_few_hundred_spans_and_no_second_is_lost(fabricate) -> None:

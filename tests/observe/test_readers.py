@@ -24,11 +24,11 @@ from clusterctl.observe.history import History
 from clusterctl.observe.lines import GrowingRecords, last_lines
 from clusterctl.observe.measurements import Measurement, measurements_in, newest_values, pace_of, parse_measurement
 from clusterctl.observe.overview import happenings
-from clusterctl.observe.rank_events import Event, beginnings, last_events, newest_stage, parse_event, read_events
+from clusterctl.observe.rank_events import Event, beginnings, last_events, newest_stage, parse_event
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import judge
 from clusterctl.observe.status import run_record
-from clusterctl.observe.telemetry import gpu_utilisation, latest_samples, parse_sample
+from clusterctl.observe.telemetry import NodesNow, gpu_utilisation, nodes_now, parse_sample
 from clusterctl.runs.fields import Fields, read_fields
 from clusterctl.runs.heartbeats import read_beats
 from clusterctl.runs.layout import RunDir
@@ -207,7 +207,6 @@ def test_the_reader_of_each_growing_file_returns_values(tmp_path: Path, content:
     events, problems = last_events(attempt)
     assert problems == []
     assert all(isinstance(event, Event) for rank in events for event in events[rank])
-    assert all(isinstance(event, Event) for _, event in read_events(attempt))
     newest_stage(attempt)
     beginnings(attempt)
     lines = last_lines(path)
@@ -259,4 +258,4 @@ def test_a_file_of_many_gigabytes_is_not_read_whole(tmp_path: Path) -> None:
     path.touch()
     os.truncate(path, 2**40)
     assert read_fields(path).problem == "not JSON"
-    assert latest_samples(RunDir(tmp_path).attempt(0)) == {}
+    assert nodes_now(RunDir(tmp_path).attempt(0), 2) == NodesNow()

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.counted import counted
 
 from clusterctl.observe.telemetry import (
     Gpu,
+    NodesNow,
     RankSample,
     Sample,
     gpu_utilisation,
-    idle_since,
-    latest_samples,
+    nodes_now,
     parse_sample,
 )
 from clusterctl.runs.files import Lines
@@ -53,9 +54,7 @@ def test_the_last_sample_of_every_node_gives_the_use_of_all_gpus(attempt: Attemp
         lines = Lines(attempt.telemetry(node))
         lines.append(RECORD)
         lines.append({"time": 105, "gpus": [{"utilisation": value} for value in used]})
-    samples = latest_samples(attempt)
-    assert [(node, sample.time) for node, sample in samples.items()] == [("node1", 105), ("node2", 105)]
-    assert gpu_utilisation(samples) == 60
+    assert nodes_now(attempt, 2).gpu == 60
     assert gpu_utilisation({"node1": Sample(1)}) is gpu_utilisation({}) is None
 
 
@@ -75,8 +74,23 @@ def test_a_run_is_idle_since_the_last_of_all_its_ranks_did_something(
     for rank, seconds in enumerate(idle):
         ranks = {str(rank): {"step": 0, "phase": "training", "idle": seconds}}
         Lines(attempt.telemetry(f"node{rank}")).append({"time": 1100.0 + 5 * rank, "gpus": [], "ranks": ranks})
-    assert idle_since(latest_samples(attempt), tasks) == since
+    assert nodes_now(attempt, tasks).idle_since == since
 
 
 def test_an_attempt_without_telemetry_has_none(attempt: Attempt) -> None:
-    assert latest_samples(attempt) == {}
+    assert nodes_now(attempt, 2) == NodesNow()
+
+
+def test_of_many_nodes_a_few_stand_for_all_unless_nothing_goes_on(attempt: Attempt) -> None:
+    def written(idle: float) -> int:
+        for node in range(40):
+            ranks = {str(node): {"step": 0, "phase": "training", "idle": idle}}
+            sample = {"time": 1100.0, "gpus": [{"utilisation": 50}], "ranks": ranks}
+            Lines(attempt.telemetry(f"node{node:02}")).append(sample)
+        with counted(attempt.path) as read:
+            found = nodes_now(attempt, 40)
+        assert found == NodesNow(50, None if idle < 60 else 1100 - idle)
+        return read.opens
+
+    assert written(0.0) <= 16
+    assert written(300.0) == 40

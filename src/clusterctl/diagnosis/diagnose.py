@@ -21,7 +21,7 @@ from clusterctl.slurm import Slurm
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from clusterctl.diagnosis.traces import RunTrace
+    from clusterctl.diagnosis.traces import RunTrace, Seen
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Cluster
@@ -64,9 +64,13 @@ def diagnose_status(
     slurm_of: SlurmOf = Slurm.of,
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
+    seen: Seen | None = None,
 ) -> Diagnosis:
-    """As `diagnose`, for a run whose status is known already: of a run that goes on, Slurm is asked nothing."""
-    trace = gather(status, clock)
+    """As `diagnose`, for a run whose status is known already: of a run that goes on, Slurm is asked nothing.
+
+    `seen` gets the events that were read, as of `gather`.
+    """
+    trace = gather(status, clock, seen=seen)
     if _goes_on(trace):
         trace = listen_again(trace, clock, sleep)
     found = judge(trace)

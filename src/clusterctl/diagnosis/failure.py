@@ -16,6 +16,7 @@ from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Consequence, F
 from clusterctl.diagnosis.signatures import Level, Signature, most_telling, python_error, signature
 from clusterctl.diagnosis.standstill import hang, left_early, noticed, outside_collectives, someone_left
 from clusterctl.errors import Cause
+from clusterctl.observe.alike import pattern
 from clusterctl.observe.deaths import deaths
 from clusterctl.observe.stage import reached_limit
 from clusterctl.runs.ownership import user_name
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 CLOCK_SECONDS = 2.0  # by which clocks of nodes may differ without anybody having noticed
 _SOONER_SECONDS = 5.0  # a rank that failed so long before Slurm ended the job failed by itself
 _BY_SIGKILL = "killed by SIGKILL: by hand, by the kernel, or by an administrator"
+_MOST_CONSEQUENCES = 8  # lines
+_MOST_STRETCHES = 6  # of ranks in a line
 _OOM_KILL = re.compile("oom-kill event|OOM killer")
 _OWN_MISTAKE = re.compile(  # errors that a program raises of itself, never because it lost a peer
     r"(Assertion|Attribute|Import|Index|Key|ModuleNotFound|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error\b"
@@ -106,8 +109,9 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
 
 def candidates(attempt: AttemptTrace) -> list[Candidate]:
     """What each rank told, one candidate a rank: what is most special about it."""
-    died = {death.rank: death for death in reversed(deaths(attempt.lines))}
-    ranks = {rank: attempt.rank(rank) for rank in died} | {rank.rank: rank for rank in attempt.ranks}
+    known = {rank.rank: rank for rank in attempt.ranks}
+    died = {death.rank: death for death in reversed(deaths(attempt.lines)) if attempt.whole or death.rank in known}
+    ranks = {rank: attempt.rank(rank) for rank in died} | known
     out_of_memory = {rank.node for rank in attempt.ranks if _OOM_KILL.search("\n".join(rank.last_words))}
     found = (_candidate(rank, died.get(number), rank.node in out_of_memory) for number, rank in sorted(ranks.items()))
     return [_without_a_clock_that_is_off(candidate, attempt) for candidate in found if candidate]
@@ -344,8 +348,9 @@ def _standing_before_the_end(attempt: AttemptTrace) -> tuple[str, ...]:
 
 def _died_silently(attempt: AttemptTrace, silent: list[RankTrace]) -> Finding:
     """A process that is killed by the kernel or with its node writes nothing."""
+    numbers = {rank.rank for rank in silent}
     nodes = {rank.node for rank in attempt.ranks if rank.node}
-    gone = [node for node in sorted(nodes) if all(rank in silent for rank in attempt.ranks if rank.node == node)]
+    gone = sorted(nodes - {rank.node for rank in attempt.ranks if rank.rank not in numbers})
     if len(nodes) > 1 and gone and len(gone) < len(nodes):
         words = f"nothing tells of the end of any rank on {', '.join(gone)}: the node was lost"
         return Finding(Cause.NODE, words, LIKELY, rank=silent[0].rank, node=gone[0])
@@ -389,20 +394,29 @@ def _consequences(attempt: AttemptTrace, told: list[Candidate], found: Finding) 
 
 
 def counted(secondary: Iterable[Consequence]) -> list[str]:
-    """The consequences in few lines: how many ranks told what, the most frequent first."""
-    ranks: dict[str, list[int]] = {}
+    """The consequences in few lines: which ranks reported what, the most frequent first.
+
+    Messages that differ in numbers alone (ports, addresses) are one line, in the words of the first rank.
+    """
+    alike: dict[str, list[Consequence]] = {}
     for consequence in secondary:
-        ranks.setdefault(consequence.cause, []).append(consequence.rank)
-    return [f"{_ranks(of)}: {cause}" for cause, of in sorted(ranks.items(), key=lambda pair: -len(pair[1]))]
+        alike.setdefault(pattern(consequence.cause), []).append(consequence)
+    groups = sorted(alike.values(), key=len, reverse=True)
+    lines = [f"{_ranks([one.rank for one in group])}: {group[0].cause}" for group in groups[:_MOST_CONSEQUENCES]]
+    left = [one.rank for group in groups[_MOST_CONSEQUENCES:] for one in group]
+    return [*lines, f"{_ranks(left)}: other messages"] if left else lines
 
 
 def _ranks(ranks: list[int]) -> str:
-    """rank 3; ranks 0-2, 5."""
+    """rank 3; ranks 0-2, 5; of many stretches, the first ones."""
     stretches: list[list[int]] = []
     for rank in sorted(ranks):
         if stretches and rank == stretches[-1][-1] + 1:
             stretches[-1].append(rank)
         else:
             stretches.append([rank])
-    parts = (str(first) if not more else f"{first}-{more[-1]}" for first, *more in stretches)
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(parts)}"
+    shown = stretches if len(stretches) <= _MOST_STRETCHES else stretches[: _MOST_STRETCHES - 1]
+    parts = [str(first) if not more else f"{first}-{more[-1]}" for first, *more in shown]
+    left = len(ranks) - sum(map(len, shown))
+    more = f" and {left} more" if left else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(parts)}{more}"

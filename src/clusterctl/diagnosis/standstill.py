@@ -114,8 +114,9 @@ def silent_nodes(ranks: Collection[RankTrace], silent: Collection[int]) -> dict[
     by_node: dict[str, list[int]] = {}
     for rank in ranks:
         by_node.setdefault(rank.node, []).append(rank.rank)
-    found = {node: numbers for node, numbers in sorted(by_node.items()) if not set(numbers).isdisjoint(silent)}
-    whole = all(node and set(numbers) <= set(silent) for node, numbers in found.items())
+    those = frozenset(silent)
+    found = {node: numbers for node, numbers in sorted(by_node.items()) if not those.isdisjoint(numbers)}
+    whole = all(node and those.issuperset(numbers) for node, numbers in found.items())
     return found if whole and len(found) < len(by_node) else {}
 
 

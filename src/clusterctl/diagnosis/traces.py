@@ -6,25 +6,29 @@ import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import SlurmError
 from clusterctl.observe.accounting import accounted
 from clusterctl.observe.attempt import HostRecord, read_cancellation
+from clusterctl.observe.deaths import deaths
 from clusterctl.observe.rank_events import (
     Began,
     Entered,
+    EventFile,
     Exited,
     Frozen,
     Hung,
     Raised,
     TakenOver,
     WriterEnded,
+    event_files,
     last_events,
 )
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import exists, open_regular
-from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, all_beats
+from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, all_beats, read_beats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,12 +43,15 @@ if TYPE_CHECKING:
     from clusterctl.slurm.accounting import Accounted
     from clusterctl.spec import Cluster
 
+    Seen = Callable[[int, int, Iterable[Event]], object]  # attempt, rank, its events
+
 SILENT_SECONDS = 20.0  # a rank writes every second; file systems and clocks may hold that up for a while
 _LOOKS = 3
 _TAIL_BYTES = 16_384
 _HOST_BYTES = 262_144
 _BEGAN = re.compile(r"=== (?P<number>\d{1,9}) ===$", re.ASCII)  # by launch/batch.sh
 # What comes before what was printed: a time, and what torch.distributed puts before each line of a traceback.
+_BEGINNINGS = "0123456789["
 _BEFORE = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z? )?(\[rank\d+\]:( |$))?")
 
 
@@ -96,6 +103,7 @@ class AttemptTrace(HostRecord):
     """
 
     tasks: int = 1
+    whole: bool = True  # whether `ranks` are all that have begun
     lines: tuple[str, ...] = ()
     job_lines: tuple[str, ...] = ()
     ranks: tuple[RankTrace, ...] = ()
@@ -104,7 +112,11 @@ class AttemptTrace(HostRecord):
     collectives: int = 0  # files of NCCL's flight recorder
 
     def rank(self, number: int) -> RankTrace:
-        return next((rank for rank in self.ranks if rank.rank == number), RankTrace(number))
+        return self._by_number.get(number) or RankTrace(number)
+
+    @cached_property
+    def _by_number(self) -> dict[int, RankTrace]:
+        return {rank.rank: rank for rank in self.ranks}
 
 
 @dataclass(frozen=True)
@@ -121,36 +133,44 @@ class RunTrace:
     clocks: Mapping[str, float] = field(default_factory=dict)  # node -> the seconds by which its clock is off
 
 
-def gather(status: Status, clock: Callable[[], float] = time.time) -> RunTrace:
-    """Look at every file that the run of `status` left."""
-    run, unknown = status.record.run, list[str]()
-    slurm_lines = _lines(run.path / "slurm.log", _HOST_BYTES, unknown, missing_ok=True)
+def gather(
+    status: Status, clock: Callable[[], float] = time.time, *, most_ranks: int | None = None, seen: Seen | None = None
+) -> RunTrace:
+    """Look at every file that the run of `status` left; `seen` gets the events of each rank that were read.
+
+    With `most_ranks`, at so many ranks of the last attempt alone, those first that Slurm or the watchdog named first.
+    """
+    run, look = status.record.run, _Look(status, most_ranks, seen)
+    slurm_lines = _lines(run.path / "slurm.log", _HOST_BYTES, look.unknown, missing_ok=True)
     job_lines = by_attempt(slurm_lines)
-    tasks = status.record.job.resources.nodes * status.record.tasks_per_node
     return RunTrace(
         status=status,
         now=clock(),
         attempts=tuple(
-            replace(_attempt(folder, host, tasks, unknown), job_lines=job_lines.get(host.number, ()))
-            for host in status.attempts
+            replace(look.at_attempt(folder, host), job_lines=job_lines.get(host.number, ()))
+            for host in status.attempts[0 if most_ranks is None else -1 :]
             if exists((folder := run.attempt(host.number)).path)
         ),
         slurm_lines=slurm_lines,
         cancelled=read_cancellation(run),
-        unknown=tuple(unknown),
+        unknown=tuple(look.unknown),
     )
 
 
 def listen_again(
     trace: RunTrace, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
 ) -> RunTrace:
-    """`trace` with the heartbeats as a second look finds them, in the times of this machine's clock.
+    """`trace` with those heartbeats that seem old as a second look finds them, in the times of this machine's clock.
 
-    Where heartbeats seem old, their nodes' clocks may be off: a rank is alive if it has written anew since the first
-    look. Takes no time where all of them seem fresh.
+    Their nodes' clocks may be off: a rank is alive if it has written anew since the first look. Takes no time where all
+    heartbeats seem fresh.
     """
-    beats = {rank.rank: rank.beat for rank in trace.attempts[-1].ranks if rank.beat and rank.beat.phase != ENDED}
-    if all(abs(trace.now - beat.time) <= SILENT_SECONDS for beat in beats.values()):
+    beats = {
+        rank.rank: rank.beat
+        for rank in trace.attempts[-1].ranks
+        if rank.beat and rank.beat.phase != ENDED and abs(trace.now - rank.beat.time) > SILENT_SECONDS
+    }
+    if not beats:
         return trace
     attempt, unheard = trace.status.record.run.attempt(trace.attempts[-1].number), set(beats)
     for _ in range(_LOOKS):
@@ -205,51 +225,116 @@ def with_accounting(trace: RunTrace, slurm_of: Callable[[Cluster], Slurm]) -> Ru
         return replace(trace, unknown=(*trace.unknown, f"how Slurm saw its job end: {error.message}"))
 
 
-def _attempt(attempt: Attempt, host: HostRecord, tasks: int, unknown: list[str]) -> AttemptTrace:
-    if host.problem:
-        unknown.append(f"{attempt.number}/host.json: {host.problem}")
-    events, problems = last_events(attempt)
-    unknown += problems
-    beats = all_beats(attempt)
-    ranks = sorted({*events, *attempt.event_files(), *attempt.log_files("err")})
-    return AttemptTrace(
-        **{field.name: getattr(host, field.name) for field in fields(HostRecord)},
-        tasks=tasks,
-        lines=_lines(attempt.host_log, _HOST_BYTES, unknown, head=True),
-        ranks=tuple(_rank(attempt, rank, events.get(rank, ()), beats.get(rank), unknown) for rank in ranks),
-        alarm=_alarm(read_fields(attempt.hang_json)),
-        reported=_alarm(read_fields(attempt.hang_report_json)),
-        collectives=sum(1 for _ in attempt.collectives.glob("rank_*")) if exists(attempt.collectives) else 0,
-    )
+@dataclass
+class _Look:
+    """One look at the files of a run; `unknown` collects what could not be read."""
+
+    status: Status
+    most_ranks: int | None
+    seen: Seen | None
+    unknown: list[str] = field(default_factory=list)
+
+    def at_attempt(self, attempt: Attempt, host: HostRecord) -> AttemptTrace:
+        if host.problem:
+            self.unknown.append(f"{attempt.number}/host.json: {host.problem}")
+        lines = _lines(attempt.host_log, _HOST_BYTES, self.unknown, head=True)
+        alarm, reported = (_alarm(read_fields(path)) for path in (attempt.hang_json, attempt.hang_report_json))
+        tasks = self.status.record.job.resources.nodes * self.status.record.tasks_per_node
+        own, logs = attempt.event_files(), attempt.log_files("err")
+        named = None
+        if self.most_ranks is not None and self.most_ranks < tasks:
+            named = _named_first(sorted({*own, *logs}), alarm, lines)[: self.most_ranks]
+        events, beats = self._read(attempt, named)
+        if named is not None and not events.keys() >= {*named}:  # they are not where Slurm places tasks by default
+            named = None
+            events, beats = self._read(attempt, None)
+        ranks = sorted({*events, *own, *logs} if named is None else named)
+        over = host is not self.status.attempt or host.exit_code is not None or self.status.stage.ended
+        return AttemptTrace(
+            **{field.name: getattr(host, field.name) for field in fields(HostRecord)},
+            tasks=tasks,
+            whole=named is None,
+            lines=lines,
+            ranks=tuple(
+                self._at_rank(attempt, rank, events.get(rank, ()), beats.get(rank), over=over) for rank in ranks
+            ),
+            alarm=alarm,
+            reported=reported,
+            collectives=sum(1 for _ in attempt.collectives.glob("rank_*")) if exists(attempt.collectives) else 0,
+        )
+
+    def _read(self, attempt: Attempt, named: Sequence[int] | None) -> tuple[dict[int, list[Event]], dict[int, Beat]]:
+        """The events and heartbeats of all ranks, or of those that share a node with `named` ones."""
+        if named is None:
+            files, beats = event_files(attempt), all_beats(attempt)
+        else:
+            nodes = sorted({rank // self.status.record.tasks_per_node for rank in named})
+            files = [EventFile(attempt.node_events(node)) for node in nodes]
+            files += [EventFile(path, rank) for rank, path in attempt.event_files().items() if rank in named]
+            beats = {rank: beat for node in nodes for rank, beat in read_beats(attempt.beats(node)).items()}
+        events, problems = last_events(attempt, files)
+        self.unknown += problems
+        if self.seen:
+            for rank, of_rank in events.items():
+                self.seen(attempt.number, rank, of_rank)
+        return events, beats
+
+    def _at_rank(
+        self, attempt: Attempt, number: int, events: Iterable[Event], beat: Beat | None, *, over: bool
+    ) -> RankTrace:
+        """Its last words matter once the attempt is `over`."""
+        log = attempt.log(number, "err")
+        words = _lines(log, _TAIL_BYTES, self.unknown, missing_ok=True) if over and _has_content(log) else ()
+        return RankTrace(
+            number,
+            beat=beat,
+            last_words=tuple(_BEFORE.sub("", line) if line[0] in _BEGINNINGS else line for line in words),
+            **({"node": beat.host if beat else ""} | _recorded(events)),
+        )
 
 
-def _rank(attempt: Attempt, number: int, events: Iterable[Event], beat: Beat | None, unknown: list[str]) -> RankTrace:
-    words = _lines(attempt.log(number, "err"), _TAIL_BYTES, unknown, missing_ok=True)
-    told = RankTrace(
-        number,
-        node=beat.host if beat else "",
-        beat=beat,
-        last_words=tuple(_BEFORE.sub("", line) for line in words),
-    )
+def _named_first(ranks: Iterable[int], alarm: Alarm | None, lines: Iterable[str]) -> list[int]:
+    """`ranks`, those first of which the watchdog, or else srun, said first that something was wrong."""
+    named = [*alarm.suspects, alarm.seen] if alarm else []
+    known = dict.fromkeys(ranks)
+    return [rank for rank in dict.fromkeys([*named, *(death.rank for death in deaths(lines)), *known]) if rank in known]
+
+
+def _recorded(events: Iterable[Event]) -> dict[str, Any]:
+    """What a rank's events say of it, by the names of RankTrace."""
+    told: dict[str, Any] = {}
     for event in events:
         match event:
-            case Began(node=node):
-                told = replace(told, node=node or told.node)
+            case Began(node=node) if node:
+                told["node"] = node
             case Entered(stage=stage):
-                told = replace(told, stage=stage.value)
-            case Raised() if told.raised is None:
-                told = replace(told, raised=event)
+                told["stage"] = stage.value
+            case Raised():
+                told.setdefault("raised", event)
             case Hung(time=at, stacks=stacks):
-                told = replace(told, stacks=stacks, answered=at)
+                told |= {"stacks": stacks, "answered": at}
             case Frozen(stacks=stacks):
-                told = replace(told, frozen=stacks)
+                told["frozen"] = stacks
             case WriterEnded():
-                told = replace(told, writer=event)
+                told["writer"] = event
             case TakenOver():
-                told = replace(told, superseded=True)
-            case Exited(time=at, code=code) if told.exit_code is None:
-                told = replace(told, exit_code=code, ended=at)
+                told["superseded"] = True
+            case Exited(time=at, code=code) if told.get("exit_code") is None:
+                told |= {"exit_code": code, "ended": at}
     return told
+
+
+def _has_content(path: Path) -> bool:
+    """Whether a file is worth opening, which costs more than looking: most ranks write nothing to stderr.
+
+    What cannot be looked at is opened, and says why.
+    """
+    try:
+        return path.stat().st_size > 0
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
 
 
 def _alarm(fields: Fields) -> Alarm | None:

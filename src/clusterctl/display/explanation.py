@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from clusterctl.diagnosis.diagnose import judge
 from clusterctl.diagnosis.diagnose import to_json as to_json
 from clusterctl.diagnosis.failure import counted
+from clusterctl.diagnosis.finding import CERTAIN
 from clusterctl.diagnosis.traces import gather
 from clusterctl.display.plain import plain, plain_lines
 from clusterctl.errors import Cause
@@ -38,6 +39,7 @@ _TITLES = {
     Cause.NOT_LEARNING: "not learning",
 }
 _MOST_TRACEBACK_LINES = 30
+_FIRST_RANKS = 32
 _LONGEST_CONSEQUENCE = 160  # echoes are long, and explain nothing
 
 
@@ -78,8 +80,15 @@ def explanation(diagnosis: Diagnosis) -> list[str]:
 
 
 def first_cause(status: Status) -> str:
-    """The first cause of a run's end in one line, by its files alone; safe for a terminal."""
-    return plain(str(judge(gather(status)).headline))
+    """The first cause of a run's end in one line, by its files alone; safe for a terminal.
+
+    Where the ranks that were named first make it certain, the others' files stay closed, however many there are.
+    """
+    few = gather(status, most_ranks=_FIRST_RANKS)
+    found = judge(few).headline
+    if found.certainty != CERTAIN and not all(attempt.whole for attempt in few.attempts):
+        found = judge(gather(status)).headline
+    return plain(str(found))
 
 
 def _short(text: str) -> str:

@@ -99,3 +99,8 @@ def ranges(numbers: Iterable[int], width: int) -> list[str]:
         else:
             pieces.append([each, each])
     return [f"{first:0{width}}" + (f"-{last:0{width}}" if last > first else "") for first, last in pieces]
+
+
+def ranks_text(first: int | None, count: int) -> str:
+    """`rank 3`, or `4,095 ranks`; nothing for what concerns no rank."""
+    return f"{count:,} ranks" if count > 1 else f"rank {first}" if first is not None else ""

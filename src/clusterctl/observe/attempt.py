@@ -10,18 +10,17 @@ from clusterctl.observe.deaths import deaths
 from clusterctl.observe.lines import last_lines
 from clusterctl.observe.measurements import Pace, newest_values, pace_of
 from clusterctl.observe.rank_events import newest_stage
-from clusterctl.observe.telemetry import gpu_utilisation, idle_since, latest_samples
+from clusterctl.observe.telemetry import NodesNow, nodes_now
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.marks import all_done
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from clusterctl.observe.deaths import Death
     from clusterctl.observe.run_record import RunRecord
-    from clusterctl.observe.telemetry import Sample
     from clusterctl.runs.layout import Attempt, RunDir
     from clusterctl.runs.stages import Stage
     from clusterctl.runs.vocabulary import Number
@@ -164,13 +163,11 @@ class RunEvidence:
         return found if found and found.number >= self.record.past_attempts else None
 
 
-def read_evidence(
-    record: RunRecord, before: RunEvidence | None = None, samples: Mapping[str, Sample] | None = None
-) -> RunEvidence:
+def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: NodesNow | None = None) -> RunEvidence:
     """Look at the run directory once. A file that is missing, or is none of ours, says nothing.
 
-    For who looks again and again: of attempts that were over `before`, nothing is read again, nor what the nodes did
-    where their newest `samples` are given.
+    For who looks again and again: of attempts that were over `before`, nothing is read again, nor what the `nodes` do
+    where that is given.
     """
     run = record.run
     # The marks of the end come first: the attempts, read after them, are then at least as new.
@@ -182,7 +179,7 @@ def read_evidence(
     if attempts:
         ranks = record.job.resources.nodes * record.tasks_per_node
         done = finish is None and all_done(folders[-1], ranks)
-        attempts[-1] = replace(_with_its_ranks(attempts[-1], folders, ranks, samples), done=done)
+        attempts[-1] = replace(_with_its_ranks(attempts[-1], folders, ranks, nodes), done=done)
     known = [submission.job_id, attempts[-1].job_id if attempts else ""]
     job_id = next((number for number in known if number and number not in record.past_jobs), None)
     if finish and attempts and finish.attempt not in (None, attempts[-1].number):
@@ -198,13 +195,13 @@ def _first_death(attempt: Attempt) -> Death | None:
 
 
 def _with_its_ranks(
-    evidence: AttemptEvidence, folders: Sequence[Attempt], tasks: int, samples: Mapping[str, Sample] | None
+    evidence: AttemptEvidence, folders: Sequence[Attempt], tasks: int, nodes: NodesNow | None
 ) -> AttemptEvidence:
     attempt, over = folders[-1], evidence.exit_code is not None
     lines = last_lines(attempt.metrics, _TAIL_OF_ENDED_BYTES if over else _TAIL_BYTES)
     newest = newest_values(lines)
-    if over or samples is None:
-        samples = {} if over else latest_samples(attempt)
+    if over or nodes is None:
+        nodes = NodesNow() if over else nodes_now(attempt, tasks)
     return replace(
         evidence,
         hung=attempt.hang_json.exists(),
@@ -213,6 +210,6 @@ def _with_its_ranks(
         metrics=newest,
         course=read_course([folder.metrics for folder in folders], lines, newest),
         pace=None if over else pace_of(lines),
-        gpu=gpu_utilisation(samples),
-        idle_since=idle_since(samples, tasks),
+        gpu=nodes.gpu,
+        idle_since=nodes.idle_since,
     )

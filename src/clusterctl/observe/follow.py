@@ -11,17 +11,16 @@ from clusterctl.observe.attempt import RunEvidence, read_evidence
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import judge, settled
 from clusterctl.observe.status import answered
-from clusterctl.observe.telemetry import latest_samples
+from clusterctl.observe.telemetry import NodesNow, nodes_now
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from clusterctl.observe.run_record import RunRecord
     from clusterctl.observe.stage import Status
-    from clusterctl.observe.telemetry import Sample
     from clusterctl.runs.layout import RunDir
     from clusterctl.slurm import Snapshot
     from clusterctl.spec import Cluster
@@ -80,15 +79,15 @@ class _Files:
     _evidence: RunEvidence | None = field(default=None, init=False)
     _stamps: list[tuple[int, ...]] = field(default_factory=list, init=False)
     _read_at: float = field(default=0.0, init=False)
-    _samples: Mapping[str, Sample] = field(default_factory=dict, init=False)
-    _samples_of: int = field(default=-1, init=False)  # the attempt
-    _samples_at: float = field(default=0.0, init=False)
+    _nodes: NodesNow = field(default=NodesNow(), init=False)
+    _nodes_of: int = field(default=-1, init=False)  # the attempt
+    _nodes_at: float = field(default=0.0, init=False)
 
     def read(self, now: float) -> RunEvidence:
         stamps = [_stamp(path) for path in self._telling()]
         if self._evidence is None or stamps != self._stamps or not 0 <= now - self._read_at < _READ_SECONDS:
             self._stamps, self._read_at = stamps, now
-            self._evidence = read_evidence(self.record, self._evidence, self._newest_samples(now))
+            self._evidence = read_evidence(self.record, self._evidence, self._nodes_now(now))
         return self._evidence
 
     def _telling(self) -> Iterator[Path]:
@@ -101,15 +100,14 @@ class _Files:
             if self.closely:
                 yield attempt.metrics
 
-    def _newest_samples(self, now: float) -> Mapping[str, Sample]:
+    def _nodes_now(self, now: float) -> NodesNow:
         attempts = self.record.run.attempts() if self.closely else []
-        if attempts and (attempts[-1].number != self._samples_of or not 0 <= now - self._samples_at < self._every()):
-            self._samples_of, self._samples_at = attempts[-1].number, now
-            self._samples = latest_samples(attempts[-1])
-        return self._samples
-
-    def _every(self) -> float:
-        return max(_NODES_SECONDS, len(self._samples) / _NODES_A_SECOND)
+        resources = self.record.job.resources
+        every = max(_NODES_SECONDS, resources.nodes / _NODES_A_SECOND)  # all are read where nothing seems to go on
+        if attempts and (attempts[-1].number != self._nodes_of or not 0 <= now - self._nodes_at < every):
+            self._nodes_of, self._nodes_at = attempts[-1].number, now
+            self._nodes = nodes_now(attempts[-1], resources.nodes * self.record.tasks_per_node)
+        return self._nodes
 
 
 def _stamp(path: Path) -> tuple[int, ...]:

@@ -8,39 +8,48 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from clusterctl.observe.curve import Curve
 from clusterctl.observe.lines import MOST_BYTES, GrowingRecords
 from clusterctl.observe.measurements import parse_measurement
+from clusterctl.observe.spread import Spread
 from clusterctl.observe.telemetry import parse_sample, telemetry_files
 from clusterctl.observe.timeline import AttemptTimeline
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import STEP_PARTS, Role, metric_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from clusterctl.observe.attempt import AttemptEvidence
     from clusterctl.observe.measurements import Measurement
+    from clusterctl.observe.rank_events import Event
     from clusterctl.observe.telemetry import RankSample, Sample
     from clusterctl.runs.layout import RunDir
 
 _MOST_CURVES = 64  # a program may log under any number of names
 _RECENT_STEPS = 200
-_MOST_RANKS = 4096
+_MOST_RANKS = 100_000
+_FEW_NODES = 32  # whose telemetry is read whole; of more, a sample that is about as large together
+_MOST_SAMPLES, _LEAST_SAMPLES = 2048, 4  # of all nodes, and of each
+_SAMPLE_BYTES = 2048
+_NODES_A_LOOK = 64
+_POINTS, _FEW_POINTS = 200, 24  # of a node's curve, among few nodes and among many
 
 
 class NodeHistory:
     """What one node measured; the newest sample of it, and curves over the time (seconds since the epoch)."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, points: int = _POINTS) -> None:
         self.name = name
         self.newest: Sample | None = None
-        self.cpu, self.memory = Curve(200), Curve(200)
-        self.gpu = Curve(200)  # utilisation in percent, the band over the node's GPUs
-        self.gpus: dict[int, Curve] = {}
+        self.cpu, self.memory = Curve(points), Curve(points)
+        self.gpu = Curve(points)  # utilisation in percent, the band over the node's GPUs
+        self.gpus: dict[int, Spread] = {}
 
     def take(self, sample: Sample) -> None:
         self.newest = sample
@@ -50,27 +59,29 @@ class NodeHistory:
         for gpu in sample.gpus:
             if gpu.utilisation is not None:
                 self.gpu.add(sample.time, gpu.utilisation)
-                self.gpus.setdefault(gpu.index, Curve(60)).add(sample.time, gpu.utilisation)
+                self.gpus.setdefault(gpu.index, Spread()).add(sample.time, gpu.utilisation)
 
 
-@dataclass
+@dataclass(slots=True)
 class RankHistory:
     """What one rank's heartbeats said, as its node's leader noted them."""
 
     node: str
     newest: RankSample
-    seconds: Curve = field(default_factory=lambda: Curve(60))  # of a step, over the time
-    busy: Curve = field(default_factory=lambda: Curve(60))  # the part of them in which it did not wait for others
+    seconds: Spread = field(default_factory=Spread)  # of a step
+    busy: Spread = field(default_factory=Spread)  # the part of them in which it did not wait for others
 
 
 class History:
     """Everything that the screens draw of one run. `update` looks again; `attempts` are in their order.
 
     One thread may look while another one draws: whoever draws holds `lock`, which no reading of a file ever does.
+    With `all_ranks` False, somebody else reads the events of the other ranks than 0, and calls `take_events`.
     """
 
-    def __init__(self, run: RunDir, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, run: RunDir, most_bytes: int = MOST_BYTES, *, all_ranks: bool = True) -> None:
         self.run = run
+        self._all_ranks = all_ranks
         self.lock = Lock()
         self.attempts: dict[int, AttemptTimeline] = {}
         self.curves: dict[str, Curve] = {}  # name -> values over the steps
@@ -83,9 +94,10 @@ class History:
         self._most_bytes = most_bytes
         self._past: list[int] = []  # attempts that a newer one has followed
         self._recent: deque[dict[str, float]] = deque(maxlen=_RECENT_STEPS)
-        self._files: dict[str, GrowingRecords] = {}
+        self._files: dict[Path, GrowingRecords] = {}
         self._metrics_of = -1  # the attempt whose metrics were read last
         self._telemetry_of = -1
+        self._turn = 0
         self._step = 0.0
         self._step_time: float | None = None
 
@@ -96,14 +108,21 @@ class History:
         self._past = [attempt.number for attempt in attempts[:-1]]
         for attempt in attempts:
             with self.lock:
-                timeline = self.attempts.setdefault(attempt.number, AttemptTimeline(attempt, self.lock))
+                timeline = self.attempts.setdefault(
+                    attempt.number, AttemptTimeline(attempt, self.lock, self._all_ranks)
+                )
                 over = timeline.host is not None and timeline.host.exit_code is not None
                 timeline.host = known.get(attempt.number, timeline.host)
             if not over:  # an attempt is read once more after its end
                 ended = timeline.host is not None and timeline.host.exit_code is not None
                 (timeline.finish if ended else timeline.update)()
                 self._read_metrics(attempt.number)
-                self._read_telemetry(attempt.number)
+                self._read_telemetry(attempt.number, everything=ended)
+
+    def take_events(self, attempt: int, rank: int, events: Iterable[Event]) -> None:
+        """Take over the events of a rank that somebody has read; those of rank 0 are known already."""
+        if rank and attempt in self.attempts:
+            self.attempts[attempt].take(rank, events)
 
     def split(self) -> dict[str, float]:
         """Part of a step -> its mean seconds over the newest steps; what is left of the step is `other`."""
@@ -116,17 +135,17 @@ class History:
             means["other"] = max(0.0, whole - sum(means.values()))
         return means
 
-    def _records(self, attempt: int, name: str) -> GrowingRecords:
-        key = f"{attempt}/{name}"
-        if key not in self._files:
-            share = len(self._past) if attempt in self._past else 1  # past ones together are read like one long file
-            self._files[key] = GrowingRecords(self.run.attempt(attempt).path / name, self._most_bytes // share)
-        return self._files[key]
+    def _share(self, attempt: int) -> int:
+        """How many bytes of a file are read: of past attempts' together as many as of one."""
+        return self._most_bytes // (len(self._past) if attempt in self._past else 1)
 
     def _read_metrics(self, attempt: int) -> None:
         if attempt < self._metrics_of:
             return  # what a stale attempt goes on writing counts no more
-        file = self._records(attempt, "metrics.jsonl")
+        path = self.run.attempt(attempt).metrics
+        if path not in self._files:
+            self._files[path] = GrowingRecords(path, self._share(attempt))
+        file = self._files[path]
         for record in file.read():
             with self.lock:
                 self._take_metrics(attempt, parse_measurement(record))
@@ -163,20 +182,38 @@ class History:
             return Curve()  # shown nowhere
         return self.curves.setdefault(name, Curve())
 
-    def _read_telemetry(self, attempt: int) -> None:
+    def _read_telemetry(self, attempt: int, *, everything: bool) -> None:
+        """Read what nodes have measured since the last look: all that are new, and of many others some in turn."""
         files = telemetry_files(self.run.attempt(attempt)) if attempt >= self._telemetry_of else {}
         if files and attempt > self._telemetry_of:
             self._telemetry_of = attempt
             with self.lock:
                 self.nodes.clear()
                 self.ranks.clear()
+        first = self._turn if self._turn < len(files) else 0
+        self._turn = first + _NODES_A_LOOK
+        due = set(files if everything else islice(files, first, self._turn)) | (files.keys() - self.nodes.keys())
         for node, path in files.items():
-            for record in self._records(attempt, f"telemetry/{path.name}").read():
-                if (sample := parse_sample(record)) is not None:
-                    with self.lock:
-                        self.nodes.setdefault(node, NodeHistory(node)).take(sample)
-                        for rank, of_rank in sample.ranks.items():
-                            self._take_rank(node, sample.time, rank, of_rank)
+            file = self._telemetry(path, len(files), self._share(attempt))
+            if node in due and (everything or len(files) <= _FEW_NODES or file.changed()):
+                for record in file.read():
+                    if (sample := parse_sample(record)) is not None:
+                        with self.lock:
+                            self._take_sample(node, sample, len(files))
+
+    def _telemetry(self, path: Path, nodes: int, most_bytes: int) -> GrowingRecords:
+        if path not in self._files:
+            samples = None if nodes <= _FEW_NODES else max(_LEAST_SAMPLES, _MOST_SAMPLES // nodes)
+            most = most_bytes if samples is None else min(most_bytes, samples * _SAMPLE_BYTES)
+            self._files[path] = GrowingRecords(path, most, samples)
+        return self._files[path]
+
+    def _take_sample(self, node: str, sample: Sample, nodes: int) -> None:
+        if node not in self.nodes:
+            self.nodes[node] = NodeHistory(node, _POINTS if nodes <= _FEW_NODES else _FEW_POINTS)
+        self.nodes[node].take(sample)
+        for rank, of_rank in sample.ranks.items():
+            self._take_rank(node, sample.time, rank, of_rank)
 
     def _take_rank(self, node: str, time: float, rank: int, sample: RankSample) -> None:
         if rank not in self.ranks and len(self.ranks) >= _MOST_RANKS:

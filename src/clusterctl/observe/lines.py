@@ -20,6 +20,7 @@ _FIRST_BLOCK_BYTES = 4096
 _MOST_EXTENTS = 10_000
 MOST_BYTES = 8 * 2**20  # of one look at records: about 50,000 steps, a fifth of a second
 _SAMPLE_BYTES = 16384
+_RECORD_BYTES = 8192  # hardly any record is half as long
 _LONGEST_LINE_BYTES = 2**20  # what has no newline until then is handed out as it is
 
 
@@ -185,13 +186,20 @@ def last_lines(path: Path, most_bytes: int = _BLOCK_BYTES) -> list[bytes]:
 
 
 class GrowingRecords:
-    """Each `read` yields the records that were added, or a sample of them where they are more than `most_bytes`."""
+    """Each `read` yields the records that were added, or a sample of them where they are more than `most_bytes`.
 
-    def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
+    With `most_records` the sample is of single records, so many, instead of blocks of them.
+    """
+
+    def __init__(self, path: Path, most_bytes: int = MOST_BYTES, most_records: int | None = None) -> None:
         self.path = path
         self._most = max(most_bytes, 4 * _SAMPLE_BYTES)
+        self._block = _SAMPLE_BYTES
+        if most_records is not None:
+            self._most, self._block = max(most_bytes, _RECORD_BYTES), _RECORD_BYTES
+        self._most_records = most_records
         self._offset = 0  # where the first line begins that was not yet read
-        self._inode = 0
+        self._inode, self._size = 0, -1  # of the file as it was read last
         self.sampled = False  # whether anything was passed over so far
 
     def read(self) -> Iterator[dict[str, Any]]:
@@ -202,22 +210,36 @@ class GrowingRecords:
             return
         with file:
             end, number = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
+            self._size = end
             if end < self._offset or number != self._inode:  # it was compacted: written aside, and renamed
                 self._offset, self._inode = 0, number
             if end - self._offset > self._most:
                 yield from self._sample(file, end)
             yield from self._rest(file)
 
+    def changed(self) -> bool:
+        """Whether the file seems to be another than was read last; on NFS that may be known half a minute late."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return False
+        return (found.st_ino, found.st_size) != (self._inode, self._size)
+
     def _sample(self, file: IO[bytes], end: int) -> Iterator[dict[str, Any]]:
         self.sampled = True
-        first, last = self._offset, end - _SAMPLE_BYTES
-        count = self._most // _SAMPLE_BYTES
+        first, last = self._offset, end - self._block
+        count = self._most_records or self._most // self._block
         for number in range(count - 1):
             file.seek(first + number * (last - first) // (count - 1))
-            lines = file.read(_SAMPLE_BYTES).split(b"\n")
-            yield from records_in(lines[:-1] if number == 0 else lines[1:-1])
+            lines = file.read(self._block).split(b"\n")
+            whole = lines[:-1] if number == 0 else lines[1:-1]
+            yield from records_in(whole if self._most_records is None else whole[:1])
         file.seek(last)
-        self._offset = last + len(file.readline(_LONGEST_LINE_BYTES))
+        if self._most_records is None:
+            self._offset = last + len(file.readline(_LONGEST_LINE_BYTES))
+        else:  # from the last whole line on
+            block = file.read(self._block)
+            self._offset = last + block.rfind(b"\n", 0, max(0, block.rfind(b"\n"))) + 1
 
     def _rest(self, file: IO[bytes]) -> Iterator[dict[str, Any]]:
         file.seek(self._offset)

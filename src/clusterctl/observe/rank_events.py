@@ -12,7 +12,7 @@ from clusterctl.runs.fields import Fields
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from clusterctl.runs.layout import Attempt
@@ -136,22 +136,16 @@ class EventFile(NamedTuple):
 
 
 def event_files(attempt: Attempt) -> list[EventFile]:
-    """Every file of events of an attempt."""
+    """Every file of events of an attempt: those of its nodes, then those of ranks."""
     nodes = [EventFile(path) for path in attempt.node_event_files().values()]
     return [*nodes, *(EventFile(path, rank) for rank, path in attempt.event_files().items())]
 
 
-def read_events(attempt: Attempt) -> Iterator[tuple[int, Event]]:
-    """All events of the ranks of an attempt, of each file in its order; nothing of one that cannot be read."""
-    for file in event_files(attempt):
-        yield from filter(None, map(file.parse, records_in(Growing(file.path).added())))
-
-
-def last_events(attempt: Attempt) -> tuple[dict[int, list[Event]], list[str]]:
-    """Rank -> its events, in order, from the end of each file; and what kept files from being read."""
+def last_events(attempt: Attempt, files: Iterable[EventFile] | None = None) -> tuple[dict[int, list[Event]], list[str]]:
+    """Rank -> its events, in order, from the end of each file (or of `files`); and what kept files from being read."""
     found: dict[int, list[Event]] = {}
     problems = []
-    for file in event_files(attempt):
+    for file in event_files(attempt) if files is None else files:
         lines, problem = tail(file.path, _NODE_TAIL_BYTES if file.rank is None else _TAIL_BYTES)
         if problem:
             whose = f"node {int(file.path.name.partition('.')[0])}" if file.rank is None else f"rank {file.rank}"

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.observe.lines import last_lines, records_in
 from clusterctl.runs.fields import Fields
 from clusterctl.runs.heartbeats import IDLE_SECONDS, idle_together
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from clusterctl.runs.layout import Attempt
 
 _RANK = re.compile("[0-9]{1,9}")
+_MOST_NODES = 16  # of which `status` reads what they do now
 _LAST_BYTES = 16384  # holds a few samples of a node with sixteen GPUs
 
 
@@ -70,11 +71,35 @@ def _of_rank(fields: Fields) -> RankSample:
     return RankSample(step, fields.text("phase"), step_seconds, busy_seconds, idle)
 
 
-def latest_samples(attempt: Attempt) -> dict[str, Sample]:
-    """Node -> its last sample."""
+class NodesNow(NamedTuple):
+    """What the nodes do now. `gpu`: the mean utilisation of their GPUs in percent; None where no GPU reports it.
+
+    `idle_since`: since when all ranks have done nothing, of a program that logs no steps; None for less than a minute.
+    """
+
+    gpu: float | None = None
+    idle_since: float | None = None
+
+
+def nodes_now(attempt: Attempt, tasks: int) -> NodesNow:
+    """What the nodes of an attempt of `tasks` ranks do now.
+
+    Of many nodes a few, evenly spread, stand for all: `status` costs the same however many there are. The others are
+    read only where it seems that no rank does anything.
+    """
+    files = telemetry_files(attempt)
+    some = latest_samples(files, list(files)[:: -(-len(files) // _MOST_NODES) or 1])
+    idle = idle_since(some, 0)
+    if idle is not None:
+        idle = idle_since(some | latest_samples(files, files.keys() - some.keys()), tasks)
+    return NodesNow(gpu_utilisation(some), idle)
+
+
+def latest_samples(files: Mapping[str, Path], nodes: Iterable[str]) -> dict[str, Sample]:
+    """Node -> its last sample, for those of `nodes` that have any."""
     found = {}
-    for node, path in telemetry_files(attempt).items():
-        record = next(records_in(reversed(last_lines(path, _LAST_BYTES))), {})
+    for node in nodes:
+        record = next(records_in(reversed(last_lines(files[node], _LAST_BYTES))), {})
         if (sample := parse_sample(record)) is not None:
             found[node] = sample
     return found

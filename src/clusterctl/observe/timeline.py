@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.observe.alike import pattern
 from clusterctl.observe.lines import GrowingRecords
 from clusterctl.observe.rank_events import Began, Entered, EventFile, Exited, Hung, Raised, event_files
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from clusterctl.observe.attempt import AttemptEvidence
     from clusterctl.observe.rank_events import Event
     from clusterctl.runs.layout import Attempt
@@ -31,12 +34,16 @@ class Span(NamedTuple):
 
 
 class Happening(NamedTuple):
-    """Something worth a line. `rank` is None for what happened to the run as a whole."""
+    """Something worth a line. `rank` is None for what happened to the run as a whole.
+
+    What happened to several `ranks` alike is one: `rank` is the first of them, and time and text are its own.
+    """
 
     time: float
     rank: int | None
     text: str
     bad: bool = False
+    ranks: int = 1
 
 
 @dataclass
@@ -45,34 +52,61 @@ class AttemptTimeline:
 
     attempt: Attempt
     lock: Lock = field(default_factory=Lock)  # held while what was read is taken over, never while reading
+    all_ranks: bool = True  # False: somebody else reads the events of the other ranks than 0, and calls `take`
     host: AttemptEvidence | None = None  # what the batch script wrote
     spans: list[Span] = field(default_factory=list)
     seconds: dict[Stage, float] = field(default_factory=dict)  # of the phases that are over
-    happenings: deque[Happening] = field(default_factory=lambda: deque(maxlen=_MOST_HAPPENINGS))
     nodes: dict[int, str] = field(default_factory=dict)  # rank -> host name
     first_event: float | None = None  # of any rank
     _files: dict[EventFile, GrowingRecords] = field(default_factory=dict)
+    _news: deque[Happening] = field(default_factory=lambda: deque(maxlen=_MOST_HAPPENINGS))  # of rank 0
+    _bad: dict[str, Happening] = field(default_factory=dict)  # by what is the same of many ranks
+    _whose: dict[str, set[int]] = field(default_factory=dict)
     _told: set[Stage] = field(default_factory=set)
     _left: set[int] = field(default_factory=set)
-    _turn: int = 0
+    _waiting: list[EventFile] = field(default_factory=list)  # whose turn is still to come
+
+    @property
+    def happenings(self) -> list[Happening]:
+        """What is worth a line, in no order."""
+        return [*self._news, *self._bad.values()]
 
     def update(self) -> None:
-        """Read what the ranks have told since the last look: the first file, new ones, and some in turn."""
-        files = event_files(self.attempt)
-        first = self._turn if self._turn < len(files) else 0
-        self._turn = first + _FILES_A_LOOK  # a thousand files opened every other second would be felt by a file server
-        for place, file in enumerate(files):
-            if place == 0 or file not in self._files or first <= place < self._turn:
-                growing = self._files.setdefault(file, GrowingRecords(file.path))
-                for rank, event in filter(None, map(file.parse, growing.read())):
-                    if event.time is not None:
-                        with self.lock:
-                            self._take(rank, event, event.time)
+        """Read what rank 0 has told since the last look, and of the other files some in turn."""
+        if not self._waiting:
+            self._waiting = self._all()
+        # A thousand files opened every other second would be felt by a file server, and so would their listing.
+        due, self._waiting = self._waiting[:_FILES_A_LOOK], self._waiting[_FILES_A_LOOK:]
+        first = self._of_rank_0()
+        self._read([*first, *(file for file in due if file not in first and self._growing(file).changed())])
 
     def finish(self) -> None:
         """Read what all ranks have told: for when the attempt is over."""
-        for _ in range(0, len(event_files(self.attempt)) + 1, _FILES_A_LOOK):
-            self.update()
+        self._read(self._all())
+
+    def take(self, rank: int, events: Iterable[Event]) -> None:
+        """Take over what `rank` has told, and somebody has read."""
+        with self.lock:
+            for event in events:
+                if event.time is not None:
+                    self._take(rank, event, event.time)
+
+    def _of_rank_0(self) -> list[EventFile]:
+        return [EventFile(self.attempt.node_events(0)), EventFile(self.attempt.events(0), 0)]
+
+    def _all(self) -> list[EventFile]:
+        return event_files(self.attempt) if self.all_ranks else self._of_rank_0()
+
+    def _growing(self, file: EventFile) -> GrowingRecords:
+        if file not in self._files:
+            self._files[file] = GrowingRecords(file.path)
+        return self._files[file]
+
+    def _read(self, files: Iterable[EventFile]) -> None:
+        for file in files:
+            for rank, event in filter(None, map(file.parse, self._growing(file).read())):
+                if rank == 0 or self.all_ranks:
+                    self.take(rank, [event])
 
     def phases(self, now: float) -> list[Span]:
         """The phases from the attempt's start to its end, or to `now`; the time before the first word is `starting`."""
@@ -113,13 +147,15 @@ class AttemptTimeline:
             case Entered(stage=stage) if rank == 0:
                 self._enter(stage, time)
             case Raised(type=type_, message=message):
-                self._tell(time, rank, f"{type_ or 'error'}: {message[:300]}", bad=True)
+                text = f"{type_ or 'error'}: {message[:300]}"
+                self._tell_bad(time, rank, text, pattern(text))
             case Hung() if rank == 0:
-                self._tell(time, rank, "no progress: the watchdog asked every rank where it is", bad=True)
+                self._tell_bad(time, rank, "no progress: the watchdog asked every rank where it is")
             case Exited(code=code):
                 if (code or rank == 0) and rank not in self._left:  # one that is terminated says so twice
                     self._left.add(rank)
-                    self._tell(time, rank, f"exit code {code}", bad=bool(code))
+                    tell = self._tell_bad if code else self._tell
+                    tell(time, rank, f"exit code {code}")
                 if rank == 0:
                     self._close(time)
 
@@ -137,8 +173,20 @@ class AttemptTimeline:
             span = self.spans[-1] = self.spans[-1]._replace(end=max(time, self.spans[-1].start))
             self.seconds[span.stage] = self.seconds.get(span.stage, 0.0) + max(0.0, time - span.start)
 
-    def _tell(self, time: float, rank: int | None, text: str, *, bad: bool = False) -> None:
-        self.happenings.append(Happening(time, rank, text, bad))
+    def _tell(self, time: float, rank: int, text: str) -> None:
+        self._news.append(Happening(time, rank, text))
+
+    def _tell_bad(self, time: float, rank: int, text: str, kind: str = "") -> None:
+        """Each kind once, in the words of the rank that it happened to first: a thousand ranks fail alike."""
+        kind = kind or text
+        if kind not in self._bad and len(self._bad) >= _MOST_HAPPENINGS:
+            kind = text = "another error"
+        first = self._bad.get(kind)
+        if first is None or time < first.time:
+            first = Happening(time, rank, text, bad=True)
+        whose = self._whose.setdefault(kind, set())
+        whose.add(rank)
+        self._bad[kind] = first._replace(ranks=len(whose))
 
 
 def _halved(spans: list[Span]) -> list[Span]:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from clusterctl.observe.alike import pattern
 from clusterctl.observe.logs import sources
-from clusterctl.observe.rank_events import Exited, Raised, read_events
+from clusterctl.observe.rank_events import Exited, Raised, last_events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from clusterctl.observe.logs import Line, Logs, Source
     from clusterctl.runs.layout import RunDir
+
+    Ends = Mapping[tuple[int, int], Sequence[Raised | Exited]]  # by attempt and rank
 
 _BEGIN = b"Traceback (most recent call last):"
 # What Python writes between the parts of a chain of exceptions.
 _CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
 _TORCHS = re.compile(rb"^\[rank\d+\]:( |$)")  # what torch.distributed puts before each line of a traceback
 _FRAME = re.compile(r'^ +File "(?P<file>[^"]*)", line (?P<line>\d+)', re.MULTILINE)
-_VARYING = re.compile(r"0x[0-9a-f]+|\d+")  # ranks, ports, addresses: the same error all the same
 
 
 @dataclass
@@ -45,29 +46,47 @@ def failures(logs: Logs, takes: Callable[[Line], bool]) -> list[Failure]:
 
     Of the logs, those whose first line is one that `takes` takes.
     """
+    chosen = sources(logs.run, logs.selection)
+    ranks = {(source.attempt, source.rank) for source in chosen if source.rank is not None}
+    ends = _ends(logs.run, ranks)
     found: dict[tuple[int, str, str], Failure] = {}
-    for failure in sorted([*_recorded(logs), *_printed(logs, takes)], key=lambda failure: failure.time):
+    for failure in sorted([*_recorded(ends), *_printed(logs, chosen, ends, takes)], key=lambda failure: failure.time):
         frames = _FRAME.findall(failure.text)
         place = ":".join(frames[-1]) if frames else ""
-        first = found.setdefault((failure.attempt, _VARYING.sub("#", failure.message), place), failure)
-        first.ranks = sorted({*first.ranks, *failure.ranks})
+        first = found.setdefault((failure.attempt, pattern(failure.message), place), failure)
+        if first is not failure:
+            first.ranks += failure.ranks
+    for failure in found.values():
+        failure.ranks = sorted(set(failure.ranks))
     return list(found.values())
 
 
-def _recorded(logs: Logs) -> Iterator[Failure]:
-    chosen = {(source.attempt, source.rank) for source in sources(logs.run, logs.selection)}
-    for attempt in sorted({attempt for attempt, _ in chosen}):
-        for rank, event in read_events(logs.run.attempt(attempt)):
-            if isinstance(event, Raised) and (attempt, rank) in chosen:
+def _ends(run: RunDir, ranks: Iterable[tuple[int, int]]) -> Ends:
+    """What the ranks recorded of their ends."""
+    found: dict[tuple[int, int], list[Raised | Exited]] = {whose: [] for whose in ranks}
+    for attempt in {attempt for attempt, _ in found}:
+        events, _ = last_events(run.attempt(attempt))
+        for rank, of_rank in events.items():
+            if (attempt, rank) in found:
+                found[attempt, rank] = [event for event in of_rank if isinstance(event, Raised | Exited)]
+    return found
+
+
+def _recorded(ends: Ends) -> Iterator[Failure]:
+    for (attempt, rank), events in sorted(ends.items()):
+        for event in events:
+            if isinstance(event, Raised):
                 text = (event.traceback or event.message).rstrip()
                 yield Failure(text, event.time or 0.0, attempt, [rank])
 
 
-def _printed(logs: Logs, takes: Callable[[Line], bool]) -> Iterator[Failure]:
+def _printed(logs: Logs, chosen: Iterable[Source], ends: Ends, takes: Callable[[Line], bool]) -> Iterator[Failure]:
     """Tracebacks in logs: from their first line to the one that names the exception, chains whole."""
-    ends = functools.cache(functools.partial(_ends, logs.run))
-    for source in sources(logs.run, logs.selection):
-        file, ended = logs.file(source), functools.partial(_ended, ends, source)
+    for source in chosen:
+        file = logs.file(source)
+        # What a rank printed without a time, it printed shortly before its end.
+        recorded = ends.get((source.attempt, source.rank)) if source.rank is not None else None
+        ended = recorded[0].time if recorded else None
         open_: _Open | None = None
         passed = 0, b""
         for block in file.blocks(ended=True):
@@ -84,23 +103,9 @@ def _printed(logs: Logs, takes: Callable[[Line], bool]) -> Iterator[Failure]:
                 if open_ is not None:
                     yield open_.failure(source)
                 begins = text.rstrip() == _BEGIN and takes(line)
-                open_ = _Open(line.time if line.timed else ended() or line.time, [text]) if begins else None
+                open_ = _Open(line.time if line.timed else ended or line.time, [text]) if begins else None
         if open_ is not None:
             yield open_.failure(source)
-
-
-def _ends(run: RunDir, attempt: int) -> dict[int, float | None]:
-    """Rank -> when it recorded its end."""
-    ends: dict[int, float | None] = {}
-    for rank, event in read_events(run.attempt(attempt)):
-        if isinstance(event, Raised | Exited):
-            ends.setdefault(rank, event.time)
-    return ends
-
-
-def _ended(ends: Callable[[int], dict[int, float | None]], source: Source) -> float | None:
-    """When a rank recorded its end: what it printed without a time, it printed shortly before."""
-    return None if source.rank is None else ends(source.attempt).get(source.rank)
 
 
 @dataclass

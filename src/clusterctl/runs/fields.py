@@ -53,7 +53,10 @@ class Fields:
 
     def member(self, name: str, of: type[Member]) -> Member | None:
         """A member of the enum `of`, by its value."""
-        return next((member for member in of if member.value == self.text(name)), None)
+        try:
+            return of(text) if (text := self.text(name)) else None
+        except ValueError:
+            return None
 
     def flag(self, name: str) -> bool:
         return self.content.get(name) is True

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _NODES_SECONDS = 60.0
 _WHY_SECONDS = 3.0  # between two diagnoses of a run that goes on, which read files alone
-_WHY_SHARE = 0.1  # of the time at most: thousands of ranks have thousands of files
+_WHY_SHARE = 0.02  # of the time at most: thousands of ranks have thousands of files
 _WHY_QUEUED_SECONDS = 60.0  # of a queued run, about which Slurm is asked several questions
 _KEYS = "↑↓ run  1-7 pane  esc all  l log  w why  c cancel  r resume  q quit"
 

@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from clusterctl.observe.telemetry import Gpu
 
 _STALE_SECONDS = 60
+_IDLE_PERCENT = 10
+_MOST_STRAGGLERS = 4  # that are named
 _HEAT = ((90, "white on green"), (60, "black on green"), (30, "black on yellow"), (0, "white on red"))
 
 
 def devices(history: History, now: float, width: int, height: int) -> Text:
-    """One line a node: its GPUs' utilisation, its CPU and memory; the nodes with the idlest GPU first."""
+    """One line a node: its GPUs' utilisation, its CPU and memory; the nodes with the idlest GPU first.
+
+    Where not all nodes fit, a line above them sums all up.
+    """
     nodes = [node for node in history.nodes.values() if node.newest]
     if not nodes:
         return fitted(_without_telemetry(history), width, height)
@@ -29,8 +34,9 @@ def devices(history: History, now: float, width: int, height: int) -> Text:
     most = max((len(node.newest.gpus) for node in nodes if node.newest), default=0)
     titles = ["node".ljust(name_width), *(f"  gpu{index}".ljust(7) for index in range(most))]
     header = Text.assemble(*((title, "dim") for title in [*titles, "  cpu              memory"]))
-    lines = [header, *(_node_line(node, name_width, most, now) for node in nodes)]
-    return fitted(lines, width, height)
+    above = [header] if len(nodes) < height else [_summed_up(nodes), header]
+    shown = nodes[: max(0, height - len(above))]
+    return fitted([*above, *(_node_line(node, name_width, most, now) for node in shown)], width, height)
 
 
 def steps(history: History, width: int, height: int) -> Text:
@@ -43,11 +49,13 @@ def steps(history: History, width: int, height: int) -> Text:
         lines.append(Text(text).append(bar(seconds / whole, max(4, min(30, width - len(text)))), "cyan"))
     busy = {rank: known.busy.last for rank, known in history.ranks.items() if known.busy.last is not None}
     slow = stragglers(busy)
-    for straggler in slow[:4]:
+    for straggler in slow[:_MOST_STRAGGLERS]:
         node = plain(history.ranks[straggler.rank].node)
         lines.append(Text(f"rank {straggler.rank} ({node}): {straggler.slowdown:.1f}x the others", "bold red"))
+    if len(slow) > _MOST_STRAGGLERS:
+        lines.append(Text(f"and {len(slow) - _MOST_STRAGGLERS:,} more of {len(busy):,} ranks", "bold red"))
     if busy and not slow:
-        lines.append(Text(f"{len(busy)} ranks, none of them a straggler", "dim"))
+        lines.append(Text(f"{len(busy):,} ranks, none of them a straggler", "dim"))
     room = height - len(lines) - 1
     points = history.step_seconds.points()
     if points and room >= 3:
@@ -66,6 +74,17 @@ def _without_telemetry(history: History) -> list[Text]:
         where.setdefault(node, []).append(rank)
     lines = [Text(f"{plain(node)}  ranks {', '.join(map(str, ranks))}") for node, ranks in where.items()]
     return [*lines, Text("no telemetry of this run", "dim")]
+
+
+def _summed_up(nodes: list[NodeHistory]) -> Text:
+    """How many nodes there are, and how busy their GPUs."""
+    gpus = [gpu.utilisation for node in nodes if node.newest for gpu in node.newest.gpus]
+    known = [utilisation for utilisation in gpus if utilisation is not None]
+    line = Text(f"{len(nodes):,} nodes", "bold")
+    if known:
+        idle = sum(utilisation < _IDLE_PERCENT for utilisation in known)
+        line.append(f"  {len(gpus):,} GPUs, {sum(known) / len(known):.0f} % in use, {idle:,} idle; the idlest first:")
+    return line
 
 
 def _least_utilisation(node: NodeHistory) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from clusterctl.display.plain import as_shown, bar, duration, plain, share
+from clusterctl.display.plain import as_shown, bar, duration, plain, ranks_text, share
 from clusterctl.display.runs_table import note, stage_style, stage_text
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import number, score_of
@@ -90,7 +90,8 @@ def events(selected: Selected, width: int, height: int) -> Text:
     """The newest happenings, the last one at the bottom."""
     lines = []
     for happening in selected.happenings[-height:]:
-        rank = f"r{happening.rank:02} " if happening.rank is not None else ""
+        several = f"x{happening.ranks} " if happening.ranks > 1 else ""
+        rank = several or (f"r{happening.rank:02} " if happening.rank is not None else "")
         text = f"{rank}{plain(happening.text)}"
         at = time.strftime("%H:%M:%S ", time.localtime(happening.time))
         lines.append(Text.assemble((at, "dim"), (text, "red" if happening.bad else "")))
@@ -122,7 +123,10 @@ def why(selected: Selected, findings: Sequence[str], width: int, height: int) ->
     if status.reason:
         lines.append(Text(f"waits: {plain(status.reason)}", "yellow"))
     bad = [happening for happening in selected.happenings if happening.bad and happening.rank is not None]
-    lines += [Text(f"rank {happening.rank}: {plain(happening.text)}", "red") for happening in bad]
+    bad.sort(key=lambda happening: happening.ranks)  # what many ranks report follows from what one does
+    lines += [
+        Text(f"{ranks_text(happening.rank, happening.ranks)}: {plain(happening.text)}", "red") for happening in bad
+    ]
     return fitted(lines or [Text("nothing is wrong that its ranks would have told", "dim")], width, height)
 
 

@@ -63,8 +63,9 @@ def examine(
     if not found.statuses:
         raise found.problems[0]
     (status,) = found.statuses
-    history = History(run)
+    history = History(run, all_ranks=False)
     history.update(status.attempts)
+    diagnosis = diagnose_status(status, slurm_of, clock, seen=history.take_events)  # the events are read once for both
     use = use_of(status, history, found.as_of)
     return PostMortem(
         as_of=found.as_of,
@@ -75,7 +76,7 @@ def examine(
         advice=tuple(advise(use)),
         record=read_json(run.run_json),
         folder=folder,
-        findings=tuple(explanation(diagnose_status(status, slurm_of, clock))),
+        findings=tuple(explanation(diagnosis)),
         problems=found.problems,
         written=read_written(run),
     )

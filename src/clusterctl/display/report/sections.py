@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.learning import not_learning
 from clusterctl.diagnosis.running import stragglers
 from clusterctl.display.curves import drawn_curves, robust
-from clusterctl.display.plain import compact, duration, share
+from clusterctl.display.plain import compact, duration, ranks_text, share
 from clusterctl.display.report.charts import PhasesRow, Piece, line_chart, shares, waterfall
 from clusterctl.display.report.markup import Markup, join, table, tag
 from clusterctl.display.runs_table import stage_text
@@ -19,9 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from clusterctl.display.report.page import PostMortem
+    from clusterctl.observe.history import NodeHistory
 
 _MOST_ATTEMPTS = 60
 _MOST_HAPPENINGS = 80
+_MOST_NODES = 32  # that are drawn
+_MOST_RANKS, _SLOWEST = 256, 64  # in the table: all, or of more ranks the slowest
 _WORTH_A_PIECE = 1 / 2000  # of the waterfall's width
 
 
@@ -146,9 +150,10 @@ def curves(examined: PostMortem) -> Markup:
 
 
 def machines(examined: PostMortem) -> Markup:
-    """GPU, CPU and memory of every node over the time, and how its ranks went."""
-    figures = []
-    for node in list(examined.history.nodes.values())[:32]:
+    """GPU, CPU and memory of every node over the time, and how its ranks went; of many nodes, the idlest."""
+    figures, nodes = [], sorted(examined.history.nodes.values(), key=lambda node: node.name)
+    shown = nodes if len(nodes) <= _MOST_NODES else sorted(nodes, key=_mean_utilisation)[:_MOST_NODES]
+    for node in shown:
         for what, curve, ceiling, text in (
             ("GPUs, percent in use", node.gpu, 100.0, "{:.0f}"),
             ("CPU cores in use", node.cpu, None, "{:.1f}"),
@@ -167,22 +172,30 @@ def machines(examined: PostMortem) -> Markup:
             chart = line_chart(points, f"{node.name}: {what}", x_text=since(points[0].x), floor=0.0, ceiling=ceiling)
             figures.append(tag("figure", caption, chart))
     charts = [tag("div", join(figures), class_="charts small")] if figures else []
-    return section("Nodes and ranks", *charts, _ranks(examined))
+    note = f"Of {len(nodes):,} nodes, the {len(shown)} whose GPUs did least." if len(shown) < len(nodes) else ""
+    return section("Nodes and ranks", *charts, tag("p", note, class_="faint") if note else Markup(), _ranks(examined))
+
+
+def _mean_utilisation(node: NodeHistory) -> float:
+    means = [mean for gpu in node.gpus.values() if (mean := gpu.mean()) is not None]
+    return sum(means) / len(means) if means else math.inf
 
 
 def _ranks(examined: PostMortem) -> Markup:
-    """A line a rank: its node, its steps, the seconds of one."""
+    """A line a rank: its node, its steps, the seconds of one; of many ranks, the slowest."""
     known = sorted(examined.history.ranks.items())
     if not known:
         return Markup() if examined.history.nodes else tag("p", "This run has no telemetry.", class_="faint")
     busy = {rank: of_rank.busy.mean() for rank, of_rank in known}
     slow = {straggler.rank for straggler in stragglers(busy)}
     rows = []
-    for rank, of_rank in known[:256]:
-        points, mean = of_rank.seconds.points(), of_rank.seconds.mean()
-        fastest = min((point.low for point in points), default=None)
-        slowest = max((point.high for point in points), default=None)
-        numbers = (number(of_rank.newest.step, 0), number(fastest), number(mean), number(slowest), number(busy[rank]))
+    shown = known if len(known) <= _MOST_RANKS else sorted(known, key=lambda pair: -(busy[pair[0]] or 0))[:_SLOWEST]
+    for rank, of_rank in shown:
+        seconds = of_rank.seconds
+        numbers = (
+            number(of_rank.newest.step, 0),
+            *map(number, (seconds.low, seconds.mean(), seconds.high, busy[rank])),
+        )
         cells = [
             tag("td", str(rank), class_="number"),
             tag("td", of_rank.node),
@@ -191,8 +204,9 @@ def _ranks(examined: PostMortem) -> Markup:
         rows.append(tag("tr", join(cells), class_="bad" if rank in slow else None))
     names = ("rank", "node", "step", "fastest s", "mean s", "slowest s", "of its own s")
     titles = [tag("th", title, class_=None if title == "node" else "number") for title in names]
-    note = [tag("p", "In red: ranks that hold the others up.", class_="faint")] if slow else []
-    return join([table(rows, *titles), *note])
+    notes = ["In red: ranks that hold the others up."] if slow else []
+    notes += [f"Of {len(known):,} ranks, the {len(shown)} slowest."] if len(shown) < len(known) else []
+    return join([table(rows, *titles), *(tag("p", note, class_="faint") for note in notes)])
 
 
 def _happenings(examined: PostMortem) -> Markup:
@@ -201,7 +215,7 @@ def _happenings(examined: PostMortem) -> Markup:
         tag(
             "tr",
             tag("td", _moment(happening.time), class_="narrow"),
-            tag("td", f"rank {happening.rank}" if happening.rank is not None else "", class_="narrow"),
+            tag("td", ranks_text(happening.rank, happening.ranks), class_="narrow"),
             tag("td", happening.text, class_="bad" if happening.bad else None),
         )
         for happening in shown

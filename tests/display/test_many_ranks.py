@@ -1,0 +1,164 @@
+"""What each command reads of a run as its ranks grow, counted: at most in proportion, and nothing twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+from support.counted import Counted, counted
+from support.many_ranks import JOB_ID, RANKS_A_NODE, Course, culprit, write_many_ranks
+
+from clusterctl.api.run import Run
+from clusterctl.diagnosis.diagnose import diagnose_status
+from clusterctl.display.explanation import explanation, first_cause
+from clusterctl.display.monitor.arrange import Pane
+from clusterctl.display.monitor.panes import MonitorView, frame
+from clusterctl.display.report.page import examine, page
+from clusterctl.observe.overview import Overview
+from clusterctl.observe.status import report
+from clusterctl.runs.layout import RunDir
+from clusterctl.slurm import Snapshot
+from clusterctl.slurm.queue import JobState, QueuedJob
+
+FEW, MANY = 128, 384  # of at most sixteen nodes, `status` reads all
+GROWTH = MANY // FEW
+NOW = 1_800_000_000.0
+
+
+class Running:
+    """A Slurm in which the job runs."""
+
+    def snapshot(self) -> Snapshot:
+        job = QueuedJob(JOB_ID, JobState.RUNNING, "", "node[0-3]", None, None, 0, "")
+        return Snapshot({JOB_ID: job}, NOW)
+
+
+def _slurm(_: object) -> Running:
+    return Running()
+
+
+def _now() -> float:
+    return NOW
+
+
+def status(run: RunDir) -> str:
+    (found,) = report([run], _slurm, _now).statuses
+    return first_cause(found) if found.stage.ended else str(found.stage)
+
+
+def why(run: RunDir) -> str:
+    (found,) = report([run], _slurm, _now).statuses
+    return "\n".join(explanation(diagnose_status(found, _slurm, _now)))
+
+
+def monitor_once(run: RunDir) -> str:
+    return frame(MonitorView(Overview(run.path.parent, slurm_of=_slurm, clock=_now).look()), 200, 60).plain
+
+
+def monitor_devices(run: RunDir) -> str:
+    view = MonitorView(Overview(run.path.parent, slurm_of=_slurm, clock=_now).look())
+    return frame(view, 80, 24, Pane.DEVICES).plain
+
+
+def write_report(run: RunDir) -> str:
+    return page(examine(run, run.path, _slurm, _now))
+
+
+def errors(run: RunDir) -> str:
+    return "\n".join(f"{failure.message} {len(failure.ranks)}" for failure in Run(run.path).logs().errors())
+
+
+Look = Callable[[RunDir], str]
+LOOKS = (status, why, monitor_once, write_report, errors)
+
+
+class Looked(NamedTuple):
+    text: str
+    read: Counted
+
+
+@pytest.fixture(scope="module")
+def looked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Look, int, Course], Looked]:
+    """What a command shows of a run of so many ranks, alone in its folder, and what it reads for that."""
+
+    @cache
+    def run_of(ranks: int, course: Course) -> RunDir:
+        return write_many_ranks(tmp_path_factory.mktemp("runs"), ranks, course, NOW)
+
+    @cache
+    def of(look: Look, ranks: int, course: Course) -> Looked:
+        run = run_of(ranks, course)
+        with counted(run.path) as read:
+            text = look(run)
+        return Looked(text, read)
+
+    return of
+
+
+@pytest.mark.parametrize("course", Course)
+def test_status_reads_the_same_however_many_ranks_there_are(looked, course: Course) -> None:
+    few, many = (looked(status, ranks, course).read for ranks in (FEW, MANY))
+    assert many.opens <= few.opens
+    assert many.listings == few.listings
+
+
+@pytest.mark.parametrize("course", Course)
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_is_read_grows_in_proportion_to_the_ranks_at_most(looked, course: Course, look: Look) -> None:
+    few, many = (looked(look, ranks, course).read for ranks in (FEW, MANY))
+    assert many.opens <= GROWTH * few.opens
+    assert many.listings == few.listings
+
+
+@pytest.mark.parametrize("course", Course)
+@pytest.mark.parametrize("look", [look for look in LOOKS if look is not errors])
+def test_more_ranks_have_no_more_files_that_are_read_twice(looked, course: Course, look: Look) -> None:
+    few, many = (looked(look, ranks, course).read for ranks in (FEW, MANY))
+    assert len(many.repeated) == len(few.repeated)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_the_rank_to_blame_is_named_among_many(looked, look: Look) -> None:
+    assert f"batch 7 of rank {culprit(MANY)} is empty" in looked(look, MANY, Course.FAILED).text
+
+
+def test_what_all_other_ranks_report_alike_is_one_line(looked) -> None:
+    first = culprit(MANY)
+    lines = looked(why, MANY, Course.FAILED).text.split("what followed:\n")[1].splitlines()
+    ranks = f"ranks 0-{first - 1}, {first + 1}-{MANY - 1}"
+    assert lines[0].startswith(f"  {ranks}: RuntimeError: Connection closed by peer")
+    assert lines[1].startswith("next: ")
+
+
+def test_the_stuck_rank_is_named_among_many(looked) -> None:
+    assert f"rank {culprit(MANY)} on " in looked(status, MANY, Course.HUNG).text
+
+
+def test_errors_read_what_a_rank_recorded_once(looked) -> None:
+    repeated = looked(errors, MANY, Course.FAILED).read.repeated
+    assert not [path for path in repeated if path.endswith(".events.jsonl")]
+
+
+def test_a_report_shows_the_slowest_of_many_ranks_and_the_idlest_of_many_nodes(looked) -> None:
+    text = looked(write_report, MANY, Course.RUNNING).text
+    assert f"Of {MANY} ranks, the 64 slowest." in text
+    assert f"Of {MANY // RANKS_A_NODE} nodes, the 32 whose GPUs did least." in text
+    assert len(text) < 1.1 * len(looked(write_report, 2 * FEW, Course.RUNNING).text)
+
+
+def test_of_more_nodes_than_lines_the_first_line_sums_all_up(looked) -> None:
+    lines = looked(monitor_devices, MANY, Course.RUNNING).text.split("\n")
+    summary = next(line for line in lines if f"{MANY // RANKS_A_NODE} nodes" in line)
+    assert re.search(rf"{MANY} GPUs, [78]\d % in use, 0 idle", summary)
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_many_ranks_did_alike_is_one_event(looked) -> None:
+    text = looked(monitor_once, MANY, Course.FAILED).text
+    assert f"r{culprit(MANY)} ValueError: batch 7" in text
+    assert f"x{MANY - 1} RuntimeError: Connection closed by peer" in text
+    assert f"x{MANY} exit code 1" in text
