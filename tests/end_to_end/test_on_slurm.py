@@ -123,8 +123,7 @@ def test_a_requeue_by_hand_makes_a_second_attempt_with_its_own_folder(stage: Sta
     slurm(stage, "scontrol", "requeue", job_id(run))
     wait_until(lambda: run.attempt(1).log(0).is_file() and "attempt 1" in stage.log(run, 0, attempt=1), 90)
     assert "attempt 1" not in stage.log(run, 0)
-    status = stage.status(run)
-    assert (status["attempt"], status["stage"]) == (1, "training")
+    assert stage.wait_for_stage(run, "training")["attempt"] == 1
     hosts = [json.loads(run.attempt(number).host_json.read_text()) for number in (0, 1)]
     assert [host["restart_count"] for host in hosts] == [0, 1]
 

@@ -41,7 +41,7 @@ def test_runs_come_and_go_on_the_nodes_that_are_held(stage: Stage, held: str) ->
 
     second = stage.submit(job, "--in-allocation", held, "--set", 'env.NAP="600"')
     wait_until(lambda: all(second.attempt(0).log(rank).is_file() and stage.log(second, rank) for rank in range(4)))
-    assert stage.status(second)["stage"] == "training"
+    stage.wait_for_stage(second, "training")
     looked = stage.call("attach", second.id, "--cluster", stage.cluster, "--rank", "3", "--", "printenv", "NAP")
     assert (looked.returncode, looked.stdout) == (0, "600\n"), looked.stderr
     assert stage.call("cancel", second.id, "--cluster", stage.cluster).returncode == 0

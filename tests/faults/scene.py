@@ -143,7 +143,8 @@ class Scene:
 
     def nodes_of(self, attempt: int = 0) -> list[str]:
         """The nodes that the ranks of an attempt said they are on, rank 0's first."""
-        return [str(next(recorded(self.run.attempt(attempt), rank))["node"]) for rank in (0, 2)]
+        told = [recorded(self.run.attempt(attempt), rank) for rank in (0, 2)]
+        return [next(str(event["node"]) for event in events if event["event"] == "began") for events in told]
 
     def node(self, action: str, name: str) -> None:
         done = self.stage.call("sandbox", "node", action, name)

@@ -84,7 +84,8 @@ def test_a_rank_without_progress_ends_the_attempt_and_a_restart_is_asked_for_onc
     assert (asked["attempt"], asked["reason"], asked["step"]) == (0, "hang", 50)
 
 
-def test_the_rank_that_does_not_wait_is_suspected(attempt: Attempt) -> None:
+def test_the_rank_that_does_not_wait_is_suspected(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judgement, "CONFIRM_SECONDS", 0.5)  # in which both write again, on a busy machine too
     node = node_of(attempt)
     moment = iter(range(1000, 10**6))
 
