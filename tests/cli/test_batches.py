@@ -28,7 +28,7 @@ WARNING = (
 def test_submit_prints_the_global_batch_and_the_steps_and_warns_once(desk: Desk, dry: str) -> None:
     desk.use_slurm(sbatch="echo Submitted batch job 7")
     desk.write("job.toml", f"{JOB}[train]\nbatch_size = 128\n")
-    code, out, err = desk.type(f"submit ./job.toml {dry}")
+    code, out, err = desk.type(f"submit ./job.toml {dry}", batches=True)
     assert code == 0
     assert "global batch" not in out
     assert LINE in err.splitlines()
@@ -38,5 +38,5 @@ def test_submit_prints_the_global_batch_and_the_steps_and_warns_once(desk: Desk,
 def test_with_a_global_batch_there_is_nothing_to_warn_of(desk: Desk) -> None:
     desk.use_slurm()
     desk.write("job.toml", f"{JOB}[train]\nglobal_batch_size = 500\n")
-    code, _, err = desk.type("submit ./job.toml --dry-run")
+    code, _, err = desk.type("submit ./job.toml --dry-run", batches=True)
     assert (code, err) == (0, "global batch 500 (16 ranks x 31 or 32); 4 steps per epoch of 1,624 nodes\n")

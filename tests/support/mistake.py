@@ -17,7 +17,7 @@ from clusterctl import cli
 USAGE, CONFIG, SLURM, NOT_FOUND, OTHER = 2, 3, 4, 5, 1
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _MESSAGE = re.compile(r"error: (?P<error>\S.*(?:\n  .*)*)\nhint: (?P<hint>\S.*(?:\n  .*)*)\n")
-_BATCHES = re.compile(r"^global batch .*\n", re.MULTILINE)  # what every submission says, mistake or not
+_BATCHES = re.compile(r"^global batch .*\n", re.MULTILINE)
 _SLURM_COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "srun", "sinfo")
 
 
@@ -71,12 +71,13 @@ class Desk:
             path.chmod(0o700)
         self.set(CLUSTERCTL_CLUSTER="site", PATH=f"{self.folder / 'fakes'}:{os.environ['PATH']}")
 
-    def type(self, words: str | Sequence[str]) -> tuple[int, str, str]:
-        """Run one command; its exit code and what it printed."""
+    def type(self, words: str | Sequence[str], *, batches: bool = False) -> tuple[int, str, str]:
+        """Run one command; its exit code and what it printed, what every submission says of its `batches` left out."""
         self.capture.readouterr()
         code = cli.run(shlex.split(words) if isinstance(words, str) else words)
         out, err = self.capture.readouterr()
-        return code, out.decode(errors="replace"), _BATCHES.sub("", err.decode())
+        text = err.decode()
+        return code, out.decode(errors="replace"), text if batches else _BATCHES.sub("", text)
 
     def asked(self, command: str) -> int:
         """How often one of the fake Slurm's commands was called."""

@@ -44,7 +44,7 @@ def environments(attempt: Attempt, tasks_per_node: Sequence[int]) -> list[dict[s
             "CLUSTERCTL_ATTEMPT": attempt.path.name,
             "OMP_NUM_THREADS": "1",
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",  # as the batch script sets it
-            "PYTHONWARNINGS": "error,ignore:`torch.jit.script` is deprecated:DeprecationWarning,"  # of PyG
+            "PYTHONWARNINGS": "error,ignore:`torch.jit.script` is:DeprecationWarning,"  # of PyG
             "ignore:Failing to pass a value to the 'type_params':DeprecationWarning",  # of PyG, on Python 3.13
         }
         for rank, (node, local) in enumerate(places)
