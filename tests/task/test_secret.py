@@ -112,3 +112,13 @@ def test_a_secret_that_others_can_read_is_none(tmp_path: Path) -> None:
     attempt.secret.chmod(0o640)
     with pytest.raises(TaskError, match="others can read it"):
         read(attempt)
+
+
+@pytest.mark.parametrize("content", ["", "00" * 31, "no hexadecimal number"])
+def test_half_a_secret_is_none(tmp_path: Path, content: str) -> None:
+    attempt = RunDir(tmp_path / "run").attempt(0)
+    attempt.path.mkdir(parents=True)
+    attempt.secret.touch(mode=0o600)
+    attempt.secret.write_text(content)
+    with pytest.raises(TaskError, match="cannot read"):
+        read(attempt)

@@ -15,6 +15,8 @@ from clusterctl.runs.files import read_whole
 if TYPE_CHECKING:
     from clusterctl.runs.layout import Attempt
 
+_BYTES = 32
+
 
 def read(attempt: Attempt) -> bytes:
     """The secret of the attempt. Raises TaskError for a file that is not this user's alone, and where there is none."""
@@ -22,7 +24,10 @@ def read(attempt: Attempt) -> bytes:
         status = attempt.secret.stat()
         if status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise TaskError(f"others can read it: {attempt.secret}", "see docs/security.md", Cause.LAUNCH)
-        return bytes.fromhex(read_whole(attempt.secret).decode())
+        found = bytes.fromhex(read_whole(attempt.secret).decode())
+        if len(found) != _BYTES:  # a full disk takes half of it, or nothing: that anybody would know
+            raise ValueError(f"it has {len(found)} bytes instead of {_BYTES}")
+        return found
     except (OSError, ValueError) as error:
         raise TaskError(f"cannot read {attempt.secret}: {error}", "submit the run again", Cause.LAUNCH) from error
 
