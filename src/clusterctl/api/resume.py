@@ -19,7 +19,7 @@ import clusterctl
 from clusterctl.api.settings import settings
 from clusterctl.api.verify import verify
 from clusterctl.checks.job_rules import changed_batch
-from clusterctl.checks.training_set import batches
+from clusterctl.checks.training_set import shares
 from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve_again
 from clusterctl.containers.listener import SILENT
@@ -76,9 +76,9 @@ def resume(
     words = ["resume", run.id, *(["--cluster", cluster] if cluster else [])]
     words += [word for change in changes for word in ("--set", change)]
     again = partial(_ended_job, directory)
-    before = batches(read_record(directory).job)
+    before = shares(read_record(directory).job)
     warnings = send(directory, resolved, Slurm.of(where), again, words, hold=hold, progress=progress)
-    return replace(run, warnings=(*warnings, *changed_batch(before, batches(resolved.job))))
+    return replace(run, warnings=(*warnings, *changed_batch(before, shares(resolved.job))))
 
 
 def send(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -31,10 +32,15 @@ _CODES: dict[bytes, Literal["b", "h", "i", "q"]] = {b"1": "b", b"2": "h", b"4": 
 
 def batches(job: Job) -> Batches | None:
     """How `job` shares out its examples; None for a program of the user's."""
+    found = shares(job)
+    return found and replace(found, examples=training_set(job))
+
+
+def shares(job: Job) -> Batches | None:
+    """As `batches`, without a look at the data set."""
     if not isinstance(job.train, LoopTrain):
         return None
-    ranks = job.resources.nodes * (job.resources.tasks_per_node or 1)
-    return Batches(job.train, ranks, training_set(job))
+    return Batches(job.train, job.resources.nodes * (job.resources.tasks_per_node or 1))
 
 
 def training_set(job: Job) -> TrainingSet | None:

@@ -15,6 +15,7 @@ from clusterctl.errors import ClusterctlError, UsageError
 
 if TYPE_CHECKING:
     from clusterctl.api.run import Run
+    from clusterctl.spec import Batches
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -108,6 +109,12 @@ def warn(message: str, hint: str = "") -> None:
     click.echo(f"warning: {plain(message)}", err=True)
     if hint:
         click.echo(f"hint: {plain(hint)}", err=True)
+
+
+def show_batches(batches: Batches | None) -> None:
+    """Say how the training shares out its examples."""
+    if batches:
+        click.echo(str(batches), err=True)
 
 
 def warn_of(problems: Iterable[Any]) -> None:

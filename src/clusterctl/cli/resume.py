@@ -40,8 +40,7 @@ def resume(
     changes = options.typed_settings(settings, shortcuts)
     with shown() as progress:
         run = start_again(find(name, cluster), cluster, overrides=changes, hold=hold, progress=progress)
-    if run.batches:
-        click.echo(str(run.batches), err=True)
+    options.show_batches(run.batches)
     options.warn_of(run.warnings)
     click.echo(run.id)
     if not (follow or wait):

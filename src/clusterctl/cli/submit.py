@@ -14,7 +14,6 @@ from clusterctl.errors import UsageError
 if TYPE_CHECKING:
     from clusterctl.api.run import Run
     from clusterctl.api.submit import DryRun
-    from clusterctl.spec import Batches
 
 
 @click.command(short_help="Send a job to a cluster")
@@ -94,7 +93,7 @@ def submit(
         if not click.confirm("Copy all of it?", err=True):
             raise
         run = send(large_code=True)
-    _show_batches(run.batches)
+    options.show_batches(run.batches)
     options.warn_of(run.warnings)
     record = {"schema_version": 1, "id": run.id, "job_id": run.job_id, "directory": str(run.path)}
     click.echo(json.dumps(record) if output == "json" else run.id)
@@ -110,12 +109,7 @@ def _show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool) -> None:
     click.echo(script, nl=False, color=True)  # a file gets the very script: click would drop escape codes from values
     if plan.programs:
         click.echo(plain(plan.programs), err=True)
-    _show_batches(plan.batches)
+    options.show_batches(plan.batches)
     options.warn_of(plan.verify(large_code=large_code) if ask_slurm else plan.warnings)
     if ask_slurm:
         click.echo(plan.ask_slurm(), err=True)
-
-
-def _show_batches(batches: Batches | None) -> None:
-    if batches:
-        click.echo(str(batches), err=True)
