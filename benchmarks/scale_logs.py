@@ -1,6 +1,6 @@
 """What `clusterctl logs` costs as the ranks of a run grow: file operations, processor time and memory.
 
-Idle: `logs -f` on a run that says nothing for a minute (by a clock of its own: nobody waits), after the first look.
+Idle: `logs -f` on a run that is silent for a minute of simulated time, after the first look.
 Failed: every rank printed some lines and the same traceback. Large: the first line of 64 ranks with so many megabytes
 each, and the one traceback in two logs of 100 MB.
 

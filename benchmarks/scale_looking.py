@@ -2,7 +2,7 @@
 
 Each command is a process of its own. Opens and listings are those below the run directory, and do not depend on how
 busy the machine is; memory is the peak of the process. The runs are made up, eight ranks a node: one that trains, one
-that failed with a traceback on every rank, one that hung. Slurm is a stand-in that knows the job.
+that failed with a traceback on every rank, one that hung. A fake Slurm answers for the job.
 
 python benchmarks/scale_looking.py [RANKS]...      default: 4 64 256 1024 4096
 """

@@ -136,8 +136,8 @@ def disk_bytes(folder: Path) -> int:
     """What `folder` takes on the disk, a file with several names once."""
     if not folder.exists():
         return 0
-    said = subprocess.run(["du", "-s", "-B1", folder], check=True, capture_output=True, text=True).stdout
-    return int(said.split()[0])
+    printed = subprocess.run(["du", "-s", "-B1", folder], check=True, capture_output=True, text=True).stdout
+    return int(printed.split()[0])
 
 
 def cpu() -> float:
