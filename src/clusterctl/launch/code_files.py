@@ -79,15 +79,16 @@ def _too_large(project: Path, files: list[CodeFile], size: int, more_than: str =
 
 
 def largest(files: Iterable[CodeFile]) -> str:
-    """The three largest files and folders at the top of a project, as in "data/ (1200 files, 300 MiB)"."""
+    """The three largest files and folders at the top of a project, as in "data/ (1,200 files, 300 MiB)"."""
     sizes, counts = Counter[str](), Counter[str]()
     for file in files:
         first, slash, _ = file.name.partition("/")
-        sizes[first + slash] += file.size + 4096  # what a file costs at least: many small ones are much, too
+        sizes[first + slash] += file.size
         counts[first + slash] += 1
+    cost = {name: sizes[name] + 4096 * counts[name] for name in counts}  # many small ones are much, too
     shown = [
-        f"{name} ({f'{counts[name]} files, ' if name.endswith('/') else ''}{size / 2**20:.0f} MiB)"
-        for name, size in sizes.most_common(3)
+        f"{name} ({f'{counts[name]:,} files, ' if name.endswith('/') else ''}{sizes[name] / 2**20:,.0f} MiB)"
+        for name in sorted(cost, key=cost.__getitem__, reverse=True)[:3]
     ]
     return ", ".join(shown)
 

@@ -93,7 +93,7 @@ def _make(code: Code, progress: ProgressListener) -> None:
     aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))
     size = sum(file.size for file in code.project)
     if size > _WORTH_A_BAR or len(code.project) > _MANY:
-        progress.stage(f"copying the code: {len(code.project)} files", size)
+        progress.stage(f"copying the code: {len(code.project):,} files", size)
     try:
         _fill(aside / _LIBRARY, code.library, _LIBRARY, code.digests, shared, SILENT)
         folders = _fill(aside / _PROJECT, code.project, _PROJECT, code.digests, shared, progress)
