@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.diagnosis.learning import NotLearning, not_learning
-from clusterctl.observe.course import Course, read_course
+from clusterctl.observe.course import Course, broken, mean_of, read_course
 from clusterctl.observe.measurements import newest_values
 from clusterctl.runs.vocabulary import KNOWN
 
@@ -19,7 +19,8 @@ COURSES = Path(__file__).parent / "courses"  # of shipped jobs, on four ranks
 
 
 def course(first: list[float], newest: list[float], steps: int = 1000, **more: object) -> Course:
-    return Course(steps, tuple(first), tuple(newest), **more)  # type: ignore[arg-type]
+    finite = [loss for loss in newest if math.isfinite(loss)]
+    return Course(steps, mean_of(first), mean_of(finite), broken=broken(newest), **more)  # type: ignore[arg-type]
 
 
 def noisy(mean: float, noise: float, count: int = 100, seed: int = 0) -> list[float]:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
-from clusterctl.display.runs_table import note, runs_table, show_runs
+from clusterctl.display.runs_table import RunsTable, note, show_runs
 from clusterctl.observe.attempt import AttemptEvidence
 from clusterctl.observe.deaths import Death
 from clusterctl.observe.stage import Status
@@ -53,15 +54,27 @@ def test_wide_prints_every_column_whatever_the_terminal(statuses: list[Status], 
     assert training.endswith("node[1-2]")
 
 
+def test_of_many_runs_no_line_is_laid_out_by_rich(
+    statuses: list[Status], console: Consoles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, file = console(80)
+    made: list[None] = []
+    text = Text.__init__
+    monkeypatch.setattr(Text, "__init__", lambda *words, **named: made.append(None) or text(*words, **named))
+    show_runs(out, statuses * 20, NOW)
+    assert file.getvalue().count("\n") == 20 * len(statuses) + 1
+    assert not made
+
+
 def test_what_has_no_room_in_height_is_counted(statuses: list[Status]) -> None:
-    assert runs_table(statuses, NOW, 80, 6).plain.count("\n") == 5
-    *_, last = runs_table(statuses, NOW, 80, 4).plain.splitlines()
+    assert RunsTable(statuses, NOW, 80, 6).plain.count("\n") == 5
+    *_, last = RunsTable(statuses, NOW, 80, 4).plain.splitlines()
     assert last == "and 3 more"
 
 
 def test_names_in_wide_characters_keep_the_columns_in_place(statuses: list[Status]) -> None:
     odd = replace(statuses[0], reason="図図")
-    lines = runs_table([odd, statuses[3]], NOW, 200).plain.splitlines()
+    lines = RunsTable([odd, statuses[3]], NOW, 200).plain.splitlines()
     assert lines[1].index("図") == lines[0].index("NOTE")
 
 

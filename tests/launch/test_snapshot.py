@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
+import sys
+import threading
 import time
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterctl.containers.listener import ProgressListener
 from clusterctl.errors import ConfigError
-from clusterctl.launch import code_files, known_digests, snapshot
+from clusterctl.launch import code_files, devices, snapshot
 from clusterctl.launch.code_files import CodeFile, LargeCode, largest
 from clusterctl.launch.snapshot import find_code, take_snapshot
 
@@ -257,7 +262,7 @@ def test_of_another_machines_files_each_is_opened(
 ) -> None:
     minutes_pass(monkeypatch)
     take_snapshot(find_code(tmp_path / "runs", project))
-    monkeypatch.setattr(known_digests, "_LOCAL", set())
+    monkeypatch.setattr(devices, "_LOCAL", set())
     opened: list[object] = []
     os_open = os.open
     monkeypatch.setattr(os, "open", lambda path, *how: opened.append(path) or os_open(path, *how))
@@ -285,6 +290,55 @@ def test_the_content_of_a_new_file_is_read_once_for_its_digest_and_once_to_copy_
     minutes_pass(monkeypatch)
     take_snapshot(find_code(tmp_path / "runs", project))
     assert read.count("train.py") == 1
+
+
+def test_a_new_file_costs_no_call_that_could_be_spared(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes_pass(monkeypatch)
+    take_snapshot(find_code(tmp_path / "runs", project))
+    files = [project / f"{number}.py" for number in range(100)]
+    for file in files:
+        file.write_text(f"{file}\n")
+    calls: Counter[str] = Counter()
+    recording = True
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if recording and ("/project/" in str(arguments) or type(arguments[0]) is int):
+            calls[event] += 1
+
+    sys.addaudithook(hook)
+    take_snapshot(find_code(tmp_path / "runs", project))
+    recording = False
+    assert {event: round(count / 100) for event, count in calls.items() if count >= 50} == {
+        "open": 3,  # for its digest, to copy it, and the copy
+        "os.link": 2,  # which of them are new is tried, not listed
+        "os.chmod": 1,
+        "os.utime": 1,
+    }
+
+
+@pytest.mark.parametrize("step", ["_digest", "_add"])
+def test_files_on_another_machine_are_read_and_copied_several_at_a_time(
+    step: str, tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(200):
+        (project / f"{number}.py").write_text(f"{number}")
+    local = take_snapshot(find_code(tmp_path / "runs", project))
+    monkeypatch.setattr(devices, "_LOCAL", set())
+    real, together, begun = getattr(snapshot, step), threading.Barrier(2, timeout=30), itertools.count()
+
+    def first_two_meet(*arguments: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread() and next(begun) < 2:
+            together.wait()
+        return real(*arguments)
+
+    monkeypatch.setattr(snapshot, step, first_two_meet)
+    copy = take_snapshot(find_code(tmp_path / "others", project))
+    assert next(begun) > 2
+    assert copy.name == local.name
+    assert names(copy) == names(local)
+    assert (copy / "project" / "7.py").read_text() == "7"
 
 
 def test_a_file_that_is_edited_while_it_is_copied_is_not_shared(
@@ -316,7 +370,10 @@ def test_a_large_copy_reports_how_far_it_is(tmp_path: Path, project: Path, monke
     (project / "train.py").write_text("print(2)\n")
     take_snapshot(find_code(tmp_path / "runs", project), heard := Heard())
     assert heard.stages == [("copying the code: 3 files", 1009)]
-    assert heard.done == 1009
+    (project / "weights.bin").write_bytes(b"y" * 1000)
+    take_snapshot(find_code(tmp_path / "runs", project, progress=heard), heard)
+    assert heard.stages[1:] == [("reading the code: 3 files", 1009), ("copying the code: 3 files", 1009)]
+    assert heard.done == 3 * 1009
 
 
 def test_the_files_of_a_submodule_are_the_projects_too(tmp_path: Path, project: Path) -> None:
@@ -335,6 +392,7 @@ def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, project: Path, monkeyp
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
+    monkeypatch.setattr("os.copy_file_range", full)
     monkeypatch.setattr("shutil.copyfileobj", full)
     with pytest.raises(OSError, match="No space"):
         take_snapshot(find_code(tmp_path / "runs", project))

@@ -70,6 +70,13 @@ def test_an_ended_run_is_read_once_by_all_processes(fabricate: Fabricate, kept: 
     assert read == [run.id]
 
 
+def test_what_is_kept_of_a_run_is_short(fabricate: Fabricate, kept: Any) -> None:
+    look(fabricate("cora-20260102-030405-0001", FAILED), known := kept())
+    before = known.file.stat().st_size
+    look(fabricate("cora-20260102-030405-0002", FAILED), kept())
+    assert known.file.stat().st_size - before < 1000
+
+
 def test_of_ten_runs_in_one_stage_the_others_are_not_even_looked_up(
     fabricate: Fabricate, kept: Any, read: list[str]
 ) -> None:

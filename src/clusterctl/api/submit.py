@@ -166,7 +166,7 @@ def send(
     command = slurm.path_of("srun" if allocation else "sbatch")
     if allocation:
         check_fits(resolved.job.resources, allocation)
-    code = _code(resolved, large=large_code)
+    code = _code(resolved, large=large_code, progress=progress)
     plan = _planned(resolved, runs_folder(resolved.cluster), code.folder, allocation)
     warnings = verify(plan, resolved, slurm, progress, code=code)
     try:
@@ -204,12 +204,13 @@ def _planned(resolved: Resolved, runs: Path, code: Path, allocation: Allocation 
     return warmed(plan, resolved, allocation, image_stamp(resolved.job.container.image)) if allocation else plan
 
 
-def _code(resolved: Resolved, *, large: bool) -> Code:
+def _code(resolved: Resolved, *, large: bool, progress: ProgressListener = SILENT) -> Code:
     """The code of the run as it is now, and where its snapshot will be."""
     runs = runs_folder(resolved.cluster)
     job = resolved.job
     try:
-        return find_code(runs, Path(job.code) if job.code and not brings_code(job) else None, large=large)
+        project = Path(job.code) if job.code and not brings_code(job) else None
+        return find_code(runs, project, large=large, progress=progress)
     except OSError as error:
         raise _uncopied(runs, error) from error
 

@@ -15,17 +15,12 @@ from clusterctl.runs.vocabulary import number
 from clusterctl.spec import Batches, LoopTrain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from clusterctl.observe.course import Course
     from clusterctl.observe.stage import Status
 
-LEAST_LOSSES = 20  # at either end; fewer say little about their mean
-LEAST_BROKEN = 3  # in a row: mixed precision skips a step whose loss overflows, and continues
 SAME_LOSS = 0.02  # relative; two losses that differ by less are the same
 SCORE_MARGIN = 0.15  # of chance * (1 - chance): an accuracy of 0.11 is still chance for ten classes, 0.53 for two
-_UNCERTAINTY = 2  # standard errors
-_LARGEST = 1e100  # beyond it, sums overflow
+_ERRORS = 2  # standard errors that a mean may be off
 
 
 @dataclass(frozen=True)
@@ -55,22 +50,19 @@ def single_steps(status: Status) -> str:
 
 
 def _broken(course: Course) -> NotLearning | None:
-    last = course.newest[:LEAST_BROKEN]
-    if len(last) < LEAST_BROKEN or any(map(math.isfinite, last)):
+    if not course.broken:
         return None
-    what = "NaN" if math.isnan(last[0]) else "infinite"
     since = f" since step {course.broken_since}" if course.broken_since is not None else ""
     hint = "lower train.lr, or limit the gradients: --set train.clip_norm=1.0"
-    return _finding(f"loss is {what}", f"the loss is {what}{since}", hint)
+    return _finding(f"loss is {course.broken}", f"the loss is {course.broken}{since}", hint)
 
 
 def _at_chance(course: Course) -> NotLearning | None:
     """Loss and score are those of a guess, log(classes) and 1 / classes, whatever the data and the model."""
-    newest = _mean(course.newest)
-    if course.classes is None or newest is None:
+    if course.classes is None or course.newest is None:
         return None
-    (loss, uncertainty), guess, chance = newest, math.log(course.classes), 1 / course.classes
-    if abs(loss - guess) + uncertainty > SAME_LOSS * guess:
+    (loss, error), guess, chance = course.newest, math.log(course.classes), 1 / course.classes
+    if abs(loss - guess) + _ERRORS * error > SAME_LOSS * guess:
         return None
     text = f"the loss of {number(loss)} is that of a guess among {course.classes} classes"
     if course.score is not None:
@@ -83,11 +75,10 @@ def _at_chance(course: Course) -> NotLearning | None:
 
 def _flat(course: Course) -> NotLearning | None:
     """The loss is still what it was in the first steps."""
-    first, newest = _mean(course.first), _mean(course.newest)
-    if course.steps < 2 * LEAST_STEPS or first is None or newest is None:
+    if course.steps < 2 * LEAST_STEPS or course.first is None or course.newest is None:
         return None
-    (before, uncertainty_before), (now, uncertainty_now) = first, newest
-    if abs(now - before) + uncertainty_before + uncertainty_now >= SAME_LOSS * abs(before):
+    (before, error_before), (now, error_now) = course.first, course.newest
+    if abs(now - before) + _ERRORS * (error_before + error_now) >= SAME_LOSS * abs(before):
         return None
     text = f"the loss is {number(now)} at step {course.steps}, and was {number(before)} at the start"
     return _finding("loss is flat", text, "check that the optimizer updates the model's weights; try another train.lr")
@@ -95,12 +86,3 @@ def _flat(course: Course) -> NotLearning | None:
 
 def _finding(note: str, text: str, hint: str) -> NotLearning:
     return NotLearning(f"not learning: {note}", f"the training does not learn: {text}", hint)
-
-
-def _mean(values: Sequence[float]) -> tuple[float, float] | None:
-    """The mean of independent values and its uncertainty; None for few ones, and for absurd ones."""
-    if len(values) < LEAST_LOSSES or not all(abs(value) < _LARGEST for value in values):
-        return None
-    mean = math.fsum(values) / len(values)
-    variance = math.fsum((value - mean) * (value - mean) for value in values) / (len(values) - 1)
-    return mean, _UNCERTAINTY * math.sqrt(variance / len(values))

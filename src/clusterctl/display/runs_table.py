@@ -6,6 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 
 from clusterctl.diagnosis.learning import not_learning, single_steps
@@ -15,9 +17,9 @@ from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import KNOWN, number, own_metrics, score_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions
 
     from clusterctl.observe.attempt import AttemptEvidence
     from clusterctl.observe.stage import Status
@@ -37,7 +39,7 @@ _LEFT_ALIGNED = ("RUN", "STAGE", "PROGRESS", "NOTE", "ON")
 
 def show_runs(console: Console, statuses: Sequence[Status], now: float, *, wide: bool = False) -> None:
     """Print one line a run, newest first as given; `wide` prints every column, however long the lines get."""
-    console.print(runs_table(statuses, now, None if wide else console.width), soft_wrap=True)
+    console.print(RunsTable(statuses, now, None if wide else console.width), soft_wrap=True)
 
 
 def watch_runs(reports: Iterable[Report], console: Console, *, wide: bool = False) -> None:
@@ -52,14 +54,14 @@ def watch_runs(reports: Iterable[Report], console: Console, *, wide: bool = Fals
         for report in reports:
             problems = _problems(report)
             width, rows = console.width, console.height - len(problems) - 1
-            table = runs_table(report.statuses, report.as_of, width, rows) if report.statuses else Text("no runs yet")
+            table = RunsTable(report.statuses, report.as_of, width, rows) if report.statuses else Text("no runs yet")
             live.update(Group(table, *problems), refresh=True)
 
 
 def _show_changes(reports: Iterable[Report], console: Console, *, wide: bool) -> None:
     before = ""
     for report in reports:
-        table = runs_table(report.statuses, report.as_of, None if wide else console.width)
+        table = RunsTable(report.statuses, report.as_of, None if wide else console.width)
         shown = "\n".join([table.plain, *(problem.plain for problem in _problems(report))])
         if shown != before:
             console.print(Text(("\n" if before else "") + shown), soft_wrap=True)
@@ -71,30 +73,45 @@ def _problems(report: Report) -> list[Text]:
     return [Text(line, "yellow", no_wrap=True, overflow="ellipsis") for line in lines]
 
 
-def runs_table(statuses: Sequence[Status], now: float, width: int | None, rows: int | None = None) -> Text:
+class RunsTable:
     """The table, in lines of at most `width` cells (None: as they come) and at most `rows` of them with its head.
 
-    Put together here, a text a line: rich's own table takes a millisecond a line, and a text a cell half of that.
+    Made of segments, as the console writes them: rich's own table takes a millisecond a line, and a text a line a tenth
+    of that.
     """
-    left_out = len(statuses) - (rows - 2) if rows is not None and len(statuses) + 1 > rows else 0
-    shown = statuses[: len(statuses) - left_out]
-    cells = [_cells(status, now) for status in shown]
-    columns = [*_IMPORTANCE, *(["ON"] if width is None else [])]
-    widths = {column: max(map(cell_len, (column, *(row[column] for row in cells)))) for column in columns}
-    columns = _fitting([column for column in columns if any(row[column] for row in cells)], widths, width)
-    lines = [Text("  ".join(_padded(column, widths[column], column) for column in columns).rstrip(), "bold")]
-    for status, row in zip(shown, cells, strict=True):
-        padded = [_padded(row[column], widths[column], column) for column in columns]
-        line = Text("  ".join(padded).rstrip())
-        start = sum(len(text) + _GAP for text in padded[: columns.index("STAGE")])
-        line.stylize(stage_style(status.stage), start, start + widths["STAGE"])
-        lines.append(line)
-    if left_out:
-        lines.append(Text(f"and {left_out} more", "dim"))
-    if width is not None:
-        for line in lines:
-            line.truncate(width)
-    return Text("\n").join(lines)
+
+    def __init__(self, statuses: Sequence[Status], now: float, width: int | None, rows: int | None = None) -> None:
+        left_out = len(statuses) - (rows - 2) if rows is not None and len(statuses) + 1 > rows else 0
+        shown = statuses[: len(statuses) - left_out]
+        cells = [_cells(status, now) for status in shown]
+        columns = [*_IMPORTANCE, *(["ON"] if width is None else [])]
+        texts = {column: {row[column] for row in cells} for column in columns}
+        widths = {column: max(map(cell_len, (column, *texts[column]))) for column in columns}
+        columns = _fitting([column for column in columns if texts[column] != {""}], widths, width)
+        head = "  ".join(_padded(column, widths[column], column) for column in columns).rstrip()
+        self._lines = [[Segment(head, Style(bold=True))]]
+        padded = {column: {text: _padded(text, widths[column], column) for text in texts[column]} for column in columns}
+        place = columns.index("STAGE")
+        for status, row in zip(shown, cells, strict=True):
+            *before, stage = (padded[column][row[column]] for column in columns[: place + 1])
+            name = Segment(row["STAGE"], Style.parse(stage_style(status.stage)))
+            blank = stage.removeprefix(row["STAGE"])
+            after = (padded[column][row[column]] for column in columns[place + 1 :])
+            rest = Segment("  ".join([blank, *after]).rstrip())
+            self._lines.append([Segment("  ".join([*before, ""])), name, rest])
+        if left_out:
+            self._lines.append([Segment(f"and {left_out} more", Style(dim=True))])
+        if width is not None and sum(widths[column] + _GAP for column in columns) - _GAP > width:
+            self._lines = [Segment.adjust_line_length(line, width, pad=False) for line in self._lines]
+
+    @property
+    def plain(self) -> str:
+        return "\n".join("".join(segment.text for segment in line) for line in self._lines)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for line in self._lines:
+            yield from line
+            yield Segment.line()
 
 
 def note(status: Status) -> str:

@@ -5,23 +5,21 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launch.code_files import stamp_of
+from clusterctl.launch.devices import local_devices
 from clusterctl.runs.kept import read_kept, write_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from clusterctl.launch.code_files import CodeFile
 
 QUIET_SECONDS = 2.0  # two changes within one tick of a file system's clock look like one
 _FORM = 1
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-# Of these a look at a file tells whether it has changed. A network file system believes for a minute what it saw last,
-# unless the file is opened.
-_LOCAL = {"btrfs", "ext2", "ext3", "ext4", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
 
 
 @dataclass
@@ -37,17 +35,29 @@ class KnownDigests:
     def __post_init__(self) -> None:
         kept = read_kept(self.file, _FORM) or {}
         self._known = {name: (stamp, digest) for name, (stamp, digest) in kept.items()}
-        self._local, self._began = _local_devices(), time.time()
+        self._local, self._began = local_devices(), time.time()
 
-    def of(self, file: CodeFile, read: Callable[[CodeFile], str]) -> str:
-        """The digest of `file`, which `read` makes where it is not known."""
-        if file.stamp and file.stamp[0] not in self._local:
+    def of(self, file: CodeFile) -> str:
+        """The digest of `file` as far as a look at it tells; empty where `learned` has to find it."""
+        known = self._known.get(file.name)
+        if known is None or known[0] != [*file.stamp] or self.is_remote(file):
+            return ""
+        self._seen[file.name] = known
+        return known[1]
+
+    def learned(self, file: CodeFile, read: Callable[[CodeFile], str]) -> str:
+        """The digest of `file`, which `read` makes unless a closer look is enough. Several threads may call."""
+        if self.is_remote(file):
             file = _looked_at_closely(file)
         stamp, known = [*file.stamp], self._known.get(file.name)
         digest = known[1] if known and known[0] == stamp else read(file)
         if stamp and max(stamp[-2:]) / 1e9 < self._began - QUIET_SECONDS:
             self._seen[file.name] = stamp, digest
         return digest
+
+    def is_remote(self, file: CodeFile) -> bool:
+        """Whether another machine may change it; not of a link, which the walk itself has read."""
+        return bool(file.stamp) and file.stamp[0] not in self._local
 
     def save(self) -> None:
         """Keep them for the next submission."""
@@ -63,18 +73,3 @@ def _looked_at_closely(file: CodeFile) -> CodeFile:
     finally:
         os.close(descriptor)
     return file._replace(size=status.st_size, mode=status.st_mode & 0o555, stamp=stamp_of(status))
-
-
-def _local_devices() -> frozenset[int]:
-    """The numbers of the devices whose files no other machine changes; see proc_pid_mountinfo(5)."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return frozenset()
-    found = set()
-    for line in lines:
-        mount, _, source = line.partition(" - ")
-        if source.split(" ", 1)[0] in _LOCAL:
-            major, _, minor = mount.split(" ")[2].partition(":")
-            found.add(os.makedev(int(major), int(minor)))
-    return frozenset(found)

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import clusterctl
 from clusterctl.containers.listener import SILENT
 from clusterctl.launch.code_files import package_files, project_files, stamp_of
+from clusterctl.launch.devices import local_devices
+from clusterctl.launch.in_threads import in_threads
 from clusterctl.launch.known_digests import QUIET_SECONDS, KnownDigests
 from clusterctl.runs.files import make_private
 from clusterctl.runs.layout import KNOWN_DIGESTS, SHARED_FILES, code_folder
@@ -33,6 +35,7 @@ _LIBRARY, _PROJECT = "lib/clusterctl", "project"
 _WORTH_A_BAR, _MANY = 100 * 2**20, 5000  # bytes, files
 _SMALL = 2**20  # bytes: not worth a buffer and a file object
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # what was a file may be a link or a pipe by now
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Code(NamedTuple):
@@ -50,18 +53,18 @@ class Code(NamedTuple):
         return not self.folder.is_dir()
 
 
-def find_code(runs: Path, project: Path | None, *, large: bool = False) -> Code:
+def find_code(runs: Path, project: Path | None, *, large: bool = False, progress: ProgressListener = SILENT) -> Code:
     """This package and `project`, as they are now. Nothing is written.
 
     Raises ConfigError if the project is no folder, LargeCode if it is one that nobody meant to copy, unless `large`.
     """
     package = Path(clusterctl.__file__).resolve().parent
     library, of_package = package_files(package), _known(runs, package)
-    digests = {f"{_LIBRARY}/{file.name}": of_package.of(file, _digest) for file in library}
+    digests = _digests(_LIBRARY, library, of_package, SILENT)
     known, files = [of_package], []
     if project:
         files, of_project = project_files(project, runs, large=large), _known(runs, project)
-        digests |= {f"{_PROJECT}/{file.name}": of_project.of(file, _digest) for file in files}
+        digests |= _digests(_PROJECT, files, of_project, progress)
         known.append(of_project)
     total = hashlib.sha256("\0".join(sorted(map("\0".join, digests.items()))).encode(errors="surrogateescape"))
     return Code(code_folder(runs) / total.hexdigest()[:20], library, files, digests, project, tuple(known))
@@ -70,6 +73,25 @@ def find_code(runs: Path, project: Path | None, *, large: bool = False) -> Code:
 def _known(runs: Path, folder: Path) -> KnownDigests:
     name = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
     return KnownDigests(code_folder(runs) / KNOWN_DIGESTS / name)
+
+
+def _digests(place: str, files: list[CodeFile], known: KnownDigests, progress: ProgressListener) -> dict[str, str]:
+    """The digests of `files` by their names in the copy; those that are not known are read."""
+    found = {f"{place}/{file.name}": known.of(file) for file in files}
+    unknown = [file for file in files if not found[f"{place}/{file.name}"]]
+    _announce("reading", unknown, progress)
+    learned = in_threads(lambda file: known.learned(file, _digest), unknown, remote=any(map(known.is_remote, unknown)))
+    for file, digest in zip(unknown, learned, strict=True):
+        found[f"{place}/{file.name}"] = digest
+        progress.advance(file.size)
+    return found
+
+
+def _announce(what: str, files: list[CodeFile], progress: ProgressListener) -> None:
+    """A stage of its own for so much that one would wonder what takes the time."""
+    size = sum(file.size for file in files)
+    if size > _WORTH_A_BAR or len(files) > _MANY:
+        progress.stage(f"{what} the code: {len(files):,} files", size)
 
 
 def take_snapshot(code: Code, progress: ProgressListener = SILENT) -> Path:
@@ -91,9 +113,7 @@ def _make(code: Code, progress: ProgressListener) -> None:
     shared = make_private(final.with_name(SHARED_FILES))
     _require_own(shared)
     aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))
-    size = sum(file.size for file in code.project)
-    if size > _WORTH_A_BAR or len(code.project) > _MANY:
-        progress.stage(f"copying the code: {len(code.project):,} files", size)
+    _announce("copying", code.project, progress)
     try:
         _fill(aside / _LIBRARY, code.library, _LIBRARY, code.digests, shared, SILENT)
         folders = _fill(aside / _PROJECT, code.project, _PROJECT, code.digests, shared, progress)
@@ -118,15 +138,19 @@ def _fill(
     """Put `files` into the new folder `target`; the folders in it."""
     target.mkdir(parents=True)
     folders = {""}
-    for file in files:
-        folder = file.name.rpartition("/")[0]
+    for folder in {file.name.rpartition("/")[0] for file in files}:
         if folder not in folders:
             os.makedirs(f"{target}/{folder}", exist_ok=True)  # noqa: PTH103 - strings: there may be thousands
-            while folder:
-                folders.add(folder)
-                folder = folder.rpartition("/")[0]
+        while folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+
+    def add(file: CodeFile) -> int:
         _add(file, f"{shared}/{digests[f'{place}/{file.name}']}", f"{target}/{file.name}")
-        progress.advance(file.size)
+        return file.size
+
+    for size in in_threads(add, files, remote=target.stat().st_dev not in local_devices()):
+        progress.advance(size)
     return folders
 
 
@@ -138,9 +162,7 @@ def _add(file: CodeFile, shared: str, target: str) -> None:
     try:
         os.link(shared, target)
     except OSError:  # none yet, a file system without such links, or too many of them
-        unchanged = _copy(file, target)
-        os.chmod(target, file.mode)  # noqa: PTH101
-        if unchanged or shared.endswith(f"/{_digest(file._replace(source=target))}"):
+        if _copy(file, target) or shared.endswith(f"/{_digest(file._replace(source=target))}"):
             with suppress(OSError):
                 os.link(target, shared)
 
@@ -150,14 +172,30 @@ def _copy(file: CodeFile, target: str) -> bool:
 
     File systems that can (btrfs, XFS) let both files share their blocks.
     """
-    with os.fdopen(os.open(file.source, _READ), "rb", buffering=0) as source, open(target, "wb") as copy:  # noqa: PTH123
-        with suppress(OSError):  # a kernel or file system that cannot, or a full disk, which the next line finds
-            while os.copy_file_range(source.fileno(), copy.fileno(), 2**30):
-                pass
-        shutil.copyfileobj(source, copy)
-        stamp = stamp_of(os.fstat(source.fileno()))
-    shutil.copystat(file.source, target)
-    return stamp == file.stamp and max(stamp[-2:]) / 1e9 < time.time() - QUIET_SECONDS
+    source = os.open(file.source, _READ)
+    try:
+        copy = os.open(target, _WRITE, 0o600)
+        try:
+            _copy_content(source, copy)
+            status = os.fstat(source)
+            os.fchmod(copy, file.mode)
+            os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+        finally:
+            os.close(copy)
+    finally:
+        os.close(source)
+    return stamp_of(status) == file.stamp and max(file.stamp[-2:]) / 1e9 < time.time() - QUIET_SECONDS
+
+
+def _copy_content(source: int, copy: int) -> None:
+    """Bare descriptors: file objects would add a third to what copying a small file costs."""
+    copied = 0
+    with suppress(OSError):  # a kernel or file system that cannot, or a full disk, which the next copy finds
+        while count := os.copy_file_range(source, copy, 2**30):
+            copied += count
+    if copied < os.fstat(source).st_size:
+        with open(source, "rb", closefd=False) as rest, open(copy, "wb", closefd=False) as file:
+            shutil.copyfileobj(rest, file)
 
 
 def _digest(file: CodeFile) -> str:

@@ -1,13 +1,13 @@
 """How the loss of a training has gone, from both ends of its metrics: what `diagnosis.learning` judges.
 
-Never more than a few blocks of a file are read: `status` does this for every run that it lists.
+Never more than a few blocks of a file are read, and a few numbers kept: `status` does this for every run that it lists.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.observe.measurements import measurements_in
 from clusterctl.runs.files import open_regular
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from clusterctl.runs.vocabulary import Metric, Number
 
 LEAST_STEPS = 100  # of a training, or of a fold: nothing is concluded from fewer
+_LEAST_LOSSES = 20  # at either end; fewer say little about their mean
+_LEAST_BROKEN = 3  # in a row: mixed precision skips a step whose loss overflows, and continues
+_LARGEST = 1e100  # beyond it, sums overflow
 _LEAST_SHARE = 0.1  # of the planned steps: a warm-up of the learning rate takes time
 _ENOUGH_STEPS = 1000  # where a tenth is more, or nobody knows how many are planned
 _NEWEST = 100  # losses
@@ -30,21 +33,46 @@ _MOST_CLASSES = 10**9
 _CLEARLY_LEARNT = 0.9  # of the loss of a guess: no need to look closer
 
 
+class Mean(NamedTuple):
+    """Of several losses."""
+
+    value: float
+    error: float  # standard error, as if they were independent
+
+
 @dataclass(frozen=True)
 class Course:
-    """The losses of the first steps and of the newest ones, and the newest score.
+    """The mean loss of the first steps and of the newest ones, and the newest score.
 
-    `steps`: done so far, of this fold if there are folds. `first` is empty where the beginning is not known: the
-    program logs no steps, or went on from another run. `broken_since`: the step from which on each loss is infinite or
-    nan.
+    `steps`: done so far, of this fold if there are folds. `first` is None where the beginning is not known: the
+    program logs no steps, or went on from another run. `broken`: the newest losses are "NaN" or "infinite", from the
+    step `broken_since` on.
     """
 
     steps: int
-    first: tuple[float, ...]
-    newest: tuple[float, ...]
+    first: Mean | None = None
+    newest: Mean | None = None
     classes: int | None = None
     score: tuple[Metric, float] | None = None
+    broken: str = ""
     broken_since: int | None = None
+
+
+def mean_of(losses: Sequence[float]) -> Mean | None:
+    """Their mean; None for few ones, and for absurd ones."""
+    if len(losses) < _LEAST_LOSSES or not all(abs(loss) < _LARGEST for loss in losses):
+        return None
+    mean = math.fsum(losses) / len(losses)
+    variance = math.fsum((loss - mean) * (loss - mean) for loss in losses) / (len(losses) - 1)
+    return Mean(mean, math.sqrt(variance / len(losses)))
+
+
+def broken(newest: Sequence[float]) -> str:
+    """What the newest losses, the newest first, are in place of numbers; empty where they are numbers."""
+    last = newest[:_LEAST_BROKEN]
+    if len(last) < _LEAST_BROKEN or any(map(math.isfinite, last)):
+        return ""
+    return "NaN" if math.isnan(last[0]) else "infinite"
 
 
 def read_course(files: Sequence[Path], lines: list[bytes], numbers: Mapping[str, Number]) -> Course | None:
@@ -57,11 +85,11 @@ def read_course(files: Sequence[Path], lines: list[bytes], numbers: Mapping[str,
     steps = _own_steps(numbers)
     classes = int(numbers["classes"]) if 2 <= numbers.get("classes", 0) < _MOST_CLASSES else None
     if not math.isfinite(numbers["loss"]):
-        return Course(steps, (), tuple(_newest_losses(lines, numbers)), broken_since=_broken_since(files))
+        return Course(steps, broken=broken(_newest_losses(lines, numbers)), broken_since=_broken_since(files))
     if steps < _least_steps(numbers) or (classes and numbers["loss"] < _CLEARLY_LEARNT * math.log(classes)):
         return None
-    first = () if "fold" in numbers else tuple(_first_losses(files))
-    newest = tuple(filter(math.isfinite, _newest_losses(lines, numbers)))
+    first = None if "fold" in numbers else mean_of(_first_losses(files))
+    newest = mean_of([*filter(math.isfinite, _newest_losses(lines, numbers))])
     return Course(steps, first, newest, classes, score_of(numbers, "val") or score_of(numbers, "test"))
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from clusterctl import __version__
 from clusterctl.errors import ConfigError
 from clusterctl.observe.attempt import AttemptEvidence, RunEvidence, read_evidence
-from clusterctl.observe.course import Course
+from clusterctl.observe.course import Course, Mean
 from clusterctl.observe.deaths import Death
 from clusterctl.observe.run_record import RunRecord, read_record, read_spec
 from clusterctl.observe.stage import settled
@@ -176,7 +176,7 @@ def _unpacked_attempt(packed: Mapping[str, Any]) -> AttemptEvidence:
 
 def _course(packed: dict[str, Any]) -> Course:
     score = packed["score"] and (metric_of(packed["score"][0]), packed["score"][1])
-    ends = {"first": tuple(packed["first"]), "newest": tuple(packed["newest"])}
+    ends = {end: packed[end] and Mean(*packed[end]) for end in ("first", "newest")}
     return Course(**{**packed, **ends, "score": score})
 
 
