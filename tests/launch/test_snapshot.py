@@ -251,7 +251,7 @@ def test_of_another_machines_files_each_is_opened(
 ) -> None:
     minutes_pass(monkeypatch)
     take_snapshot(find_code(tmp_path / "runs", project))
-    monkeypatch.setattr(known_digests, "_LOCAL", set())
+    monkeypatch.setattr(known_digests, "PROMPT", set())
     opened: list[object] = []
     os_open = os.open
     monkeypatch.setattr(os, "open", lambda path, *how: opened.append(path) or os_open(path, *how))

@@ -5,23 +5,21 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.launch.code_files import stamp_of
+from clusterctl.runs.file_systems import PROMPT, mounts
 from clusterctl.runs.kept import read_kept, write_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from clusterctl.launch.code_files import CodeFile
 
 QUIET_SECONDS = 2.0  # two changes within one tick of a file system's clock look like one
 _FORM = 1
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-# Of these a look at a file tells whether it has changed. A network file system believes for a minute what it saw last,
-# unless the file is opened.
-_LOCAL = {"btrfs", "ext2", "ext3", "ext4", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
 
 
 @dataclass
@@ -31,17 +29,18 @@ class KnownDigests:
     file: Path
     _known: dict[str, tuple[list[int], str]] = field(init=False)
     _seen: dict[str, tuple[list[int], str]] = field(default_factory=dict, init=False)
-    _local: frozenset[int] = field(init=False)
+    _prompt: frozenset[int] = field(init=False)  # devices of which a look at a file tells whether it has changed
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
         kept = read_kept(self.file, _FORM) or {}
         self._known = {name: (stamp, digest) for name, (stamp, digest) in kept.items()}
-        self._local, self._began = _local_devices(), time.time()
+        self._prompt = frozenset(mount.device for mount in mounts() if mount.kind in PROMPT)
+        self._began = time.time()
 
     def of(self, file: CodeFile, read: Callable[[CodeFile], str]) -> str:
         """The digest of `file`, which `read` makes where it is not known."""
-        if file.stamp and file.stamp[0] not in self._local:
+        if file.stamp and file.stamp[0] not in self._prompt:  # it believes what it saw last, unless the file is opened
             file = _looked_at_closely(file)
         stamp, known = [*file.stamp], self._known.get(file.name)
         digest = known[1] if known and known[0] == stamp else read(file)
@@ -63,18 +62,3 @@ def _looked_at_closely(file: CodeFile) -> CodeFile:
     finally:
         os.close(descriptor)
     return file._replace(size=status.st_size, mode=status.st_mode & 0o555, stamp=stamp_of(status))
-
-
-def _local_devices() -> frozenset[int]:
-    """The numbers of the devices whose files no other machine changes; see proc_pid_mountinfo(5)."""
-    try:
-        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        return frozenset()
-    found = set()
-    for line in lines:
-        mount, _, source = line.partition(" - ")
-        if source.split(" ", 1)[0] in _LOCAL:
-            major, _, minor = mount.split(" ")[2].partition(":")
-            found.add(os.makedev(int(major), int(minor)))
-    return frozenset(found)
