@@ -1,4 +1,4 @@
-"""A file system that shows other nodes' changes late, by the kernel's FUSE protocol (linux/fuse.h). Only root mounts it.
+"""A file system that shows other nodes' changes late, by the FUSE protocol (linux/fuse.h). Only root mounts it.
 
     python late_mount.py '{"backing": "/there", "mount": "/here", "seed": 1, "least": 3, "most": 30, ...}'
 
@@ -7,7 +7,7 @@ then a request for what a run writes fails, before it was done or after; some of
 kernel keeps nothing but the copies of code, which do not change.
 """
 
-# ruff: noqa: PTH - descriptors, and names as bytes
+# ruff: noqa: PTH101, PTH116, PTH208 - descriptors, and names as bytes
 from __future__ import annotations
 
 import ctypes
