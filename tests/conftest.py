@@ -19,6 +19,7 @@ pytest_plugins = [
     "support.image_fixture",
     "support.thin_image",
     "support.pyxis_fixture",
+    "support.late_fixture",
 ]
 
 # `make test` tries the same few examples each time; `make test-long` others, and many (--hypothesis-profile=thorough).

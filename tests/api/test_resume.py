@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -108,6 +109,18 @@ def test_a_run_that_is_alive_after_all_is_left_alone(site: Site) -> None:
     with pytest.raises(UsageError):
         site.resume(run, alive)
     assert contents(run) == before
+    assert site.jobs == 1
+
+
+def test_a_login_node_whose_clock_is_ahead_takes_no_lease_for_an_old_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, now = site.ended(), time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 3600)
+    lease = run.path / ".resume"
+    lease.mkdir()
+    with pytest.raises(UsageError, match="being resumed already"):
+        site.resume(run)
     assert site.jobs == 1
 
 

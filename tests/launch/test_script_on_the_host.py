@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
@@ -117,6 +119,81 @@ def test_a_lost_node_is_no_success_though_srun_says_so(host: Host) -> None:
     assert host.call(one_rank) == 1
     assert not host.run.finished_json.exists()
     assert (host.host()["exit_code"], host.host()["signal"]) == (1, "LOST")
+
+
+def late(host: Host) -> Host:
+    """On NFS, as `stat` says, with a minute that takes some seconds."""
+    stat = host.srun.with_name("stat")
+    stat.write_text("#!/bin/bash\necho nfs\n")
+    stat.chmod(0o755)
+    host.script.write_text(host.script.read_text().replace("late=70", "late=6"))
+    return host
+
+
+def later(state: str, more: str = "") -> str:
+    """What ranks on another node do, which the node of the script sees when srun has long ended."""
+    moves = f'mv "$attempt/marks/$r.running" "$attempt/marks/$r.{state}"'
+    change = f"(sleep 2; for r in 00000 00001; do {moves}; done; {more}) >/dev/null 2>&1 &\n"
+    return 'touch "$attempt"/marks/0000{0,1}.running\n' + change
+
+
+def test_ranks_that_ended_well_are_waited_for_where_other_nodes_files_come_late(host: Host) -> None:
+    assert late(host).call(later("done")) == 0
+    assert host.host()["signal"] == ""
+    assert host.run.finished_json.exists()
+
+
+def test_a_rank_that_failed_is_not_taken_for_a_killed_one(host: Host) -> None:
+    assert late(host).call(CHECKPOINT + later("ended") + "exit 1") == 1
+    assert host.requeues == []
+
+
+def test_a_request_for_a_restart_is_waited_for_where_a_rank_left_because_of_one(host: Host) -> None:
+    assert late(host).call(later("asked", 'sleep 1; touch "$attempt/marks/restart"') + "exit 143") == EXIT_RESTART
+    assert host.requeues == ["requeue 12"]
+
+
+def test_a_failure_is_told_at_once_where_every_rank_says_how_it_ended(host: Host) -> None:
+    sleep = late(host).srun.with_name("sleep")
+    sleep.write_text(f"#!/bin/bash\necho sleeps >>{quote(str(host.asked))}\n")
+    sleep.chmod(0o755)
+    assert host.call('touch "$attempt"/marks/0000{0,1}.ended; exit 3') == 3
+    assert not host.asked.exists()
+
+
+def test_what_was_submitted_may_come_late(host: Host) -> None:
+    late(host)
+    hidden = host.run.waiting_pickle.rename(host.run.path / "hidden")
+    process = host.start(SAY_SO)
+    time.sleep(1)
+    hidden.rename(host.run.waiting_pickle)
+    process.communicate()
+    assert process.returncode == 0
+
+
+def test_an_attempt_that_is_there_but_not_seen_is_passed_over(host: Host) -> None:
+    """`[ -d` does not know it yet, and the server refuses to make it twice."""
+    host.run.attempt(0).path.mkdir()
+    blind = host.script.read_text().replace('while [ -d "$run/attempts/$number" ]', "while false")
+    host.script.write_text(blind)
+    assert host.call(SAY_SO) == 0
+    assert host.host(1)["exit_code"] == 0
+
+
+def test_calls_that_fail_now_and_then_are_made_again(host: Host) -> None:
+    """mkdir and mv: the first of each fails before it did anything, the second after."""
+    for command in ("mkdir", "mv"):
+        count = quote(str(host.srun.with_name(f"{command}s")))
+        stand_in = host.srun.with_name(command)
+        stand_in.write_text(
+            f"#!/bin/bash\necho >>{count}; n=$(wc -l <{count})\n"
+            f'[ "$n" -eq 1 ] || {shutil.which(command)} "$@" || exit\n'
+            f'[ "$n" -gt 2 ] || {{ echo "{command}: cannot $1: Input/output error" >&2; exit 1; }}\n'
+        )
+        stand_in.chmod(0o755)
+    assert host.call(SAY_SO) == 0
+    (claimed,) = (attempt for attempt in host.run.attempts() if attempt.host_json.exists())
+    assert (host.host(claimed.number)["exit_code"], (claimed.marks / "finished").exists()) == (0, True)
 
 
 def test_ranks_are_counted_however_many_there_are(tmp_path: Path) -> None:

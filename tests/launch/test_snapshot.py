@@ -19,9 +19,10 @@ import pytest
 
 from clusterctl.containers.listener import ProgressListener
 from clusterctl.errors import ConfigError
-from clusterctl.launch import code_files, devices, snapshot
+from clusterctl.launch import code_files, snapshot
 from clusterctl.launch.code_files import CodeFile, LargeCode, largest
 from clusterctl.launch.snapshot import find_code, take_snapshot
+from clusterctl.runs import file_systems
 
 
 @pytest.fixture
@@ -262,7 +263,7 @@ def test_of_another_machines_files_each_is_opened(
 ) -> None:
     minutes_pass(monkeypatch)
     take_snapshot(find_code(tmp_path / "runs", project))
-    monkeypatch.setattr(devices, "_LOCAL", set())
+    monkeypatch.setattr(file_systems, "LOCAL", set())
     opened: list[object] = []
     os_open = os.open
     monkeypatch.setattr(os, "open", lambda path, *how: opened.append(path) or os_open(path, *how))
@@ -325,7 +326,7 @@ def test_files_on_another_machine_are_read_and_copied_several_at_a_time(
     for number in range(200):
         (project / f"{number}.py").write_text(f"{number}")
     local = take_snapshot(find_code(tmp_path / "runs", project))
-    monkeypatch.setattr(devices, "_LOCAL", set())
+    monkeypatch.setattr(file_systems, "LOCAL", set())
     real, together, begun = getattr(snapshot, step), threading.Barrier(2, timeout=30), itertools.count()
 
     def first_two_meet(*arguments: Any) -> Any:

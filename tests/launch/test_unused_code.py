@@ -81,6 +81,15 @@ def test_what_a_submission_has_just_made_stays_before_any_run_refers_to_it(folde
     assert [unused.path for unused in find_unused(folder.runs)] == [copy]
 
 
+def test_it_does_where_this_machines_clock_is_ahead_of_the_file_servers(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 2 * YOUNG_SECONDS)
+    take_snapshot(folder.code("new"))
+    assert find_unused(folder.runs, time.time) == []
+
+
 def test_a_copy_that_a_submission_takes_up_after_it_was_listed_stays(folder: Folder) -> None:
     copy = folder.run("a", "print(1)")
     folder.forget("a")

@@ -6,13 +6,24 @@ import errno
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.runs.files import Lines, make_private, read_json, read_lines, write_json
+from clusterctl.runs.files import (
+    Lines,
+    append,
+    make_private,
+    read_json,
+    read_lines,
+    rename,
+    with_retries,
+    write_json,
+)
 
 
 def test_a_torn_last_line_and_a_foreign_line_are_dropped(tmp_path: Path) -> None:
@@ -105,3 +116,67 @@ def test_lines_of_several_writers_stay_whole(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert sorted(record["n"] for record in read_lines(path)) == sorted(list(range(4)) * 100)
+
+
+def failing(call: Callable[..., Any], number: int, *, done: bool, times: int = 1) -> Callable[..., Any]:
+    """`call`, whose first calls fail: before they did anything, or after."""
+    left = [times]
+
+    def fails(*arguments: Any, **named: Any) -> Any:
+        if not left[0]:
+            return call(*arguments, **named)
+        left[0] -= 1
+        if done:
+            call(*arguments, **named)
+        raise OSError(number, os.strerror(number))
+
+    return fails
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_line_is_written_once_though_the_file_system_fails_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    lines = Lines(tmp_path / "x.jsonl")
+    lines.append({"n": 1})
+    monkeypatch.setattr(os, "write", failing(os.write, errno.EIO, done=done, times=2 - done))
+    lines.append({"n": 2})
+    monkeypatch.setattr(os, "write", failing(os.write, errno.EIO, done=done))
+    assert append(tmp_path / "x.jsonl", b'{"n": 3}\n') == 9
+    assert list(read_lines(tmp_path / "x.jsonl")) == [{"n": 1}, {"n": 2}, {"n": 3}]
+
+
+def test_half_a_line_that_was_written_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", failing(lambda fd, content: write(fd, content[:4]), errno.EIO, done=True))
+    assert append(tmp_path / "x.jsonl", b'{"n": 3}\n') == 9
+    assert list(read_lines(tmp_path / "x.jsonl")) == [{"n": 3}]
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_what_is_written_aside_and_what_is_read_survive_it_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    monkeypatch.setattr(Path, "replace", failing(Path.replace, errno.EIO, done=done))
+    write_json(tmp_path / "x.json", {"a": 1})
+    monkeypatch.setattr(os, "open", failing(os.open, errno.ESTALE, done=False))
+    assert read_json(tmp_path / "x.json") == {"a": 1}
+    monkeypatch.setattr(Path, "rename", failing(Path.rename, errno.EIO, done=done))
+    assert rename(tmp_path / "x.json", tmp_path / "y.json") == tmp_path / "y.json"
+    assert read_json(tmp_path / "y.json") == {"a": 1}
+
+
+def test_an_error_that_does_not_pass_is_raised_and_one_that_may_is_after_some_calls(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def broken(number: int) -> None:
+        calls.append(number)
+        raise OSError(number, os.strerror(number))
+
+    for number, times in ((errno.EACCES, 1), (errno.EIO, 4)):
+        calls.clear()
+        with pytest.raises(OSError, match=os.strerror(number)):
+            with_retries(lambda number=number: broken(number))
+        assert len(calls) == times
+    with pytest.raises(FileNotFoundError):
+        rename(tmp_path / "none", tmp_path / "y")

@@ -22,12 +22,12 @@ def names(attempt: Attempt) -> list[str]:
 
 
 def test_a_rank_has_one_mark_which_says_how_it_stands(attempt: Attempt) -> None:
-    ranks = [RankMark(attempt, rank) for rank in range(3)]
+    ranks = [RankMark(attempt, rank) for rank in range(5)]
     for rank in ranks:
         rank.begin()
-    ranks[0].end(0)
-    ranks[1].end(143)
-    assert names(attempt) == ["00000.done", "00001.ended", "00002.running"]
+    for rank, code in zip(ranks, (0, 143, 70, 75), strict=False):
+        rank.end(code)
+    assert names(attempt) == ["00000.done", "00001.ended", "00002.asked", "00003.asked", "00004.running"]
 
 
 def test_a_rank_that_was_told_to_end_may_come_to_a_good_end(attempt: Attempt) -> None:
@@ -48,7 +48,7 @@ def test_the_events_of_a_rank_move_its_mark(attempt: Attempt) -> None:
     events.began(0, 0)
     assert names(attempt) == ["00007.running"]
     events.exit(75)
-    assert names(attempt) == ["00007.ended"]
+    assert names(attempt) == ["00007.asked"]
 
 
 def test_a_restart_is_asked_for_by_a_file(attempt: Attempt) -> None:

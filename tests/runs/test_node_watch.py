@@ -156,6 +156,32 @@ def test_a_node_that_is_frozen_is_noticed_by_the_one_before_it_whose_ranks_go_on
     assert (alarm["seen"], alarm["by"]) == (7, 1)
 
 
+def test_one_whose_heartbeats_come_late_is_not_taken_for_frozen(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_watch, "lateness", lambda path: 70.0)
+    node = node_of(attempt, node=1, nodes=2)
+    for second in range(200):
+        if second % 60 == 0:
+            write_beat(attempt, 7, replace(TRAINING, step=second))
+        if second % 10 == 0:
+            node.watch.look_at_next()
+        node.look(seconds=1)
+        node.watch.look({8: replace(TRAINING, step=second)})
+    assert (node.watch.alarm, attempt.hang_lease.exists()) == ("", False)
+
+
+def test_a_stuck_rank_is_sought_for_as_long_as_heartbeats_may_be_late(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(node_watch, "lateness", lambda path: 70.0)
+    monkeypatch.setattr(judgement.time, "sleep", slept.append)
+    node_of(attempt).look_until_sure(WAITING, TRAINING)
+    assert slept
+    assert all(seconds > 70 for seconds in slept if seconds != 0.05)
+
+
 def idle_until(node: Node, seconds: float, other: float, alarm: str) -> None:
     def look() -> bool:
         node.clock.now += 1

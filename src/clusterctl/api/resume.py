@@ -30,6 +30,7 @@ from clusterctl.launch.script import render
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.status import report
 from clusterctl.runs.fields import read_fields
+from clusterctl.runs.file_systems import clock_ahead
 from clusterctl.runs.files import exists, make_private, read_whole, write_json, write_text
 from clusterctl.runs.ownership import require_own
 from clusterctl.runs.stages import Stage
@@ -197,7 +198,8 @@ def _lease(run: RunDir) -> Iterator[None]:
     """Only one process at a time resumes a run."""
     lease = run.path / ".resume"
     with suppress(FileNotFoundError):
-        if time.time() - lease.stat().st_mtime > _LEASE_SECONDS:
+        made = lease.stat().st_mtime  # by the file server's clock
+        if time.time() + (clock_ahead(run.path) or 0.0) - made > _LEASE_SECONDS:
             lease.rename(lease.with_name(f".resume.{time.time_ns()}"))
     try:
         lease.mkdir()

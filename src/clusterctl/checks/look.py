@@ -12,7 +12,6 @@ import shlex
 import shutil
 import stat
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from clusterctl.config import expanded, runs_folder, state_path
 from clusterctl.containers.pyxis import IMAGE_PYTHON
 from clusterctl.errors import SlurmError
 from clusterctl.launch.programs import Programs
+from clusterctl.runs.file_systems import clock_ahead
 from clusterctl.runs.files import exists, nearest_existing
 from clusterctl.runs.ownership import is_trusted
 from clusterctl.slurm import Slurm
@@ -75,7 +75,7 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
                 python=platform.python_version(),
                 state=look_at(state_path()),
                 images=look_at(expanded(cluster.images)) if cluster.images else None,
-                clock_ahead=_clock_ahead(nearest_existing(runs)),
+                clock_ahead=clock_ahead(nearest_existing(runs)),
                 processes=_limits(resource.RLIMIT_NPROC)[0],
                 git=shutil.which("git") is not None,
             ),
@@ -234,17 +234,3 @@ def _nodes(resources: Resources, cluster: Cluster, slurm: Slurm) -> tuple[str, t
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     emulator = cluster.emulator
     return cluster.name, (NodeSize(emulator.gpus_per_node, emulator.cpus_per_node, memory),) * emulator.nodes
-
-
-def _clock_ahead(folder: Path) -> float | None:
-    """Seconds, by the time of a file made now: NFS uses the server's clock."""
-    import tempfile
-
-    try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".clusterctl-") as file:
-            file.write(b"x")
-            file.flush()
-            os.fsync(file.fileno())
-            return os.stat(file.name).st_mtime - time.time()  # noqa: PTH116 - the name, as NFS asks the server then
-    except OSError:
-        return None

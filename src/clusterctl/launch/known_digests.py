@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.launch.code_files import stamp_of
-from clusterctl.launch.devices import local_devices
+from clusterctl.runs.file_systems import local_devices
 from clusterctl.runs.kept import read_kept, write_kept
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class KnownDigests:
     file: Path
     _known: dict[str, tuple[list[int], str]] = field(init=False)
     _seen: dict[str, tuple[list[int], str]] = field(default_factory=dict, init=False)
-    _local: frozenset[int] = field(init=False)
+    _prompt: frozenset[int] = field(init=False)  # devices of which a look at a file tells whether it has changed
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import clusterctl
 from clusterctl.containers.listener import SILENT
 from clusterctl.launch.code_files import package_files, project_files, stamp_of
-from clusterctl.launch.devices import local_devices
 from clusterctl.launch.in_threads import in_threads
 from clusterctl.launch.known_digests import QUIET_SECONDS, KnownDigests
+from clusterctl.runs.file_systems import local_devices
 from clusterctl.runs.files import make_private
 from clusterctl.runs.layout import KNOWN_DIGESTS, SHARED_FILES, code_folder
 from clusterctl.runs.ownership import require_own

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import ConfigError
+from clusterctl.runs.file_systems import clock_ahead
 from clusterctl.runs.layout import SHARED_FILES, code_folder
 
 if TYPE_CHECKING:
@@ -41,9 +42,10 @@ def find_unused(runs: Path, clock: Callable[[], float] = time.time) -> list[Unus
 
     Raises ConfigError where a folder cannot be looked into: it may be a run.
     """
-    code, now = code_folder(runs), clock()
+    code = code_folder(runs)
     if not code.is_dir():
         return []
+    now = clock() + (clock_ahead(code) or 0.0)
     used = set(_used(runs))
     copies = [path for path in sorted(code.iterdir()) if _COPY.fullmatch(path.name) and path.name not in used]
     copies = [path for path in copies if not path.is_symlink() and path.is_dir() and not _is_young(path, now)]
@@ -66,7 +68,7 @@ def remove_unused(unused: Unused, clock: Callable[[], float] = time.time) -> boo
         path.rename(aside)
     except FileNotFoundError:  # by somebody else
         return False
-    if _is_young(aside, clock()):
+    if _is_young(aside, clock() + (clock_ahead(aside.parent) or 0.0)):
         with suppress(OSError):  # made anew meanwhile
             aside.rename(path)
             return False

@@ -6,7 +6,7 @@ make_work() {
   drop_copies "$run"/.work.* # of an attempt that was killed meanwhile
   local copy=$run/.work.$number said
   said=$({ cp -RP --preserve=mode,timestamps --reflink=auto "$run/code/project" "$copy" && chmod -R u+w "$copy" &&
-    { mv -T "$copy" "$run/work" || [ -d "$run/work" ]; }; } 2>&1) && return
+    { mv -T "$copy" "$run/work" || await [ -d "$run/work" ]; }; } 2>&1) && return
   echo "clusterctl: cannot make $run/work: ${said%%$'\n'*}"
   [ -n "$signal" ] || no_work=', "no_work": true'
   return 73

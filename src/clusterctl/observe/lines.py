@@ -9,7 +9,7 @@ import errno
 import os
 from typing import IO, TYPE_CHECKING, Any
 
-from clusterctl.runs.files import open_regular, parse_record
+from clusterctl.runs.files import open_regular, parse_record, with_retries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -78,13 +78,17 @@ class Growing:
 
     def _next_block(self, block_bytes: int) -> tuple[bytes, bool]:
         """What comes next, and whether there is more after it."""
-        try:
+
+        def read() -> tuple[int, bytes, int]:
             with open_regular(self.path, buffering=0) as file:
-                self.offset = _next_data(file.fileno(), self.offset)
-                file.seek(self.offset)
-                block = file.read(block_bytes)
-                self.offset += len(block)
-                return block, bool(block) and self.offset < os.fstat(file.fileno()).st_size
+                offset = _next_data(file.fileno(), self.offset)
+                file.seek(offset)
+                return offset, file.read(block_bytes), os.fstat(file.fileno()).st_size
+
+        try:
+            offset, block, size = with_retries(read)
+            self.offset = offset + len(block)
+            return block, bool(block) and self.offset < size
         except (FileNotFoundError, NotADirectoryError):  # not there yet
             return b"", False
         except OSError as error:

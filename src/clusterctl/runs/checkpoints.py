@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.files import read_json, write_json
+from clusterctl.runs.files import is_listed, read_json, rename, with_retries, write_json
 from clusterctl.runs.layout import Attempt, RunDir, attempt_number
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def parse_name(text: str) -> Name | None:
 
 def newer_attempt(attempt: Attempt) -> int | None:
     """The newest attempt of the run, if it is newer than `attempt`; by listing the folder, as in `is_listed`."""
-    names = os.listdir(attempt.path.parent)  # noqa: PTH208
+    names = with_retries(lambda: os.listdir(attempt.path.parent))  # noqa: PTH208
     newest = max((number for name in names if (number := attempt_number(name)) is not None), default=0)
     return newest if newest > attempt.number else None
 
@@ -65,8 +65,12 @@ def aside_folder(attempt: Attempt, step: int) -> Path:
 def write_aside(attempt: Attempt, step: int) -> Path:
     """A fresh folder to write the checkpoint of `step` into; `complete` gives it its name."""
     folder = aside_folder(attempt, step)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, mode=0o700)
+
+    def make() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, mode=0o700)
+
+    with_retries(make)
     return folder
 
 
@@ -86,17 +90,20 @@ def complete(attempt: Attempt, aside: Path, facts: Mapping[str, Any], digests: M
     final = aside.with_name(str(name))
     if final.exists():  # of the same attempt and step: the same training
         remove(final)
-    aside.rename(final)
-    return final
+    return rename(aside, final)
 
 
 def digest(path: Path, *, sync: bool = False) -> dict[str, Any]:
     """Size and BLAKE2 digest of a file; `sync` brings its content to the disk first."""
-    with path.open("rb") as file:
-        if sync:
-            os.fsync(file.fileno())
-        found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
-        return {"bytes": file.tell(), "blake2b": found.hexdigest()}
+
+    def read() -> dict[str, Any]:
+        with path.open("rb") as file:
+            if sync:
+                os.fsync(file.fileno())
+            found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+            return {"bytes": file.tell(), "blake2b": found.hexdigest()}
+
+    return with_retries(read)
 
 
 def candidates(attempt: Attempt) -> list[Path]:
@@ -129,6 +136,20 @@ def lineage(attempt: int, origins: Mapping[int, Name | None]) -> dict[int, float
 def note_origin(attempt: Attempt, origin: Path | None) -> None:
     """Record what `attempt` goes on from: a checkpoint, or None for the beginning."""
     write_json(attempt.origin_json, {"checkpoint": origin.name if origin else None, "time": time.time()})
+
+
+class Origin(NamedTuple):
+    """What an attempt went on from; None: the beginning."""
+
+    name: Name | None
+
+
+def read_origin(attempt: Attempt) -> Origin | None:
+    """What `attempt` goes on from, or None while that is not known; by listing its folder, as in `is_listed`."""
+    if not is_listed(attempt.origin_json):
+        return None
+    record = read_fields(attempt.origin_json)
+    return None if record.absent or record.problem else Origin(parse_name(record.text("checkpoint")))
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -183,7 +204,7 @@ def remove(folder: Path) -> None:
 def _checkpoints(run: RunDir) -> Iterator[tuple[Name, Path]]:
     """All folders of checkpoints, whole or not; of those being written the name has a dot."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        for path in run.checkpoints.iterdir():
+        for path in with_retries(lambda: list(run.checkpoints.iterdir())):
             if (name := parse_name(path.name)) is not None:
                 yield name, path
 

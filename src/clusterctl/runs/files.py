@@ -7,19 +7,53 @@ import json
 import os
 import stat
 import threading
+import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+T = TypeVar("T")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)  # of a network file system, which a moment later may be well
+_PAUSES = (0.05, 0.3, 1.0)  # seconds
 _MOST_LEFT = 1 << 20
 _MOST_BYTES = 1 << 24  # of a file that is read whole; ours have a few kilobytes
 
 
 class NotAFile(OSError):
     """A folder, a named pipe or a device has the name of a file."""
+
+
+def with_retries(call: Callable[[], T]) -> T:
+    """What `call` returns, called again after an error that may pass: a call that failed may have done its work."""
+    for pause in _PAUSES:
+        try:
+            return call()
+        except OSError as error:
+            if error.errno not in _PASSING:
+                raise
+            time.sleep(pause)
+    return call()
+
+
+def rename(path: Path, target: Path) -> Path:
+    """As Path.rename, with retries."""
+    again = False
+
+    def once() -> Path:
+        nonlocal again
+        try:
+            return path.rename(target)
+        except FileNotFoundError:
+            if again and exists(target):
+                return target
+            raise
+        finally:
+            again = True
+
+    return with_retries(once)
 
 
 def make_private(folder: Path) -> Path:
@@ -32,10 +66,14 @@ def make_private(folder: Path) -> Path:
 def write_text(path: Path, text: str, mode: int = 0o600) -> None:
     """Write aside, then rename: a reader sees the old file or the new one, whichever threads and processes write."""
     aside = path.with_name(f".{path.name}.{threading.get_native_id()}")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
-    aside.replace(path)
+
+    def write() -> None:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+        aside.replace(path)
+
+    with_retries(write)
 
 
 def write_json(path: Path, record: Any) -> None:
@@ -44,7 +82,7 @@ def write_json(path: Path, record: Any) -> None:
 
 def open_regular(path: Path, buffering: int = -1) -> IO[bytes]:
     """Open a regular file for reading; raises NotAFile for anything else, where a named pipe would block for ever."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = with_retries(lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise NotAFile(errno.EINVAL, "not a regular file", str(path))
@@ -53,8 +91,12 @@ def open_regular(path: Path, buffering: int = -1) -> IO[bytes]:
 
 def read_whole(path: Path) -> bytes:
     """The content of a small file; raises ValueError for a file that is no small one."""
-    with open_regular(path) as file:
-        content = file.read(_MOST_BYTES + 1)
+
+    def read() -> bytes:
+        with open_regular(path) as file:
+            return file.read(_MOST_BYTES + 1)
+
+    content = with_retries(read)
     if len(content) > _MOST_BYTES:
         raise ValueError(f"larger than {_MOST_BYTES >> 20} MiB")
     return content
@@ -89,7 +131,7 @@ def nearest_existing(path: Path) -> Path:
 def is_listed(path: Path) -> bool:
     """Whether `path` exists, by listing its folder: NFS remembers for a while that a name did not exist."""
     try:
-        return path in path.parent.iterdir()
+        return with_retries(lambda: path in path.parent.iterdir())
     except FileNotFoundError:
         return False
 
@@ -103,7 +145,8 @@ class Lines:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, 0o600)
+        self._path = path
+        self._descriptor = with_retries(lambda: os.open(path, flags, 0o600))
         self._left = b""
         self._lock = threading.RLock()  # the checkpoint's thread records events too
 
@@ -111,12 +154,9 @@ class Lines:
         """Append one line. Raises OSError for a disk that is not merely full, or has been for a megabyte of lines."""
         with self._lock:
             self._left += json.dumps(record).encode() + b"\n"
-            try:
-                while self._left:
-                    self._left = self._left[os.write(self._descriptor, self._left) :]
-            except OSError as error:
-                if error.errno not in _FULL or len(self._left) > _MOST_LEFT:
-                    raise
+            self._left = self._left[_append(self._descriptor, self._path, self._left) :]
+            if len(self._left) > _MOST_LEFT:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -127,24 +167,48 @@ def append(path: Path, content: bytes) -> int:
 
     Opened and closed each time: closing is what makes NFS send it.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    written = 0
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    descriptor = with_retries(lambda: os.open(path, flags, 0o600))
     try:
-        while written < len(content):
-            written += os.write(descriptor, content[written:])
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
+        return _append(descriptor, path, content)
     finally:
         os.close(descriptor)
+
+
+def _append(descriptor: int, path: Path, content: bytes) -> int:
+    """Append to an open file that nobody else writes; how many bytes a disk took that then was full."""
+    written, pauses = 0, iter(_PAUSES)
+    while written < len(content):
+        try:
+            written += os.write(descriptor, content[written:])
+        except OSError as error:
+            if error.errno in _FULL:
+                break
+            pause = next(pauses, None)
+            if error.errno not in _PASSING or pause is None:
+                raise
+            time.sleep(pause)
+            written = _already_written(path, content)
     return written
+
+
+def _already_written(path: Path, content: bytes) -> int:
+    """How much of `content` is at the end of a file: a write that is said to have failed may have been done."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - len(content)))
+        end = file.read()
+    return next(size for size in range(len(content), -1, -1) if end.endswith(content[:size]))
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The records of a file of JSON lines; nothing where there is no file, no torn or foreign line."""
-    try:
+
+    def read() -> bytes:
         with open_regular(path) as file:
-            content = file.read()
+            return file.read()
+
+    try:
+        content = with_retries(read)
     except FileNotFoundError:
         return
     for line in content.split(b"\n")[:-1]:  # what follows the last newline is torn, or empty

@@ -74,8 +74,9 @@ class Looks(NamedTuple):
 class Judge:
     """One node's way to the two looks: it takes the lease, or waits while another node has it."""
 
-    def __init__(self, attempt: Attempt, nodes: int) -> None:
-        self._attempt, self._nodes = attempt, nodes
+    def __init__(self, attempt: Attempt, nodes: int, late: float = 0.0) -> None:
+        """`late`: for how many seconds this node may not see what the others write."""
+        self._attempt, self._nodes, self._late = attempt, nodes, late
         self._looks: list[Looks] | None = None  # filled by the thread that looks; None: without the lease
         self._refused: float | None = None  # since when
 
@@ -99,16 +100,18 @@ class Judge:
         except FileExistsError:
             now = time.monotonic()
             self._refused = self._refused or now
-            if now - self._refused > LEASE_SECONDS:
+            if now - self._refused > LEASE_SECONDS + self._late:
                 self._refused = None
                 with suppress(OSError):  # another node was faster
                     self._attempt.hang_lease.rmdir()
+            return False
+        except OSError:  # at the next look, perhaps
             return False
         return True
 
     def _look_twice(self, looks: list[Looks]) -> None:
         earlier = self._beats()
-        time.sleep(CONFIRM_SECONDS)
+        time.sleep(CONFIRM_SECONDS + self._late)
         looks.append(Looks(earlier, self._beats()))
 
     def _beats(self) -> dict[int, Beat]:

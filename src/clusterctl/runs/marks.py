@@ -4,6 +4,7 @@
 
     00003.running   rank 3 has begun; if srun has ended, the rank, or the program that it ran, was killed
     00003.done      it left with 0
+    00003.asked     it left with one of the codes of a restart, which it or another rank asked for
     00003.ended     it left with another code
     restart         a task asks for a restart: what any program may create
     no-progress     ... although the attempt came no further than the one before
@@ -18,10 +19,16 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from clusterctl.runs.files import rename, with_retries
+from clusterctl.runs.watchdog import EXIT_HUNG
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.runs.layout import Attempt
+
+EXIT_RESTART = 75  # sysexits.h: try again later
+_SUFFIXES = {0: ".done", EXIT_RESTART: ".asked", EXIT_HUNG: ".asked"}
 
 
 class RankMark:
@@ -32,12 +39,12 @@ class RankMark:
         self._lock = Lock()  # TERM ends it from a thread
 
     def begin(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.touch(mode=0o600)
+        with_retries(lambda: self._path.parent.mkdir(parents=True, exist_ok=True))
+        with_retries(lambda: self._path.touch(mode=0o600))
 
     def end(self, code: int) -> None:
         with self._lock, suppress(OSError):  # the rank is leaving all the same
-            self._path = self._path.rename(self._path.with_suffix(".ended" if code else ".done"))
+            self._path = rename(self._path, self._path.with_suffix(_SUFFIXES.get(code, ".ended")))
 
 
 def all_done(attempt: Attempt, ranks: int) -> bool:
@@ -55,7 +62,7 @@ def restart_file(attempt: Attempt) -> Path:
 
 
 def ask_for_restart(attempt: Attempt, *, progress: bool) -> None:
-    attempt.marks.mkdir(parents=True, exist_ok=True)
+    with_retries(lambda: attempt.marks.mkdir(parents=True, exist_ok=True))
     if not progress:
-        (attempt.marks / "no-progress").touch(mode=0o600)
-    restart_file(attempt).touch(mode=0o600)
+        with_retries(lambda: (attempt.marks / "no-progress").touch(mode=0o600))
+    with_retries(lambda: restart_file(attempt).touch(mode=0o600))

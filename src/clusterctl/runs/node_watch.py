@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.runs.file_systems import lateness
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, read_beats
 from clusterctl.runs.judgement import Judge, all_idle, suspects
 from clusterctl.runs.requests import request_restart
@@ -62,7 +63,8 @@ class NodeWatch:
     _idle_look: float = 0.0
 
     def __post_init__(self) -> None:
-        self._judge = Judge(self.attempt, self.nodes)
+        self._late_seconds = lateness(self.attempt.path)
+        self._judge = Judge(self.attempt, self.nodes, self._late_seconds)
 
     def look(self, beats: Mapping[int, Beat]) -> None:
         """Look at the node's own ranks, and for an alarm of another node once they make no progress. Never waits."""
@@ -127,8 +129,9 @@ class NodeWatch:
             if (still := self._still[rank].seconds) > patience(self.settings, beat):
                 yield rank, beat, still
         for rank, stillness in self._next.items():
-            if stillness.beat is not None and stillness.seconds > patience(self.settings, stillness.beat):
-                yield rank, stillness.beat, stillness.seconds
+            still = stillness.seconds - self._late_seconds
+            if stillness.beat is not None and still > patience(self.settings, stillness.beat):
+                yield rank, stillness.beat, still
 
     def _raise(self, alarm: Stuck) -> None:
         """Write the alarm; nothing if another node was faster."""

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, cast
 from clusterctl.runs.answers import DUMP_SIGNAL, LONGEST_STACKS
 from clusterctl.runs.checkpoints import newer_attempt
 from clusterctl.runs.fields import Fields
-from clusterctl.runs.files import append, parse_record
+from clusterctl.runs.files import append, parse_record, with_retries
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, parse_beat, write_beats
 from clusterctl.runs.layout import Attempt
 from clusterctl.runs.node_link import LONGEST_MESSAGE, address, ignore_signals, peer, post
@@ -341,7 +341,7 @@ def main() -> None:
     except OSError:  # another one was faster
         return
     listener.listen(1024)
-    attempt.beats(0).parent.mkdir(exist_ok=True)
+    with_retries(lambda: attempt.beats(0).parent.mkdir(exist_ok=True))
     try:
         NodeWriter(attempt, int(node), int(nodes), listener).run()
     except Exception:

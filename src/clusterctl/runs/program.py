@@ -18,21 +18,29 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from clusterctl.errors import Cause, TaskError
 from clusterctl.runs import checkpoints, requests
+from clusterctl.runs.layout import RunDir
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from clusterctl.runs.layout import Attempt
+
 STOP_FILE = "CLUSTERCTL_STOP_FILE"  # exists from the warning on; of each task's own, on its node
 RESTART_FILE = "CLUSTERCTL_RESTART_FILE"  # a program that creates it is started again
 CHECKPOINTS = "CLUSTERCTL_CHECKPOINTS"
 KEEP = "CLUSTERCTL_CHECKPOINTS_KEPT"
+_LOOK_SECONDS = 0.2
+_CHOICE_SECONDS = 300.0  # rank 0 may still be starting, or reading what it chooses from
+_ARRIVAL_SECONDS = 90.0  # of what rank 0 has seen
 
 
 def stop_requested() -> bool:
@@ -42,14 +50,29 @@ def stop_requested() -> bool:
 
 
 def latest_checkpoint() -> Path | None:
-    """The newest whole checkpoint of this run that this attempt may go on from. Rank 0 notes which it was."""
+    """The newest whole checkpoint of this run that this attempt may go on from; all ranks take rank 0's choice.
+
+    To be called by all ranks, or by rank 0 alone. When this attempt has made one itself, each rank looks on its own.
+    Raises TaskError where rank 0 does not choose, or what it chose does not appear on this node.
+    """
     attempt = current_attempt()
     if attempt is None:
         return None
     leads = Place.from_environment().rank == 0
+    if leads or _has_own(attempt):
+        return _choose(attempt, leads)
+    return _take_rank_0s(attempt)
+
+
+def _has_own(attempt: Attempt) -> bool:
+    names = (checkpoints.parse_name(folder.name) for folder in checkpoints.candidates(attempt))
+    return any(name is not None and name.attempt == attempt.number for name in names)
+
+
+def _choose(attempt: Attempt, leads: bool) -> Path | None:
+    """Rank 0 notes which it was."""
     for folder in checkpoints.candidates(attempt):
-        manifest = checkpoints.read_manifest(folder)
-        wrong = "it is not whole" if manifest is None else checkpoints.damage(folder, manifest)
+        wrong = _wrong_with(folder)
         if not wrong:
             if leads:
                 checkpoints.note_origin(attempt, folder)
@@ -59,6 +82,30 @@ def latest_checkpoint() -> Path | None:
     if leads:
         checkpoints.note_origin(attempt, None)
     return None
+
+
+def _take_rank_0s(attempt: Attempt) -> Path | None:
+    """Nodes do not see at the same time what is there: decision 0051."""
+    deadline = time.monotonic() + _CHOICE_SECONDS
+    while (origin := checkpoints.read_origin(attempt)) is None:
+        if time.monotonic() > deadline:
+            message = f"rank 0 has chosen no checkpoint within {_CHOICE_SECONDS:.0f} s"
+            raise TaskError(message, "call latest_checkpoint() on rank 0 as well")
+        time.sleep(_LOOK_SECONDS)
+    if origin.name is None:
+        return None
+    folder = RunDir(attempt.path.parents[1]).checkpoints / str(origin.name)
+    deadline = time.monotonic() + _ARRIVAL_SECONDS
+    while wrong := _wrong_with(folder):
+        if time.monotonic() > deadline:
+            raise TaskError(f"checkpoint {folder.name}, which rank 0 goes on from: {wrong}", cause=Cause.NODE)
+        time.sleep(_LOOK_SECONDS)
+    return folder
+
+
+def _wrong_with(folder: Path) -> str:
+    manifest = checkpoints.read_manifest(folder)
+    return "it is not whole" if manifest is None else checkpoints.damage(folder, manifest)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import Cause, TaskError
-from clusterctl.runs.files import read_whole
+from clusterctl.runs.files import read_whole, with_retries
 
 if TYPE_CHECKING:
     from clusterctl.runs.layout import Attempt
@@ -21,7 +21,7 @@ _BYTES = 32
 def read(attempt: Attempt) -> bytes:
     """The secret of the attempt. Raises TaskError for a file that is not this user's alone, and where there is none."""
     try:
-        status = attempt.secret.stat()
+        status = with_retries(attempt.secret.stat)
         if status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise TaskError(f"others can read it: {attempt.secret}", "see docs/security.md", Cause.LAUNCH)
         found = bytes.fromhex(read_whole(attempt.secret).decode())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import Cause, TaskError
-from clusterctl.runs.files import read_json, write_json
+from clusterctl.runs.files import is_listed, read_json, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +81,7 @@ def find(attempt: Attempt, timeout: float = TIMEOUT_SECONDS) -> tuple[str, int]:
     folder that changed. Raises TaskError after `timeout` seconds.
     """
     deadline, pause = time.monotonic() + timeout, 0.02
-    while attempt.rendezvous not in attempt.path.iterdir():
+    while not is_listed(attempt.rendezvous) or (record := read_json(attempt.rendezvous)) is None:
         if time.monotonic() > deadline:
             raise TaskError(
                 f"rank 0 published no address within {timeout:.0f} s: {attempt.rendezvous}",
@@ -90,7 +90,6 @@ def find(attempt: Attempt, timeout: float = TIMEOUT_SECONDS) -> tuple[str, int]:
             )
         time.sleep(pause)
         pause = min(1.0, pause * 1.2)
-    record = read_json(attempt.rendezvous)
     return record["host"], record["port"]
 
 

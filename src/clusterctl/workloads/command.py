@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import Cause, ProgramEnded, TaskError
+from clusterctl.runs.files import with_retries
 from clusterctl.runs.idleness import observe
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.log_times import LogTimes
@@ -129,7 +130,7 @@ def _variables(place: Place, attempt: Attempt | None, stack: ExitStack) -> dict[
 def _places(attempt: Attempt, job: Job, stop_file: Path) -> dict[str, str]:
     """Where a program that survives (`runs.program`) finds what it needs; a shell script can use them too."""
     run = RunDir(attempt.path.parents[1])
-    run.checkpoints.mkdir(mode=0o700, exist_ok=True)
+    with_retries(lambda: run.checkpoints.mkdir(mode=0o700, exist_ok=True))
     return {
         STOP_FILE: str(stop_file),
         RESTART_FILE: str(restart_file(attempt)),

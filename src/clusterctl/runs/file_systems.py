@@ -1,0 +1,68 @@
+"""Which file systems show all nodes at once what one of them has changed: decision 0051."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# As the kernel calls them; the batch script has them in the words of stat(1).
+LOCAL = {"btrfs", "ext2", "ext3", "ext4", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
+PROMPT = LOCAL | {"ceph", "gpfs", "lustre"}  # whose servers call back what a client has in its cache
+LATE_SECONDS = 70.0  # NFS believes for up to a minute what it knows of a folder (acdirmax)
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+class Mount(NamedTuple):
+    device: int
+    point: str
+    kind: str
+
+
+def mounts() -> Iterator[Mount]:
+    """What is mounted here, in order; see proc_pid_mountinfo(5)."""
+    try:
+        lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()
+    except OSError:
+        return
+    for line in lines:
+        mount, _, source = line.partition(" - ")
+        fields = mount.split(" ")
+        major, _, minor = fields[2].partition(":")
+        point = _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), fields[4])  # a space is \040
+        yield Mount(os.makedev(int(major), int(minor)), point, source.split(" ", 1)[0])
+
+
+def local_devices() -> frozenset[int]:
+    """The devices whose files no other machine changes: of these alone a look tells whether a file has changed.
+
+    A network file system believes for up to a minute what it saw last, unless the file is opened.
+    """
+    return frozenset(mount.device for mount in mounts() if mount.kind in LOCAL)
+
+
+def lateness(path: Path) -> float:
+    """For how many seconds this node may not see what another one has changed in `path`."""
+    resolved = Path(os.path.realpath(path))
+    above = [mount for mount in mounts() if resolved.is_relative_to(mount.point)]
+    kind = max(enumerate(above), key=lambda item: (len(item[1].point), item[0]), default=None)
+    return 0.0 if kind is not None and kind[1].kind in PROMPT else LATE_SECONDS
+
+
+def clock_ahead(folder: Path) -> float | None:
+    """By how many seconds the clock of `folder`'s file server is ahead of this node's; None if no file can be made."""
+    import tempfile
+
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".clusterctl-") as file:
+            file.write(b"x")
+            file.flush()
+            os.fsync(file.fileno())
+            return os.stat(file.name).st_mtime - time.time()  # noqa: PTH116 - the name, as NFS asks the server then
+    except OSError:
+        return None

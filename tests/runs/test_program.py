@@ -1,0 +1,87 @@
+"""What a program of the user's finds of its run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterctl.errors import TaskError
+from clusterctl.runs import checkpoints, program
+from clusterctl.runs.layout import Attempt, RunDir
+
+
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
+    """The second one of a run, after one that made two checkpoints."""
+    run = RunDir(tmp_path / "run")
+    for step in (10, 20):
+        run.attempt(0).path.mkdir(parents=True, exist_ok=True)
+        aside = checkpoints.write_aside(run.attempt(0), step)
+        (aside / "state").write_text(str(step))
+        checkpoints.complete(run.attempt(0), aside, {})
+    run.attempt(1).path.mkdir()
+    for name, value in {"RUN_DIR": str(run.path), "ATTEMPT": "1"}.items():
+        monkeypatch.setenv(f"CLUSTERCTL_{name}", value)
+    return run.attempt(1)
+
+
+@pytest.fixture
+def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    def be(rank: int) -> None:
+        values = {"PROCID": rank, "LOCALID": 0, "NODEID": rank, "NTASKS": 2, "STEP_NUM_TASKS": 2, "NNODES": 2}
+        for name, value in values.items():
+            monkeypatch.setenv(f"SLURM_{name}", str(value))
+
+    return be
+
+
+def test_every_rank_goes_on_from_what_rank_0_chose_once_it_is_seen(
+    attempt: Attempt, as_rank: Callable[[int], None]
+) -> None:
+    """The other node has not seen the newest checkpoint yet, nor rank 0's choice."""
+    run = RunDir(attempt.path.parents[1])
+    as_rank(0)
+    newest = program.latest_checkpoint()
+    assert newest is not None
+    assert newest.name == "0-20"
+    hidden = [(path, path.rename(run.path / path.name)) for path in (attempt.origin_json, newest)]
+
+    def show() -> None:
+        for path, now in hidden:
+            time.sleep(0.3)
+            now.rename(path)
+
+    as_rank(1)
+    threading.Thread(target=show).start()
+    assert program.latest_checkpoint() == newest
+
+
+def test_they_begin_anew_where_rank_0_does(attempt: Attempt, as_rank: Callable[[int], None]) -> None:
+    checkpoints.note_origin(attempt, None)
+    as_rank(1)
+    assert program.latest_checkpoint() is None
+
+
+def test_a_rank_that_would_wait_for_ever_says_so(
+    attempt: Attempt, as_rank: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "_CHOICE_SECONDS", 0.2)
+    monkeypatch.setattr(program, "_ARRIVAL_SECONDS", 0.2)
+    as_rank(1)
+    with pytest.raises(TaskError, match="rank 0 has chosen no checkpoint"):
+        program.latest_checkpoint()
+    checkpoints.note_origin(attempt, Path("0-30"))
+    with pytest.raises(TaskError, match="0-30, which rank 0 goes on from: it is not whole"):
+        program.latest_checkpoint()
+
+
+def test_later_on_each_rank_looks_for_itself(attempt: Attempt, as_rank: Callable[[int], None]) -> None:
+    checkpoints.note_origin(attempt, Path("0-20"))
+    aside = checkpoints.write_aside(attempt, 30)
+    own = checkpoints.complete(attempt, aside, {})
+    as_rank(1)
+    assert program.latest_checkpoint() == own
