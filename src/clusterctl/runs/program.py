@@ -16,10 +16,9 @@ Outside a run nothing is written, no stop is ever requested, and there is no che
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -125,9 +124,10 @@ def checkpoint(step: int) -> Iterator[Path]:
         yield aside
         checkpoints.complete(attempt, aside, {"fingerprint": None})
     except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
+        checkpoints.remove(aside)
         raise
-    checkpoints.prune(attempt, int(os.environ.get(KEEP, "2")))
+    with suppress(OSError):  # the next one will
+        checkpoints.prune(attempt, int(os.environ.get(KEEP, "2")))
 
 
 def request_restart(step: int | None = None) -> NoReturn:
