@@ -22,8 +22,8 @@ from clusterctl.observe.rank_events import Began, last_events
 from clusterctl.runs.files import read_json, read_lines
 from clusterctl.runs.layout import RunDir
 
-STEPS = 60
-# As in docs/guides/surviving.md; it waits at step 20 of the first attempt, and of the second one if it is told to.
+STEPS = 30
+# As in docs/guides/surviving.md; its first attempt waits at step 20.
 PROGRAM = f"""
 import json, os, time
 import clusterctl.runs as run
@@ -42,7 +42,7 @@ while step < {STEPS}:
         time.sleep(0.2)
     if run.stop_requested():
         run.request_restart(step)
-    time.sleep(0.05)
+    time.sleep(0.02)
 print("total", total)
 """
 
