@@ -3,22 +3,53 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support.late_fixture import HOUR, mounted, skewed
+from support.late_fixture import HOUR, faults_of, mounted, skewed
 from support.late_mount import Settings
 from support.late_views import REAL, Views
-from support.scenario import Stage
+from support.processes import alive
+from support.recorded import recorded
+from support.scenario import Stage, wait_until
 
-from clusterctl.runs.files import read_lines
+from clusterctl.observe.rank_events import Began, last_events
+from clusterctl.runs.files import read_json, read_lines
+from clusterctl.runs.layout import RunDir
 
-SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
+STEPS = 30
+# As in docs/guides/surviving.md; its first attempt waits at step 20.
+PROGRAM = f"""
+import json, os, time
+import clusterctl.runs as run
+rank, attempt, step, total = int(os.environ["RANK"]), os.environ["CLUSTERCTL_ATTEMPT"], 0, 0
+if folder := run.latest_checkpoint():
+    step, total = json.loads((folder / "state.json").read_text())
+print("from", step, flush=True)
+while step < {STEPS}:
+    step += 1
+    total += step
+    run.log(step=step, steps={STEPS}, loss=1 / step)
+    if rank == 0 and (run.stop_requested() or step % 10 == 0):
+        with run.checkpoint(step) as folder:
+            (folder / "state.json").write_text(json.dumps([step, total]))
+    while attempt == "0" and step >= 20 and not run.stop_requested():
+        time.sleep(0.2)
+    if run.stop_requested():
+        run.request_restart(step)
+    time.sleep(0.02)
+print("total", total)
+"""
 
 
-def command(program: str, more: str = "") -> str:
-    return f'workload = "command"\nargv = ["python", "-c", {json.dumps(program)}]\n{SHAPE}{more}'
+def command(program: str) -> str:
+    words = json.dumps(["python", "-c", program])
+    return f'workload = "command"\nargv = {words}\n[resources]\nnodes = 2\ntasks_per_node = 2\n'
 
 
 @pytest.fixture
@@ -27,9 +58,11 @@ def back_end() -> str:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Settings:
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
+    """A few seconds late in `make test`, up to half a minute in `make test-long`."""
     places = {"backing": str(tmp_path / "backing"), "mount": str(tmp_path / "runs"), "record": str(tmp_path / "faults")}
-    return Settings(**places, least=3, most=6)
+    most = 30 if request.node.get_closest_marker("long") else 6
+    return Settings(**places, least=3, most=most, faults=0.01, slow=0.3)
 
 
 @pytest.fixture
@@ -38,33 +71,109 @@ def late(settings: Settings, stage: Stage, clock_shim: Path) -> Iterator[Stage]:
     with mounted(settings):
         stage.environment |= skewed(clock_shim, "node2", HOUR)
         yield stage
+        left = [path.name for path in stage.runs.glob("[!.]*")]
+        stage.call("cancel", "--yes", "--cluster", stage.cluster, *left)
+    print(faults_of(settings))
+
+
+def why(stage: Stage, run: RunDir) -> dict[str, Any]:
+    done = stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+def from_the_server(settings: Settings, run: RunDir) -> RunDir:
+    """The run as it is, whoever sees it late."""
+    return RunDir(Path(settings.backing) / run.id)
+
+
+def assert_nothing_is_lost_or_doubled(run: RunDir, attempts: int) -> None:
+    """There are so many attempts; each wrote a step once, and each event of a rank is read once."""
+    assert sum(attempt.host_json.exists() for attempt in run.attempts()) == attempts
+    steps: dict[int, float] = {}
+    for attempt in run.attempts():
+        found = [line["step"] for line in read_lines(attempt.metrics) if "loss" in line]
+        assert len(found) == len(set(found))
+        steps |= dict.fromkeys(found, attempt.number)
+        events, problems = last_events(attempt)
+        assert problems == []
+        assert [sum(isinstance(event, Began) for event in events[rank]) for rank in range(4)] == [1] * 4
+    assert sorted(steps) == list(range(1, STEPS + 1))
 
 
 def test_a_node_sees_its_own_changes_at_once_and_others_late() -> None:
     now = [0.0]
     views = Views(seed=1, least=3, most=30, clock=lambda: now[0])
     assert views.seen("x", "node2") is REAL  # from here on node2 believes what it saw
+    now[0] = 1
     views.change("x", "node1", "before")
     assert views.seen("x", "node1") is REAL
-    now[0] = 2.9
+    now[0] = 3.9
     assert views.seen("x", "node2") == "before"
     assert views.seen("x", "node3") is REAL  # it has not looked before
-    now[0] = 30
+    now[0] = 31
     assert views.seen("x", "node2") is REAL
 
 
-def test_a_run_meets_trains_and_ends(late: Stage) -> None:
-    program = """
-import os, time, clusterctl.runs as run
-for step in range(1, 31):
-    time.sleep(0.1)
-    run.log(step=step, steps=30, loss=1 / step)
-print(*(os.environ[name] for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")))
-"""
+def test_a_run_meets_trains_and_ends(late: Stage, settings: Settings) -> None:
+    program = PROGRAM.replace('attempt == "0"', "False") + 'print(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])'
     run = late.submit(late.write_job("plain", command(program)), "--wait")
-    lines = [late.log(run, rank).split() for rank in range(4)]
-    assert [line[:2] for line in lines] == [[str(rank), "4"] for rank in range(4)]
-    assert len({tuple(line[2:]) for line in lines}) == 1
-    assert late.status(run)["stage"] == "finished"
-    assert [record["step"] for record in read_lines(run.attempt(0).metrics)] == list(range(1, 31))
-    assert len(run.attempts()) == 1
+    logs = [late.log(run, rank).splitlines() for rank in range(4)]
+    assert [lines[:2] for lines in logs] == [["from 0", f"total {STEPS * (STEPS + 1) // 2}"]] * 4
+    assert len({lines[2] for lines in logs}) == 1
+    assert (late.status(run)["stage"], why(late, run)["class"]) == ("finished", "finished")
+    assert_nothing_is_lost_or_doubled(from_the_server(settings, run), attempts=1)
+
+
+@pytest.mark.long
+def test_a_warned_run_goes_on_where_it_was_on_all_ranks(late: Stage, settings: Settings) -> None:
+    run = late.submit(late.write_job("warned", command(PROGRAM)))
+    there = from_the_server(settings, run)
+    wait_until(lambda: list(there.checkpoints.glob("0-20")), 120, "a checkpoint")
+    late.slurm("scancel", "--signal=USR2", late.job_id(run))
+    late.wait_for_stage(run, "finished", seconds=200)
+    begins = {there.attempt(1).log(rank).read_text().splitlines()[0] for rank in range(4)}
+    assert begins == {f"from {read_json(there.requeue_json)['step']}"}
+    assert_nothing_is_lost_or_doubled(there, attempts=2)
+    assert why(late, run)["history"][0]["class"] == "preempted"
+
+
+@pytest.mark.long
+def test_a_killed_rank_of_another_node_is_started_again(late: Stage, settings: Settings) -> None:
+    run = late.submit(late.write_job("killed", command(PROGRAM)))
+    there = from_the_server(settings, run)
+    wait_until(lambda: list(there.checkpoints.glob("0-20")), 120, "a checkpoint")
+    os.kill(max(alive(run, rank=2)), signal.SIGKILL)
+    late.wait_for_stage(run, "finished", seconds=300)
+    assert len({there.attempt(1).log(rank).read_text().splitlines()[0] for rank in range(4)}) == 1
+    assert_nothing_is_lost_or_doubled(there, attempts=2)
+    found = why(late, run)["history"][0]
+    assert found["class"] == "killed"
+    assert found["cause"].startswith("rank 2 on node2")
+
+
+@pytest.mark.long
+def test_an_exception_on_the_node_whose_clock_is_off_is_named_and_not_started_again(
+    late: Stage, settings: Settings
+) -> None:
+    program = PROGRAM.replace(
+        "step += 1", 'step += 1\n    if (rank, step) == (3, 15): raise ValueError("no such thing")'
+    )
+    run = late.submit(late.write_job("raises", command(program)))
+    assert late.wait_for_stage(run, "failed", seconds=200)["exit_code"] != 0
+    assert len(from_the_server(settings, run).attempts()) == 1
+    found = why(late, run)
+    assert (found["class"], found["rank"], found["node"]) == ("user-error", 3, "node2")
+
+
+@pytest.mark.long
+def test_an_attempt_that_was_replaced_leaves_and_does_not_finish_the_run(late: Stage, settings: Settings) -> None:
+    run = late.submit(late.write_job("fenced", command(PROGRAM)))
+    there = from_the_server(settings, run)
+    wait_until(lambda: list(there.checkpoints.glob("0-20")), 120, "a checkpoint")
+    newer = {**os.environ, "SLURMD_NODENAME": "node3"}  # a node that the first attempt is not on
+    subprocess.run(["mkdir", run.attempt(1).path], env=newer, check=True)
+    wait_until(lambda: not alive(run), 90, "the first attempt to leave")
+    assert all(any(event["event"] == "superseded" for event in recorded(there.attempt(0), rank)) for rank in range(4))
+    wait_until(lambda: "exit_code" in (read_json(there.attempt(0).host_json) or {}), 120, "the end of its script")
+    assert not there.finished_json.exists()

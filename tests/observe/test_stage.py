@@ -50,7 +50,7 @@ def evidence(*attempts: AttemptEvidence, answer: Answer | None = None, **changes
         (evidence(FAILED, finished_at=5.0), Stage.FINISHED),
         (evidence(FAILED), Stage.FAILED),
         (evidence(replace(FAILED, exit_code=0, done=True)), Stage.FINISHED),
-        (evidence(replace(FAILED, exit_code=0)), Stage.FAILED),  # no rank says so
+        (evidence(replace(FAILED, exit_code=0)), Stage.FINISHED),  # finished.json and the marks are seen later
         (evidence(TERMINATED, cancelled_at=5090.0), Stage.CANCELLED),
         (evidence(AT_LIMIT), Stage.TIMED_OUT),
         (evidence(FAILED, replace(FAILED, number=1, exit_code=2)), Stage.FAILED),

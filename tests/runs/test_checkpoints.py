@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -134,3 +136,19 @@ def test_the_last_few_of_the_lineage_stay_and_what_was_left_half_written_goes(ru
     save(second, 3)
     checkpoints.prune(second, 2)
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["0-2", "1-3"]
+
+
+def test_a_file_system_that_fails_while_an_old_one_is_removed_fails_no_training(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = claim(run, 0)
+    for step in (1, 2, 3):
+        save(attempt, step)
+
+    def stale(descriptor: int) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", stale)  # shutil.rmtree ignores other errors
+        checkpoints.prune(attempt, keep=1)
+    assert [name for name in names(attempt) if checkpoints.read_manifest(run.checkpoints / name)] == ["0-3"]

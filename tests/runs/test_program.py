@@ -48,6 +48,7 @@ def test_every_rank_goes_on_from_what_rank_0_chose_once_it_is_seen(
     newest = program.latest_checkpoint()
     assert newest is not None
     assert newest.name == "0-20"
+    program._asked.clear()  # the other rank is another process
     hidden = [(path, path.rename(run.path / path.name)) for path in (attempt.origin_json, newest)]
 
     def show() -> None:
@@ -75,13 +76,37 @@ def test_a_rank_that_would_wait_for_ever_says_so(
     with pytest.raises(TaskError, match="rank 0 has chosen no checkpoint"):
         program.latest_checkpoint()
     checkpoints.note_origin(attempt, Path("0-30"))
+    program._asked.clear()
     with pytest.raises(TaskError, match="0-30, which rank 0 goes on from: it is not whole"):
         program.latest_checkpoint()
 
 
-def test_later_on_each_rank_looks_for_itself(attempt: Attempt, as_rank: Callable[[int], None]) -> None:
+def test_a_rank_that_comes_late_takes_it_though_there_is_a_newer_one_and_looks_for_itself_later(
+    attempt: Attempt, as_rank: Callable[[int], None]
+) -> None:
+    run = RunDir(attempt.path.parents[1])
     checkpoints.note_origin(attempt, Path("0-20"))
-    aside = checkpoints.write_aside(attempt, 30)
-    own = checkpoints.complete(attempt, aside, {})
+    own = checkpoints.complete(attempt, checkpoints.write_aside(attempt, 30), {})
     as_rank(1)
+    assert program.latest_checkpoint() == run.checkpoints / "0-20"
+    assert program.latest_checkpoint() == own
+
+
+def test_rank_0_chooses_once(attempt: Attempt, as_rank: Callable[[int], None]) -> None:
+    as_rank(0)
+    program.latest_checkpoint()
+    own = checkpoints.complete(attempt, checkpoints.write_aside(attempt, 30), {})
+    assert program.latest_checkpoint() == own
+    origin = checkpoints.read_origin(attempt)
+    assert origin is not None
+    assert str(origin.name) == "0-20"
+
+
+def test_ranks_that_torchrun_has_started_again_look_for_themselves(
+    attempt: Attempt, as_rank: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints.note_origin(attempt, Path("0-20"))
+    own = checkpoints.complete(attempt, checkpoints.write_aside(attempt, 30), {})
+    as_rank(1)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert program.latest_checkpoint() == own

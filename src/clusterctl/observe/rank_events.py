@@ -142,8 +142,11 @@ def event_files(attempt: Attempt) -> list[EventFile]:
 
 
 def last_events(attempt: Attempt, files: Iterable[EventFile] | None = None) -> tuple[dict[int, list[Event]], list[str]]:
-    """Rank -> its events, in order, from the end of each file (or of `files`); and what kept files from being read."""
-    found: dict[int, list[Event]] = {}
+    """Rank -> its events, in order, from the end of each file (or of `files`); and what kept files from being read.
+
+    One that a rank wrote itself, as its node's writer was slow to answer, may be in the writer's file as well.
+    """
+    found: dict[int, dict[Event, None]] = {}
     problems = []
     for file in event_files(attempt) if files is None else files:
         lines, problem = tail(file.path, _NODE_TAIL_BYTES if file.rank is None else _TAIL_BYTES)
@@ -151,8 +154,8 @@ def last_events(attempt: Attempt, files: Iterable[EventFile] | None = None) -> t
             whose = f"node {int(file.path.name.partition('.')[0])}" if file.rank is None else f"rank {file.rank}"
             problems.append(f"the events of {whose}, attempt {attempt.number}: {problem}")
         for rank, event in filter(None, map(file.parse, records_in(lines))):
-            found.setdefault(rank, []).append(event)
-    return found, problems
+            found.setdefault(rank, {})[event] = None
+    return {rank: list(events) for rank, events in found.items()}, problems
 
 
 def newest_stage(attempt: Attempt, rank: int = 0) -> Stage | None:

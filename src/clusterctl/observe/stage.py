@@ -102,6 +102,8 @@ def settled(evidence: RunEvidence) -> Stage | None:
         return None
     if evidence.cancelled_at is not None:
         return Stage.CANCELLED
+    if last.exit_code == 0:  # its batch script has counted the ranks; the files in which they say so may be seen later
+        return Stage.FINISHED
     if last.requeued:
         return None
     if last.signal:  # ended from outside: at its time limit, else preempted, cancelled by hand or requeued

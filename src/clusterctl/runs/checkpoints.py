@@ -197,8 +197,8 @@ def prune(attempt: Attempt, keep: int) -> None:
 def remove(folder: Path) -> None:
     """Remove a checkpoint, the manifest first: half of one is none."""
     with suppress(OSError):
-        (folder / MANIFEST).unlink()
-    shutil.rmtree(folder, ignore_errors=True)
+        with_retries(lambda: (folder / MANIFEST).unlink(missing_ok=True))
+        shutil.rmtree(folder, ignore_errors=True)  # which raises all the same what fstat(2) does
 
 
 def _checkpoints(run: RunDir) -> Iterator[tuple[Name, Path]]:

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.runs.files import with_retries
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -138,7 +140,7 @@ class RunDir:
     def attempts(self) -> list[Attempt]:
         """All attempts so far, the first one first."""
         try:
-            names = [path.name for path in self.attempts_folder.iterdir()]
+            names = [path.name for path in with_retries(lambda: list(self.attempts_folder.iterdir()))]
         except (FileNotFoundError, NotADirectoryError):
             return []
         numbers = sorted(number for number in map(attempt_number, names) if number is not None)

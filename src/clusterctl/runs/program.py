@@ -16,10 +16,9 @@ Outside a run nothing is written, no stop is ever requested, and there is no che
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -41,6 +40,7 @@ KEEP = "CLUSTERCTL_CHECKPOINTS_KEPT"
 _LOOK_SECONDS = 0.2
 _CHOICE_SECONDS = 300.0  # rank 0 may still be starting, or reading what it chooses from
 _ARRIVAL_SECONDS = 90.0  # of what rank 0 has seen
+_asked: set[Attempt] = set()  # those in which this process has asked for a checkpoint
 
 
 def stop_requested() -> bool:
@@ -52,25 +52,21 @@ def stop_requested() -> bool:
 def latest_checkpoint() -> Path | None:
     """The newest whole checkpoint of this run that this attempt may go on from; all ranks take rank 0's choice.
 
-    To be called by all ranks, or by rank 0 alone. When this attempt has made one itself, each rank looks on its own.
-    Raises TaskError where rank 0 does not choose, or what it chose does not appear on this node.
+    To be called by all ranks, or by rank 0 alone. At a further call, or where torchrun has started the program again
+    within this attempt, each rank looks for itself. Raises TaskError where rank 0 chooses none, or this node does
+    not get to see its choice.
     """
     attempt = current_attempt()
     if attempt is None:
         return None
+    first = attempt not in _asked and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    _asked.add(attempt)
     leads = Place.from_environment().rank == 0
-    if leads or _has_own(attempt):
-        return _choose(attempt, leads)
-    return _take_rank_0s(attempt)
+    return _choose(attempt, leads=leads and first) if leads or not first else _take_rank_0s(attempt)
 
 
-def _has_own(attempt: Attempt) -> bool:
-    names = (checkpoints.parse_name(folder.name) for folder in checkpoints.candidates(attempt))
-    return any(name is not None and name.attempt == attempt.number for name in names)
-
-
-def _choose(attempt: Attempt, leads: bool) -> Path | None:
-    """Rank 0 notes which it was."""
+def _choose(attempt: Attempt, *, leads: bool) -> Path | None:
+    """Who leads notes which it was."""
     for folder in checkpoints.candidates(attempt):
         wrong = _wrong_with(folder)
         if not wrong:
@@ -125,9 +121,10 @@ def checkpoint(step: int) -> Iterator[Path]:
         yield aside
         checkpoints.complete(attempt, aside, {"fingerprint": None})
     except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
+        checkpoints.remove(aside)
         raise
-    checkpoints.prune(attempt, int(os.environ.get(KEEP, "2")))
+    with suppress(OSError):  # the next one will
+        checkpoints.prune(attempt, int(os.environ.get(KEEP, "2")))
 
 
 def request_restart(step: int | None = None) -> NoReturn:
