@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from counted import HEAD, cost_of
-from scale_logs import written
+from command_cost import HEAD, cost_of
+from support.many_ranks import Course, write_many_ranks
 
 from clusterctl.runs.files import write_json
 from clusterctl.runs.metrics import MetricsWriter
@@ -44,7 +44,7 @@ def main() -> None:
 def measure(title: str, attempts: list[int]) -> None:
     """Print what the commands cost on a run whose attempts did so many steps each."""
     with tempfile.TemporaryDirectory(prefix="scale-") as name:
-        run = written(Path(name), 4)
+        run = write_many_ranks(Path(name), 4, Course.RUNNING, time.time())
         began = time.process_time()
         write(run, attempts)
         took = (time.process_time() - began) / sum(attempts)

@@ -19,7 +19,7 @@ from clusterctl.diagnosis.failure import counted
 from clusterctl.diagnosis.finding import Consequence, Finding
 from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace, by_attempt
 from clusterctl.errors import Cause
-from clusterctl.observe.attempt import Cancellation
+from clusterctl.observe.milestones import Cancellation
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm.accounting import Accounted

@@ -7,7 +7,7 @@ from support.traces import attempt, trace
 
 from clusterctl.diagnosis.diagnose import judge
 from clusterctl.display.explanation import explanation
-from clusterctl.observe.attempt import Cancellation
+from clusterctl.observe.milestones import Cancellation
 from clusterctl.runs.stages import Stage
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,15 @@ def test_everything_comes_in_the_order_of_attempts_ranks_and_streams(run: RunDir
 
 def test_attempt_rank_and_stream_narrow_it(run: RunDir) -> None:
     assert read(run, Selection(attempt=1, rank=0, streams=("err",))) == ["1 0 err"]
+
+
+def test_for_one_rank_no_path_is_made_of_the_others_logs(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    make = Path.__truediv__
+    monkeypatch.setattr(Path, "__truediv__", lambda path, name: made.append(str(name)) or make(path, name))
+    assert [source.rank for source in sources(run, Selection(attempt=1, rank=0))] == [0, 0]
+    assert sources(run, Selection(attempt=1, rank=7)) == []
+    assert not {"rank_00001.out", "rank_00001.err"} & {*made}
 
 
 def test_the_batch_scripts_log_comes_when_asked_for(run: RunDir) -> None:

@@ -19,10 +19,11 @@ from clusterctl.diagnosis.efficiency import use_of
 from clusterctl.diagnosis.traces import gather
 from clusterctl.display.explanation import explanation
 from clusterctl.errors import ConfigError, SlurmError
-from clusterctl.observe.attempt import read_cancellation, read_evidence, read_finish, read_host, read_submission
+from clusterctl.observe.attempt import read_evidence, read_host
 from clusterctl.observe.history import History
 from clusterctl.observe.lines import GrowingRecords, last_lines
 from clusterctl.observe.measurements import Measurement, measurements_in, newest_values, pace_of, parse_measurement
+from clusterctl.observe.milestones import read_cancellation, read_finish, read_submission
 from clusterctl.observe.overview import happenings
 from clusterctl.observe.rank_events import Event, beginnings, last_events, newest_stage, parse_event
 from clusterctl.observe.run_record import read_record

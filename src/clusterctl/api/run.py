@@ -106,7 +106,7 @@ class Run:
     @property
     def job_id(self) -> str | None:
         """The number of its Slurm job; None while nobody knows it."""
-        from clusterctl.observe.attempt import read_submission
+        from clusterctl.observe.milestones import read_submission
 
         return read_submission(self.directory).job_id or None
 

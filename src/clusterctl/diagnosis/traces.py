@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import SlurmError
 from clusterctl.observe.accounting import accounted
-from clusterctl.observe.attempt import HostRecord, read_cancellation
+from clusterctl.observe.attempt import HostRecord
 from clusterctl.observe.deaths import deaths
+from clusterctl.observe.milestones import read_cancellation
 from clusterctl.observe.rank_events import (
     Began,
     Entered,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from clusterctl.observe.attempt import Cancellation
+    from clusterctl.observe.milestones import Cancellation
     from clusterctl.observe.rank_events import Event
     from clusterctl.observe.stage import Status
     from clusterctl.runs.fields import Fields

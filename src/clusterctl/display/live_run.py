@@ -16,11 +16,12 @@ from clusterctl.diagnosis.diagnose import diagnose_status
 from clusterctl.display import terminal
 from clusterctl.display.plain import as_shown, duration, plain, share
 from clusterctl.display.runs_table import note
-from clusterctl.observe.attempt import read_host, read_submission
+from clusterctl.observe.attempt import read_host
 from clusterctl.observe.follow import REAL_SOURCES, Sources, watch
 from clusterctl.observe.lines import Growing
 from clusterctl.observe.logs import Logs, Selection
 from clusterctl.observe.measurements import measurements_in
+from clusterctl.observe.milestones import read_submission
 from clusterctl.observe.run_record import read_record
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import counted_examples, number, own_metrics, score_of

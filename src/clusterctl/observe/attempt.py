@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from clusterctl.observe.course import Course, read_course
 from clusterctl.observe.deaths import deaths
 from clusterctl.observe.lines import last_lines
 from clusterctl.observe.measurements import Pace, newest_values, pace_of
+from clusterctl.observe.milestones import read_cancellation, read_finish, read_submission
 from clusterctl.observe.rank_events import newest_stage
 from clusterctl.observe.telemetry import NodesNow, nodes_now
 from clusterctl.runs.fields import read_fields
@@ -21,51 +22,13 @@ if TYPE_CHECKING:
 
     from clusterctl.observe.deaths import Death
     from clusterctl.observe.run_record import RunRecord
-    from clusterctl.runs.layout import Attempt, RunDir
+    from clusterctl.runs.layout import Attempt
     from clusterctl.runs.stages import Stage
     from clusterctl.runs.vocabulary import Number
     from clusterctl.slurm import JobState, QueuedJob
 
 # Of metrics.jsonl: an evaluation may lie some hundred steps back, but for the last one of a run that is over.
 _TAIL_BYTES, _TAIL_OF_ENDED_BYTES = 65536, 16384
-
-
-class Submission(NamedTuple):
-    """sbatch's answer: Slurm's number of the job, and when it came; empty and None before that."""
-
-    job_id: str = ""
-    time: float | None = None
-
-
-class Cancellation(NamedTuple):
-    """When somebody cancelled the run (0: unknown), and who."""
-
-    time: float
-    by: str
-
-
-class Finish(NamedTuple):
-    """When the run finished (0: unknown), and in which attempt (None: unknown)."""
-
-    time: float
-    attempt: int | None
-
-
-def read_submission(run: RunDir) -> Submission:
-    fields = read_fields(run.submission_json)
-    return Submission(fields.digits("job_id"), fields.moment("time"))
-
-
-def read_cancellation(run: RunDir) -> Cancellation | None:
-    """None unless the run was cancelled; a damaged file counts: who cancels a run writes it before anything else."""
-    fields = read_fields(run.cancel_json)
-    return None if fields.absent else Cancellation(fields.moment("time") or 0.0, fields.text("by"))
-
-
-def read_finish(run: RunDir) -> Finish | None:
-    """None unless the run finished; a damaged file counts."""
-    fields = read_fields(run.finished_json)
-    return None if fields.absent else Finish(fields.moment("time") or 0.0, fields.whole("attempt"))
 
 
 @dataclass(frozen=True)

@@ -297,9 +297,8 @@ def _sources_of(attempt: Attempt, selection: Selection, nodes: Nodes) -> list[So
     files = [
         Source(attempt.number, rank, path)
         for stream in selection.streams
-        for rank, path in attempt.log_files(stream).items()
-        if selection.rank in (None, rank)
-        and (selection.node is None or selection.node == nodes.of(attempt.number, rank))
+        for rank, path in attempt.log_files(stream, selection.rank).items()
+        if selection.node is None or selection.node == nodes.of(attempt.number, rank)
     ]
     files.sort(key=lambda source: source.rank or 0)  # stable: a rank's streams stay in order
     if exists(attempt.host_log) and (selection.host or not event_files(attempt)):

@@ -96,9 +96,15 @@ class Attempt:
         """Rank -> its own event file, for ranks that once had no writer."""
         return _numbered(self.path / "events", ".jsonl", _OF_RANK)
 
-    def log_files(self, stream: str) -> dict[int, Path]:
-        """Rank -> its log file of `stream` ("out" or "err")."""
-        return _numbered(self.path / "logs", f".{stream}", _OF_RANK)
+    def log_files(self, stream: str, rank: int | None = None) -> dict[int, Path]:
+        """Rank -> its log file of `stream` ("out" or "err"); of one `rank` alone if it is given.
+
+        That one is listed, too: on NFS a look at a missing file would hide it for a while.
+        """
+        if rank is None:
+            return _numbered(self.path / "logs", f".{stream}", _OF_RANK)
+        path = self.log(rank, stream)
+        return {rank: path} if path.name in _names(path.parent) else {}
 
 
 @dataclass(frozen=True)
@@ -154,9 +160,13 @@ def attempt_number(name: str) -> int | None:
 
 def _numbered(folder: Path, suffix: str, name: re.Pattern[str]) -> dict[int, Path]:
     """The files in `folder` by the number in their names, in its order; none where it cannot be read."""
-    try:
-        names = os.listdir(folder)  # noqa: PTH208 - names alone: a third of the time
-    except OSError:
-        return {}
+    names = _names(folder)
     matches = [match for found in names if found.endswith(suffix) and (match := name.fullmatch(found[: -len(suffix)]))]
     return dict(sorted((int(match["number"]), folder / f"{match.string}{suffix}") for match in matches))
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208 - names alone: a third of the time
+    except OSError:
+        return []

@@ -1,0 +1,86 @@
+"""What one command asks of the file system, its processor time and its memory; each command has a process of its own.
+
+Operations are those below the folder of runs, and do not depend on how busy the machine is. A fake Slurm answers for
+the made-up runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the made-up runs and the count are the tests' too
+from support.counted import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Cost(NamedTuple):
+    """What one command cost; `read` in bytes, `memory` its peak in bytes."""
+
+    opens: int
+    listings: int
+    stats: int
+    read: int
+    cpu_seconds: float
+    memory: int
+
+    def __str__(self) -> str:
+        operations = f"{self.opens:>9}{self.listings:>10}{self.stats:>8}{self.read / 1e6:>8.1f} MB"
+        return f"{operations}{self.cpu_seconds:>7.2f} s{self.memory / 1e6:>7.0f} MB"
+
+
+HEAD = f"{'opens':>9}{'listings':>10}{'stats':>8}{'read':>11}{'CPU':>9}{'memory':>10}"
+
+
+def environment_of(runs: Path) -> dict[str, str]:
+    """That of commands which find the runs of `runs`, whose Slurm is a fake, in a terminal of the usual size."""
+    from support.many_ranks import JOB_ID  # not in the process that is measured
+
+    from clusterctl.slurm.queue import SEPARATOR
+
+    aside = runs / ".aside"
+    squeue = aside / "bin" / "squeue"
+    job = SEPARATOR.join((JOB_ID, "RUNNING", "None", "node0", "N/A", "N/A", "0", "/", ""))
+    squeue.parent.mkdir(parents=True, exist_ok=True)
+    squeue.write_text(f"#!/bin/sh\ncase \"$*\" in *WorkDir*) printf '%s' '{job}' ;; esac\n")
+    squeue.chmod(0o755)
+    folders = {f"XDG_{kind}_HOME": str(aside / kind.lower()) for kind in ("STATE", "CACHE", "CONFIG")}
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    own = {"CLUSTERCTL_RUNS": str(runs), "CLUSTERCTL_CLUSTER": "local", "COLUMNS": "80", "LINES": "24"}
+    return inherited | folders | own | {"PATH": f"{squeue.parent}:{os.environ['PATH']}"}
+
+
+def cost_of(argv: Sequence[str], runs: Path) -> Cost:
+    """What `clusterctl ARGV` costs, with the start of its interpreter; what it prints is dropped."""
+    words = [sys.executable, __file__, str(runs), *argv]
+    done = subprocess.run(words, env=environment_of(runs), capture_output=True, text=True, check=False)
+    try:
+        return Cost(**json.loads(done.stderr.splitlines()[-1]))
+    except (IndexError, ValueError):
+        raise SystemExit(f"{argv}: {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}") from None
+
+
+def measure() -> None:
+    from clusterctl.cli import run
+
+    with counted(Path(sys.argv[1])) as count:
+        code = run(sys.argv[2:])
+    sys.stdout.flush()
+    used, io = resource.getrusage(resource.RUSAGE_SELF), Path("/proc/self/io").read_text()
+    read = int(io.split("rchar: ")[1].split()[0])
+    status = Path("/proc/self/status").read_text()  # getrusage's peak is that of the process before exec too
+    peak = int(status.split("VmHWM:")[1].split()[0]) * 1024
+    cost = Cost(count.opens, count.listings, count.stats, read, used.ru_utime + used.ru_stime, peak)
+    print(f"\n{json.dumps(cost._asdict())}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    measure()

@@ -1,0 +1,48 @@
+"""When a run was submitted, cancelled and finished: a small file each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.runs.fields import read_fields
+
+if TYPE_CHECKING:
+    from clusterctl.runs.layout import RunDir
+
+
+class Submission(NamedTuple):
+    """sbatch's answer: Slurm's number of the job, and when it came; empty and None before that."""
+
+    job_id: str = ""
+    time: float | None = None
+
+
+class Cancellation(NamedTuple):
+    """When somebody cancelled the run (0: unknown), and who."""
+
+    time: float
+    by: str
+
+
+class Finish(NamedTuple):
+    """When the run finished (0: unknown), and in which attempt (None: unknown)."""
+
+    time: float
+    attempt: int | None
+
+
+def read_submission(run: RunDir) -> Submission:
+    fields = read_fields(run.submission_json)
+    return Submission(fields.digits("job_id"), fields.moment("time"))
+
+
+def read_cancellation(run: RunDir) -> Cancellation | None:
+    """None unless the run was cancelled; a damaged file counts: who cancels a run writes it before anything else."""
+    fields = read_fields(run.cancel_json)
+    return None if fields.absent else Cancellation(fields.moment("time") or 0.0, fields.text("by"))
+
+
+def read_finish(run: RunDir) -> Finish | None:
+    """None unless the run finished; a damaged file counts."""
+    fields = read_fields(run.finished_json)
+    return None if fields.absent else Finish(fields.moment("time") or 0.0, fields.whole("attempt"))

@@ -1,0 +1,60 @@
+"""What a submission costs, and several at the same moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from support.counted import counted
+from support.mistake import Desk
+from support.ranks import CORA
+
+OURS = str(Path(sys.executable).with_name("clusterctl"))
+COMMAND = 'workload = "command"\nargv = ["true"]\n'
+RUN_AND_LIST = """
+import json, sys
+from clusterctl.cli import run
+assert run(sys.argv[1:]) == 0
+print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+
+
+def test_the_training_set_is_read_once_however_many_submissions_there_are(desk: Desk) -> None:
+    desk.use_slurm(sbatch="echo Submitted batch job 7")
+    data = shutil.copytree(CORA, desk.folder / "data")  # no other test has read these files
+    desk.write("job.toml", f'workload = "reddit"\n[resources]\nnodes = 2\n[data]\nroot = {json.dumps(str(data))}\n')
+    with counted(data) as count:
+        for _ in range(2):
+            code, _, err = desk.type("submit ./job.toml", batches=True)
+            assert code == 0
+            assert "of 1,624 nodes" in err
+    assert count.opened[str(data / "raw" / "reddit_data.npz")] == 1
+
+
+def test_nothing_is_imported_that_reads_what_runs_have_done(desk: Desk) -> None:
+    desk.use_slurm(sbatch="echo Submitted batch job 7")
+    desk.write("job.toml", COMMAND)
+    words = [sys.executable, "-c", RUN_AND_LIST, "submit", "./job.toml"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    modules = set(json.loads(done.stderr.splitlines()[-1]))
+    assert "submitit" in modules
+    assert not modules & {"clusterctl.observe.attempt", "clusterctl.observe.status", "rich", "torch"}
+
+
+def test_the_first_submissions_of_a_user_may_come_at_the_same_moment(desk: Desk) -> None:
+    """All of them make the folders, the stand-ins of the emulator and the snapshot, which nobody has made before."""
+    desk.write("job.toml", COMMAND)
+    words = [OURS, "submit", "./job.toml", "--hold"]
+    together = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(5)]
+    said = [process.communicate(timeout=120) for process in together]
+    assert [process.returncode for process in together] == [0] * 5, said
+    runs = [out.strip() for out, _ in said]
+    assert sorted(runs) == [path.name for path in desk.run_directories()]
+    assert len({os.path.realpath(desk.runs / run / "code") for run in runs}) == 1
+    desk.type(["cancel", "--yes", *runs])
+    jobs = {json.loads((desk.runs / run / "submission.json").read_text())["job_id"] for run in runs}
+    assert len(jobs) == 5
