@@ -69,7 +69,7 @@ def program(tmp_path: Path) -> Program:
 def relabel(folder: Path, text: str) -> None:
     """Let the copies say that they are copies, without a change of size and time."""
     for path in folder.rglob("*.py"):
-        if "sitecustomize" not in path.name:
+        if path.parent.name != "imports":
             times = path.stat()
             path.write_text(path.read_text().replace("original", text))
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -197,3 +197,13 @@ def test_another_environment_is_imported_as_it_is(program: Program, tmp_path: Pa
     done = program.run("-c", "import json, sys; print(sys.prefix, json.__file__)", python=other / "bin" / "python")
     prefix, file = done.stdout.split()
     assert (prefix, file) == (str(other), json.__file__)
+
+
+def test_an_interpreter_that_is_too_old_imports_as_ever(program: Program) -> None:
+    program.write({"a.py": MODULE})
+    program.stage()
+    relabel(program.copies, "the copy")
+    first = program.copies / "imports" / "sitecustomize.py"
+    first.write_text("import sys; sys.version_info = (3, 6)\n" + first.read_text())
+    (first.parent / "clusterctl_imports.py").write_text("not even a module")
+    assert program.came_from("a") == "original"

@@ -1,10 +1,10 @@
-"""Imports from the copies of modules on the node's own disk; `staging` installs this file there as `sitecustomize`.
+"""Imports from the copies of modules on the node's own disk, where `staging` puts this file beside a `sitecustomize`.
 
 A module keeps its place: `__file__`, the files beside it, native libraries and tracebacks are those of the original.
 Only what Python reads to import it, source and bytecode, is read from the copy. What a copy lacks is imported from the
 original, and so is a module of the run's working directory that the run has changed.
 
-Python runs `sitecustomize` at the start of every process, in whichever interpreter: this file needs no more than 3.7.
+Python runs `sitecustomize` at the start of every process, in whichever interpreter, so this file takes 3.7 as well.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ def _import_hidden(here: str) -> None:
         sys.modules.setdefault("sitecustomize", this)
 
 
-if __name__ == "sitecustomize":
-    _here = os.path.dirname(os.path.abspath(__file__))
-    install(os.path.dirname(_here))
-    _import_hidden(_here)
+def main() -> None:
+    """What `sitecustomize` does."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    install(os.path.dirname(here))
+    _import_hidden(here)

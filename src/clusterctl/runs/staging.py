@@ -7,7 +7,7 @@ runs once on each node before the ranks, and makes the folder `FOLDER.<attempt>@
     0/ 1/ ...                     the modules of each ORIGINAL, a folder, from its ARCHIVE
     folders                       whose copies they are
     attempt                       a link to the attempt in the run directory
-    imports/sitecustomize.py      made last: without it the folder is not used
+    imports/sitecustomize.py      what Python runs first; made last: without it the folder is not used
 
 A node that has no room for it imports from the shared file system; `host.log` says why.
 """
@@ -30,6 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 PREFIX = "clusterctl-stage-"  # of the folders' names
+_SITECUSTOMIZE = """import sys
+
+if sys.version_info >= (3, 7):
+    import clusterctl_imports
+
+    clusterctl_imports.main()
+"""
 _READ_AT_ONCE = 1 << 20
 _UNUSED_SECONDS = 3600.0  # far longer than from the copy on one node to the ranks, which begin on all nodes at once
 
@@ -74,7 +81,8 @@ def fill(staged: Path, attempt: Path, pairs: Sequence[tuple[str, str]]) -> list[
             (staged / "folders").write_text(lines, encoding="utf-8", errors="surrogateescape")
             imports = staged / ".imports"
             imports.mkdir()
-            shutil.copyfile(Path(__file__).with_name("staged_imports.py"), imports / "sitecustomize.py")
+            shutil.copyfile(Path(__file__).with_name("staged_imports.py"), imports / "clusterctl_imports.py")
+            (imports / "sitecustomize.py").write_text(_SITECUSTOMIZE)
             imports.rename(staged / "imports")
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
