@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -149,7 +150,8 @@ def serve(below: str, mount: str, seconds: float) -> None:
         if not name.startswith("_"):
             setattr(operations, name, slowed(name, method))
     Thread(target=tell, daemon=True).start()
-    mfusepy.FUSE(operations, mount, foreground=True)
+    with suppress(RuntimeError):  # by a signal; what else goes wrong libfuse reports itself
+        mfusepy.FUSE(operations, mount, foreground=True)
 
 
 class SlowFolder:
@@ -175,9 +177,7 @@ class SlowFolder:
         return found
 
     def unmount(self) -> None:
-        subprocess.run(
-            ["umount" if os.geteuid() == 0 else "fusermount3", "-l" if os.geteuid() == 0 else "-u", self.mount]
-        )
+        self.process.terminate()  # libfuse unmounts the folder then
         self.process.wait(timeout=30)
 
 
