@@ -51,7 +51,10 @@ class Site:
     def ended(self) -> RunDir:
         """A run of one attempt, which was cancelled."""
         (self.folder / "project").mkdir(exist_ok=True)
-        run = submitting.send(self.resolved(), self.slurm).directory
+        return self.cancelled(self.resolved())
+
+    def cancelled(self, resolved: Resolved) -> RunDir:
+        run = submitting.send(resolved, self.slurm).directory
         run.attempt(0).path.mkdir()
         write_json(run.attempt(0).host_json, {"attempt": 0, "job_id": "10", "exit_code": 1, "start": 1, "end": 2})
         write_json(run.cancel_json, {"time": 3})
@@ -204,3 +207,20 @@ def test_a_resume_looks_for_the_program_in_the_runs_own_code(site: Site) -> None
     shutil.rmtree(site.folder / "project")
     site.resume(run)
     assert site.jobs == 2
+
+
+def test_nodes_copy_the_environment_as_it_is_when_the_run_is_resumed(site: Site) -> None:
+    packages = site.folder / "env" / "lib" / "python3.12"
+    packages.mkdir(parents=True)
+    (packages / "a.py").touch()
+    cluster = Cluster(name="site", runs=str(site.folder / "runs"), python_environments=(str(site.folder / "env"),))
+    resolved = replace(site.resolved("resources.stage_code=true"), cluster=cluster)
+    run = site.cancelled(resolved)
+    before = run.environment(0).resolve(strict=True)
+    (packages / "b.py").touch()
+    module.send(run, resolved, site.slurm, lambda: "10")
+    assert run.environment(0).resolve(strict=True) != before
+    assert str(run.environment(0)) in run.script.read_text()
+    write_json(run.cancel_json, {"time": 3})
+    module.send(run, site.resolved(), site.slurm, lambda: "10")
+    assert not run.environments.exists()

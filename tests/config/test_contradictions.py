@@ -27,6 +27,12 @@ def test_a_good_job_contradicts_nothing() -> None:
     assert keys(Job(**GOOD)) == []
 
 
+def test_what_an_image_brings_is_on_the_nodes_own_disk_already() -> None:
+    job = Job(**GOOD, resources=Resources(stage_code=True))
+    assert keys(job) == []
+    assert keys(replace(job, container=Container(image="python"))) == ["resources.stage_code"]
+
+
 def test_all_contradictions_are_told_at_once() -> None:
     job = Job(
         name="x",

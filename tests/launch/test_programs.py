@@ -13,7 +13,7 @@ from support.environments import WORDS, make_conda, make_environment
 
 from clusterctl.config import Resolved
 from clusterctl.launch.plan import make_plan
-from clusterctl.launch.programs import Programs
+from clusterctl.launch.programs import Programs, activated_environments
 from clusterctl.launch.script import FIRST_IN_IMAGE, render
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, CommandTrain, Job, Resources
@@ -168,3 +168,23 @@ def test_what_is_known_beforehand_is_one_sentence(programs: Programs, place: str
 def test_the_paths_that_setup_lines_read_are_found_where_they_are_plain() -> None:
     lines = ("source env/bin/activate", ". '/a b/x.sh'", 'source "$HOME/x"', "source activate x", "echo source /x")
     assert list(Programs(sys.executable, False, lines).sourced) == ["env/bin/activate", "/a b/x.sh"]
+
+
+def test_the_environments_that_setup_lines_activate_are_found_where_these_name_them() -> None:
+    setup = (
+        "module load cuda",
+        "source /shared/env/bin/activate",
+        '. "/shared/my env/bin/activate"',
+        "source /shared/conda/bin/activate third",
+        "source /shared/conda/bin/activate /shared/fourth",
+        "source /etc/profile.d/lmod.sh",
+        "echo 'an open quote",
+    )
+    assert list(activated_environments("/venv/bin/python", setup)) == [
+        "/venv",
+        "/shared/env",
+        "/shared/my env",
+        "/shared/conda/envs/third",
+        "/shared/fourth",
+    ]
+    assert list(activated_environments("python3", ())) == []

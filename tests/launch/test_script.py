@@ -49,6 +49,12 @@ CONTAINER_JOB = Job(
     train=CommandTrain(),
 )
 FILE_JOB = replace(HOST_JOB, container=Container(image="/images/it's.sqsh", mounts=("/data:/data:ro",), writable=True))
+STAGED_JOB = replace(
+    CONTAINER_JOB,
+    resources=Resources(nodes=4, gpus_per_node=8, tasks_per_node=8, warning=300, stage_code=True),
+    container=Container(),
+    setup=("source '/shared/my env/bin/activate'", 'source "/shared/conda/bin/activate" third', "module load cuda"),
+)
 CONTAINER_CLUSTER = Cluster(
     name="site",
     gpu_request="gres",
@@ -71,6 +77,7 @@ def plan(job: Job, cluster: Cluster, folder: str = "/runs") -> Plan:
         ("container", CONTAINER_JOB, CONTAINER_CLUSTER),
         ("builtin", FILE_JOB, Cluster(name="local", kind="emulator", setup=("export COLOUR=red",))),
         ("builtin_on_slurm", FILE_JOB, replace(CONTAINER_CLUSTER, container_runtime="builtin")),
+        ("staged", STAGED_JOB, replace(CONTAINER_CLUSTER, local_scratch="/local/scratch")),
         ("image_code", replace(FILE_JOB, container=replace(FILE_JOB.container, code="image")), CONTAINER_CLUSTER),
     ],
 )
@@ -116,3 +123,13 @@ def test_a_jobs_pythonpath_comes_after_its_code() -> None:
     job = Job(name="x", workload="command", argv=("a",), code="/p", env={"PYTHONPATH": "/mine"}, train=CommandTrain())
     exports = dict(plan(job, CONTAINER_CLUSTER).exports)
     assert exports["PYTHONPATH"] == "/runs/.code/0123/lib:/runs/x-20260102-030405-abcd/work:/mine"
+
+
+def test_named_environments_are_copied_in_place_of_those_that_are_found() -> None:
+    cluster = replace(CONTAINER_CLUSTER, python_environments=("/shared/python", "/shared/env"))
+    staging, found = plan(STAGED_JOB, cluster).staging, plan(STAGED_JOB, CONTAINER_CLUSTER).staging
+    assert staging is not None
+    assert found is not None
+    assert (staging.environments, staging.named) == (("/shared/python", "/shared/env"), True)
+    assert (found.environments, found.named) == (("/venv", "/shared/my env", "/shared/conda/envs/third"), False)
+    assert plan(HOST_JOB, CONTAINER_CLUSTER).staging is None

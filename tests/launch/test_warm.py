@@ -55,6 +55,12 @@ def test_the_script_of_a_warm_run_is_the_golden_one(update_golden: bool) -> None
     assert text == path.read_text()
 
 
+def test_a_run_in_an_allocation_makes_no_copies_of_its_own() -> None:
+    job = replace(PLAIN, resources=replace(PLAIN.resources, stage_code=True))
+    with pytest.raises(UsageError, match="stage_code"):
+        script(RunDir(Path("/runs/x-20260102-030405-abcd")), job)
+
+
 def test_the_holder_is_the_golden_one(update_golden: bool) -> None:
     text = render_holder(Resolved(JOB, CLUSTER, {}, Path("/jobs/x.toml")), Path("/runs/.warm"))
     path = GOLDEN / "holder.sh"

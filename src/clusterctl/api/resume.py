@@ -24,6 +24,7 @@ from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve_again
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, SlurmError, UsageError
+from clusterctl.launch.module_archives import archive_modules, link_archives
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch
 from clusterctl.launch.script import render
@@ -111,10 +112,12 @@ def send(
     if resolved.job.code:
         with_its_code = replace(resolved, job=replace(resolved.job, code=str(run.project)))
     warnings = verify(plan, with_its_code, slurm, progress)
+    archives = archive_modules(plan, code, progress)
     with _lease(run):
         past_job = still_ended()
         past = _archive(run)
         try:
+            link_archives(run, archives)
             write_text(run.script, render(plan), mode=0o700)
             write_json(run.run_json, _record(run, resolved, past_job, words))
             for path in (run.cancel_json, run.submission_json):

@@ -25,6 +25,7 @@ from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError, reason
 from clusterctl.launch.code_files import LargeCode as LargeCode
 from clusterctl.launch.git import git_state
+from clusterctl.launch.module_archives import archive_modules, link_archives
 from clusterctl.launch.plan import brings_code, make_plan
 from clusterctl.launch.programs import Programs
 from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch, submitit_version, test_only, write_pickle
@@ -38,7 +39,7 @@ from clusterctl.spec import PROFILED_STEPS, LoopTrain, to_record
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from clusterctl.api.run import Run
     from clusterctl.api.settings import Overrides
@@ -171,9 +172,10 @@ def send(
     warnings = verify(plan, resolved, slurm, progress, code=code)
     try:
         take_snapshot(code, progress)
+        archives = archive_modules(plan, code.folder, progress)
     except OSError as error:
         raise _uncopied(plan.run.path.parent, error) from error
-    _write_run(plan, resolved, code.folder, words)
+    _write_run(plan, resolved, code.folder, archives, words)
     try:
         if allocation:
             adopt(plan.run, allocation.job_id)
@@ -220,13 +222,14 @@ def _uncopied(runs: Path, error: OSError) -> ConfigError:
     return ConfigError(message, "is the disk full? a file that cannot be read belongs into .gitignore")
 
 
-def _write_run(plan: Plan, resolved: Resolved, code: Path, words: Sequence[str]) -> None:
+def _write_run(plan: Plan, resolved: Resolved, code: Path, archives: Mapping[Path, Path], words: Sequence[str]) -> None:
     run = plan.run
     try:
         make_private(run.path)
         run.attempts_folder.mkdir()
         make_private(run.pickles)
         run.code.symlink_to(Path("..", code.parent.name, code.name))
+        link_archives(run, archives)
         write_text(run.script, render(plan), mode=0o700)
         write_pickle(run, resolved.job.resources.time)
         state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))

@@ -22,6 +22,7 @@ from clusterctl.checks.training_set import batches
 from clusterctl.config import expanded, runs_folder, state_path
 from clusterctl.containers.pyxis import IMAGE_PYTHON
 from clusterctl.errors import SlurmError
+from clusterctl.launch.module_archives import standard_libraries
 from clusterctl.launch.programs import Programs
 from clusterctl.runs.file_systems import clock_ahead
 from clusterctl.runs.files import exists, nearest_existing
@@ -71,6 +72,8 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
             programs=_programs(cluster),
             activation=activation(),
             container=container.result(),
+            scratch=look_at(Path(cluster.local_scratch)),
+            environments=tuple(map(_environment, cluster.python_environments)),
             login_node=LoginNode(
                 python=platform.python_version(),
                 state=look_at(state_path()),
@@ -99,6 +102,8 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
         programs=Programs.of(plan) if job.workload == "command" else None,
         activation=activation(),
         container=_image(resolved, plan, slurm) if plan.view else None,
+        scratch=look_at(Path(cluster.local_scratch)) if plan.staging else None,
+        environments=tuple(map(_environment, cluster.python_environments)) if plan.staging else (),
         wanted=WantedRun(
             resolved=resolved,
             tasks=plan.tasks,
@@ -110,6 +115,10 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             where=where,
         ),
     )
+
+
+def _environment(path: str) -> Seen:
+    return Seen(path, bool(standard_libraries(Path(path))))
 
 
 def _programs(cluster: Cluster) -> Programs:

@@ -133,6 +133,8 @@ class Surroundings:
     programs: Programs | None = None  # None: the tasks run no program of the user's
     activation: str = ""  # of the environment in the submitter's shell, if that is not clusterctl's own
     container: ContainerFacts | None = None
+    scratch: Folder | None = None  # the nodes' own disk; None: nothing is to be copied to it
+    environments: tuple[Seen, ...] = ()  # Python's, that the cluster file names to be copied
     login_node: LoginNode | None = None
     slurm: Mapping[str, Answer] = field(default_factory=dict)
     wanted: WantedRun | None = None

@@ -39,7 +39,7 @@ RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
 SCRIPT_VARIABLES = frozenset(
     {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "folder", "found", "full"}
     | {"gone", "marks", "no_work", "number", "opening", "python", "python_is_named", "ranks", "refused", "restarts"}
-    | {"run", "said", "setup", "signal", "srun", "start", "task", "text", "try"}
+    | {"run", "said", "setup", "signal", "srun", "staging", "start", "task", "text", "try"}
 )
 
 
@@ -233,6 +233,8 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     image = job.container.image
     if job.container.code == "image" and not image:
         yield Problem(("container", "code"), '"image" needs an image; set container.image')
+    if image and resources.stage_code:
+        yield Problem(("resources", "stage_code"), "an image is on each node's own disk already; leave this out")
     if job.container.workdir and not job.container.workdir.startswith("/"):
         yield Problem(("container", "workdir"), f"not an absolute path: {job.container.workdir}")
     if image and cluster.has_pyxis and not cluster.is_slurm:

@@ -116,9 +116,12 @@ on_each_node() { # seconds, command
 }
 [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || on_each_node 300 "${opening[@]}"
 
+# A node that cannot copy the modules to its own disk imports them from where they are (runs/staging.py).
+stage_code() { on_each_node 900 "${staging[@]}" || true; }
+
 # One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
 # for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
-make_work && [ -z "$signal" ] && "${srun[@]}" \
+make_work && stage_code && [ -z "$signal" ] && "${srun[@]}" \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
   "${task[@]}"

@@ -6,17 +6,19 @@ import os
 import re
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.config import images_folder
 from clusterctl.containers.folder import name_of
 from clusterctl.containers.pyxis import IMAGE_PYTHON, Mount, check_image, make_view, removing
 from clusterctl.errors import ConfigError
+from clusterctl.launch.programs import activated_environments
+from clusterctl.runs.staging import PREFIX
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from clusterctl.config import Resolved
     from clusterctl.containers.pyxis import ContainerView
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 # Job and Resources name sbatch's options as Python can; these are rendered by rules of their own.
 _OWN_RULES = {
     *("nodes", "gpus_per_node", "tasks_per_node", "cpus_per_task", "memory", "time", "warning"),
-    *("exclusive", "requeue", "sbatch"),
+    *("exclusive", "requeue", "sbatch", "stage_code"),
 }
 _FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the last: bytes that are no UTF-8
 _EXPORTED = re.compile(r"\bexport\s+([A-Za-z_]\w*)=")
@@ -42,6 +44,21 @@ class Warm:
     clearing: tuple[str, ...] = ()  # srun's words: to remove what an import that did not finish has left
     importing: tuple[str, ...] = ()  # srun's words
     image_mark: str = ""  # the folder that says whether it is there
+
+
+@dataclass(frozen=True)
+class ModuleCopies:
+    """What each node copies to its own disk before the ranks begin, so that they import from there."""
+
+    command: tuple[str, ...]  # runs/staging.py
+    folder: str  # on the node; the attempt and the node's name follow
+    archives: tuple[tuple[str, str], ...]  # of each folder that modules are imported from
+    environments: tuple[str, ...]  # of these folders; they are archived when the run is submitted
+    named: bool  # the environments, by the cluster file
+
+    @property
+    def closing(self) -> tuple[str, ...]:
+        return ("sh", "-c", 'rm -rf "$0.$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"', self.folder)
 
 
 @dataclass(frozen=True)
@@ -69,6 +86,7 @@ class Plan:
     restarts: int = 0  # how often the script may send the job back to the queue
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     warm: Warm | None = None  # it runs in an allocation that is held already
+    staging: ModuleCopies | None = None
 
     @property
     def slurm_log(self) -> Path:
@@ -98,6 +116,12 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         *cluster.srun_args,
         *(container if cluster.has_pyxis else ()),
     ]
+    python = cluster.python or (IMAGE_PYTHON if job.container.image else interpreter)
+    staging = _staging(resolved, run, library, python) if job.resources.stage_code else None
+    closing = staging.closing if staging else ()
+    # On one's own machine the unpacked image waits for the next run; on a site's nodes nothing is left behind.
+    if view and builtin and not cluster.nodes_are_here:
+        closing = (*runner, "--release", view.image)
     return Plan(
         run=run,
         version=version,
@@ -111,13 +135,32 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         runner=(*runner, *container, "--") if builtin else (),
         # A node that went down, or removed too slowly, still has the container of an earlier start.
         opening=removing("[.][0-9]+") if view and cluster.has_pyxis else (),
-        # On one's own machine the unpacked image waits for the next run; on a site's nodes nothing is left behind.
-        closing=(*runner, "--release", view.image) if view and builtin and not cluster.nodes_are_here else (),
-        python=cluster.python or (IMAGE_PYTHON if job.container.image else interpreter),
+        closing=closing,
+        python=python,
         python_is_named=cluster.python is not None,
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
         restarts=job.restart.limit if job.resources.requeue else 0,
         secrets=secrets,
+        staging=staging,
+    )
+
+
+def _staging(resolved: Resolved, run: RunDir, library: Path, python: str) -> ModuleCopies:
+    job, cluster = resolved.job, resolved.cluster
+    check_path(cluster.local_scratch)
+    folder = f"{cluster.local_scratch.rstrip('/')}/{PREFIX}{run.id}"
+    found = dict.fromkeys(activated_environments(python, (*cluster.setup, *job.setup)))
+    environments = cluster.python_environments or tuple(found)
+    archives = [(library, library.with_suffix(".tar"))]
+    if job.code:
+        archives.append((run.work, library.with_name("project.tar")))
+    archives += [(Path(path), run.environment(number)) for number, path in enumerate(environments)]
+    return ModuleCopies(
+        command=(python, "-I", "-S", str(library / "clusterctl" / "runs" / "staging.py")),
+        folder=folder,
+        archives=tuple((str(original), str(archive)) for original, archive in archives),
+        environments=environments,
+        named=bool(cluster.python_environments),
     )
 
 

@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from clusterctl.launch.plan import Plan
 
 # Lines that put another folder on PATH, as far as one can tell by reading them.
 _SELECTS = re.compile(r"\bactivate\b|\bPATH=|^\s*(?:module|ml|spack)\s")
 _SOURCED = re.compile(r"""^\s*(?:source|\.)\s+(?:"([^"$`\\]+)"|'([^']+)'|([^\s"'$`\\~*?;&|]+))""")
+
+
+def activated_environments(python: str, setup: Iterable[str]) -> Iterator[str]:
+    """The folders of the Python environments of the interpreter `python` and of the setup lines, as far as these tell.
+
+    Such as `source ENV/bin/activate`, of a venv, or `source CONDA/bin/activate NAME`.
+    """
+    if python.startswith("/"):
+        yield python.rpartition("/")[0].removesuffix("/bin")
+    for line in setup:
+        try:
+            words = shlex.split(line)
+        except ValueError:  # a quote that is not closed
+            continue
+        if words[:1] not in (["source"], ["."]) or not words[1:] or not words[1].endswith("/bin/activate"):
+            continue
+        folder = words[1].removesuffix("/bin/activate")
+        name = words[2] if len(words) > 2 else ""
+        yield name if name.startswith("/") else f"{folder}/envs/{name}" if name else folder
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,13 @@ FIRST_IN_IMAGE = (
 )
 
 
+# Before a task: where its node has copies of the modules (runs/staging.py), in a folder of this user's own.
+STAGED = (
+    's=$0.$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME; [ ! -L "$s" ] && [ -O "$s" ] && [ -d "$s/imports" ] && '
+    'PYTHONPATH=$s/imports:$PYTHONPATH; exec "$@"'
+)
+
+
 def render(plan: Plan) -> str:
     """The whole script. Everything that a user gave is quoted, for the shell and for sbatch's reading of its lines."""
     # squeue shows the folder: a job that lost its submitter is found by it
@@ -29,6 +36,8 @@ def render(plan: Plan) -> str:
     task = [plan.python, "-u", "-m", "submitit.core._submit", str(plan.run.pickles)]
     if plan.view:
         task = ["sh", "-c", FIRST_IN_IMAGE, *task]
+    if plan.staging:
+        task = ["sh", "-c", STAGED, plan.staging.folder, *task]
     setup = "".join(f"\n{line}" for line in plan.setup)
     warm = []
     if plan.warm:
@@ -57,6 +66,7 @@ def render(plan: Plan) -> str:
             f"setup={quote(setup)} # the cluster's own lines, and the job's",
             _array("srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.run.work}"])),
             _array("task", _flag_by_flag([*plan.runner, *task])),
+            _array("staging", _staging(plan)),
             _array("opening", _flag_by_flag(plan.opening)),
             _array("closing", _flag_by_flag(plan.closing)),
             "",
@@ -65,6 +75,12 @@ def render(plan: Plan) -> str:
             part("batch.sh"),
         ]
     )
+
+
+def _staging(plan: Plan) -> list[list[str]]:
+    if plan.staging is None:
+        return []
+    return [[*plan.staging.command, plan.staging.folder], *map(list, plan.staging.archives)]
 
 
 def sbatch_lines(options: Iterable[tuple[str, str | int | None]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Copies of code that no run refers to any more, as their runs' directories were removed by hand.
+"""Copies of code, and archives of environments, that no run refers to any more: its directory was removed by hand.
 
 Safe beside a submission: one that takes up an old copy (`take_snapshot`) makes it young first. What is young stays, and
 a copy is looked at once more when it has been moved out of every submission's way.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import ConfigError
 from clusterctl.runs.file_systems import clock_ahead
-from clusterctl.runs.layout import SHARED_FILES, code_folder
+from clusterctl.runs.layout import ENVIRONMENTS, SHARED_FILES, RunDir, code_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ _COPY = re.compile(r"[0-9a-f]{20}|\.[0-9a-f]{20}\..+")  # the latter is half mad
 
 @dataclass(frozen=True)
 class Unused:
-    """A copy, or a file that no copy has any more. `size` is what its removal frees, in bytes on the disk."""
+    """A copy, an archive, or a file that no copy has any more. `size` is what its removal frees, in bytes on disk."""
 
     path: Path
     size: int
@@ -54,7 +54,10 @@ def find_unused(runs: Path, clock: Callable[[], float] = time.time) -> list[Unus
     freed: set[int] = set()
     found = [Unused(copy, _freed(copy, links, shared, freed)) for copy in copies]
     alone = (item for item in _files(code / SHARED_FILES) if item[1].st_nlink == 1)
-    return [*found, *(Unused(path, status.st_blocks * 512) for path, status in alone)]
+    archives = (
+        item for item in _files(code / ENVIRONMENTS) if item[0].name not in used and not _is_young(item[0], now)
+    )
+    return [*found, *(Unused(path, status.st_blocks * 512) for path, status in (*alone, *archives))]
 
 
 def remove_unused(unused: Unused, clock: Callable[[], float] = time.time) -> bool:
@@ -72,6 +75,9 @@ def remove_unused(unused: Unused, clock: Callable[[], float] = time.time) -> boo
         with suppress(OSError):  # made anew meanwhile
             aside.rename(path)
             return False
+    if path.parent.name == ENVIRONMENTS:
+        aside.unlink()
+        return True
     contents = {status.st_ino for _, status in _files(aside)}
     for parent, _, _ in os.walk(aside):
         Path(parent).chmod(0o700)
@@ -87,6 +93,7 @@ def _used(runs: Path) -> Iterator[str]:
     for run in runs.iterdir():
         try:
             yield Path(os.readlink(run / "code")).name  # noqa: PTH115 - a link that leads nowhere is one, too
+            yield from (Path(os.readlink(link)).name for link in RunDir(run).environments.iterdir())  # noqa: PTH115
         except OSError as error:
             if error.errno in (ENOENT, ENOTDIR, EINVAL):  # no run, or a run with code of its own
                 continue

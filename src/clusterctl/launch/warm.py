@@ -105,6 +105,9 @@ def check_fits(resources: Resources, allocation: Allocation) -> None:
 
 def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -> Plan:
     """`plan` as a warm run in `allocation`. `stamp` tells the image's content from others under the same name."""
+    if plan.staging:
+        hint = "add --set resources.stage_code=false"
+        raise UsageError("resources.stage_code: a run in an allocation imports from the shared file system", hint)
     step, flags = f"{plan.run.id}.{RANKS}", plan.flags
     warm = Warm(allocation.job_id, allocation.node_list)
     if image := next((flag for flag in flags if flag.startswith(_IMAGE_FLAG)), ""):

@@ -18,6 +18,7 @@ READABLE_FORMATS = (1, 2)
 
 SHARED_FILES = ".files"  # in the folder of copies: files that several of them have
 KNOWN_DIGESTS = ".digests"  # there, too: what is known of the files of the folders that were copied
+ENVIRONMENTS = ".environments"  # there, too: archives of the modules of Python environments
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 _OF_RANK = re.compile("rank_(?P<number>[0-9]{1,9})")
 _OF_NODE = re.compile("(?P<number>[0-9]{1,9})")
@@ -119,6 +120,7 @@ class RunDir:
     code = Inside("code")  # a link to the snapshot, which runs of the same code share
     project = Inside("code/project")  # the job's code as it was submitted, read-only
     work = Inside("work")  # the tasks' working directory: the run's own copy of `project`, from its first start on
+    environments = Inside("environments")  # links to archives of the Python environments that the run imports from
     pickles = Inside("submitit")
     waiting_pickle = Inside("submitit/waiting.pkl")  # known by this name before sbatch gives the job its number
     cancel_json = Inside("cancel.json")
@@ -139,6 +141,9 @@ class RunDir:
     def data_cache(self) -> Path:
         """Prepared data sets, shared by all runs of the folder."""
         return self.path.parent / ".data"
+
+    def environment(self, number: int) -> Path:
+        return self.environments / f"{number}.tar"
 
     def attempt(self, number: int) -> Attempt:
         return Attempt(self.attempts_folder / str(number))

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from clusterctl.spec.job import Container, Environment
-from clusterctl.spec.values import Count, Line, Name, Natural, OneOf, Seconds, Word
+from clusterctl.spec.values import Count, Line, Matches, Name, Natural, OneOf, Seconds, Word
 
+_OnNodes = Annotated[str, Matches(r"/[^:\x00-\x1f\x7f-\x9f]+", "an absolute path without ':' and control characters")]
 SECRETS = ("*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*", "*KEY*")
 
 
@@ -50,6 +51,10 @@ class Cluster:
     """Shell lines that the batch script runs on the host before srun, such as "module load cuda"."""
     python: Line | None = None
     """Python interpreter of the tasks, first on their PATH; by default the one that runs clusterctl, or the image's."""
+    python_environments: tuple[_OnNodes, ...] = ()
+    """Python environments that `resources.stage_code` copies; by default those of `python` and of `setup`."""
+    local_scratch: _OnNodes = "/tmp"
+    """Folder on each node's own disk, for the copies that `resources.stage_code` makes."""
     runs: Line | None = None
     """Folder of the runs, on a file system shared by login and compute nodes."""
     images: Line | None = None

@@ -103,6 +103,8 @@ class Resources:
     """Events that Slurm sends mail about, such as "END,FAIL"."""
     mail_user: Option | None = None
     """Address that Slurm sends mail to."""
+    stage_code: bool = False
+    """Whether each node first copies the code, and the Python environment, to its own disk, to import from there."""
     sbatch: dict[OptionName, OptionText] = field(default_factory=dict)
     """Any other sbatch option, by its long name without "--"."""
 

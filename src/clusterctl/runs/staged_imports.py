@@ -1,0 +1,158 @@
+"""Imports from the copies of modules on the node's own disk, where `staging` puts this file beside a `sitecustomize`.
+
+A module keeps its place: `__file__`, the files beside it, native libraries and tracebacks are those of the original.
+Only what Python reads to import it, source and bytecode, is read from the copy. What a copy lacks is imported from the
+original, and so is a module of the run's working directory that the run has changed.
+
+Python runs `sitecustomize` at the start of every process, in whichever interpreter, so this file takes 3.7 as well.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+from importlib import import_module
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
+
+TYPE_CHECKING = False  # `typing` takes a millisecond
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+    Folder = tuple[str, str, bool]
+
+FOLDERS = "folders"  # the file that lists them
+_OF_COPIES = (ExtensionFileLoader, EXTENSION_SUFFIXES), (SourceFileLoader, SOURCE_SUFFIXES)
+_OF_ORIGINALS = (*_OF_COPIES, (SourcelessFileLoader, BYTECODE_SUFFIXES))
+
+
+class StagedLoader(SourceFileLoader):
+    """Loads the module at `path` from `copy`."""
+
+    def __init__(self, fullname: str, path: str, copy: str) -> None:
+        super().__init__(fullname, path)
+        self._copy = copy
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        return super().path_stats(self._place(path))
+
+    def get_data(self, path: str) -> bytes:
+        return super().get_data(self._place(path))
+
+    def set_data(self, path: str, data: Any, *, _mode: int = 0o600) -> None:
+        super().set_data(self._place(path), data, _mode=_mode)
+
+    def _place(self, path: str) -> str:
+        """Where to read or write `path`: source and bytecode in the copy, anything else where it is."""
+        if path == self.path:
+            return self._copy
+        folder, name = os.path.split(path)
+        if folder == os.path.join(os.path.dirname(self.path), "__pycache__"):
+            return os.path.join(os.path.dirname(self._copy), "__pycache__", name)
+        return path
+
+
+class StagedFinder(FileFinder):
+    """Finds modules of the folder `path` in its `copy`. With `changes`, those that have changed since are left out."""
+
+    def __init__(self, path: str, copy: str, changes: bool) -> None:
+        super().__init__(path, *_OF_ORIGINALS)
+        self._in_copy = FileFinder(copy, *_OF_COPIES)
+        self._changes = changes
+
+    def find_spec(self, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = self._in_copy.find_spec(fullname, target)
+        if spec is None or spec.loader is None or spec.origin is None:  # not there, or a namespace package
+            return super().find_spec(fullname, target)
+        copy = spec.origin
+        original = self.path + copy[len(self._in_copy.path) :]
+        if self._changes and _stamp(copy) != _stamp(original):
+            return super().find_spec(fullname, target)
+        if isinstance(spec.loader, SourceFileLoader):
+            spec.loader = StagedLoader(fullname, original, copy)
+        else:  # of a native module the copy has the name alone
+            spec.loader = ExtensionFileLoader(fullname, original)
+        spec.origin = original
+        if spec.submodule_search_locations is not None:
+            spec.submodule_search_locations = [os.path.dirname(original)]
+        return spec
+
+    def invalidate_caches(self) -> None:
+        super().invalidate_caches()
+        self._in_copy.invalidate_caches()
+
+
+def _stamp(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_size, int(status.st_mtime)
+
+
+def finding(folders: Iterable[Folder]) -> Callable[[str], StagedFinder]:
+    """The path hook for `folders`: each with its copy, and whether the run may change it."""
+    known = list(folders)
+
+    def hook(path: str) -> StagedFinder:
+        for original, copy, changes in known:
+            if path == original or path.startswith(original + os.sep):
+                place = copy + path[len(original) :]
+                if os.path.isdir(place):
+                    return StagedFinder(path, place, changes)
+        raise ImportError("no copy of it", path=path)
+
+    return hook
+
+
+def read_folders(folder: str) -> list[Folder]:
+    """What `staging` has copied below `folder`."""
+    with open(os.path.join(folder, FOLDERS), encoding="utf-8", errors="surrogateescape") as file:
+        lines = [line.rstrip("\n").split("\t") for line in file]
+    return [(original, copy, bool(changes)) for original, copy, changes in lines]
+
+
+def install(folder: str) -> None:
+    """Import from the copies below `folder` from now on, and keep them from being removed while this process lives."""
+    hold = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(hold, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        folders = read_folders(folder)
+    except OSError:  # it is being removed
+        os.close(hold)
+        return
+    sys.path_hooks.insert(0, finding(folders))
+    for path in list(sys.path_importer_cache):
+        if any(path == original or path.startswith(original + os.sep) for original, _, _ in folders):
+            del sys.path_importer_cache[path]
+
+
+def _import_hidden(here: str) -> None:
+    """Run the `sitecustomize` that this one hides, if the environment has one."""
+    sys.path[:] = [path for path in sys.path if path != here]
+    this = sys.modules.pop("sitecustomize")
+    try:
+        import_module("sitecustomize")
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+    finally:
+        sys.modules.setdefault("sitecustomize", this)
+
+
+def main() -> None:
+    """What `sitecustomize` does."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    install(os.path.dirname(here))
+    _import_hidden(here)

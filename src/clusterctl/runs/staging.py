@@ -1,0 +1,164 @@
+"""Copies modules from archives on the shared file system to this node's own disk, where its ranks import them.
+
+    python -I -S .../clusterctl/runs/staging.py FOLDER ORIGINAL ARCHIVE [ORIGINAL ARCHIVE ...]
+
+runs once on each node before the ranks, and makes the folder `FOLDER.<attempt>@<node>` (`staged_imports` reads it):
+
+    0/ 1/ ...                     the modules of each ORIGINAL, a folder, from its ARCHIVE
+    folders                       whose copies they are
+    attempt                       a link to the attempt in the run directory
+    imports/sitecustomize.py      what Python runs first; made last: without it the folder is not used
+
+A node that has no room for it imports from the shared file system; `host.log` says why.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import stat
+import sys
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+PREFIX = "clusterctl-stage-"  # of the folders' names
+_SITECUSTOMIZE = """import sys
+
+if sys.version_info >= (3, 7):
+    import clusterctl_imports
+
+    clusterctl_imports.main()
+"""
+_READ_AT_ONCE = 1 << 20
+_UNUSED_SECONDS = 3600.0  # far longer than from the copy on one node to the ranks, which begin on all nodes at once
+
+
+def main(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # the warning is for the ranks
+    folder, *pairs = words
+    number, node = environment["CLUSTERCTL_ATTEMPT"], environment["SLURMD_NODENAME"]
+    attempt, staged = Path(environment["CLUSTERCTL_RUN_DIR"], "attempts", number), Path(f"{folder}.{number}@{node}")
+    remove_leftovers(staged.parent)
+    try:
+        problems = fill(staged, attempt, list(zip(pairs[::2], pairs[1::2], strict=True)))
+    except OSError as error:
+        problems = [f"cannot copy modules to {staged}: {error.strerror}"]
+    for problem in problems:
+        print(f"clusterctl: {node} imports from the shared file system: {problem}", file=sys.stderr, flush=True)
+
+
+def fill(staged: Path, attempt: Path, pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Make `staged` for `attempt` from pairs of an original and its archive; what was left out, and why.
+
+    Raises OSError if the folder cannot be made whole; nothing is left of it then.
+    """
+    staged.mkdir(mode=0o700)
+    lines, problems, work = "", [], str(attempt.parents[1] / "work")
+    try:
+        with _locked(staged):
+            (staged / "attempt").symlink_to(attempt)
+            for number, (original, archive) in enumerate(pairs):
+                if not os.path.exists(archive):  # noqa: PTH110 - a Python that is on every node has none
+                    continue
+                copy = staged / str(number)
+                if changed := unpack(archive, copy, original):
+                    shutil.rmtree(copy)
+                    problems.append(f"{changed} is not as it was when the run was submitted; submit it anew")
+                    continue
+                changes = "changes" * (original == work)
+                for name in dict.fromkeys((original, os.path.realpath(original))):
+                    if os.path.islink(f"{name}/lib64"):  # noqa: PTH114 - to lib, in environments of some systems
+                        lines += f"{name}/lib64\t{copy}/lib\t\n"
+                    lines += f"{name}\t{copy}\t{changes}\n"
+            (staged / "folders").write_text(lines, encoding="utf-8", errors="surrogateescape")
+            imports = staged / ".imports"
+            imports.mkdir()
+            shutil.copyfile(Path(__file__).with_name("staged_imports.py"), imports / "clusterctl_imports.py")
+            (imports / "sitecustomize.py").write_text(_SITECUSTOMIZE)
+            imports.rename(staged / "imports")
+    except BaseException:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise
+    return problems
+
+
+def unpack(archive: str, copy: Path, original: str) -> str:
+    """Unpack `archive` into the new folder `copy`, reading it once from its beginning to its end.
+
+    Returns the folder of the `original` whose installed packages are others than when the archive was made, if any.
+    Raises OSError, for a damaged archive too.
+    """
+    import tarfile  # submit reads this file, too, and does without
+
+    copy.mkdir()
+    installed: dict[str, set[str]] = {}
+    try:
+        with tarfile.open(archive, "r|", bufsize=_READ_AT_ONCE) as members:
+            for member in members:
+                place = f"{copy}/{member.name}"
+                folder, _, name = member.name.rpartition("/")
+                if is_installed(name):
+                    installed.setdefault(folder, set()).add(name)
+                elif member.isdir():
+                    os.mkdir(place)  # noqa: PTH102 - strings: there are thousands
+                elif content := members.extractfile(member):
+                    with open(place, "xb") as file:  # noqa: PTH123
+                        file.write(content.read())
+                    os.utime(place, (member.mtime, member.mtime))
+    except tarfile.TarError as error:
+        raise OSError(errno.EIO, f"a damaged archive: {archive}: {error}") from error
+    for folder, names in installed.items():
+        try:
+            found = {name for name in os.listdir(f"{original}/{folder}") if is_installed(name)}  # noqa: PTH208
+        except OSError:
+            found = set()
+        if found != names:
+            return f"{original}/{folder}"
+    return ""
+
+
+def is_installed(name: str) -> bool:
+    """Whether what has this name says which version of a package is installed."""
+    return name.endswith((".dist-info", ".egg-info"))
+
+
+def remove_leftovers(disk: Path) -> None:
+    """Remove the folders of runs that have ended without their closing step."""
+    for left in disk.glob(f"{PREFIX}*"):
+        with suppress(OSError):  # in use, or gone meanwhile
+            status = left.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+                with _locked(left):
+                    if time.time() - status.st_mtime > _UNUSED_SECONDS or _has_ended(left / "attempt"):
+                        shutil.rmtree(left, ignore_errors=True)
+
+
+def _has_ended(attempt: Path) -> bool:
+    """Whether the attempt's batch script has recorded its end, or the run is gone."""
+    try:
+        return '"end"' in (attempt / "host.json").read_text()
+    except FileNotFoundError:
+        return attempt.is_symlink() and not attempt.exists()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep others from `folder`. Raises BlockingIOError where somebody works on it, or imports from it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

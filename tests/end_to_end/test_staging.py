@@ -1,0 +1,125 @@
+"""Ranks import from one copy per node, which is gone when the run has ended."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from support.scenario import Stage, wait_until
+
+ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
+CLUSTER = """
+kind = "{kind}"
+python_environments = ["{environment}"]
+local_scratch = "{scratch}"
+"""
+JOB = """
+workload = "command"
+argv = ["python", "train.py"]
+env = {{ PYTHONPATH = "{environment}/lib/python3/site-packages" }}
+[resources]
+nodes = 2
+tasks_per_node = 2
+time = "10m"
+stage_code = true
+"""
+PROGRAM = """
+import json, os, sys, time
+from pathlib import Path
+import installed, package.model
+copies = [path for path in sys.path_hooks[0].__closure__[0].cell_contents] if len(sys.path_hooks) > 2 else []
+print(json.dumps({
+    "node": os.environ["SLURMD_NODENAME"],
+    "copies": sorted({str(Path(copy).parent) for _, copy, _ in copies}),
+    "where": [installed.WHERE, package.model.WHERE],
+    "files": [__file__, package.model.__file__, installed.__file__],
+    "data": Path(package.model.__file__).with_name("data.txt").read_text(),
+}), flush=True)
+Path("written-by-" + os.environ["RANK"]).touch()
+if "stay" in sys.argv:
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def site(stage: Stage, tmp_path: Path) -> Path:
+    """The folder with a project, an environment and the disk of all nodes; `copying` is a cluster that uses them."""
+    files = {
+        "project/train.py": PROGRAM,
+        "project/package/__init__.py": "",
+        "project/package/model.py": "WHERE = 'as submitted'\n",
+        "project/package/data.txt": "beside it",
+        "environment/lib/python3/site-packages/installed.py": "WHERE = 'as submitted'\n",
+        "scratch/of-another-user": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    kind = {"local": "emulator"}.get(stage.cluster, stage.cluster)
+    (tmp_path / "project" / "cluster").mkdir()
+    text = CLUSTER.format(kind=kind, environment=tmp_path / "environment", scratch=tmp_path / "scratch")
+    (tmp_path / "project" / "cluster" / "copying.toml").write_text(text)
+    stage.cluster = "copying"
+    return tmp_path
+
+
+def left(site: Path) -> list[str]:
+    return sorted(path.name for path in (site / "scratch").iterdir())
+
+
+@ONCE
+def test_the_ranks_of_a_node_import_from_one_copy_and_nothing_is_left(stage: Stage, site: Path) -> None:
+    run = stage.submit(stage.write_job("copied", JOB.format(environment=site / "environment")), "--hold")
+    installed = site / "environment" / "lib" / "python3" / "site-packages" / "installed.py"
+    installed.write_text("WHERE = 'where it is installed'\n")
+    assert stage.call("release", run.id, "--cluster", stage.cluster).returncode == 0
+    stage.wait_for_stage(run, "finished", "failed", seconds=240)
+    said = [json.loads(stage.log(run, rank).splitlines()[-1]) for rank in range(4)]
+    copies = defaultdict(set)
+    for rank in said:
+        assert rank["where"] == ["as submitted", "as submitted"]
+        assert rank["files"] == [str(run.work / "train.py"), str(run.work / "package" / "model.py"), str(installed)]
+        assert rank["data"] == "beside it"
+        copies[rank["node"]].update(rank["copies"])
+    assert len(copies) == 2
+    assert all(len(folders) == 1 for folders in copies.values()), copies
+    assert len(set.union(*copies.values())) == 2
+    assert sorted(path.name for path in run.work.glob("written-*")) == [f"written-by-{rank}" for rank in range(4)]
+    assert not list(run.work.rglob("*.pyc"))
+    wait_until(lambda: left(site) == ["of-another-user"], 60, "the copies to be removed")
+
+
+@ONCE
+def test_what_a_run_that_was_killed_leaves_goes_with_the_next(stage: Stage, site: Path) -> None:
+    text = JOB.format(environment=site / "environment")
+    stay = text.replace('"train.py"', '"train.py", "stay"').replace("[resources]", "[resources]\nrequeue = false")
+    killed = stage.submit(stage.write_job("killed", stay))
+    wait_until(lambda: (killed.work / "written-by-3").exists(), 120, "the ranks to begin")
+    assert stage.call("cancel", "--yes", killed.id, "--cluster", stage.cluster).returncode == 0
+    stage.wait_for_stage(killed, "cancelled", "failed", "preempted", "lost", seconds=120)
+    run = stage.submit(stage.write_job("next", text))
+    stage.wait_for_stage(run, "finished", "failed", seconds=240)
+    assert json.loads(stage.log(run, 0).splitlines()[-1])["copies"]
+    wait_until(lambda: left(site) == ["of-another-user"], 60, "the copies of both runs to be removed")
+
+
+@ONCE
+def test_without_the_disk_the_ranks_import_from_where_the_code_is_and_host_log_says_why(
+    stage: Stage, site: Path
+) -> None:
+    (site / "scratch").rename(site / "elsewhere")
+    done = stage.call(
+        "submit",
+        stage.write_job("bare", JOB.format(environment=site / "environment")),
+        "--cluster",
+        stage.cluster,
+        "--wait",
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"no such folder: {site / 'scratch'}: ranks import from the shared file system" in done.stderr
+    (run,) = stage.runs.glob("bare-*")
+    said = (run / "attempts" / "0" / "host.log").read_text()
+    assert said.count("imports from the shared file system: cannot copy modules to") == 2
+    assert json.loads((run / "attempts" / "0" / "logs" / "rank_00000.out").read_text().splitlines()[-1])["copies"] == []
