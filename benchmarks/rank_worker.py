@@ -21,7 +21,7 @@ from torch import distributed as dist
 from clusterctl.graph import sampling
 from clusterctl.graph.storage import Graph, load
 from clusterctl.runs.context import Context
-from clusterctl.spec import Job, RedditTrain
+from clusterctl.spec import RedditTrain
 from clusterctl.task.task import joined
 from clusterctl.training.adam import Adam
 from clusterctl.training.epoch_plan import EpochPlan
@@ -73,7 +73,7 @@ def main(wanted: Wanted) -> None:
         precision=wanted.precision,
         cache_first_aggregation=wanted.cached,
     )
-    context = Context(Job(name="benchmark", workload="reddit"))
+    context = Context({"name": "benchmark", "workload": "reddit"})
     place = context.place
     with joined(context) as task:
         objective = NodeClassification(load(Graph, Path(wanted.path)), settings, task)

@@ -24,7 +24,7 @@ from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import CommandTrain, Job, to_record
 
-ENTRY = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
+ENTRY = ("-m", "clusterctl.runs")  # and the run directory
 KINDS = {"openat": "opens", "open": "opens", "getdents64": "listings", "write": "writes", "pwrite64": "writes"}
 STATS = "newfstatat,statx,stat,lstat"
 _CALL = re.compile(r"^(?:\d+ +)?(?P<call>\w+)\((?P<rest>.*)")
@@ -74,16 +74,23 @@ def traced(run: RunDir, node: int, seconds: float, folder: Path) -> Counter[str]
     return found
 
 
+def claimed(folder: Path) -> RunDir:
+    """A run whose ranks sleep, with what the batch script makes before they begin."""
+    run = RunDir(folder / "run")
+    attempt = run.attempt(0)
+    (attempt.path / "logs").mkdir(parents=True)
+    attempt.secret.write_text(secrets.token_hex(32))
+    attempt.secret.chmod(0o600)
+    job = Job(name="scale", workload="command", argv=("sleep", "100000"), train=CommandTrain())
+    write_json(run.run_json, {"job": to_record(job)})
+    return run
+
+
 def measure(ranks: int, per_node: int, seconds: float) -> Counter[str]:
     with TemporaryDirectory() as name:
-        run = RunDir(Path(name, "run"))
+        run = claimed(Path(name))
         attempt = run.attempt(0)
-        (attempt.path / "logs").mkdir(parents=True)
-        attempt.secret.write_text(secrets.token_hex(32))
-        attempt.secret.chmod(0o600)
-        job = Job(name="scale", workload="command", argv=("sleep", "100000"), train=CommandTrain())
-        write_json(run.run_json, {"job": to_record(job)})
-        argv = [sys.executable, "-c", ENTRY, str(run.path)]
+        argv = [sys.executable, *ENTRY, str(run.path)]
         tasks = []
         for rank in range(ranks):
             with attempt.log(rank).open("wb") as out, attempt.log(rank, "err").open("wb") as err:

@@ -42,7 +42,7 @@ import torch
 from clusterctl.graph.storage import Graph, shared
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import Job, RedditTrain
+from clusterctl.spec import RedditTrain
 from clusterctl.task import rendezvous
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
@@ -67,7 +67,7 @@ def counted(*words, **settings):
     return new_group(*words, **settings)
 torch.distributed.new_group = counted
 train = RedditTrain(epochs=1, batch_size=None, global_batch_size=1624, evaluate_every=0)  # one step
-with joined(Context(Job(name="starting", workload="reddit"), attempt=current_attempt())) as task:
+with joined(Context({"name": "starting", "workload": "reddit"}, attempt=current_attempt())) as task:
     mark()
     sockets = sum(stat.S_ISSOCK(os.fstat(int(fd)).st_mode) for fd in os.listdir("/proc/self/fd") if is_open(int(fd)))
     objective = NodeClassification(shared(task, Graph, *recipe(sys.argv[1])), train, task)

@@ -40,7 +40,7 @@ ANSWERS = {
 }
 DOWN = SlurmError("scontrol did not answer within 10 s", "ask it with: scontrol ping")
 PYTHON = Seen("/venv/bin/python", True)
-PACKAGES = {"torch": "2.6.0", "submitit": "1.5.4"}
+PACKAGES = {"torch": "2.6.0"}
 NODE = LoginNode(
     python="3.11.9",
     state=Folder("/home/me/.local/state/clusterctl", exists=True, writable=True),
@@ -80,11 +80,8 @@ def without(package: str) -> Interpreter:
 def test_what_to_type_installs_pip_first_where_there_is_none(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
     found = replace(GOOD, interpreter=ask_packages(Seen(f"{tmp_path}/bin/python", True)))
-    check = the(found, "submitit")
-    assert check.verdict is Verdict.FAIL
-    assert check.hint.startswith(
-        f"{tmp_path}/bin/python -m ensurepip && {tmp_path}/bin/python -m pip install 'submitit"
-    )
+    hint = the(found, "torch").hint
+    assert hint.startswith(f"{tmp_path}/bin/python -m ensurepip && {tmp_path}/bin/python -m pip install 'torch")
 
 
 def test_doctor_says_where_programs_find_python() -> None:
@@ -159,13 +156,6 @@ def test_a_healthy_cluster_needs_no_hints() -> None:
             "/venv/bin/python -m pip install 'torch>=2.6' ",
         ),
         (
-            replace(GOOD, interpreter=without("submitit")),
-            "submitit",
-            "FAIL",
-            "no submitit",
-            "/venv/bin/python -m pip install 'submitit",
-        ),
-        (
             replace(GOOD, interpreter=Interpreter(Seen("/x/python", False))),
             "tasks",
             "FAIL",
@@ -187,11 +177,15 @@ def test_a_healthy_cluster_needs_no_hints() -> None:
             "`python`",
         ),
         (
-            replace(GOOD, interpreter=without("submitit"), cluster=Cluster(name="site", setup=("module load x",))),
-            "submitit",
+            replace(
+                GOOD,
+                interpreter=Interpreter(Seen("/x/python", False)),
+                cluster=Cluster(name="site", setup=("module load x",)),
+            ),
+            "tasks",
             "WARN",
-            "no submitit",
-            "pip install",
+            "no such interpreter: /x/python",
+            "`python`",
         ),
         (
             replace(GOOD, interpreter=Interpreter(PYTHON, (3, 9, 2), PACKAGES)),
@@ -291,9 +285,9 @@ def test_an_image_that_is_still_in_its_registry_is_not_looked_into() -> None:
 
 
 def test_an_image_is_known_by_its_packages() -> None:
-    contents = Contents(packages={"submitit": "1.5.4", "torch": "2.13.0"}, python="3.12")
+    contents = Contents(packages={"torch": "2.13.0"}, python="3.12")
     check = the(with_image(image=Seen("/images/pyg.sqsh", True), contents=contents), "image")
-    assert check.message == "/images/pyg.sqsh, Python 3.12, torch 2.13.0, submitit 1.5.4"
+    assert check.message == "/images/pyg.sqsh, Python 3.12, torch 2.13.0"
 
 
 def test_an_image_that_no_run_could_use_fails_with_its_fix() -> None:

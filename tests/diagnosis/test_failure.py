@@ -499,8 +499,8 @@ def test_every_refusal_to_restart_has_its_words(refusal: Refusal) -> None:
 # Hangs
 
 STACKS = """Thread MainThread:
-  File "/venv/lib/python3.11/site-packages/submitit/core/_submit.py", line 3, in <module>
-    submitit_main()
+  File "<frozen runpy>", line 88, in _run_code
+    exec(code, run_globals)
   File "/code/lib/clusterctl/training/loop.py", line 41, in fit
     loss, stop = flat.backward(objective.loss(batch, prepared), task.stop)
   File "{file}", line 9, in {function}

@@ -32,12 +32,11 @@ from clusterctl.launch.script import part
         ("terminate called after throwing an instance of 'std::bad_alloc'", Cause.HOST_MEMORY),
         ("OSError: [Errno 122] Disk quota exceeded: '/home/me/x'", Cause.DISK),
         ("OSError: [Errno 24] Too many open files", Cause.LAUNCH),
-        ("/usr/bin/python3: Error while finding module specification for 'submitit.core._submit'", Cause.LAUNCH),
+        ("/usr/bin/python3: Error while finding module specification for 'clusterctl.runs'", Cause.LAUNCH),
         ("sh: 1: exec: /opt/venv/bin/python: Permission denied", Cause.LAUNCH),
         ("srun: error: Unable to create step for job 12: Invalid Trackable RESource", Cause.LAUNCH),
         ("OSError: [Errno 116] Stale file handle", Cause.NODE),
         ("OSError: [Errno 30] Read-only file system: '/runs/x/attempts/0/events/rank_00000.jsonl'", Cause.NODE),
-        ("FileNotFoundError: [Errno 2] No such file or directory: '/runs/x/submitit/7_submitted.pkl'", Cause.LAUNCH),
     ],
 )
 def test_a_line_that_names_a_cause(line: str, cause: Cause) -> None:

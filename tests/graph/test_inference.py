@@ -17,7 +17,6 @@ from clusterctl.graph.convolutions import Network
 from clusterctl.graph.storage import Graph, compressed
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import Job
 from clusterctl.task.task import joined
 
 inference._NODES_AT_ONCE = 4  # so that slices have several parts
@@ -43,7 +42,7 @@ def difference(task, layers, theirs, names, nodes, widths):
 
 SAGE = {"lin_l.weight": "neighbor.weight", "lin_l.bias": "neighbor.bias", "lin_r.weight": "root.weight"}
 GCN = {"lin.weight": "weight", "bias": "bias"}
-with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
+with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt())) as task:
     print(json.dumps([
         difference(task, layers, theirs, names, nodes, widths)
         for layers, theirs, names in ((SageConv, SAGEConv, SAGE), (GcnConv, GCNConv, GCN))

@@ -13,11 +13,10 @@ from clusterctl.graph.sharded_table import ShardedTable, whole_weights
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
-from clusterctl.spec import Job
 from clusterctl.task.task import joined
 
 place = Place.from_environment()
-with joined(Context(Job(name="t", workload="taobao"), attempt=current_attempt())):
+with joined(Context({"name": "t", "workload": "taobao"}, attempt=current_attempt())):
     model = torch.nn.ModuleDict({"shop": ShardedTable(7, 2, 5, torch.float64), "layer": torch.nn.Linear(2, 1)})
     weights = whole_weights(model)
     print(json.dumps([sorted(weights), weights["shop.rows"].tolist(), len(model["shop"].rows)]))

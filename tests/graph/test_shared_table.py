@@ -14,7 +14,6 @@ from torch import distributed as dist
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
-from clusterctl.spec import Job
 from clusterctl.graph.storage import shared_table
 from clusterctl.task.task import joined
 
@@ -22,7 +21,7 @@ def mapped():
     return sum("clusterctl-table" in line for line in Path("/proc/self/maps").read_text().splitlines())
 
 place = Place.from_environment()
-with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
+with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt())) as task:
     with shared_table(task, (3, 2), torch.bfloat16) as (table, writes):
         table[place.local_rank] = place.rank + 1
         if writes:

@@ -18,7 +18,7 @@ from clusterctl.launch.script import FIRST_IN_IMAGE, render
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, CommandTrain, Job, Resources
 
-# What the tasks' srun does: the last word of what it starts is the folder of the pickles.
+# What the tasks' srun does: the last word of what it starts is the folder of the run.
 SRUN = """#!/bin/bash
 while [ "$1" != sh ]; do shift; done
 shift 4 # sh -c LINE sh
@@ -57,9 +57,9 @@ def found_by(
         train=CommandTrain(),
     )
     run = RunDir(folder / "run-20260102-030405-abcd")
-    for path in (run.attempts_folder, run.pickles, folder / "code" / "lib", folder / "code" / "project"):
+    for path in (run.attempts_folder, folder / "code" / "lib", folder / "code" / "project"):
         path.mkdir(parents=True)
-    run.waiting_pickle.touch()
+    run.run_json.touch()
     run.code.symlink_to(folder / "code")
     resolved = Resolved(job, Cluster(name="c", setup=of_cluster, python=python), {}, folder)
     script = folder / "script.sh"

@@ -47,10 +47,9 @@ class Host:
         container: Container = NO_CONTAINER,
     ) -> None:
         self.run = RunDir(folder / "it's a run-20260102-030405-abcd")
-        for path in (self.run.attempts_folder, self.run.pickles):
-            path.mkdir(parents=True)
+        self.run.attempts_folder.mkdir(parents=True)
         (folder / "code" / "lib").mkdir(parents=True)
-        self.run.waiting_pickle.write_text("pickle")
+        self.run.run_json.write_text("{}")
         self.project = folder / "code" / "project"
         self.project.mkdir(parents=True)
         self.run.code.symlink_to(Path("..", "code"))
@@ -238,11 +237,6 @@ def test_a_finished_run_is_not_run_again(host: Host) -> None:
     assert len(host.run.attempts()) == 1
 
 
-def test_the_pickle_has_the_name_that_submitit_looks_for_even_if_the_submitter_died(host: Host) -> None:
-    host.call(SAY_SO)
-    assert (host.run.pickles / "12_submitted.pkl").read_text() == "pickle"
-
-
 def test_term_is_noted_and_srun_waited_for(host: Host) -> None:
     process = host.start('touch "$attempt/up"; sleep 0.5; exit 143')
     while not (host.run.attempt(0).path / "up").exists():
@@ -260,8 +254,8 @@ def test_what_the_attempt_writes_is_private(host: Host) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-@pytest.mark.parametrize("part", [".", "submitit", "code", "code/lib"])
-def test_pickles_and_code_in_a_folder_of_somebody_elses_are_not_loaded(host: Host, part: str) -> None:
+@pytest.mark.parametrize("part", [".", "code", "code/lib"])
+def test_code_in_a_folder_of_somebody_elses_is_not_loaded(host: Host, part: str) -> None:
     os.chown(host.run.path / part, 65534, 65534)
     process = host.start(SAY_SO)
     _, errors = process.communicate()
@@ -270,7 +264,7 @@ def test_pickles_and_code_in_a_folder_of_somebody_elses_are_not_loaded(host: Hos
     assert host.run.attempts() == []
 
 
-@pytest.mark.parametrize("part", ["code", "submitit/waiting.pkl"])
+@pytest.mark.parametrize("part", ["code", "run.json"])
 def test_what_was_removed_while_the_run_waited_is_named(host: Host, part: str) -> None:
     (host.run.path / part).rename(host.run.path / "moved")
     process = host.start(SAY_SO)

@@ -111,9 +111,9 @@ class Node:
 
     def start(self, name: str, srun: str, job: Job = PLAIN) -> tuple[RunDir, subprocess.Popen[bytes]]:
         run = RunDir(self.runs / f"{name}-20260102-030405-abcd")
-        for path in (run.attempts_folder, run.pickles, run.code / "lib", run.project):
+        for path in (run.attempts_folder, run.code / "lib", run.project):
             path.mkdir(parents=True)
-        run.waiting_pickle.write_text("pickle")
+        run.run_json.write_text("{}")
         run.script.write_text(script(run, job, Cluster(name="c")))
         note = f'env | grep ^SLURM >>{quote(str(self.notes))}; echo "$*" >>{quote(str(self.notes))}\n'
         prologue = f"#!/bin/bash\n{note}attempt=$CLUSTERCTL_RUN_DIR/attempts/$CLUSTERCTL_ATTEMPT\n"
@@ -177,7 +177,7 @@ def test_an_image_is_imported_once_however_many_runs_begin_at_once(node: Node) -
     assert (node.runs / "imports").read_text() == "imported\n"
     imports = [line for line in node.noted() if line.endswith(" true")]
     assert all("--nodes=4" in line and "--container-image=/images/x.sqsh" in line for line in imports)
-    tasks = [line for line in node.noted() if "submitit" in line]
+    tasks = [line for line in node.noted() if "clusterctl.runs" in line]
     assert all("--container-name=clusterctl_77_" in line and "--container-image" not in line for line in tasks)
 
 

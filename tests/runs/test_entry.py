@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from support.recorded import recorded
 
 from clusterctl.observe.logs import is_stamped, without_stamp
-from clusterctl.runs.entry import Entry
 from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import CommandTrain, Job, to_record
@@ -39,14 +37,15 @@ def run(tmp_path: Path) -> RunDir:
 def started(run: RunDir, body: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
     (run.path / "workload.py").write_text(WORKLOAD.format(body=body))
     program = (
-        "import sys, clusterctl.spec.train as registry, pickle\n"
-        "registry.WORKLOADS['command'] = registry.Workload(registry.WORKLOADS['command'].train, 'workload')\n"
-        "pickle.loads(bytes.fromhex(sys.argv[1]))()\n"
+        "import sys, workload\n"
+        "from clusterctl.runs.entry import Entry\n"
+        "sys.modules['clusterctl.workloads.command'] = workload\n"
+        "Entry(sys.argv[1])()\n"
     )
     environment = {**os.environ, "CLUSTERCTL_RUN_DIR": str(run.path), "CLUSTERCTL_ATTEMPT": "0"}
     environment |= {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "PYTHONPATH": str(run.path)}
     done = subprocess.run(
-        [sys.executable, "-c", program, pickle.dumps(Entry(str(run.path))).hex()],
+        [sys.executable, "-c", program, str(run.path)],
         env=environment,
         capture_output=True,
         text=True,
@@ -107,12 +106,6 @@ def test_what_is_to_be_done_at_exit_is_done_in_this_process_and_in_one_that_it_f
     done, _ = started(run, body)
     assert done.returncode == 4
     assert [line.split()[-1] for line in done.stdout.splitlines()] == ["exit", "5", "thread", "exit"]
-
-
-def test_the_pickle_is_small_and_opens_by_name(run: RunDir) -> None:
-    pickled = pickle.dumps(Entry(str(run.path)))
-    assert len(pickled) < 500
-    assert b"clusterctl.runs.entry" in pickled
 
 
 def test_a_run_folder_that_the_node_does_not_see_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -102,6 +104,54 @@ def test_one_node_reads_all_heartbeats_however_slowly_and_finds_the_one_that_is_
     (found,) = wait_until(lambda: [looks for judge in judges if (looks := judge.looks())], every=0.2)
     assert suspects(found.earlier, found.later) == ([STUCK], "silent")
     assert len(reads) == 2 * NODES
+
+
+MANY_NODES, PER_NODE, TRIALS = 512, 8, 20
+WAYS: list[tuple[str, dict[str, object]]] = [
+    ("silent", {"time": 1000.0}),
+    ("behind", {"waiting": None, "step": 49}),
+    ("busy", {"waiting": None}),
+]
+
+
+def test_among_4096_ranks_the_stuck_one_is_named_alone_in_each_of_20_trials_with_reads_of_5_ms(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of one node is an hour ahead. The first look reads `attempt`, the second one `after`."""
+    after = RunDir(attempt.path.parent / "after").attempt(0)
+    after.beats(0).parent.mkdir(parents=True)
+    reads = itertools.count()
+    known: dict[Path, dict[int, Beat]] = {}  # twenty times 8,192 heartbeats take long to parse
+
+    def read(path: Path) -> dict[int, Beat]:
+        time.sleep(0.005)
+        if next(reads) % (2 * MANY_NODES) >= MANY_NODES:
+            path = after.beats(0).with_name(path.name)
+        if path not in known:
+            known[path] = read_beats(path)
+        return known[path]
+
+    def write(where: Attempt, node: int, moment: float, stuck: int = -1, **how: object) -> None:
+        ranks = range(node * PER_NODE, (node + 1) * PER_NODE)
+        living = replace(TRAINING, time=moment + (3600 if node == 7 else 0), waiting=999.5)
+        beats = {rank: replace(living, **how) if rank == stuck else living for rank in ranks}  # type: ignore[arg-type]
+        write_beats(where.beats(node), {rank % PER_NODE: (rank, beat) for rank, beat in beats.items()})
+        known.pop(where.beats(node), None)
+
+    for node in range(MANY_NODES):
+        write(attempt, node, 1000.0)
+        write(after, node, 1003.2)
+    monkeypatch.setattr(judgement, "CONFIRM_SECONDS", 0.0)
+    monkeypatch.setattr(judgement, "read_beats", read)
+    choice = random.Random(0)
+    for trial, (how, signs) in zip(range(TRIALS), itertools.cycle(WAYS), strict=False):
+        stuck = choice.randrange(8 * PER_NODE, MANY_NODES * PER_NODE)
+        write(after, stuck // PER_NODE, 1003.2, stuck, **signs)
+        judge = Judge(attempt, MANY_NODES)
+        found = wait_until(judge.looks, every=0.05)
+        judge.drop()
+        assert suspects(found.earlier, found.later) == ([stuck], how), trial
+        write(after, stuck // PER_NODE, 1003.2)
 
 
 def test_who_goes_on_gives_the_lease_back_and_begins_anew_the_next_time(attempt: Attempt) -> None:

@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+from support.ranks import ENTRY
 from support.recorded import recorded
 from support.scenario import wait_until
 
@@ -17,8 +18,6 @@ from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Job, to_record
-
-ENTRY = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
 
 
 def test_the_claim_of_a_newer_attempt_is_seen_once_and_folders_of_others_are_not(tmp_path: Path) -> None:
@@ -43,7 +42,7 @@ def test_a_task_of_a_replaced_attempt_leaves_with_its_program_and_says_why(tmp_p
     program = "import pathlib, time; pathlib.Path('up').touch(); time.sleep(600)"
     write_json(run.run_json, {"job": to_record(Job(name="x", workload="command", argv=("python", "-c", program)))})
     environment = {**os.environ, "CLUSTERCTL_RUN_DIR": str(run.path), "CLUSTERCTL_ATTEMPT": "0"}
-    task = subprocess.Popen([sys.executable, "-c", ENTRY, str(run.path)], env=environment, cwd=tmp_path)
+    task = subprocess.Popen([sys.executable, *ENTRY, str(run.path)], env=environment, cwd=tmp_path)
     try:
         wait_until((tmp_path / "up").exists, 20)
         began = time.monotonic()

@@ -16,7 +16,7 @@ from clusterctl.spec import Job, to_record
 _REPOSITORY = Path(__file__).resolve().parents[2]
 CORA = _REPOSITORY / "data" / "cora"
 IMDB = _REPOSITORY / "data" / "IMDB-BINARY"
-_ENTRY = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
+ENTRY = ("-m", "clusterctl.runs")  # and the run directory
 
 
 def claim(attempt: Attempt) -> None:
@@ -63,7 +63,7 @@ def run_job(job: Job, run: RunDir, tasks_per_node: Sequence[int], timeout: float
     """Run `job` as attempt 0 of `run`, each rank through the entry; exit code, output and errors of each rank."""
     environment = environments(run.attempt(0), tasks_per_node)
     write_json(run.run_json, {"job": to_record(job)})
-    return _run([sys.executable, "-c", _ENTRY, str(run.path)], environment, timeout)
+    return _run([sys.executable, *ENTRY, str(run.path)], environment, timeout)
 
 
 def metrics_of(run: RunDir) -> list[dict[str, float]]:

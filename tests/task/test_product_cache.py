@@ -11,7 +11,6 @@ import ctypes, torch
 from pathlib import Path
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import Job
 from clusterctl.task.task import joined
 
 def megabytes():
@@ -19,7 +18,7 @@ def megabytes():
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:")) / 1024
 
-context = Context(Job(name="t", workload="reddit"), attempt=current_attempt())
+context = Context({"name": "t", "workload": "reddit"}, attempt=current_attempt())
 with joined(context), torch.autocast("cpu", torch.bfloat16):
     weights = torch.zeros(64, 64, requires_grad=True)
     for rows in range(1000, 1600):

@@ -20,12 +20,11 @@ JOIN = """
 from torch import distributed as dist
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import Job
 from clusterctl.task import secret
 from clusterctl.task.exchange import from_first, to_first
 from clusterctl.task.task import joined
 {before}
-with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
+with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
     print(to_first(lambda: task.place.rank, task.agreeing), from_first(lambda: "hello", task.writing))
 """
 # Knows host and port, as anybody on the node can, and plays rank 1. What it sends to whoever unpickles it makes a file.

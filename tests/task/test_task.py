@@ -14,7 +14,6 @@ from torch import distributed as dist
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
-from clusterctl.spec import Job
 from clusterctl.task.task import joined
 
 def prepare(folder):
@@ -24,8 +23,8 @@ def prepare(folder):
 
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, most))
-job, place = Job(name="t", workload="reddit"), Place.from_environment()
-with joined(Context(job, attempt=current_attempt())) as task:
+place = Place.from_environment()
+with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt())) as task:
     world, node = torch.tensor([1.0 + place.rank]), torch.tensor([1.0 + place.rank])
     dist.all_reduce(world)
     dist.all_reduce(node, group=task.node)

@@ -23,7 +23,7 @@ from dataclasses import replace
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
-from clusterctl.spec import GraphClassificationTrain, Job
+from clusterctl.spec import GraphClassificationTrain
 from clusterctl.task.task import joined
 from clusterctl.training.graph_objective import GraphClassification
 from clusterctl.training.loop import fit
@@ -36,7 +36,7 @@ class Losses(list):
             self.append(loss)
 
 place = Place.from_environment()
-with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
+with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
     graphs = shared_raw_graphs(task, raw_identity({str(IMDB)!r}))
     result = {{}}
     for model, dropout in (("gin", 0.5), ("plain", 0.0)):

@@ -21,7 +21,7 @@ from clusterctl.graph.sharded_table import ShardedTable
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
-from clusterctl.spec import Job, TaobaoTrain
+from clusterctl.spec import TaobaoTrain
 from clusterctl.task.task import joined
 from clusterctl.training.adam import TableAdam
 from clusterctl.training.link_objective import auc
@@ -35,7 +35,7 @@ class Losses(list):
 
 place = Place.from_environment()
 said = {{}}
-with joined(Context(Job(name="t", workload="taobao"), attempt=current_attempt())) as task:
+with joined(Context({{"name": "t", "workload": "taobao"}}, attempt=current_attempt())) as task:
     size = {GLOBAL_BATCH} // place.world_size
     for name, options in {{
         "adam": {{}},

@@ -21,7 +21,7 @@ from clusterctl.graph.inference import infer
 from clusterctl.graph.storage import Graph, shared
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import Job, RedditTrain
+from clusterctl.spec import RedditTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
@@ -33,7 +33,7 @@ class Losses(list):
             self.append(loss)
 
 root = {str(CORA)!r}
-with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
+with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
     graph = shared(task, Graph, "cora", raw_identity(root), lambda scratch: read_raw(Path(root), scratch))
     both = dict(global_batch_size={GLOBAL_BATCH}, evaluate_every=0)
     exact = RedditTrain(**both, epochs=8, precision="float64", dropout=0.0, hidden_channels=32)

@@ -24,7 +24,7 @@ from clusterctl.runs.layout import RunDir
 from clusterctl.runs.metrics import MetricsWriter, current_attempt
 from clusterctl.runs.place import Place
 from clusterctl.runs.signals import StopRequest
-from clusterctl.spec import Checkpoint, GraphClassificationTrain, Job, RedditTrain
+from clusterctl.spec import Checkpoint, GraphClassificationTrain, RedditTrain
 from clusterctl.task.task import joined
 from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.graph_objective import GraphClassification
@@ -81,7 +81,7 @@ def trained(task, name, train, objective_of, steps=(), folds=0, every=0, first=0
 """
 
 CORA_TASK = """
-with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
+with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt())) as task:
     graph = shared(task, Graph, "cora", raw_identity(ROOT), lambda scratch: read_raw(Path(ROOT), scratch))
     objective_of = lambda task, fold: NodeClassification(graph, train, task)
 """
@@ -171,7 +171,7 @@ class WithTable(NodeClassification):
         assert state.sharded["table"].rows is self.rows
         self.loaded = self.rows.clone()
 
-with joined(Context(Job(name="t", workload="reddit"), attempt=current_attempt())) as task:
+with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt())) as task:
     graph = shared(task, Graph, "cora", raw_identity(ROOT), lambda scratch: read_raw(Path(ROOT), scratch))
     train = RedditTrain(batch_size=240 // place.world_size, epochs=3, hidden_channels=32, dropout=0.5, patience=3,
                         schedule="cosine", precision="float64")

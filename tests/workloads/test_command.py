@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from support.ranks import environments, run_job
+from support.ranks import ENTRY, environments, run_job
 from support.recorded import beat_of, recorded
 from support.scenario import wait_until
 
+import clusterctl
 from clusterctl.errors import TaskError
 from clusterctl.launch.script import part
 from clusterctl.observe.logs import Logs, Selection
@@ -34,7 +35,7 @@ def command(*argv: str) -> Job:
 
 
 def run_alone(*argv: str) -> None:
-    main(Context(command(*argv), Place()))
+    main(Context(to_record(command(*argv)), Place()))
 
 
 def test_what_srun_left_open_for_the_program_stays_open() -> None:
@@ -145,8 +146,7 @@ def test_a_program_that_dies_of_term_before_its_task_has_it_was_told_to_end(tmp_
     run = RunDir(tmp_path / "run")
     (environment,) = environments(run.attempt(0), [1])
     write_json(run.run_json, {"job": to_record(command("sh", "-c", "echo ready; kill -TERM $$"))})
-    entry = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
-    argv = [sys.executable, "-u", "-c", entry, str(run.path)]
+    argv = [sys.executable, "-u", *ENTRY, str(run.path)]
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as task:
         assert task.stdout is not None
         assert task.stdout.readline() == "ready\n"
@@ -203,13 +203,11 @@ while True:
 """
 
 
-def test_the_warning_and_term_reach_the_program_and_torch_is_never_imported(tmp_path: Path) -> None:
+def test_the_warning_and_term_reach_the_program(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     (environment,) = environments(run.attempt(0), [1])
     write_json(run.run_json, {"job": to_record(command("python", "-c", SIGNALLED))})
-    entry = "import sys; from clusterctl.runs.entry import Entry\ntry: Entry(sys.argv[1])()"
-    told = "\nfinally: print('torch' in sys.modules)"
-    argv = [sys.executable, "-u", "-c", entry + told, str(run.path)]
+    argv = [sys.executable, "-u", *ENTRY, str(run.path)]
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as task:
         assert task.stdout is not None
         assert task.stdout.readline() == "ready\n"
@@ -217,10 +215,30 @@ def test_the_warning_and_term_reach_the_program_and_torch_is_never_imported(tmp_
         assert task.stdout.readline() == "SIGUSR2\n"
         task.send_signal(signal.SIGTERM)
         assert task.stdout.readline() == "SIGTERM\n"
-        assert task.stdout.readline() == "False\n"
         assert task.wait() == 7
     left = [event for event in recorded(run.attempt(0), 0) if event["event"] == "exit"]
     assert [(event["code"], event.get("signal")) for event in left] == [(143, 15), (7, None)]
+
+
+# What is not needed beside a program, of which there may be thousands.
+HEAVY = {"torch", "numpy", "submitit", "cloudpickle", "click", "clusterctl.spec"}
+HEAVY |= {"asyncio", "concurrent.futures", "email", "http", "importlib.metadata", "logging", "multiprocessing", "ssl"}
+MOST_MODULES = 180  # 155 on Python 3.11
+
+
+def test_the_process_beside_a_program_imports_little(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    (environment,) = environments(run.attempt(0), [1])
+    write_json(run.run_json, {"job": to_record(command("true"))})
+    entry = "import runpy, sys\ntry: runpy.run_module('clusterctl.runs', run_name='__main__', alter_sys=True)\n"
+    told = "finally: print(*sys.modules, file=sys.__stdout__)"
+    argv = [sys.executable, "-S", "-c", entry + told, str(run.path)]  # without what a site adds
+    environment["PYTHONPATH"] = str(Path(clusterctl.__file__).parents[1])
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+    modules = set(done.stdout.split())
+    assert "clusterctl.workloads.command" in modules
+    assert not modules & HEAVY
+    assert len(modules) <= MOST_MODULES, sorted(modules)
 
 
 def test_when_a_program_printed_is_noted_beside_its_log_which_stays_its_own(tmp_path: Path) -> None:
@@ -229,10 +247,9 @@ def test_when_a_program_printed_is_noted_beside_its_log_which_stays_its_own(tmp_
     (environment,) = environments(attempt, [1])
     prints = "import sys, time; print('a', flush=True); time.sleep(2.5); print('b', end='', flush=True); sys.exit('c')"
     write_json(run.run_json, {"job": to_record(command("python", "-c", prints))})
-    entry = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
     attempt.log(0).parent.mkdir()
     with attempt.log(0).open("wb") as out, attempt.log(0, "err").open("wb") as err:
-        argv = [sys.executable, "-c", entry, str(run.path)]
+        argv = [sys.executable, *ENTRY, str(run.path)]
         assert subprocess.run(argv, env=environment, stdout=out, stderr=err, check=False).returncode == 1
     assert (attempt.log(0).read_text(), attempt.log(0, "err").read_text()) == ("a\nb", "c\n")
     first, *others = Logs(run, Selection()).read(ended=True)
@@ -263,8 +280,7 @@ def test_a_warning_is_kept_until_the_program_takes_it(tmp_path: Path, moment: st
     run = RunDir(tmp_path / "run")
     (environment,) = environments(run.attempt(0), [1])
     write_json(run.run_json, {"job": to_record(command("python", "-c", LATE))})
-    entry = "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()"
-    argv = [*held_back(), sys.executable, "-c", entry, str(run.path)]
+    argv = [*held_back(), sys.executable, *ENTRY, str(run.path)]
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as task:
         assert task.stdout is not None
         if moment == "before the task has begun":
@@ -285,12 +301,7 @@ def test_a_program_that_knows_no_warning_outlives_it_and_dies_with_its_task(tmp_
     (environment,) = environments(run.attempt(0), [1])
     sleeper = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
     write_json(run.run_json, {"job": to_record(command("python", "-c", sleeper))})
-    argv = [
-        sys.executable,
-        "-c",
-        "import sys; from clusterctl.runs.entry import Entry; Entry(sys.argv[1])()",
-        str(run.path),
-    ]
+    argv = [sys.executable, *ENTRY, str(run.path)]
     with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True) as task:
         assert task.stdout is not None
         child = int(task.stdout.readline())

@@ -28,7 +28,7 @@ from clusterctl.launch.git import git_state
 from clusterctl.launch.module_archives import archive_modules, link_archives
 from clusterctl.launch.plan import brings_code, make_plan
 from clusterctl.launch.programs import Programs
-from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch, submitit_version, test_only, write_pickle
+from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch, submitit_version, test_only
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import find_code, take_snapshot
 from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
@@ -231,7 +231,6 @@ def _write_run(plan: Plan, resolved: Resolved, code: Path, archives: Mapping[Pat
         run.code.symlink_to(Path("..", code.parent.name, code.name))
         link_archives(run, archives)
         write_text(run.script, render(plan), mode=0o700)
-        write_pickle(run, resolved.job.resources.time)
         state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))
         if state and state.patch:
             write_text(run.path / "git.patch", resolved.secrets.hide(state.patch))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, Verdict, fail, ok, warn
-from clusterctl.checks.interpreters import OLDEST_PYTHON, requirement
+from clusterctl.checks.interpreters import OLDEST_PYTHON
 from clusterctl.checks.surroundings import ContainerFacts, Seen
 from clusterctl.config import expanded
 from clusterctl.containers import unpacked
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clusterctl.slurm import Slurm
     from clusterctl.spec import Cluster
 
-_SHOWN = ("torch", "torch_geometric", "submitit", "clusterctl")  # of the packages in an image
+_SHOWN = ("torch", "torch_geometric", "clusterctl")  # of the packages in an image
 
 
 def look_at_cluster_image(cluster: Cluster) -> ContainerFacts | None:
@@ -200,13 +200,9 @@ def _inside(facts: ContainerFacts) -> Iterator[Check]:
     minor = contents.minor_of(python)
     if minor and tuple(map(int, minor.split("."))) < OLDEST_PYTHON:
         yield fail("image", f"{python} in the image is Python {minor}", "clusterctl needs 3.11 or later there")
-    needed = ["submitit", *(["clusterctl"] if facts.brings_code else [])]
-    missing = [name for name in needed if name not in contents.packages]
-    if missing and not facts.brings_packages:
-        hint = f"install it there: {python} -m pip install {shlex.quote(requirement('submitit'))}"
-        if "clusterctl" in missing:
-            hint = "run this code in the image: --code mounted; or build one that has it: clusterctl image build"
-        yield fail("image", f"{python} in the image has no {' and no '.join(missing)}", hint)
+    if facts.brings_code and "clusterctl" not in contents.packages and not facts.brings_packages:
+        hint = "run this code in the image: --code mounted; or build one that has it: clusterctl image build"
+        yield fail("image", f"{python} in the image has no clusterctl", hint)
 
 
 def _room(facts: ContainerFacts) -> Iterator[Check]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.checks.surroundings import Surroundings
 
 OLDEST_PYTHON = (3, 11)
-PACKAGES = ("torch", "submitit")
+PACKAGES = ("torch",)
 VERSION_SECONDS = 10
 PACKAGES_SECONDS = 30  # a package without metadata is imported, perhaps from a slow file system
 _ASK_VERSION = "import json, sys; print(json.dumps({'version': sys.version_info[:3]}))"
@@ -106,12 +106,10 @@ def interpreter_rules(found: Surroundings) -> Iterator[Check]:
         for name, installed in (interpreter.packages or {}).items():
             if installed:
                 yield ok(name, f"{installed} in {path}")
-            elif name == "torch":
+            else:
                 needed = ("torch", "torch_geometric", "numpy", "scipy")
                 message = f"{path} has no torch: only jobs with workload `command` run without it"
                 yield warn(name, message, _install(interpreter, *needed))
-            else:
-                yield bad(name, f"{path} has no {name}", _install(interpreter, name))
 
 
 def program_rules(found: Surroundings) -> Iterator[Check]:

@@ -112,12 +112,7 @@ _TABLE = (
     _row(r"name or service not known|temporary failure in name resolution", Cause.NETWORK, Level.NETWORK),
     _row(r"NCCL error|ncclSystemError|ncclUnhandledCudaError", Cause.NETWORK, Level.NETWORK),
     _row(r"exec: .*(not found|permission denied)|command not found", Cause.LAUNCH),
-    _row(
-        r"^FileNotFoundError: .*/submitit/[^/]*\.pkl",
-        Cause.LAUNCH,
-        words="what was submitted has been removed: submit it anew",
-    ),
-    _row(r"no module named '?(submitit|cloudpickle|clusterctl)\b", Cause.LAUNCH),
+    _row(r"no module named '?clusterctl\b", Cause.LAUNCH),
     _row(r"error while finding module specification", Cause.LAUNCH),
     _row(r"unable to (create|confirm) (step|allocation)|task launch .* failed|execve\(\)", Cause.LAUNCH),
     _row(r"slurm.*(unable to contact|invalid job credential|communication)", Cause.LAUNCH),

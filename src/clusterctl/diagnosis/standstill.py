@@ -18,7 +18,7 @@ _COLLECTIVES = frozenset(
     {"all_reduce", "all_gather", "all_gather_into_tensor", "all_to_all", "all_to_all_single", "barrier", "broadcast"}
     | {"gather", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter", "send", "synchronize", "wait"}
 )
-_LIBRARIES = ("site-packages", "dist-packages", "/lib/python3", "clusterctl/runs/", "submitit", "<frozen ")
+_LIBRARIES = ("site-packages", "dist-packages", "/lib/python3", "clusterctl/runs/", "<frozen ")
 DID_NOTHING = "no rank printed anything or used its processors, disk or GPUs"
 _MOST_LINES = 24
 _ANSWER_SECONDS = 4.5  # by when a living rank answers an alarm; stopped ones do when they are told to end, at 6 s

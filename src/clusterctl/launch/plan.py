@@ -177,7 +177,7 @@ def _view(resolved: Resolved, run: RunDir, set_here: list[str]) -> ContainerView
     mounts = [Mount(str(run.path.parent), str(run.path.parent))]
     if job.data.root:
         mounts.append(Mount(job.data.root, job.data.root, ("ro",)))
-    environment = {*set_here, "CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT", "SUBMITIT_EXECUTOR"}
+    environment = {*set_here, "CLUSTERCTL_RUN_DIR", "CLUSTERCTL_ATTEMPT"}
     environment |= {name for line in (*cluster.setup, *job.setup) for name in _EXPORTED.findall(line)}
     if job.resources.gpus_per_node:
         environment.add("CUDA_VISIBLE_DEVICES")  # Slurm's, whatever the image was built with
@@ -229,10 +229,7 @@ def _options(resources: Resources, cluster: Cluster) -> list[tuple[str, str | in
 def _exports(resolved: Resolved, library: Path, work: Path) -> dict[str, str]:
     """What every task finds in its environment besides what it inherits; the job's own values come last and win."""
     job, cluster = resolved.job, resolved.cluster
-    exports = {
-        "OMP_NUM_THREADS": str(job.resources.cpus_per_task),
-        "SUBMITIT_LOG_LEVEL": "WARNING",  # its greetings would open and close every rank's log
-    }
+    exports = {"OMP_NUM_THREADS": str(job.resources.cpus_per_task)}
     if not brings_code(job):
         exports["PYTHONPATH"] = f"{library}:{work}" if job.code else str(library)
     if cluster.interface:

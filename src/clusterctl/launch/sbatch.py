@@ -124,17 +124,6 @@ def pipe_to_sbatch(
         raise SlurmError(f"sbatch did not answer within {TIMEOUT_SECONDS} s", hint) from error
 
 
-def write_pickle(run: RunDir, seconds: int) -> None:
-    """Write what the tasks unpickle, under the name that the script links to submitit's; `seconds`: the time limit."""
-    from submitit.core.utils import DelayedSubmission
-
-    from clusterctl.runs.entry import Entry
-
-    submission = DelayedSubmission(Entry(str(run.path)))
-    submission.set_timeout(max(1, seconds // 60), 0)
-    submission.dump(run.waiting_pickle)
-
-
 def submitit_version() -> str:
     """Asked of the package itself, which a submission imports anyway: importlib.metadata would add 20 ms."""
     import submitit

@@ -33,7 +33,7 @@ def render(plan: Plan) -> str:
     # squeue shows the folder: a job that lost its submitter is found by it
     own = [("chdir", str(plan.run.path)), ("output", str(plan.slurm_log)), ("open-mode", "append")]
     srun = ["in_allocation", "srun"] if plan.warm else ["srun"]  # the cluster's own lines may make a function of it
-    task = [plan.python, "-u", "-m", "submitit.core._submit", str(plan.run.pickles)]
+    task = [plan.python, "-u", "-m", "clusterctl.runs", str(plan.run.path)]
     if plan.view:
         task = ["sh", "-c", FIRST_IN_IMAGE, *task]
     if plan.staging:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterctl.runs.events import Events
 from clusterctl.runs.place import Place
 from clusterctl.runs.signals import StopRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from clusterctl.runs.layout import Attempt
     from clusterctl.spec import Job, Train
 
@@ -18,13 +21,23 @@ T = TypeVar("T", bound="Train")
 
 @dataclass(frozen=True)
 class Context:
-    """One rank before it has met the others. Without an attempt (under torchrun, in tests) nothing is recorded."""
+    """One rank before it has met the others; `record` is its job, as run.json has it.
 
-    job: Job
+    Without an attempt (under torchrun, in tests) nothing is recorded.
+    """
+
+    record: Mapping[str, Any]
     place: Place = field(default_factory=Place.from_environment)
     attempt: Attempt | None = None
     events: Events = field(default_factory=lambda: Events(None, 0))
     stop: StopRequest = field(default_factory=StopRequest)
+
+    @cached_property
+    def job(self) -> Job:
+        """The job, checked. Raises InvalidRecord."""
+        from clusterctl.spec import Job, from_record  # here: a rank of "command" does without (docs/decisions/0053)
+
+        return from_record(Job, dict(self.record))
 
     def train(self, kind: type[T]) -> T:
         """The job's `[train]` table, as the class that this workload is registered with."""

@@ -1,20 +1,19 @@
-"""What each task runs: the one object in submitit's pickle.
+"""What each task runs, from its first line to its last: `python -m clusterctl.runs RUN_DIR`.
 
-It is importable by name, as a function that another Python pickled by value crashes.
+It is what submitit is handed, too; but no task unpickles it (docs/decisions/0053).
 """
 
 from __future__ import annotations
 
 import atexit
 import importlib
-import logging
 import os
 import sys
 import threading
 import time
 import traceback
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGTERM
 from typing import TYPE_CHECKING
@@ -33,7 +32,6 @@ from clusterctl.runs.place import Place
 from clusterctl.runs.signals import EXIT_TERMINATED, KilledBy, StopRequest
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.stamp import stamped_output
-from clusterctl.spec import WORKLOADS, Job, from_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +46,7 @@ class Entry:
     run_dir: str
 
     def __call__(self) -> None:
-        """Run, with the time before each line of the output, and leave, as submitit would write a result for nobody.
+        """Run, with the time before each line of the output, and leave.
 
         An attempt that a newer one has replaced leaves with 0, whatever its events say: Slurm gave both the same job
         and step number, and its srun would end the newer one's tasks in place of its own.
@@ -93,12 +91,13 @@ class Entry:
             if record is None:
                 hint = "the runs folder must be shared by all nodes"
                 raise TaskError(f"no run.json in {self.run_dir}", hint, cause=Cause.LAUNCH)
-            job = from_record(Job, record["job"])
+            job = record["job"]
             if link is not None:
-                link.introduce(watchdog=asdict(job.watchdog))
+                link.introduce(watchdog=job["watchdog"])
                 pulse = Pulse(events.heart, link.beat)
                 pulse.start()
-            importlib.import_module(WORKLOADS[job.workload].module).main(Context(job, place, attempt, events, stop))
+            workload = importlib.import_module(f"clusterctl.workloads.{job['workload'].replace('-', '_')}")
+            workload.main(Context(job, place, attempt, events, stop))
         except (ClusterctlError, ModuleNotFoundError) as raised:
             error = _explained(raised)
             events.exception(error)
@@ -175,7 +174,8 @@ class _Leaving:
 
     def _end(self) -> None:
         if os.getpid() == self._pid:  # not in a process that was forked off
-            logging.shutdown()
+            if "logging" in sys.modules:
+                sys.modules["logging"].shutdown()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(self.code)

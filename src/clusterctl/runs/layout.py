@@ -121,8 +121,7 @@ class RunDir:
     project = Inside("code/project")  # the job's code as it was submitted, read-only
     work = Inside("work")  # the tasks' working directory: the run's own copy of `project`, from its first start on
     environments = Inside("environments")  # links to archives of the Python environments that the run imports from
-    pickles = Inside("submitit")
-    waiting_pickle = Inside("submitit/waiting.pkl")  # known by this name before sbatch gives the job its number
+    pickles = Inside("submitit")  # what submitit keeps of the submission; no task reads it
     cancel_json = Inside("cancel.json")
     finished_json = Inside("finished.json")
     requeue_json = Inside("requeue.json")  # the last request for a restart: by which attempt, why, and when

@@ -30,9 +30,13 @@ class KilledBy(SystemExit):
 
 
 class StopRequest:
-    """Whether this process was asked to stop: `warned` by the warning signal, `terminated` by TERM."""
+    """Whether this process was asked to stop: `warned` by the warning signal, `terminated` by TERM.
+
+    `changed` wakes up whoever waits for either; that one clears it before it looks.
+    """
 
     def __init__(self) -> None:
+        self.changed = threading.Event()
         self.warned = False
         self.terminated = False
         self.exit_code = EXIT_TERMINATED  # of a process that did not leave by itself within the grace
@@ -64,6 +68,7 @@ class StopRequest:
             return
         self._leave_at = time.monotonic() + self._grace
         self.terminated = True
+        self.changed.set()
         self._on_terminate()
         while (left := self._leave_at - time.monotonic()) > 0:
             time.sleep(left)
@@ -78,6 +83,7 @@ class StopRequest:
             for number in os.read(reader, 64):
                 if number == WARNING_SIGNAL:
                     self.warned = True
+                    self.changed.set()
                 elif number == signal.SIGTERM:
                     self.terminate()
 

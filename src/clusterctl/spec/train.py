@@ -180,10 +180,9 @@ _TU_FORMAT = ("raw/*_A.txt", "raw/*_graph_indicator.txt", "raw/*_graph_labels.tx
 
 
 class Workload(NamedTuple):
-    """A workload's settings, its module, which only the tasks import, and what its data folder holds."""
+    """A workload's settings, and what its data folder holds. Its module in `workloads` has its name."""
 
     train: type[Train]
-    module: str
     data: tuple[str, ...] = ()
     """Patterns of paths."""
     data_set: str = ""
@@ -191,10 +190,10 @@ class Workload(NamedTuple):
 
 
 WORKLOADS: dict[str, Workload] = {
-    "synthetic": Workload(SyntheticTrain, "clusterctl.workloads.synthetic"),
-    "reddit": Workload(RedditTrain, "clusterctl.workloads.reddit", _REDDIT_FORMAT, "reddit"),
-    "deep-sage": Workload(DeepSageTrain, "clusterctl.workloads.deep_sage", _REDDIT_FORMAT, "reddit"),
-    "taobao": Workload(TaobaoTrain, "clusterctl.workloads.taobao", _TAOBAO_FORMAT, "taobao"),
-    "graph-classification": Workload(GraphClassificationTrain, "clusterctl.workloads.graph_classification", _TU_FORMAT),
-    "command": Workload(CommandTrain, "clusterctl.workloads.command"),
+    "synthetic": Workload(SyntheticTrain),
+    "reddit": Workload(RedditTrain, _REDDIT_FORMAT, "reddit"),
+    "deep-sage": Workload(DeepSageTrain, _REDDIT_FORMAT, "reddit"),
+    "taobao": Workload(TaobaoTrain, _TAOBAO_FORMAT, "taobao"),
+    "graph-classification": Workload(GraphClassificationTrain, _TU_FORMAT),
+    "command": Workload(CommandTrain),
 }

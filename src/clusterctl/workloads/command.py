@@ -3,7 +3,8 @@
     clusterctl submit command --set 'argv=["python", "train.py"]' --follow
 
 The program finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT; its output is
-the rank's log, its exit code the task's. Needs no torch.
+the rank's log, its exit code the task's. Needs no torch, and keeps what it imports small: on a large run there are
+thousands of these processes beside the programs (docs/decisions/0053).
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import shutil
 import signal
 import subprocess
 import textwrap
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import Cause, ProgramEnded, TaskError
+from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import with_retries
 from clusterctl.runs.idleness import observe
 from clusterctl.runs.layout import RunDir
@@ -37,16 +40,16 @@ from clusterctl.task.node_telemetry import GpuReadings, start_telemetry
 from clusterctl.task.own_folder import own_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from clusterctl.runs.context import Context
     from clusterctl.runs.layout import Attempt
     from clusterctl.runs.place import Place
     from clusterctl.runs.signals import StopRequest
-    from clusterctl.spec import Job
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LOOK_SECONDS = 1.0
+_TAKE_SECONDS = 0.1  # between two looks at whether the program takes the warning
 _TERM_SECONDS = 1.0  # a step is told to end process by process
 # What ends a program that did not choose to end; a shell that ran it exits with 128 + n.
 _CRASHES = frozenset(
@@ -54,9 +57,22 @@ _CRASHES = frozenset(
 )
 
 
+class CommandJob(NamedTuple):
+    """What a task needs of its job: `spec`, which knows all of it, is as large as the rest of this process."""
+
+    argv: tuple[str, ...]
+    checkpoints_kept: int
+
+    @classmethod
+    def of(cls, context: Context) -> CommandJob:
+        record = Fields(context.record)
+        return cls(record.texts("argv"), record.table("checkpoint").whole("keep") or 1)
+
+
 def main(context: Context) -> None:
     """Run the program and leave with its exit code, 128 + n after signal n."""
-    job, place, attempt, events, stop = context.job, context.place, context.attempt, context.events, context.stop
+    place, attempt, events, stop = context.place, context.attempt, context.events, context.stop
+    job = CommandJob.of(context)
     if not job.argv:
         raise TaskError("workload command needs a program", 'set argv, as argv = ["python", "train.py"]')
     lacking = job.argv[0] == "python" and shutil.which("python") is None  # a system's Python may have no such name
@@ -127,7 +143,7 @@ def _variables(place: Place, attempt: Attempt | None, stack: ExitStack) -> dict[
     }
 
 
-def _places(attempt: Attempt, job: Job, stop_file: Path) -> dict[str, str]:
+def _places(attempt: Attempt, job: CommandJob, stop_file: Path) -> dict[str, str]:
     """Where a program that survives (`runs.program`) finds what it needs; a shell script can use them too."""
     run = RunDir(attempt.path.parents[1])
     with_retries(lambda: run.checkpoints.mkdir(mode=0o700, exist_ok=True))
@@ -135,7 +151,7 @@ def _places(attempt: Attempt, job: Job, stop_file: Path) -> dict[str, str]:
         STOP_FILE: str(stop_file),
         RESTART_FILE: str(restart_file(attempt)),
         CHECKPOINTS: str(run.checkpoints),
-        KEEP: str(job.checkpoint.keep),
+        KEEP: str(job.checkpoints_kept),
     }
 
 
@@ -172,17 +188,21 @@ def _wait(
         signal.SIGTERM: lambda: stop.terminated,
     }
     looked = 0.0
-    while True:
+
+    def reap() -> None:
+        child.wait()
+        stop.changed.set()
+
+    threading.Thread(target=reap, name="program", daemon=True).start()
+    while child.poll() is None:
+        not_taken = stop.warned and WARNING_SIGNAL in asked
         try:
-            code = child.wait(timeout=0.1)
-            if times:
-                times.look(last=True)
-            return code
-        except subprocess.TimeoutExpired:
-            if times:
-                times.look()
+            stop.changed.wait(_TAKE_SECONDS if not_taken else _LOOK_SECONDS)
         except KeyboardInterrupt:
             child.send_signal(signal.SIGINT)
+        stop.changed.clear()
+        if times:
+            times.look()
         if port is not None and time.monotonic() - looked > _LOOK_SECONDS:
             looked = time.monotonic()
             if meeting.taken_by_another(port):
@@ -195,6 +215,9 @@ def _wait(
         for number in [number for number, happened in asked.items() if happened()]:
             child.send_signal(number)
             del asked[number]
+    if times:
+        times.look(last=True)
+    return child.wait()
 
 
 def takes(pid: int, number: signal.Signals) -> bool:
@@ -202,7 +225,7 @@ def takes(pid: int, number: signal.Signals) -> bool:
     return has_signal(pid, number, "SigCgt", "SigBlk")
 
 
-def _ended(argv: tuple[str, ...], code: int, number: int | None) -> ProgramEnded:
+def _ended(argv: Sequence[str], code: int, number: int | None) -> ProgramEnded:
     name = textwrap.shorten(" ".join(argv), 60)
     if number is None:
         return ProgramEnded(f"{name} exited with {code}", code)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError
 from clusterctl.runs.context import Context
-from clusterctl.spec import Job, from_record
+from clusterctl.spec import Job, from_record, to_record
 from clusterctl.spec.overrides import parse_override, put
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def run_alone(workload: str, main: Callable[[Context], None]) -> None:
     """Run `main` with the job that the command line describes; errors of the user's become a message and exit code."""
     try:
-        main(Context(job_from_words(workload, sys.argv[1:])))
+        main(Context(to_record(job_from_words(workload, sys.argv[1:]))))
     except ClusterctlError as error:
         print(error.text, file=sys.stderr)
         raise SystemExit(error.exit_code) from None

@@ -15,8 +15,8 @@
 # sbatch hands on what the submitter's shell exports (launch/shell.sh of clusterctl): a function named like a command
 # that is called below, and options, must not change what is meant. `module` and the like stay: `setup` may need them.
 builtin set +aefkmuvxC +o pipefail +o posix
-builtin unset -f : '[' cat chmod command compgen cp echo env eval exec exit export grep kill ln local mkdir mv od printf read return \
-  rm scontrol set sh shopt sleep srun timeout touch tr trap true type umask unset wait
+builtin unset -f : '[' cat chmod command compgen continue cp echo env eval exec exit export grep kill local mkdir mv od printf \
+  read return rm scontrol set sh shopt sleep srun stat timeout touch tr trap true type umask unset wait wc
 shopt -u failglob
 unset GLOBIGNORE
 export -n SHELLOPTS BASHOPTS
@@ -27,7 +27,6 @@ restarts=20 # how often the job may go back to the queue
 dropped=()
 exports=(
   OMP_NUM_THREADS=1
-  SUBMITIT_LOG_LEVEL=WARNING
   PYTHONPATH=/runs/.code/0123/lib:/runs/big-20260102-030405-abcd/work
   CLUSTERCTL_INTERFACE=ib0
   NCCL_DEBUG=WARN
@@ -53,7 +52,7 @@ srun=(
   --chdir=/runs/big-20260102-030405-abcd/work
 )
 task=(
-  sh -c 's=$0.$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME; [ ! -L "$s" ] && [ -O "$s" ] && [ -d "$s/imports" ] && PYTHONPATH=$s/imports:$PYTHONPATH; exec "$@"' /local/scratch/clusterctl-stage-big-20260102-030405-abcd /venv/bin/python -u -m submitit.core._submit /runs/big-20260102-030405-abcd/submitit
+  sh -c 's=$0.$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME; [ ! -L "$s" ] && [ -O "$s" ] && [ -d "$s/imports" ] && PYTHONPATH=$s/imports:$PYTHONPATH; exec "$@"' /local/scratch/clusterctl-stage-big-20260102-030405-abcd /venv/bin/python -u -m clusterctl.runs /runs/big-20260102-030405-abcd
 )
 staging=(
   /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/runs/staging.py /local/scratch/clusterctl-stage-big-20260102-030405-abcd
@@ -76,7 +75,7 @@ make_work() {
   drop_copies "$run"/.work.* # of an attempt that was killed meanwhile
   local copy=$run/.work.$number said
   said=$({ cp -RP --preserve=mode,timestamps --reflink=auto "$run/code/project" "$copy" && chmod -R u+w "$copy" &&
-    { mv -T "$copy" "$run/work" || [ -d "$run/work" ]; }; } 2>&1) && return
+    { mv -T "$copy" "$run/work" || await [ -d "$run/work" ]; }; } 2>&1) && return
   echo "clusterctl: cannot make $run/work: ${said%%$'\n'*}"
   [ -n "$signal" ] || no_work=', "no_work": true'
   return 73
@@ -89,32 +88,66 @@ drop_copies() { # half made ones
 }
 
 # What follows is the same for every run (launch/batch.sh of clusterctl); the values above are this run's.
+# shellcheck disable=SC2329 # functions that are called by their names
+
+# What other nodes have just changed may not be seen here for a while, in whatever order, and now and then a call fails
+# that would not a second later: decision 0051. These file systems alone tell all nodes at once.
+late=70 # seconds; NFS believes for up to a minute what it knows of a folder (acdirmax)
+case $(stat -f -c %T "$run" 2>/dev/null) in
+  btrfs | ceph | ext2/ext3 | gpfs | lustre | overlayfs | ramfs | tmpfs | xfs | zfs) late=0 ;;
+esac
+signal=
+await() { # a question that is asked again while its answer may be late
+  local deadline=$((SECONDS + late))
+  until "$@"; do
+    [ "$SECONDS" -lt "$deadline" ] && [ -z "$signal" ] || return 1
+    sleep 1
+  done
+}
+with_retries() { # a command that may be repeated
+  local try
+  for try in {1..5}; do
+    "$@" && return
+    sleep 1
+  done
+  return 1
+}
+renamed() { # from, to: also where an earlier try was told that it had failed
+  mv -T "$1" "$2" || { [ ! -e "$1" ] && [ -e "$2" ]; }
+}
 
 # Attempts are numbered; the last one alone can have finished the run: one that was given up for lost may still end.
 number=0
 while [ -d "$run/attempts/$number" ]; do number=$((number + 1)); done
 [ ! -e "$run/attempts/$((number - 1))/marks/finished" ] || exit 0
 # A run may wait for days, and its submission be taken for rubbish meanwhile.
-for gone in "$run/code/lib" "$run/submitit/waiting.pkl"; do
-  [ -e "$gone" ] || { echo "clusterctl[launch]: what was submitted has been removed: $gone; submit it anew" >&2; exit 66; }
+for gone in "$run/code/lib" "$run/run.json"; do
+  await [ -e "$gone" ] || { echo "clusterctl[launch]: what was submitted has been removed: $gone; submit it anew" >&2; exit 66; }
 done
-# The tasks unpickle and import what is there: whoever else could write it would run as this user.
-{ [ -O "$run" ] && [ -O "$run/submitit" ] && [ -O "$run/code/" ] && [ -O "$run/code/lib" ]; } ||
-  { echo "clusterctl[launch]: not this user's own: $run, its code or its pickles" >&2; exit 77; }
+# The tasks import what is there: whoever else could write it would run as this user.
+{ [ -O "$run" ] && [ -O "$run/code/" ] && [ -O "$run/code/lib" ]; } ||
+  { echo "clusterctl[launch]: not this user's own: $run or its code" >&2; exit 77; }
 
 # Claim the next attempt. From here on its host.log takes what this script says.
 umask 077
-until mkdir "$run/attempts/$number" 2>/dev/null; do
-  [ -d "$run/attempts/$number" ] || { echo "clusterctl[launch]: cannot write to $run/attempts" >&2; exit 73; }
-  number=$((number + 1))
+failed=0
+until said=$(LC_ALL=C mkdir "$run/attempts/$number" 2>&1); do
+  case $said in
+    *"File exists"*) number=$((number + 1)) && continue ;; # though it may not be seen here yet
+    *"Input/output error"* | *"Stale file handle"*) failed=$((failed + 1)) && sleep 1 ;;
+    *) failed=5 ;;
+  esac
+  [ "$failed" -lt 5 ] || { echo "clusterctl[launch]: cannot write to $run/attempts: $said" >&2; exit 73; }
 done
 attempt=$run/attempts/$number
-mkdir "$attempt/nodes" "$attempt/logs" "$attempt/marks"
-od -An -vtx1 -N32 /dev/urandom | tr -d ' \n' >"$attempt/secret" # by which its processes know each other (runs/secret.py)
+write_secret() { # by which its processes know each other (runs/secret.py)
+  od -An -vtx1 -N32 /dev/urandom | tr -d ' \n' >"$attempt/secret" && [ "$(wc -c <"$attempt/secret")" -eq 64 ]
+}
+log_here() { exec >>"$attempt/host.log" 2>&1; }
+with_retries mkdir -p "$attempt/nodes" "$attempt/logs" "$attempt/marks" && with_retries write_secret
 echo "=== $number ===" # what Slurm says of the job's end comes into the same log, of every attempt
-exec >>"$attempt/host.log" 2>&1
+with_retries log_here
 
-signal=
 trap 'signal=TERM' TERM # of a time limit, scancel or preemption: note it, wait for srun, record the end
 printf -v start '%(%s)T' -1 # a builtin: on a node that is being shut down no program may start any more
 # What says how it ended is written over itself, at the same length: a disk that is full by then takes it all the same.
@@ -133,16 +166,11 @@ record() { # name, further JSON fields
     "$number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$start" "$2"
   put "$attempt/$1" "$text"
 }
-record .host.json "" && mv "$attempt/.host.json" "$attempt/host.json"
+record .host.json "" && with_retries renamed "$attempt/.host.json" "$attempt/host.json"
 put "$attempt/.finished.json" "{}"
-: >"$attempt/marks/.finished"
+with_retries touch "$attempt/marks/.finished"
 
-# submitit names the pickle after the job when sbatch has answered; should it have died before, the job finds it anyway.
-[ -e "$run/submitit/${SLURM_JOB_ID}_submitted.pkl" ] ||
-  ln "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl" 2>/dev/null ||
-  cp -n "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl"
-
-export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slurm
+export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number
 # One environment for all programs (docs/decisions/0043): the folder of the tasks' Python comes first on their PATH, and
 # what the setup lines activate before it, unless the cluster file names that Python. What is active in the submitter's
 # shell is deactivated first: conda would not move it to the front again. The script's own PATH stays without the folder,
@@ -198,7 +226,10 @@ count_ranks() { # state
 ended_well() { [ "$(count_ranks 'done')" -eq "$ranks" ]; }
 # A rank that was killed says nothing; one that failed, or was told to leave, says how.
 killed() { [ "$(count_ranks running)" -gt 0 ]; }
-begun() { [ "$(count_ranks running)$(count_ranks 'done')$(count_ranks ended)" != 000 ]; }
+begun() { [ "$(count_ranks running)$(count_ranks 'done')$(count_ranks ended)$(count_ranks asked)" != 0000 ]; }
+# Whether nothing is missing that ranks of other nodes may have said: how each ended, and the request for a restart, where
+# one left because of it.
+settled() { asked || ended_well || [ "$(($(count_ranks 'done') + $(count_ranks ended)))" -eq "$ranks" ]; }
 # The warning killed what unpacks the image, as pyxis says, or TERM did: that of a preemption, if the job still runs.
 interrupted() {
   ! begun && [ "$restarts" -gt 0 ] || return
@@ -215,7 +246,8 @@ progressed() {
 }
 finish() {
   put "$attempt/.finished.json" "{\"attempt\": $number, \"time\": $end}" &&
-    mv "$attempt/.finished.json" "$run/finished.json" && mv "$attempt/marks/.finished" "$attempt/marks/finished"
+    with_retries renamed "$attempt/.finished.json" "$run/finished.json" &&
+    with_retries renamed "$attempt/marks/.finished" "$attempt/marks/finished"
 }
 # Why this attempt is not followed by another one, though it would need one; nothing if it is (runs/requests.py).
 refusal() {
@@ -242,6 +274,7 @@ requeue() {
 }
 close() { on_each_node 60 "${closing[@]}"; }
 
+[ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || await settled
 if asked; then
   code=75
 elif ended_well; then
