@@ -13,7 +13,7 @@
 # sbatch hands on what the submitter's shell exports (launch/shell.sh of clusterctl): a function named like a command
 # that is called below, and options, must not change what is meant. `module` and the like stay: `setup` may need them.
 builtin set +aefkmuvxC +o pipefail +o posix
-builtin unset -f : '[' cat chmod command compgen continue cp echo env eval exec exit export grep kill ln local mkdir mv od printf \
+builtin unset -f : '[' cat chmod command compgen continue cp echo env eval exec exit export grep kill local mkdir mv od printf \
   read return rm scontrol set sh shopt sleep srun stat timeout touch tr trap true type umask unset wait wc
 shopt -u failglob
 unset GLOBIGNORE

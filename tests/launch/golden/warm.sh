@@ -4,7 +4,7 @@
 # sbatch hands on what the submitter's shell exports (launch/shell.sh of clusterctl): a function named like a command
 # that is called below, and options, must not change what is meant. `module` and the like stay: `setup` may need them.
 builtin set +aefkmuvxC +o pipefail +o posix
-builtin unset -f : '[' cat chmod command compgen continue cp echo env eval exec exit export grep kill ln local mkdir mv od printf \
+builtin unset -f : '[' cat chmod command compgen continue cp echo env eval exec exit export grep kill local mkdir mv od printf \
   read return rm scontrol set sh shopt sleep srun stat timeout touch tr trap true type umask unset wait wc
 shopt -u failglob
 unset GLOBIGNORE
@@ -18,7 +18,6 @@ dropped=(
 )
 exports=(
   OMP_NUM_THREADS=1
-  SUBMITIT_LOG_LEVEL=WARNING
   PYTHONPATH=/runs/.code/0123/lib:/runs/big-20260102-030405-abcd/work
   NVIDIA_VISIBLE_DEVICES=all
   NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -50,11 +49,11 @@ srun=(
   --no-container-mount-home
   --no-container-remap-root
   --no-container-entrypoint
-  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_RUN_DIR,CUDA_VISIBLE_DEVICES,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH,SUBMITIT_EXECUTOR,SUBMITIT_LOG_LEVEL
+  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_RUN_DIR,CUDA_VISIBLE_DEVICES,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH
   --chdir=/runs/big-20260102-030405-abcd/work
 )
 task=(
-  sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u -m submitit.core._submit /runs/big-20260102-030405-abcd/submitit
+  sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u -m clusterctl.runs /runs/big-20260102-030405-abcd
 )
 staging=()
 opening=()
@@ -195,12 +194,12 @@ number=0
 while [ -d "$run/attempts/$number" ]; do number=$((number + 1)); done
 [ ! -e "$run/attempts/$((number - 1))/marks/finished" ] || exit 0
 # A run may wait for days, and its submission be taken for rubbish meanwhile.
-for gone in "$run/code/lib" "$run/submitit/waiting.pkl"; do
+for gone in "$run/code/lib" "$run/run.json"; do
   await [ -e "$gone" ] || { echo "clusterctl[launch]: what was submitted has been removed: $gone; submit it anew" >&2; exit 66; }
 done
-# The tasks unpickle and import what is there: whoever else could write it would run as this user.
-{ [ -O "$run" ] && [ -O "$run/submitit" ] && [ -O "$run/code/" ] && [ -O "$run/code/lib" ]; } ||
-  { echo "clusterctl[launch]: not this user's own: $run, its code or its pickles" >&2; exit 77; }
+# The tasks import what is there: whoever else could write it would run as this user.
+{ [ -O "$run" ] && [ -O "$run/code/" ] && [ -O "$run/code/lib" ]; } ||
+  { echo "clusterctl[launch]: not this user's own: $run or its code" >&2; exit 77; }
 
 # Claim the next attempt. From here on its host.log takes what this script says.
 umask 077
@@ -244,12 +243,7 @@ record .host.json "" && with_retries renamed "$attempt/.host.json" "$attempt/hos
 put "$attempt/.finished.json" "{}"
 with_retries touch "$attempt/marks/.finished"
 
-# submitit names the pickle after the job when sbatch has answered; should it have died before, the job finds it anyway.
-[ -e "$run/submitit/${SLURM_JOB_ID}_submitted.pkl" ] ||
-  ln "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl" 2>/dev/null ||
-  cp -n "$run/submitit/waiting.pkl" "$run/submitit/${SLURM_JOB_ID}_submitted.pkl"
-
-export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number SUBMITIT_EXECUTOR=slurm
+export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number
 # One environment for all programs (docs/decisions/0043): the folder of the tasks' Python comes first on their PATH, and
 # what the setup lines activate before it, unless the cluster file names that Python. What is active in the submitter's
 # shell is deactivated first: conda would not move it to the front again. The script's own PATH stays without the folder,
