@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from clusterctl.checks.look import look_at_cluster
 from clusterctl.checks.staging_rules import staging_rules
 from clusterctl.checks.surroundings import Folder, Seen, Surroundings
 from clusterctl.spec import Cluster
@@ -41,6 +42,10 @@ def test_what_is_as_it_should_be_is_not_mentioned() -> None:
 def test_a_disk_that_would_not_do_is_warned_of_as_ranks_do_without(disk: Folder, kind: str, words: str) -> None:
     found = replace(GOOD, cluster=Cluster(name="site", kind=kind), scratch=disk)
     assert said(found) == [f"WARN scratch: {words}"]
+
+
+def test_a_disk_that_only_a_node_can_name_is_not_looked_at() -> None:
+    assert look_at_cluster(Cluster(name="x", kind="emulator", local_scratch="$TMPDIR")).scratch is None
 
 
 def test_an_environment_that_is_none_is_refused() -> None:

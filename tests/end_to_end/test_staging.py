@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.scenario import Stage, wait_until
+
+from clusterctl.runs.layout import RunDir
 
 ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 CLUSTER = """
@@ -29,15 +32,17 @@ PROGRAM = """
 import json, os, sys, time
 from pathlib import Path
 import installed, package.model
-copies = [path for path in sys.path_hooks[0].__closure__[0].cell_contents] if len(sys.path_hooks) > 2 else []
+hook = sys.modules.get("clusterctl_imports")
 print(json.dumps({
     "node": os.environ["SLURMD_NODENAME"],
-    "copies": sorted({str(Path(copy).parent) for _, copy, _ in copies}),
+    "copy": str(Path(hook.__file__).parents[1]) if hook else None,
     "where": [installed.WHERE, package.model.WHERE],
     "files": [__file__, package.model.__file__, installed.__file__],
     "data": Path(package.model.__file__).with_name("data.txt").read_text(),
 }), flush=True)
 Path("written-by-" + os.environ["RANK"]).touch()
+if "again" in sys.argv and os.environ["RANK"] + os.environ["CLUSTERCTL_ATTEMPT"] == "00":
+    Path(os.environ["CLUSTERCTL_RESTART_FILE"]).touch()
 if "stay" in sys.argv:
     time.sleep(600)
 """
@@ -69,23 +74,27 @@ def left(site: Path) -> list[str]:
     return sorted(path.name for path in (site / "scratch").iterdir())
 
 
+def said(stage: Stage, run: RunDir, rank: int, attempt: int = 0) -> dict[str, Any]:
+    return dict(json.loads(stage.log(run, rank, attempt=attempt).splitlines()[-1]))
+
+
 @ONCE
-def test_the_ranks_of_a_node_import_from_one_copy_and_nothing_is_left(stage: Stage, site: Path) -> None:
-    run = stage.submit(stage.write_job("copied", JOB.format(environment=site / "environment")), "--hold")
+def test_the_ranks_of_a_node_import_from_one_copy_at_each_start_and_nothing_is_left(stage: Stage, site: Path) -> None:
+    job = JOB.format(environment=site / "environment").replace('"train.py"', '"train.py", "again"')
+    run = stage.submit(stage.write_job("copied", job), "--hold")
     installed = site / "environment" / "lib" / "python3" / "site-packages" / "installed.py"
     installed.write_text("WHERE = 'where it is installed'\n")
     assert stage.call("release", run.id, "--cluster", stage.cluster).returncode == 0
     stage.wait_for_stage(run, "finished", "failed", seconds=240)
-    said = [json.loads(stage.log(run, rank).splitlines()[-1]) for rank in range(4)]
     copies = defaultdict(set)
-    for rank in said:
+    for rank in [said(stage, run, rank, attempt) for rank in range(4) for attempt in (0, 1)]:
         assert rank["where"] == ["as submitted", "as submitted"]
         assert rank["files"] == [str(run.work / "train.py"), str(run.work / "package" / "model.py"), str(installed)]
         assert rank["data"] == "beside it"
-        copies[rank["node"]].update(rank["copies"])
+        copies[rank["node"]].add(rank["copy"])
     assert len(copies) == 2
-    assert all(len(folders) == 1 for folders in copies.values()), copies
-    assert len(set.union(*copies.values())) == 2
+    assert all(len(folders) == 2 for folders in copies.values()), copies  # one an attempt
+    assert len(set.union(*copies.values())) == 4
     assert sorted(path.name for path in run.work.glob("written-*")) == [f"written-by-{rank}" for rank in range(4)]
     assert not list(run.work.rglob("*.pyc"))
     wait_until(lambda: left(site) == ["of-another-user"], 60, "the copies to be removed")
@@ -101,7 +110,7 @@ def test_what_a_run_that_was_killed_leaves_goes_with_the_next(stage: Stage, site
     stage.wait_for_stage(killed, "cancelled", "failed", "preempted", "lost", seconds=120)
     run = stage.submit(stage.write_job("next", text))
     stage.wait_for_stage(run, "finished", "failed", seconds=240)
-    assert json.loads(stage.log(run, 0).splitlines()[-1])["copies"]
+    assert said(stage, run, 0)["copy"]
     wait_until(lambda: left(site) == ["of-another-user"], 60, "the copies of both runs to be removed")
 
 
@@ -119,7 +128,7 @@ def test_without_the_disk_the_ranks_import_from_where_the_code_is_and_host_log_s
     )
     assert done.returncode == 0, done.stderr
     assert f"no such folder: {site / 'scratch'}: ranks import from the shared file system" in done.stderr
-    (run,) = stage.runs.glob("bare-*")
-    said = (run / "attempts" / "0" / "host.log").read_text()
-    assert said.count("imports from the shared file system: cannot copy modules to") == 2
-    assert json.loads((run / "attempts" / "0" / "logs" / "rank_00000.out").read_text().splitlines()[-1])["copies"] == []
+    (run,) = map(RunDir, stage.runs.glob("bare-*"))
+    warnings = run.attempt(0).host_log.read_text()
+    assert warnings.count("imports from the shared file system: cannot copy modules to") == 2
+    assert said(stage, run, 0)["copy"] is None

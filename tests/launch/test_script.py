@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from clusterctl.config import Resolved
 from clusterctl.errors import ConfigError
 from clusterctl.launch.plan import Plan, make_plan
-from clusterctl.launch.script import render
+from clusterctl.launch.script import STAGED, render
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, CommandTrain, Container, Data, Job, RedditTrain, Resources
 
@@ -133,3 +134,28 @@ def test_named_environments_are_copied_in_place_of_those_that_are_found() -> Non
     assert (staging.environments, staging.named) == (("/shared/python", "/shared/env"), True)
     assert (found.environments, found.named) == (("/venv", "/shared/my env", "/shared/conda/envs/third"), False)
     assert plan(HOST_JOB, CONTAINER_CLUSTER).staging is None
+
+
+@pytest.mark.parametrize("disk", ["@/my disk's (1)", "$DISK", "$DISK/$OTHER;x"])
+def test_a_task_imports_from_its_nodes_copies_if_they_are_this_users(tmp_path: Path, disk: str) -> None:
+    staging = plan(STAGED_JOB, replace(CONTAINER_CLUSTER, local_scratch=disk.replace("@", str(tmp_path)))).staging
+    assert staging is not None
+    names = {"DISK": f"{tmp_path}/a b", "OTHER": "c", "CLUSTERCTL_ATTEMPT": "2", "SLURMD_NODENAME": "n1"}
+    environment = {**os.environ, **names, "PYTHONPATH": "/lib"}
+
+    def call(*words: str) -> str:
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
+
+    def path_of_task() -> str:
+        return call("sh", "-c", STAGED, staging.folder, "sh", "-c", 'printf %s "$PYTHONPATH"')
+
+    assert path_of_task() == "/lib"
+    place = disk.replace("@", str(tmp_path)).replace("$DISK", names["DISK"]).replace("$OTHER", "c")
+    copies = Path(f"{place}/clusterctl-stage-big-20260102-030405-abcd.2@n1")
+    (copies / "imports").mkdir(parents=True)
+    assert path_of_task() == f"{copies}/imports:/lib"
+    call(*staging.closing)
+    assert not copies.exists()
+    (elsewhere := tmp_path / "elsewhere" / "imports").mkdir(parents=True)
+    copies.symlink_to(elsewhere.parent)
+    assert path_of_task() == "/lib"

@@ -36,7 +36,9 @@ class Node:
     def stage(self, *words: str) -> None:
         pairs = words or (str(self.original), str(self.archive))
         names = {"CLUSTERCTL_RUN_DIR": self.attempt.parents[1], "CLUSTERCTL_ATTEMPT": "0", "SLURMD_NODENAME": "n1"}
-        main([str(self.folder), *pairs], {name: str(value) for name, value in names.items()})
+        names |= {"DISK": self.disk}
+        folder = f"$DISK/{self.folder.name}"
+        main([folder, *pairs], {name: str(value) for name, value in names.items()})
 
     def left(self) -> list[str]:
         return sorted(path.name for path in self.disk.iterdir())

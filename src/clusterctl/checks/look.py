@@ -72,7 +72,7 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
             programs=_programs(cluster),
             activation=activation(),
             container=container.result(),
-            scratch=look_at(Path(cluster.local_scratch)),
+            scratch=_scratch(cluster),
             environments=tuple(map(_environment, cluster.python_environments)),
             login_node=LoginNode(
                 python=platform.python_version(),
@@ -102,7 +102,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
         programs=Programs.of(plan) if job.workload == "command" else None,
         activation=activation(),
         container=_image(resolved, plan, slurm) if plan.view else None,
-        scratch=look_at(Path(cluster.local_scratch)) if plan.staging else None,
+        scratch=_scratch(cluster) if plan.staging else None,
         environments=tuple(map(_environment, cluster.python_environments)) if plan.staging else (),
         wanted=WantedRun(
             resolved=resolved,
@@ -115,6 +115,11 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             where=where,
         ),
     )
+
+
+def _scratch(cluster: Cluster) -> Folder | None:
+    """None for a folder that only a node can name."""
+    return None if "$" in cluster.local_scratch else look_at(Path(cluster.local_scratch))
 
 
 def _environment(path: str) -> Seen:

@@ -31,6 +31,8 @@ _OWN_RULES = {
     *("exclusive", "requeue", "sbatch", "stage_code"),
 }
 _FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the last: bytes that are no UTF-8
+# On a node: the folder of its copies, its variables filled in. `$0` is the folder that the plan names.
+ON_NODE = r'eval "s=\"$0\".$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"'
 _EXPORTED = re.compile(r"\bexport\s+([A-Za-z_]\w*)=")
 _LONGEST_PATH = 3000  # bytes; what lies in a run directory must stay below the kernel's 4096
 
@@ -58,7 +60,7 @@ class ModuleCopies:
 
     @property
     def closing(self) -> tuple[str, ...]:
-        return ("sh", "-c", 'rm -rf "$0.$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"', self.folder)
+        return ("sh", "-c", f'{ON_NODE}; rm -rf "$s"', self.folder)
 
 
 @dataclass(frozen=True)

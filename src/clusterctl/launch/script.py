@@ -10,6 +10,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from clusterctl.launch.plan import ON_NODE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -23,8 +25,7 @@ FIRST_IN_IMAGE = (
 
 # Before a task: where its node has copies of the modules (runs/staging.py), in a folder of this user's own.
 STAGED = (
-    's=$0.$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME; [ ! -L "$s" ] && [ -O "$s" ] && [ -d "$s/imports" ] && '
-    'PYTHONPATH=$s/imports:$PYTHONPATH; exec "$@"'
+    f'{ON_NODE}; [ ! -L "$s" ] && [ -O "$s" ] && [ -d "$s/imports" ] && PYTHONPATH=$s/imports:$PYTHONPATH; exec "$@"'
 )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import signal
 import stat
@@ -37,6 +38,7 @@ if sys.version_info >= (3, 7):
 
     clusterctl_imports.main()
 """
+_VARIABLE = re.compile("[$]([A-Za-z_][A-Za-z0-9_]*)")
 _READ_AT_ONCE = 1 << 20
 _UNUSED_SECONDS = 3600.0  # far longer than from the copy on one node to the ranks, which begin on all nodes at once
 
@@ -45,7 +47,8 @@ def main(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> N
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # the warning is for the ranks
     folder, *pairs = words
     number, node = environment["CLUSTERCTL_ATTEMPT"], environment["SLURMD_NODENAME"]
-    attempt, staged = Path(environment["CLUSTERCTL_RUN_DIR"], "attempts", number), Path(f"{folder}.{number}@{node}")
+    attempt = Path(environment["CLUSTERCTL_RUN_DIR"], "attempts", number)
+    staged = Path(f"{_VARIABLE.sub(lambda name: environment.get(name[1], ''), folder)}.{number}@{node}")
     remove_leftovers(staged.parent)
     try:
         problems = fill(staged, attempt, list(zip(pairs[::2], pairs[1::2], strict=True)))

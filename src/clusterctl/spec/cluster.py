@@ -12,6 +12,14 @@ from clusterctl.spec.job import Container, Environment
 from clusterctl.spec.values import Count, Line, Matches, Name, Natural, OneOf, Seconds, Word
 
 _OnNodes = Annotated[str, Matches(r"/[^:\x00-\x1f\x7f-\x9f]+", "an absolute path without ':' and control characters")]
+# The batch script expands the variables within double quotes.
+_Scratch = Annotated[
+    str,
+    Matches(
+        r'(?=[/$])(?:[^:"`$\\\x00-\x1f\x7f-\x9f]|\$[A-Za-z_][A-Za-z0-9_]*)+',
+        "an absolute path or one like $TMPDIR, without ':', quotes and backslashes",
+    ),
+]
 SECRETS = ("*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*", "*KEY*")
 
 
@@ -53,8 +61,8 @@ class Cluster:
     """Python interpreter of the tasks, first on their PATH; by default the one that runs clusterctl, or the image's."""
     python_environments: tuple[_OnNodes, ...] = ()
     """Python environments that `resources.stage_code` copies; by default those of `python` and of `setup`."""
-    local_scratch: _OnNodes = "/tmp"
-    """Folder on each node's own disk, for the copies that `resources.stage_code` makes."""
+    local_scratch: _Scratch = "/tmp"
+    """Folder on each node's own disk, such as "$TMPDIR", for the copies that `resources.stage_code` makes."""
     runs: Line | None = None
     """Folder of the runs, on a file system shared by login and compute nodes."""
     images: Line | None = None

@@ -52,7 +52,7 @@ srun=(
   --chdir=/runs/big-20260102-030405-abcd/work
 )
 task=(
-  sh -c 's=$0.$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME; [ ! -L "$s" ] && [ -O "$s" ] && [ -d "$s/imports" ] && PYTHONPATH=$s/imports:$PYTHONPATH; exec "$@"' /local/scratch/clusterctl-stage-big-20260102-030405-abcd /venv/bin/python -u -m clusterctl.runs /runs/big-20260102-030405-abcd
+  sh -c 'eval "s=\"$0\".$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"; [ ! -L "$s" ] && [ -O "$s" ] && [ -d "$s/imports" ] && PYTHONPATH=$s/imports:$PYTHONPATH; exec "$@"' /local/scratch/clusterctl-stage-big-20260102-030405-abcd /venv/bin/python -u -m clusterctl.runs /runs/big-20260102-030405-abcd
 )
 staging=(
   /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/runs/staging.py /local/scratch/clusterctl-stage-big-20260102-030405-abcd
@@ -64,7 +64,7 @@ staging=(
 )
 opening=()
 closing=(
-  sh -c 'rm -rf "$0.$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"' /local/scratch/clusterctl-stage-big-20260102-030405-abcd
+  sh -c 'eval "s=\"$0\".$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"; rm -rf "$s"' /local/scratch/clusterctl-stage-big-20260102-030405-abcd
 )
 
 # The working directory of the tasks is the run's own (launch/work.sh of clusterctl): a copy of its code, made before its
