@@ -204,7 +204,7 @@ def test_a_project_that_is_too_large_is_copied_on_request_alone(
 def test_many_small_files_are_named_before_one_that_is_larger() -> None:
     small = [CodeFile(f"data/{number}.txt", "", size=1) for number in range(1000)]
     files = [CodeFile("package/weights.bin", "", size=2**20), *small, CodeFile("job.toml", "", size=40)]
-    assert largest(files) == "data/ (1,000 files, 0 MiB), package/ (1 files, 1 MiB), job.toml (0 MiB)"
+    assert largest(files) == "data/ (1,000 files, 0 MiB), package/ (1 file, 1 MiB), job.toml (0 MiB)"
 
 
 def test_a_project_of_far_too_many_files_is_refused_before_they_are_all_looked_at(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.spec.values import AtLeast, Duration, mebibytes, parse_seconds, slurm_time
+from clusterctl.spec.values import AtLeast, Duration, mebibytes, parse_seconds, plural, slurm_time
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,7 @@ def test_no_number_is_not_at_least_anything() -> None:
 @pytest.mark.parametrize(("text", "size"), [("64G", 65536), ("1T", 1048576), ("2048K", 2), ("100", 100), ("5MB", 5)])
 def test_sizes_are_read_as_sbatch_reads_them(text: str, size: int) -> None:
     assert mebibytes(text) == size
+
+
+def test_one_is_no_plural() -> None:
+    assert [plural(count, "node") for count in (0, 1, 4096)] == ["0 nodes", "1 node", "4,096 nodes"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, warn
 from clusterctl.launch.code_files import largest
+from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,7 +33,7 @@ def copy_rules(code: Code, argv: Iterable[str]) -> Iterator[Check]:
         yield warn("code", f"not carried, though argv names it: {_few(absent)}, which git ignores", hint)
     size = sum(file.size for file in code.project)
     if code.is_new and size > LARGE_BYTES:
-        message = f"copied {len(code.project)} files, {size / 2**20:.0f} MiB, of: {root}"
+        message = f"copied {plural(len(code.project), 'file')}, {size / 2**20:.0f} MiB, of: {root}"
         hint = f"each run copies all of it; keep data out with .gitignore, the largest: {largest(code.project)}"
         yield warn("code", message, hint)
 

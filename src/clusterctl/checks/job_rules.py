@@ -13,6 +13,7 @@ from clusterctl.config import shipped_folder
 from clusterctl.errors import SlurmError
 from clusterctl.slurm.fits import asked_of
 from clusterctl.spec import WORKLOADS, from_record, to_record
+from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -114,9 +115,9 @@ def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str) -> Check |
     if not fewer:
         message = f"asks for {asked} per node; {where} nodes have {there}"
     elif short:
-        message = f"asks for {count} nodes with {asked} each; {where} has {len(nodes)} with {there}"
+        message = f"asks for {plural(count, 'node')} with {asked} each; {where} has {len(nodes)} with {there}"
     else:
-        message = f"asks for {count} nodes; {where} has {len(nodes)}"
+        message = f"asks for {plural(count, 'node')}; {where} has {len(nodes)}"
     changes = _smaller(resolved, nodes)
     hint = "" if changes else "see what there is: clusterctl nodes"
     return Check("size", Verdict.FAIL, f"{resolved.job.name} {message}", hint, changes, error=SlurmError)
@@ -135,8 +136,8 @@ def _fits(resources: Resources, nodes: Sequence[NodeSize]) -> bool:
 def _in_words(names: Sequence[str], size: NodeSize) -> str:
     """4 GPUs, 16 CPUs and 64 GiB."""
     words = {
-        "gpus": f"{size.gpus} GPU{'s' * (size.gpus != 1)}",
-        "cpus": f"{size.cpus} CPU{'s' * (size.cpus != 1)}",
+        "gpus": plural(size.gpus, "GPU"),
+        "cpus": plural(size.cpus, "CPU"),
         "memory": f"{round(size.memory / _GIBIBYTE, 1):g} GiB",
     }
     *most, last = [words[name] for name in names] or [""]

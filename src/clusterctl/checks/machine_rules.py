@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.checks.check import Check, fail, ok, warn
 from clusterctl.errors import SlurmError
 from clusterctl.runs.ownership import is_open
+from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +50,8 @@ def cluster_rules(found: Surroundings) -> Iterator[Check]:
     cluster, answers = found.cluster, found.slurm
     if found.login_node and not cluster.is_slurm:
         emulator = cluster.emulator
-        yield ok("emulator", f"{emulator.nodes} virtual nodes with {emulator.cpus_per_node} CPUs each on this machine")
+        there = f"{plural(emulator.nodes, 'virtual node')} with {plural(emulator.cpus_per_node, 'CPU')} each"
+        yield ok("emulator", f"{there} on this machine")
     if not answers:
         return
     version = answers["version"]
@@ -92,7 +94,7 @@ def _space(runs: Folder) -> Iterator[Check]:
         message = f"the disk is full: {free} free for the folder of runs: {runs.path}"
         yield fail("space", message, f"df -h {shlex.quote(runs.path)}")
     elif runs.free_files < LEAST_FREE_FILES:
-        message = f"room for {runs.free_files} more files on the disk of the runs: {runs.path}"
+        message = f"room for {plural(runs.free_files, 'more file')} on the disk of the runs: {runs.path}"
         yield fail("space", message, f"df -i {shlex.quote(runs.path)}")
 
 

@@ -7,6 +7,7 @@ import click
 from clusterctl.api.allocations import allocate, give_back, wait_for_nodes
 from clusterctl.cli.options import typed_settings, warn
 from clusterctl.errors import UsageError
+from clusterctl.spec.values import plural
 
 
 @click.command(short_help="Hold nodes, to start runs on them in seconds")
@@ -60,7 +61,7 @@ def alloc(
         raise
     flag = f" --cluster {cluster}" if cluster else ""
     click.echo(
-        f"{held.nodes} nodes held: {held.node_list}\n"
+        f"{plural(held.nodes, 'node')} held: {held.node_list}\n"
         f"next: clusterctl submit {job or 'JOB'}{flag} --in-allocation {number} --follow\n"
         f"      clusterctl alloc{flag} --end {number}",
         err=True,

@@ -9,6 +9,7 @@ import click
 
 from clusterctl.api import sandbox as api
 from clusterctl.cli.options import echo_json, output_option
+from clusterctl.spec.values import plural
 
 MOST_NODES = 200  # addresses end in the node's number
 
@@ -106,7 +107,10 @@ def node(action: str, name: str) -> None:
 
 def _described(sandbox: api.Sandbox) -> str:
     request = sandbox.request
-    parts = [f"{request.nodes} nodes", f"{request.gpus_per_node} GPUs a node" if request.gpus_per_node else ""]
+    parts = [
+        plural(request.nodes, "node"),
+        f"{plural(request.gpus_per_node, 'GPU')} a node" if request.gpus_per_node else "",
+    ]
     parts += ["accounting" if request.accounting else "", "cgroups" if request.cgroups else ""]
     parts += ["" if sandbox.namespaces else "all on this host's own network"]
     return f"sandbox: {', '.join(filter(None, parts))}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
 from clusterctl.errors import Cause
+from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -73,7 +74,7 @@ def hang(attempt: AttemptTrace) -> Finding:
         facts.append(f"as do ranks {', '.join(map(str, suspects[1:6]))}{' and others' * (len(suspects) > 6)}")
     if attempt.collectives:
         folder = f"attempts/{attempt.number}/collectives"
-        facts.append(f"NCCL's flight recorder left {attempt.collectives} files in {folder}")
+        facts.append(f"NCCL's flight recorder left {plural(attempt.collectives, 'file')} in {folder}")
     return Finding(
         Cause.HANG,
         f"stood still{_place(stack)} while {alarm.phase}: {words}",

@@ -20,7 +20,7 @@ from clusterctl.launch.plan import make_plan
 from clusterctl.launch.sbatch import SlurmRefused, estimate_start
 from clusterctl.slurm.fits import asked_of, has_room, room_for
 from clusterctl.slurm.queue import WaitingJob
-from clusterctl.spec.values import slurm_time
+from clusterctl.spec.values import plural, slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -229,12 +229,12 @@ def _facts(evidence: QueueEvidence, found: Change | None) -> Iterator[str]:
 
 def described(asked: Asked) -> str:
     """4 nodes with 16 CPUs, 4 a100 GPUs and 64 GiB each, for 2:00:00."""
-    parts = [f"{asked.cpus} CPU{'s' * (asked.cpus != 1)}"]
+    parts = [plural(asked.cpus, "CPU")]
     if asked.gpus:
-        parts.append(f"{asked.gpus} {asked.gpu_type} GPU{'s' * (asked.gpus != 1)}".replace("  ", " "))
+        parts.append(plural(asked.gpus, f"{asked.gpu_type} GPU".strip()))
     if asked.memory:
         parts.append(f"{asked.memory / 1024:g} GiB")
-    nodes = f"{asked.nodes} {'whole ' * asked.exclusive}node{'s' * (asked.nodes != 1)}"
+    nodes = plural(asked.nodes, f"{'whole ' * asked.exclusive}node")
     such = f", {asked.constraint}" if asked.constraint else ""
     return f"{nodes}{such}, with {' and '.join(parts)}{' each' * (asked.nodes != 1)}, for {slurm_time(asked.seconds)}"
 
@@ -281,7 +281,7 @@ def _smaller(resources: Resources, asked: Asked, nodes: Sequence[Node]) -> Itera
     with_room = sum(has_room(node, asked) for node in starting)
     fewer = with_room if with_room < asked.nodes else asked.nodes // 2
     if 0 < fewer < asked.nodes:
-        yield _change(f"{fewer} node{'s' * (fewer != 1)} instead of {asked.nodes}", resources, nodes=fewer)
+        yield _change(f"{plural(fewer, 'node')} instead of {asked.nodes}", resources, nodes=fewer)
     if asked.nodes > 1 and fewer != 1:
         yield _change(f"1 node instead of {asked.nodes}", resources, nodes=1)
 
@@ -289,7 +289,7 @@ def _smaller(resources: Resources, asked: Asked, nodes: Sequence[Node]) -> Itera
 def _fewer_gpus(resources: Resources, gpus: int) -> Change:
     """One task a GPU stays one task a GPU."""
     tasks = {"tasks_per_node": gpus} if resources.tasks_per_node == resources.gpus_per_node else {}
-    words = f"{gpus} GPU{'s' * (gpus != 1)} a node instead of {resources.gpus_per_node}"
+    words = f"{plural(gpus, 'GPU')} a node instead of {resources.gpus_per_node}"
     return _change(words, resources, gpus_per_node=gpus, **tasks)
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from clusterctl.display.plain import plain, ranges, when
 from clusterctl.errors import SlurmError
 from clusterctl.slurm.fits import gpus_by_type, largest_now
+from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -66,7 +67,7 @@ def largest_in_words(largest: Largest | None) -> str:
     if largest is None:
         return "nothing"
     size, what = (largest.gpus_per_node, "GPU") if largest.gpus_per_node else (largest.cpus_per_node, "CPU")
-    return f"{largest.nodes} node{'s' * (largest.nodes != 1)} x {size} {what}{'s' * (size != 1)}"
+    return f"{plural(largest.nodes, 'node')} x {plural(size, what)}"
 
 
 def node_set(names: Sequence[str]) -> str:

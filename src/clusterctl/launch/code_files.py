@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import ConfigError
 from clusterctl.launch.git import listed_files
+from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -72,7 +73,7 @@ def project_files(project: Path, runs: Path, *, large: bool = False) -> list[Cod
 
 
 def _too_large(project: Path, files: list[CodeFile], size: int, more_than: str = "") -> LargeCode:
-    holds = f"{more_than}{len(files):,} files, {size / 2**20:,.0f} MiB"
+    holds = f"{more_than}{plural(len(files), 'file')}, {size / 2**20:,.0f} MiB"
     message = f"code: {project} holds {holds}; the largest: {largest(files)}"
     hint = "keep data out of it with .gitignore, or set `code` to the folder of the program alone"
     return LargeCode(message, f"{hint}; to copy all of it: --large-code")
@@ -87,7 +88,7 @@ def largest(files: Iterable[CodeFile]) -> str:
         counts[first + slash] += 1
     cost = {name: sizes[name] + 4096 * counts[name] for name in counts}  # many small ones are much, too
     shown = [
-        f"{name} ({f'{counts[name]:,} files, ' if name.endswith('/') else ''}{sizes[name] / 2**20:,.0f} MiB)"
+        f"{name} ({plural(counts[name], 'file') + ', ' if name.endswith('/') else ''}{sizes[name] / 2**20:,.0f} MiB)"
         for name in sorted(cost, key=cost.__getitem__, reverse=True)[:3]
     ]
     return ", ".join(shown)

@@ -26,6 +26,7 @@ from clusterctl.runs.file_systems import local_devices
 from clusterctl.runs.files import make_private
 from clusterctl.runs.layout import KNOWN_DIGESTS, SHARED_FILES, code_folder
 from clusterctl.runs.ownership import require_own
+from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
     from clusterctl.containers.listener import ProgressListener
@@ -91,7 +92,7 @@ def _announce(what: str, files: list[CodeFile], progress: ProgressListener) -> N
     """A stage of its own for so much that one would wonder what takes the time."""
     size = sum(file.size for file in files)
     if size > _WORTH_A_BAR or len(files) > _MANY:
-        progress.stage(f"{what} the code: {len(files):,} files", size)
+        progress.stage(f"{what} the code: {plural(len(files), 'file')}", size)
 
 
 def take_snapshot(code: Code, progress: ProgressListener = SILENT) -> Path:

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.spec.values import mebibytes
+from clusterctl.spec.values import mebibytes, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -166,7 +166,7 @@ def _shortage(asked: Asked, nodes: list[Node], with_room: int) -> str:
         (asked.memory or 0, "MiB of memory", [node.memory_unallocated for node in starting]),
     ]
     short = [
-        f"{wanted} {name}" + "s" * (wanted != 1 and name.endswith("PU"))
+        plural(wanted, name) if name.endswith("PU") else f"{wanted} {name}"
         for wanted, name, free in wants
         if wanted and sum(size >= wanted for size in free) < asked.nodes
     ]

@@ -155,6 +155,11 @@ def slurm_time(seconds: int) -> str:
     return f"{days}-{clock}" if days else clock
 
 
+def plural(count: int, noun: str) -> str:
+    """1 node, 4,096 nodes."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def mebibytes(text: str) -> int:
     """The MiB in a `Memory` such as "64G", as sbatch reads it: a bare number counts MiB."""
     number, unit = re.fullmatch(r"(\d+)([KMGT]?)B?", text).groups()  # type: ignore[union-attr]

@@ -10,6 +10,7 @@ from clusterctl.diagnosis.running import stragglers
 from clusterctl.display.braille import chart
 from clusterctl.display.monitor.texts import fitted
 from clusterctl.display.plain import as_bytes, bar, duration, plain
+from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
     from clusterctl.observe.history import History, NodeHistory
@@ -55,7 +56,7 @@ def steps(history: History, width: int, height: int) -> Text:
     if len(slow) > _MOST_STRAGGLERS:
         lines.append(Text(f"and {len(slow) - _MOST_STRAGGLERS:,} more of {len(busy):,} ranks", "bold red"))
     if busy and not slow:
-        lines.append(Text(f"{len(busy):,} ranks, none of them a straggler", "dim"))
+        lines.append(Text(f"{plural(len(busy), 'rank')}, no straggler", "dim"))
     room = height - len(lines) - 1
     points = history.step_seconds.points()
     if points and room >= 3:
@@ -80,10 +81,12 @@ def _summed_up(nodes: list[NodeHistory]) -> Text:
     """How many nodes there are, and how busy their GPUs."""
     gpus = [gpu.utilisation for node in nodes if node.newest for gpu in node.newest.gpus]
     known = [utilisation for utilisation in gpus if utilisation is not None]
-    line = Text(f"{len(nodes):,} nodes", "bold")
+    line = Text(plural(len(nodes), "node"), "bold")
     if known:
         idle = sum(utilisation < _IDLE_PERCENT for utilisation in known)
-        line.append(f"  {len(gpus):,} GPUs, {sum(known) / len(known):.0f} % in use, {idle:,} idle; the idlest first:")
+        line.append(
+            f"  {plural(len(gpus), 'GPU')}, {sum(known) / len(known):.0f} % in use, {idle:,} idle; the idlest first:"
+        )
     return line
 
 

@@ -12,6 +12,7 @@ from clusterctl.display.monitor.arrange import Pane, arrange
 from clusterctl.display.monitor.devices import devices, steps
 from clusterctl.display.monitor.training import training
 from clusterctl.display.plain import duration, plain
+from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
     from clusterctl.observe.overview import Scene
@@ -60,7 +61,7 @@ def headline(view: MonitorView, width: int) -> Text:
     """The first line: how many runs, of when, how old Slurm's answer is, what is wrong."""
     scene = view.scene
     alive = sum(not status.stage.ended for status in scene.statuses)
-    line = Text.assemble((" clusterctl ", "bold reverse"), f" {len(scene.statuses)} runs, {alive} alive")
+    line = Text.assemble((" clusterctl ", "bold reverse"), f" {plural(len(scene.statuses), 'run')}, {alive} alive")
     if scene.snapshots:
         oldest = min(snapshot.taken_at for snapshot in scene.snapshots)
         line.append(f"  Slurm as of {duration(scene.as_of - oldest)} ago", "dim")

@@ -11,6 +11,7 @@ from clusterctl.display.plain import as_shown, bar, duration, plain, ranks_text,
 from clusterctl.display.runs_table import note, stage_style, stage_text
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import number, score_of
+from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,7 +106,7 @@ def queue(scene: Scene, nodes: Sequence[str], width: int, height: int) -> Text:
         states = [job.state for job in snapshot.jobs.values() if not job.state.ended]
         waiting = sum(state.waiting for state in states)
         age = duration(scene.as_of - snapshot.taken_at)
-        lines.append(Text(f"{len(states) - waiting} jobs running, {waiting} waiting, as of {age} ago"))
+        lines.append(Text(f"{plural(len(states) - waiting, 'job')} running, {waiting} waiting, as of {age} ago"))
     for status in scene.statuses:
         if status.stage is Stage.QUEUED:
             reason = plain(status.reason) or "not yet known"
