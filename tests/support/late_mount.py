@@ -46,9 +46,9 @@ _LONG = 3600  # seconds for which the kernel may keep something
 _MODE, _UID, _GID, _SIZE, _ATIME, _MTIME, _ATIME_NOW, _MTIME_NOW = 1, 2, 4, 8, 16, 32, 128, 256  # of setattr
 _SMALL = 1 << 16  # files up to this size keep their former content; of larger ones only the size is late
 _NODE = re.compile(rb"(?:^|\0)(?:SLURMD_NODENAME|CLUSTERCTL_SANDBOX_PART)=([^\0]*)")
-# Faults strike what a run writes while it runs: not the code and the pickle, which nodes read once and keep, nor logs,
-# which Slurm opens.
-_STRUCK = re.compile(r"[^/]+/((attempts|checkpoints)(?!/[0-9]+/logs)(/|$)|[a-z]+\.json$)")
+# Faults strike what clusterctl writes while a run goes on: not the code and the pickle, which nodes read once and keep,
+# not the logs, which Slurm opens, and not what a program saves.
+_STRUCK = re.compile(r"[^/]+/(attempts(?!/[0-9]+/logs)(/|$)|checkpoints($|/[^/]+$|/[^/]+/manifest)|[a-z]+\.json$)")
 
 
 class Settings(NamedTuple):
