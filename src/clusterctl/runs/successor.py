@@ -1,7 +1,7 @@
 """Whether a newer attempt of the run has begun: one stat(2) a look, and a listing when the folder has changed.
 
-Where another node's changes are seen late, the folder's time may be seen before what is new in it: then it is listed for
-as long as that may be so.
+Where another node's changes are seen late, the time of the folder may be seen before what is new in it: then it is
+listed for as long as that may be so.
 """
 
 from __future__ import annotations
