@@ -8,13 +8,14 @@ import pytest
 
 from clusterctl.launch.script import part
 from clusterctl.runs import file_systems
-from clusterctl.runs.file_systems import LATE_SECONDS, PROMPT, Mount, lateness
+from clusterctl.runs.file_systems import LATE_SECONDS, PROMPT, MountPoint, lateness
 
 
 def test_the_innermost_mount_decides_and_the_last_one_at_a_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [Mount(1, "/", "ext4"), Mount(2, str(tmp_path / "runs"), "tmpfs"), Mount(3, str(tmp_path / "runs"), "nfs4")]
+    runs = str(tmp_path / "runs")
+    found = [MountPoint(1, "/", "ext4"), MountPoint(2, runs, "tmpfs"), MountPoint(3, runs, "nfs4")]
     monkeypatch.setattr(file_systems, "mounts", lambda: found)
     assert lateness(tmp_path / "runs" / "a") == LATE_SECONDS
     assert lateness(tmp_path / "runs2") == 0

@@ -16,13 +16,13 @@ PROMPT = {"btrfs", "ceph", "ext2", "ext3", "ext4", "gpfs", "lustre", "overlay", 
 LATE_SECONDS = 70.0  # NFS believes for up to a minute what it knows of a folder (acdirmax)
 
 
-class Mount(NamedTuple):
+class MountPoint(NamedTuple):
     device: int
     point: str
     kind: str
 
 
-def mounts() -> Iterator[Mount]:
+def mounts() -> Iterator[MountPoint]:
     """What is mounted here, in order; see proc_pid_mountinfo(5)."""
     try:
         lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
@@ -33,7 +33,7 @@ def mounts() -> Iterator[Mount]:
         fields = mount.split(" ")
         major, _, minor = fields[2].partition(":")
         point = fields[4].encode().decode("unicode_escape")  # a space is \040
-        yield Mount(os.makedev(int(major), int(minor)), point, source.split(" ", 1)[0])
+        yield MountPoint(os.makedev(int(major), int(minor)), point, source.split(" ", 1)[0])
 
 
 def lateness(path: Path) -> float:
