@@ -168,7 +168,7 @@ def test_an_exception_on_the_node_whose_clock_is_off_is_named_and_not_started_ag
 
 @pytest.mark.long
 def test_an_attempt_that_was_replaced_leaves_and_does_not_finish_the_run(late: Stage, settings: Settings) -> None:
-    run = late.submit(late.write_job("fenced", command(PROGRAM)))
+    run = late.submit(late.write_job("fenced", command(PROGRAM) + "[watchdog]\nenabled = false\n"))
     there = from_the_server(settings, run)
     wait_until(lambda: list(there.checkpoints.glob("0-20")), 120, "a checkpoint")
     newer = {**os.environ, "SLURMD_NODENAME": "node3"}  # a node that the first attempt is not on

@@ -6,6 +6,7 @@ import errno
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -136,6 +137,21 @@ def test_the_last_few_of_the_lineage_stay_and_what_was_left_half_written_goes(ru
     save(second, 3)
     checkpoints.prune(second, 2)
     assert sorted(path.name for path in run.checkpoints.iterdir()) == ["0-2", "1-3"]
+
+
+def test_a_listing_that_fails_once_costs_no_checkpoint(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = claim(run, 0)
+    aside = checkpoints.write_aside(attempt, 1)
+    (aside / "state").write_text("state")
+    scandir, failures = os.scandir, [OSError(errno.EIO, os.strerror(errno.EIO))]
+
+    def scan(path: str) -> Any:
+        if failures:
+            raise failures.pop()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert checkpoints.read_manifest(checkpoints.complete(attempt, aside, {}))["files"].keys() == {"state"}  # type: ignore[index]
 
 
 def test_a_file_system_that_fails_while_an_old_one_is_removed_fails_no_training(

@@ -9,13 +9,14 @@ import pytest
 
 from clusterctl.launch.script import part
 from clusterctl.runs import file_systems
-from clusterctl.runs.file_systems import LATE_SECONDS, PROMPT, Mount, lateness, mounts
+from clusterctl.runs.file_systems import LATE_SECONDS, PROMPT, MountPoint, lateness, mounts
 
 
 def test_the_innermost_mount_decides_and_the_last_one_at_a_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = [Mount(1, "/", "ext4"), Mount(2, str(tmp_path / "runs"), "tmpfs"), Mount(3, str(tmp_path / "runs"), "nfs4")]
+    runs = str(tmp_path / "runs")
+    found = [MountPoint(1, "/", "ext4"), MountPoint(2, runs, "tmpfs"), MountPoint(3, runs, "nfs4")]
     monkeypatch.setattr(file_systems, "mounts", lambda: found)
     assert lateness(tmp_path / "runs" / "a") == LATE_SECONDS
     assert lateness(tmp_path / "runs2") == 0
@@ -36,4 +37,4 @@ def test_the_batch_script_knows_the_same_file_systems() -> None:
 def test_a_mount_point_with_blanks_and_letters_of_any_kind_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     line = "36 35 0:41 / /home/my\\040größe rw,relatime shared:1 - nfs4 server:/home rw\n".encode()
     monkeypatch.setattr(Path, "read_bytes", lambda path: line)
-    assert list(mounts()) == [Mount(os.makedev(0, 41), "/home/my größe", "nfs4")]
+    assert list(mounts()) == [MountPoint(os.makedev(0, 41), "/home/my größe", "nfs4")]

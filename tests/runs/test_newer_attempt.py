@@ -9,14 +9,17 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
 from support.ranks import ENTRY
 from support.recorded import recorded
 from support.scenario import wait_until
 
+from clusterctl.runs import successor
 from clusterctl.runs.entry import Fence
 from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.successor import SuccessorWatch
 from clusterctl.spec import Job, to_record
 
 
@@ -33,6 +36,23 @@ def test_the_claim_of_a_newer_attempt_is_seen_once_and_folders_of_others_are_not
     assert told.wait(5)
     fence.take(Fields({"number": 2}))
     assert seen == [2], "the writer's word of it comes too late"
+
+
+def test_the_time_of_the_folder_may_be_seen_before_what_is_new_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = RunDir(tmp_path).attempt(0)
+    attempt.path.mkdir(parents=True)
+    newer, now = [None, None, None, 1], [0.0]
+    monkeypatch.setattr(successor, "newer_attempt", lambda attempt: newer.pop(0))
+    for late, seen in ((0.0, [None, None, None]), (70.0, [None, None, 1])):
+        monkeypatch.setattr(successor, "lateness", lambda path, late=late: late)
+        watch = SuccessorWatch(attempt, clock=lambda: now[0])
+        for expected in seen:
+            assert watch.look() == expected
+            now[0] += 1
+    now[0] += 70
+    assert watch.look() is None, "it is listed no more"
 
 
 def test_a_task_of_a_replaced_attempt_leaves_with_its_program_and_says_why(tmp_path: Path) -> None:

@@ -47,8 +47,10 @@ _MODE, _UID, _GID, _SIZE, _ATIME, _MTIME, _ATIME_NOW, _MTIME_NOW = 1, 2, 4, 8, 1
 _SMALL = 1 << 16  # files up to this size keep their former content; of larger ones only the size is late
 _NODE = re.compile(rb"(?:^|\0)(?:SLURMD_NODENAME|CLUSTERCTL_SANDBOX_PART)=([^\0]*)")
 # Faults strike what clusterctl writes while a run goes on: not the code and the pickle, which nodes read once and keep,
-# not the logs, which Slurm opens, and not what a program saves.
-_STRUCK = re.compile(r"[^/]+/(attempts(?!/[0-9]+/logs)(/|$)|checkpoints($|/[^/]+$|/[^/]+/manifest)|[a-z]+\.json$)")
+# not logs, which Slurm writes, and not what a program saves.
+_STRUCK = re.compile(
+    r"[^/]+/(attempts(?!/[0-9]+/(?:host.log|logs))(/|$)|checkpoints($|/[^/]+$|/[^/]+/manifest)|[a-z]+\.json$)"
+)
 
 
 class Settings(NamedTuple):

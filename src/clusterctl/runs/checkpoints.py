@@ -82,7 +82,8 @@ def complete(attempt: Attempt, aside: Path, facts: Mapping[str, Any], digests: M
     name = parse_name(aside.name)
     assert name is not None
     if digests is None:
-        digests = {os.path.relpath(path, aside): digest(path, sync=True) for path in aside.rglob("*") if path.is_file()}
+        files = with_retries(lambda: [path for path in aside.rglob("*") if path.is_file()])
+        digests = {os.path.relpath(path, aside): digest(path, sync=True) for path in files}
     manifest = {"schema_version": SCHEMA_VERSION, "attempt": name.attempt, "step": name.step, "time": time.time()}
     write_json(aside / MANIFEST, {**manifest, **facts, "files": digests})
     if newer := newer_attempt(attempt):

@@ -32,6 +32,7 @@ from clusterctl.runs.place import Place
 from clusterctl.runs.signals import EXIT_TERMINATED, KilledBy, StopRequest
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.stamp import stamped_output
+from clusterctl.runs.successor import SuccessorWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -139,18 +140,15 @@ class Fence:
             threading.Thread(target=self._see, args=(newer,), name="newer attempt", daemon=True).start()
 
     def watch(self, unless: Callable[[], bool], pause: float = 1.0) -> None:
-        """Look every `pause` seconds from a thread, unless somebody else does: one stat(2)."""
+        """Look every `pause` seconds from a thread, unless somebody else does."""
         threading.Thread(target=self._look, args=(unless, pause), name="fence", daemon=True).start()
 
     def _look(self, unless: Callable[[], bool], pause: float) -> None:
-        changed = -1
+        successor = SuccessorWatch(self._attempt)
         while not self._seen:
             with suppress(OSError):  # a file system that is away for a while comes back
-                stamp = changed if unless() else self._attempt.path.parent.stat().st_mtime_ns
-                if stamp != changed:
-                    newer, changed = newer_attempt(self._attempt), stamp
-                    if newer is not None:
-                        self._see(newer)
+                if not unless() and (newer := successor.look()) is not None:
+                    self._see(newer)
             time.sleep(pause)
 
     def _see(self, newer: int) -> None:

@@ -18,13 +18,13 @@ LATE_SECONDS = 70.0  # NFS believes for up to a minute what it knows of a folder
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
-class Mount(NamedTuple):
+class MountPoint(NamedTuple):
     device: int
     point: str
     kind: str
 
 
-def mounts() -> Iterator[Mount]:
+def mounts() -> Iterator[MountPoint]:
     """What is mounted here, in order; see proc_pid_mountinfo(5)."""
     try:
         lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()
@@ -35,7 +35,7 @@ def mounts() -> Iterator[Mount]:
         fields = mount.split(" ")
         major, _, minor = fields[2].partition(":")
         point = _ESCAPED.sub(lambda octal: chr(int(octal[1], 8)), fields[4])  # a space is \040
-        yield Mount(os.makedev(int(major), int(minor)), point, source.split(" ", 1)[0])
+        yield MountPoint(os.makedev(int(major), int(minor)), point, source.split(" ", 1)[0])
 
 
 def local_devices() -> frozenset[int]:

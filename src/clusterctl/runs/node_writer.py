@@ -22,7 +22,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from clusterctl.runs.answers import DUMP_SIGNAL, LONGEST_STACKS
-from clusterctl.runs.checkpoints import newer_attempt
 from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import append, parse_record, with_retries
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, parse_beat
@@ -30,6 +29,7 @@ from clusterctl.runs.layout import Attempt
 from clusterctl.runs.node_files import NodeFiles
 from clusterctl.runs.node_link import LONGEST_MESSAGE, address, ignore_signals, peer, post
 from clusterctl.runs.node_watch import ANSWER_SECONDS, DUMP_SECONDS, NEIGHBOUR_SECONDS, NodeWatch
+from clusterctl.runs.successor import SuccessorWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,12 +87,12 @@ class NodeWriter:
     _hang: Hang | None = None
     _told: str = ""  # which alarm the ranks know of
     _newer: int | None = None
-    _fence: int = -1
     _ticks: int = 0
     _wrote_beats: bool = False
 
     def __post_init__(self) -> None:
         self._files = NodeFiles(self.attempt, self.node)
+        self._successor = SuccessorWatch(self.attempt, self.clock)
 
     def run(self) -> None:
         """Serve the ranks until the last one has left."""
@@ -246,16 +246,13 @@ class NodeWriter:
     # --- the attempt
 
     def _look_for_newer(self) -> None:
-        """One stat(2); the folder of attempts is listed only when it has changed."""
         if self._newer is not None:
             return
         with suppress(OSError):  # a file system that is away for a while comes back
-            stamp = self.attempt.path.parent.stat().st_mtime_ns
-            if stamp != self._fence:
-                self._newer, self._fence = newer_attempt(self.attempt), stamp
-                if self._newer is not None:
-                    for process in self.processes:
-                        process.tell("newer", number=self._newer)
+            self._newer = self._successor.look()
+            if self._newer is not None:
+                for process in self.processes:
+                    process.tell("newer", number=self._newer)
 
     def _answer_alarm(self, watch: NodeWatch) -> None:
         """Have the ranks say where they are; prod those that do not, and let them leave where the attempt ends."""
