@@ -1,13 +1,9 @@
 """The writer of a node: one small process that writes what the node's ranks have to say, and watches them.
 
-    attempts/<n>/nodes/00002.beats           the last heartbeat of each rank (`heartbeats`)
-    attempts/<n>/nodes/00002.events.jsonl    their events, each with its `rank` (`events`)
-    attempts/<n>/telemetry/<node>.jsonl      samples of the node (`samples`)
-
 A rank that finds nobody at the node's address starts a writer (`node_link`); a second one cannot take the address, and
-ends. It ends with its last rank. Each second it writes to one file: to the heartbeats, or in between to another one for
-which something has come. What cannot wait is written at once. It is a process of its own, so that a rank whose native
-code keeps the interpreter's lock silences nobody; it imports nothing but the standard library.
+ends. It ends with its last rank. Each second it writes to one file (`node_files`): to the heartbeats, or in between to
+another one for which something has come. What cannot wait is written at once. It is a process of its own, so that a
+rank whose native code keeps the interpreter's lock silences nobody; it imports nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -29,19 +25,18 @@ from clusterctl.runs.answers import DUMP_SIGNAL, LONGEST_STACKS
 from clusterctl.runs.checkpoints import newer_attempt
 from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import append, parse_record
-from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, parse_beat, write_beats
+from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, parse_beat
 from clusterctl.runs.layout import Attempt
+from clusterctl.runs.node_files import NodeFiles
 from clusterctl.runs.node_link import LONGEST_MESSAGE, address, ignore_signals, peer, post
 from clusterctl.runs.node_watch import ANSWER_SECONDS, DUMP_SECONDS, NEIGHBOUR_SECONDS, NodeWatch
-from clusterctl.runs.samples import SampleFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from clusterctl.spec import Watchdog
 
 _FIRST_SECONDS = 30.0  # without a rank
-_MOST_LEFT = 1 << 22  # bytes of events that a full disk does not take
 _PRODDED_SECONDS = 0.5  # in which faulthandler writes
 _OF_BEATS = ("step", "phase", "step_seconds", "busy_seconds", "idle")  # in a sample
 
@@ -86,11 +81,8 @@ class NodeWriter:
     processes: list[Client] = field(default_factory=list)
     beats: dict[int, Beat] = field(default_factory=dict)
     _locals: dict[int, int] = field(default_factory=dict)  # rank -> local rank
-    _events: list[bytes] = field(default_factory=list)
     _urgent: bool = False
     _numbers: dict[Client, int] = field(default_factory=dict)  # of the newest record of each process
-    _samples: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    _files: dict[str, SampleFile] = field(default_factory=dict)
     _watch: NodeWatch | None = None
     _hang: Hang | None = None
     _told: str = ""  # which alarm the ranks know of
@@ -98,6 +90,9 @@ class NodeWriter:
     _fence: int = -1
     _ticks: int = 0
     _wrote_beats: bool = False
+
+    def __post_init__(self) -> None:
+        self._files = NodeFiles(self.attempt, self.node)
 
     def run(self) -> None:
         """Serve the ranks until the last one has left."""
@@ -128,12 +123,12 @@ class NodeWriter:
         if self._watch is not None:
             self._watch.look({rank: beat for rank, beat in self.beats.items() if rank in self._locals})
             self._answer_alarm(self._watch)
-        if self._wrote_beats and (self._events or self._samples):
+        if self._wrote_beats and (self._files.has_events or self._files.has_samples):
             self._wrote_beats = False
-            if self._events:
+            if self._files.has_events:
                 self._write_events()
             else:
-                self._write_sample()
+                self._files.write_sample()
         elif self._wrote_beats and self._watch and self.nodes > 1 and self._ticks % NEIGHBOUR_SECONDS < 2:
             self._wrote_beats = False
             self._watch.look_at_next()
@@ -185,7 +180,7 @@ class NodeWriter:
         process.role = hello.text("role")
         self._locals[process.rank] = process.local_rank
         if again and process.role == "task":
-            self._add_event(process.rank, {"event": "writer"})
+            self._files.add_event(process.rank, {"event": "writer"})
         if self._watch is None and (settings := hello.table("watchdog")).content:
             ranks = hello.whole("world_size") or 1
             # The class itself would bring in all of `spec`, which takes longer than the rest of this process's start.
@@ -207,7 +202,7 @@ class NodeWriter:
     def _take_record(self, process: Client, message: Fields) -> None:
         record = dict(message.table("record").content)
         self._numbers[process] = message.whole("number") or 0
-        self._add_event(process.rank, record)
+        self._files.add_event(process.rank, record)
         if self._hang is not None and record.get("event") in ("hang", "exit"):
             self._hang.silent.discard(process)
         if record.get("event") == "exit":
@@ -222,7 +217,7 @@ class NodeWriter:
         sample["ranks"] = {
             str(rank): {name: getattr(beat, name) for name in _OF_BEATS} for rank, beat in sorted(self.beats.items())
         }
-        self._samples.append((message.text("node"), sample))
+        self._files.add_sample(message.text("node"), sample)
         if sample.get("gpus"):
             for process in self.processes:
                 process.tell("gpus", gpus=sample["gpus"])
@@ -237,39 +232,16 @@ class NodeWriter:
         if self._hang is not None:
             self._hang.silent.discard(process)
 
-    # --- files
-
-    def _add_event(self, rank: int, record: Mapping[str, Any]) -> None:
-        self._events.append(json.dumps({"rank": rank, "time": time.time(), **record}).encode() + b"\n")
-
     def _write_events(self) -> None:
+        """Each process learns which of its records are on disk."""
         self._urgent = False
-        content = b"".join(self._events)
-        if not content:
-            return
-        try:
-            left = content[append(self.attempt.node_events(self.node), content) :]
-        except OSError:  # the ranks that wait for it will write themselves, if they can
-            left = content
-        self._events = [left] if left and len(left) < _MOST_LEFT else []
-        if not left:
+        if self._files.has_events and self._files.write_events():
             for process, number in self._numbers.items():
                 process.tell("written", number=number)
             self._numbers.clear()
 
     def _write_beats(self) -> None:
-        with suppress(OSError):  # a disk that is full or gone only costs some beats
-            write_beats(
-                self.attempt.beats(self.node),
-                {self._locals[rank]: (rank, beat) for rank, beat in self.beats.items()},
-            )
-
-    def _write_sample(self) -> None:
-        node, sample = self._samples.pop(0)
-        with suppress(OSError, ValueError, KeyError):
-            if node not in self._files:
-                self._files[node] = SampleFile(self.attempt.telemetry(node))
-            self._files[node].append(sample)
+        self._files.write_beats({self._locals[rank]: (rank, beat) for rank, beat in self.beats.items()})
 
     # --- the attempt
 
@@ -325,7 +297,7 @@ class NodeWriter:
         with suppress(OSError):
             content = os.pread(process.stacks, LONGEST_STACKS, 0)
             if content:
-                self._add_event(process.rank, {"event": "frozen", "stacks": content.decode(errors="replace")})
+                self._files.add_event(process.rank, {"event": "frozen", "stacks": content.decode(errors="replace")})
                 os.close(process.stacks)
                 process.stacks = None
 

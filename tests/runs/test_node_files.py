@@ -1,0 +1,74 @@
+"""The files of a node: what a full disk does not take is written later, and never twice."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from clusterctl.runs import files, node_files
+from clusterctl.runs.files import read_lines
+from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.runs.node_files import NodeFiles
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    made = RunDir(tmp_path / "run").attempt(0)
+    made.beats(0).parent.mkdir(parents=True)
+    return made
+
+
+def names(attempt: Attempt) -> list[str]:
+    return [record["event"] for record in read_lines(attempt.node_events(2))]
+
+
+def test_events_carry_their_rank_and_are_written_together(attempt: Attempt) -> None:
+    written = NodeFiles(attempt, 2)
+    assert not written.has_events
+    written.add_event(5, {"event": "one"})
+    written.add_event(4, {"event": "two", "time": 7.0})
+    assert written.has_events
+    assert written.write_events()
+    one, two = read_lines(attempt.node_events(2))
+    assert (one["rank"], one["event"]) == (5, "one")
+    assert two == {"rank": 4, "event": "two", "time": 7.0}
+    assert not written.has_events
+
+
+def test_what_a_full_disk_does_not_take_is_written_with_the_next_events(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = NodeFiles(attempt, 2)
+    written.add_event(0, {"event": "one"})
+    with monkeypatch.context() as full:
+        full.setattr(node_files, "append", lambda path, content: files.append(path, content[:10]))
+        assert not written.write_events()
+    written.add_event(0, {"event": "two"})
+    assert written.write_events()
+    assert names(attempt) == ["one", "two"]
+
+
+def test_a_file_system_that_is_away_loses_no_event(attempt: Attempt, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(path: Path, content: bytes) -> int:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    written = NodeFiles(attempt, 2)
+    written.add_event(0, {"event": "one"})
+    with monkeypatch.context() as gone:
+        gone.setattr(node_files, "append", away)
+        assert not written.write_events()
+    assert written.write_events()
+    assert names(attempt) == ["one"]
+
+
+def test_samples_are_written_one_at_a_time_into_the_file_of_their_node(attempt: Attempt) -> None:
+    written = NodeFiles(attempt, 2)
+    written.add_sample("n3", {"time": 1.0, "seconds": 5.0, "cpu": 1})
+    written.add_sample("n3", {"time": 6.0, "seconds": 5.0, "cpu": 2})
+    written.write_sample()
+    assert written.has_samples
+    written.write_sample()
+    assert not written.has_samples
+    assert [sample["cpu"] for sample in read_lines(attempt.telemetry("n3"))] == [1, 2]
