@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,11 +17,11 @@ from hypothesis import strategies as st
 from support.scenario import wait_until
 
 from clusterctl.runs.heartbeats import ENDED, Beat, idle_together
-from clusterctl.runs.idleness import GpuReading, Observer, Signs, at_work
+from clusterctl.runs.idleness import GpuReading, Observer, Signs, at_work, observe
 from clusterctl.runs.judgement import all_idle
 from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.place import Place
-from clusterctl.runs.process_tree import Used
+from clusterctl.runs.process_tree import ProcessTree, Used
 
 WAITING, COMPUTING, RESTING = GpuReading(100, 0), GpuReading(100, 30), GpuReading(0, 0)
 BEFORE = Signs(Used(100.0, 10**9), 5000)
@@ -121,6 +122,7 @@ def observed(attempt: Attempt, program: str, **settings: object) -> Iterator[tup
         clock = [0.0]
         place = Place(world_size=2)
         observer = Observer(process.pid, attempt, place, clock=lambda: clock[0], **settings)  # type: ignore[arg-type]
+        observer.look()
         for _ in range(4):
             clock[0] += 5
             observer.look()
@@ -138,6 +140,22 @@ def looks(observer: Observer, clock: list[float], seconds: float = 0.1) -> bool:
     clock[0] += seconds
     observer.look()
     return observer.idle == 0
+
+
+def test_a_process_that_nobody_can_look_at_keeps_no_task_from_its_program(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, ended = threading.Event(), threading.Event()
+
+    def used(_: ProcessTree) -> Used:
+        looked.set()
+        ended.wait(60)
+        raise OSError
+
+    monkeypatch.setattr(ProcessTree, "used", used)
+    assert observe(os.getpid(), attempt, Place(), tuple).idle == 0.0
+    assert looked.wait(60)
+    ended.set()
 
 
 COMPUTE = "for _ in range(10**10): pass"

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.ranks import run_job
 from support.scenario import wait_until
 
@@ -53,10 +54,26 @@ def test_any_rank_knows_what_the_gpus_of_its_node_do_from_the_newest_sample() ->
 
 def test_only_the_first_rank_of_a_node_samples_and_only_where_there_is_a_writer(tmp_path: Path) -> None:
     threads = threading.active_count()
-    assert start_telemetry(None, Place()) is None
+    start_telemetry(None, Place())
     other = Place(rank=1, local_rank=1)
-    assert start_telemetry(NodeLink(RunDir(tmp_path).attempt(0), other, "task"), other) is None
+    start_telemetry(NodeLink(RunDir(tmp_path).attempt(0), other, "task"), other)
     assert threading.active_count() == threads
+
+
+def test_a_process_that_nobody_can_look_at_keeps_no_rank_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, ended = threading.Event(), threading.Event()
+
+    def read(_: NodeUsage) -> Usage:
+        looked.set()
+        ended.wait(60)
+        raise OSError
+
+    monkeypatch.setattr(NodeUsage, "read", read)
+    start_telemetry(NodeLink(RunDir(tmp_path).attempt(0), Place(), "task"), Place())
+    assert looked.wait(60)
+    ended.set()
 
 
 def test_a_program_of_the_users_is_sampled_on_every_node_without_torch(tmp_path: Path) -> None:

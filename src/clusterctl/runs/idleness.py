@@ -82,12 +82,16 @@ class Observer:
         self.idle = 0.0  # seconds
         self._attempt, self._place, self._gpus, self._clock = attempt, place, gpus, clock
         self._tree = ProcessTree(pid)
-        self._time, self._last = clock(), self._signs()
+        self._time = clock()
+        self._last: Signs | None = None  # before the first look
         self._asked_for_stacks = False
 
     def look(self) -> None:
         """Note what the program did since the last look; the time in which this process itself was away is nobody's."""
         now, signs = self._clock(), self._signs()
+        if self._last is None:
+            self._time, self._last = now, signs
+            return
         if self._asked_for_stacks:  # those are no sign of work
             self._last = Signs(self._last.used, signs.output_bytes)
             self._asked_for_stacks = False
@@ -151,7 +155,10 @@ def _what_ptrace_allows() -> str:
 
 
 def observe(pid: int, attempt: Attempt, place: Place, gpus: Callable[[], Sequence[GpuReading]]) -> Observer:
-    """Look at the program `pid` as long as this process lives, in a thread."""
+    """Look at the program `pid` as long as this process lives, in a thread.
+
+    In it from the first look on: the kernel keeps whoever reads of a process that waits for a dead file system.
+    """
     observer = Observer(pid, attempt, place, gpus)
     threading.Thread(target=_observe_forever, args=(observer,), name="observer", daemon=True).start()
     return observer
@@ -159,7 +166,6 @@ def observe(pid: int, attempt: Attempt, place: Place, gpus: Callable[[], Sequenc
 
 def _observe_forever(observer: Observer) -> None:
     while True:
-        time.sleep(LOOK_SECONDS)
         try:
             observer.look()
         except Exception as error:  # whatever is odd about this machine: the program goes on
@@ -167,3 +173,4 @@ def _observe_forever(observer: Observer) -> None:
             print(text, file=sys.stderr)  # noqa: T201 - into the rank's log
             observer.idle = 0.0
             return
+        time.sleep(LOOK_SECONDS)

@@ -79,20 +79,23 @@ def rates(before: Usage, now: Usage, seconds: float) -> dict[str, Any]:
     }
 
 
-def start_telemetry(
-    link: NodeLink | None, place: Place, environment: Mapping[str, str] = os.environ
-) -> NodeTelemetry | None:
-    """Sample this node as long as this process lives, if it is the local rank 0 and there is a writer to send to."""
+def start_telemetry(link: NodeLink | None, place: Place, environment: Mapping[str, str] = os.environ) -> None:
+    """Sample this node as long as this process lives, if it is the local rank 0 and there is a writer to send to.
+
+    In a thread from the first look on: the kernel keeps whoever reads of a process that waits for a dead file system.
+    """
     if link is None or place.local_rank != 0:
-        return None
-    gpus, node = find_gpus(environment), node_name(environment)
+        return
+    node = node_name(environment)
 
     def send(sample: Sample) -> None:
         link.send({"kind": "sample", "node": node, "sample": sample})
 
-    telemetry = NodeTelemetry(NodeUsage(environment), gpus.read if gpus else list, send)
-    threading.Thread(target=_sample_forever, args=(telemetry,), name="telemetry", daemon=True).start()
-    return telemetry
+    def make() -> NodeTelemetry:
+        gpus = find_gpus(environment)
+        return NodeTelemetry(NodeUsage(environment), gpus.read if gpus else list, send)
+
+    threading.Thread(target=_sample_forever, args=(make,), name="telemetry", daemon=True).start()
 
 
 def node_name(environment: Mapping[str, str] = os.environ) -> str:
@@ -121,13 +124,12 @@ class GpuReadings:
         return self._known if self._clock() - self._time <= _OLD_SECONDS else ()
 
 
-def _sample_forever(telemetry: NodeTelemetry) -> None:
-    pause = _FIRST_SECONDS
-    while True:
-        time.sleep(pause)
-        pause = INTERVAL_SECONDS
-        try:
+def _sample_forever(make: Callable[[], NodeTelemetry]) -> None:
+    try:
+        telemetry, pause = make(), _FIRST_SECONDS
+        while True:
+            time.sleep(pause)
+            pause = INTERVAL_SECONDS
             telemetry.sample()
-        except Exception as error:  # whatever is odd about this machine: the training goes on
-            print(f"no telemetry from here on: {type(error).__name__}: {error}", file=sys.stderr)
-            return
+    except Exception as error:  # whatever is odd about this machine: the training goes on
+        print(f"no telemetry from here on: {type(error).__name__}: {error}", file=sys.stderr)
