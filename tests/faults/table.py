@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from faults.scene import WORKLOADS, Scene
+from support.processes import writers
 from support.recorded import beat_of, begun
 from support.scenario import wait_until
 
@@ -92,6 +94,17 @@ def raise_error(scene: Scene) -> None:
 def eat_memory(scene: Scene) -> None:
     scene.wait_for_checkpoints()
     scene.send(2, signal.SIGWINCH)
+
+
+def kill_writers(scene: Scene) -> None:
+    """Of both nodes: their ranks start others."""
+    scene.wait_for_checkpoints()
+    attempt = scene.run.attempt(0)
+    first = set(writers(attempt))
+    assert len(first) == len(attempt.beat_files()) == 2
+    for pid in first:
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: len(set(writers(attempt)) - first) >= 2, 60, "other writers")
 
 
 # Nodes
@@ -304,6 +317,13 @@ FAULTS = (
         cause=Cause.HOST_MEMORY,
         rank=2,
         settings={"watchdog.floor": "90"},  # before the kernel kills, it looks long for what it could take back
+    ),
+    Fault(
+        name="writers",
+        words="SIGKILL of the writers of all nodes (docs/decisions/0046)",
+        inflict=kill_writers,
+        outcome=Outcome.UNHARMED,
+        tests="tests/runs/test_node_writer.py",
     ),
     Fault(name="off", words="a node powered off", inflict=switch_off, cause=Cause.NODE, own_nodes=3),
     Fault(

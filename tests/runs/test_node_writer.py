@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from support.processes import writers
 from support.ranks import environments
 from support.recorded import beat_of, recorded
 from support.scenario import wait_until
@@ -77,18 +78,6 @@ def ranks(attempt: Attempt) -> Iterator[list[Rank]]:
         rank.process.kill()
         rank.process.communicate()
     wait_until(lambda: not writers(attempt), what="the writer to end with its last rank")
-
-
-def writers(attempt: Attempt) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:  # it has just ended
-            continue
-        if os.fsencode(attempt.path) in words and any(b"node_writer" in word for word in words):
-            found.append(int(path.parent.name))
-    return found
 
 
 def the_writer(attempt: Attempt) -> int:

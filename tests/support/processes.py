@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from clusterctl.runs.layout import RunDir
+from clusterctl.runs.layout import Attempt, RunDir
 
 
 def alive(run: RunDir, rank: int | None = None) -> list[int]:
@@ -24,3 +25,16 @@ def alive(run: RunDir, rank: int | None = None) -> list[int]:
         if of_task and marks <= set(variables):
             found.append(int(folder.name))
     return sorted(found)
+
+
+def writers(attempt: Attempt) -> list[int]:
+    """The writers of the attempt's nodes, on this machine."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:  # it has just ended
+            continue
+        if os.fsencode(attempt.path) in words and any(b"node_writer" in word for word in words):
+            found.append(int(path.parent.name))
+    return found
