@@ -1,8 +1,9 @@
 """From the start of the processes to the first step of every rank: how long, and what imports, meeting and files cost.
 
 Ranks on this machine, two a node, each a process of about 250 MB that imports torch; data that an earlier run prepared.
-Counted beside the seconds, as it does not depend on what else the machine does: the files that a rank opens, its
-sockets when the ranks have met, the groups it makes, and what all ranks together ask of rank 0's store for the roll.
+Counted beside the seconds, as it does not depend on what else the machine does: the files that a rank opens, the
+sockets of all ranks when they have met, the groups that a rank makes, and what all ranks together ask of rank 0's store
+for the roll.
 
 python benchmarks/scale_starting.py [--ranks 8 32 64]
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -19,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from clusterctl.runs.files import write_text
 from clusterctl.runs.layout import RunDir
 
 CORA = Path(__file__).resolve().parents[1] / "data" / "cora"
@@ -85,7 +88,7 @@ def main() -> None:
     counts = words.parse_args().ranks
     head = "".join(f"{phase:>26}" for phase in PHASES)
     print(f"{'ranks':>6}{'all, s':>8}{head}{'sockets':>9}{'groups':>8}{'roll':>8}")
-    print(" " * 14 + f"{'s    CPU s   opened':>26}" * len(PHASES) + f"{'a rank':>9}{'a rank':>8}{'all':>8}")
+    print(" " * 14 + f"{'s    CPU s   opened':>26}" * len(PHASES) + f"{'all':>9}{'a rank':>8}{'all':>8}")
     with tempfile.TemporaryDirectory(prefix="starting-") as name:
         started(Path(name), 1)  # prepares the data
         for ranks in counts:
@@ -96,6 +99,7 @@ def started(folder: Path, ranks: int) -> list[dict[str, Any]]:
     """What each of so many ranks found."""
     attempt = RunDir(folder / f"on-{ranks}-{time.time_ns()}").attempt(0)
     attempt.path.mkdir(parents=True)
+    write_text(attempt.secret, secrets.token_hex(32))  # as the batch script does
     own = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "TORCHELASTIC_"))}
     own |= {"CLUSTERCTL_RUN_DIR": str(attempt.path.parents[1]), "CLUSTERCTL_ATTEMPT": "0", "OMP_NUM_THREADS": "1"}
     own |= {"SLURM_NTASKS": str(ranks), "SLURM_STEP_NUM_NODES": str(-(-ranks // 2)), "LAUNCHED": repr(time.time())}
@@ -126,7 +130,7 @@ def show(ranks: int, found: list[dict[str, Any]]) -> None:
         parts = [[after - before for before, after in zip(*own[phase : phase + 2], strict=True)] for own in marks]
         seconds, processor, opened = zip(*parts, strict=True)
         line += f"{max(seconds):>10.1f}{sum(processor):>8.1f}{sum(opened) / ranks:>8.0f}"
-    line += f"{max(rank['sockets'] for rank in found):>9}{max(rank['groups'] for rank in found):>8}"
+    line += f"{sum(rank['sockets'] for rank in found):>9}{max(rank['groups'] for rank in found):>8}"
     print(f"{line}{sum(rank['asked'] for rank in found):>8}", flush=True)
 
 

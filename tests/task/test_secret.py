@@ -25,7 +25,7 @@ from clusterctl.task.exchange import from_first, to_first
 from clusterctl.task.task import joined
 {before}
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
-    print(to_first(lambda: task.place.rank, task.agreeing), from_first(lambda: "hello", task.writing))
+    print(to_first(lambda: task.place.rank, task.agreeing), task.writing.begin().from_first(lambda: "hello"))
 """
 # Knows host and port, as anybody on the node can, and plays rank 1. What it sends to whoever unpickles it makes a file.
 STRANGER = """

@@ -101,7 +101,7 @@ def _open_files(found: Surroundings) -> Iterator[Check]:
         yield _limit("open files", found.open_files, LEAST_OPEN_FILES, "-Hn")
         return
     tasks = found.wanted.tasks
-    least = 3 * tasks + 64  # rank 0 has connections with all others, in its store and in two groups
+    least = 3 * tasks + 64  # rank 0 has connections with all others: two in its store, one in their group
     if found.open_files < least and found.wanted.resolved.job.workload != "command":
         message = f"at most {found.open_files} open files, and {tasks} ranks need {least}"
         yield fail("open files", message, "use fewer ranks, or ask your administrator for more: see ulimit -Hn")

@@ -21,7 +21,7 @@ _MOST_BYTES = 1 << 28
 
 def from_first(work: Callable[[], Any], group: dist.ProcessGroup | None) -> Any:
     """What `work` returns on rank 0, a JSON value; an OSError of its is raised on every rank. A collective."""
-    own = _tried(work) if dist.get_rank(group) == 0 else b""
+    own = tried(work) if dist.get_rank(group) == 0 else b""
     length = torch.tensor([len(own)])
     dist.broadcast(length, 0, group=group)
     content = _padded(own, _checked(length.tolist())[0])
@@ -35,7 +35,7 @@ def to_first(work: Callable[[], Any], group: dist.ProcessGroup | None) -> list[A
     An OSError of one is raised on every rank. Messages go to rank 0 and back: as many as there are ranks, where a
     gathering on every rank would take ranks x ranks.
     """
-    own, leads = _tried(work), dist.get_rank(group) == 0
+    own, leads = tried(work), dist.get_rank(group) == 0
     ranks = range(dist.get_world_size(group) if leads else 0)
     lengths = [torch.empty(1, dtype=torch.int64) for _ in ranks]
     dist.gather(torch.tensor([len(own)]), lengths if leads else None, group=group)
@@ -49,7 +49,7 @@ def to_first(work: Callable[[], Any], group: dist.ProcessGroup | None) -> list[A
     return found
 
 
-def _tried(work: Callable[[], Any]) -> bytes:
+def tried(work: Callable[[], Any]) -> bytes:
     """What `work` returns, or its failure as a value: the other ranks are waiting for it."""
     try:
         return json.dumps({"value": work()}).encode()
@@ -68,7 +68,12 @@ def _checked(sizes: list[int]) -> list[int]:
 
 
 def _received(content: torch.Tensor, size: int) -> Any:
-    record = json.loads(content[:size].numpy().tobytes())
+    return value_in(content[:size].numpy().tobytes())
+
+
+def value_in(content: bytes) -> Any:
+    """What `tried` made of a value. Raises the OSError that it made anything of."""
+    record = json.loads(content)
     if "failure" in record:
         raise OSError(str(record["failure"]))
     return record["value"]

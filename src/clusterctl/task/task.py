@@ -22,6 +22,7 @@ from clusterctl.task.node_telemetry import start_telemetry
 from clusterctl.task.rendezvous import call_roll, meet, node_group
 from clusterctl.task.secret import prove
 from clusterctl.task.step_clock import StepClock
+from clusterctl.task.store_exchange import StoreExchange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -54,10 +55,10 @@ class Task:
     stop: StopRequest
     clock: StepClock = field(default_factory=StepClock)
     attempt: Attempt | None = None
-    # All ranks, over gloo: for the main thread, and for the thread that writes checkpoints, which may be at work at any
-    # time. None is the world group.
+    # All ranks: over gloo for the main thread, where None is the world group, and for the thread that writes
+    # checkpoints, which may be at work at any time, over the store.
     agreeing: dist.ProcessGroup | None = None
-    writing: dist.ProcessGroup | None = None
+    writing: StoreExchange = field(default_factory=StoreExchange)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     restarts: bool = False  # whether the run is started again when a rank asks for it
 
@@ -96,10 +97,10 @@ def joined(context: Context) -> Iterator[Task]:
     dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size)
     node = node_group(members, place.rank)
     agreeing = None if backend == "gloo" else dist.new_group(backend="gloo")
-    writing = agreeing if attempt is None else dist.new_group(backend="gloo")
+    writing = StoreExchange.beside(store, place, secret) if attempt else StoreExchange()
     if secret is not None:
         prove(secret, None, device)
-        for group in (node, agreeing, writing):
+        for group in (node, agreeing):
             if group is not None:
                 prove(secret, group)
     if "OMP_NUM_THREADS" not in os.environ:  # torch would give every rank all cores of the node

@@ -1,7 +1,7 @@
 """When a training is saved and what it goes on from: the loop's side of checkpoints.
 
 All ranks call everything here at the same step. What is saved is copied at the step boundary; a thread writes it while
-the training goes on, and talks to its peers in a gloo group of its own, so that no collective meets the training's.
+the training goes on, and talks to its peers through rank 0's store, so that no collective meets the training's.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class Checkpoints:
 
     def _write_or_raise(self, attempt: Attempt, step: int, staged: dict[str, Sharded], facts: dict[str, Any]) -> None:
         """All ranks call this; what goes wrong on one is raised on every one."""
-        rank, group = self._task.place.rank, self._task.writing
+        rank, talk = self._task.place.rank, self._task.writing.begin()
         aside = checkpoints.aside_folder(attempt, step)
 
         def write_own() -> dict[str, Any]:
@@ -262,9 +262,10 @@ class Checkpoints:
                 checkpoints.prune(attempt, self._task.checkpoint.keep)
 
         try:
-            from_first(lambda: checkpoints.write_aside(attempt, step).name, group)
-            written = to_first(write_own, group)
-            from_first(complete, group)
+            talk.from_first(lambda: checkpoints.write_aside(attempt, step).name)
+            written = talk.to_first(write_own)
+            talk.from_first(complete)
+            talk.end()
         except BaseException:
             if rank == 0:
                 shutil.rmtree(aside, ignore_errors=True)
