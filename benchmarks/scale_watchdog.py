@@ -133,6 +133,8 @@ def trial(folder: Path, nodes: int, per_node: int, stuck: int, *, stopped: bool,
             beats = all_beats(attempt)
             if len(beats) == len(ranks) and all(beat.step >= 5 for beat in beats.values()):
                 break
+            if any(process.poll() is not None for process in ranks):
+                return Outcome(raised(attempt), None, [], "a rank has ended")
             time.sleep(1)
         time.sleep(CALM_SECONDS)
         if raised(attempt):
@@ -191,7 +193,7 @@ def main() -> None:
             found = trial(Path(name, "run"), *sizes, stuck, stopped=stopped, read_seconds=read_seconds)
         good += found.seconds is not None and found.suspects == [stuck]
         after = "never" if found.seconds is None else f"{found.seconds:.1f} s"
-        told = "false alarm" if found.false_alarm else f"{found.suspects} {found.how}"
+        told = f"false alarm {found.how}" if found.false_alarm else f"{found.suspects} {found.how}"
         print(f"{number:>6}{stuck:>7}  {'SIGSTOP' if stopped else 'a loop':<8}{after:>12}  {told}", flush=True)
     verdict = "reached" if good == options.trials else "NOT reached"
     limit = f"within {SETTINGS.floor + LATE_SECONDS:.0f} s"

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from support.recorded import recorded
 
+import clusterctl
 from clusterctl.observe.logs import is_stamped, without_stamp
 from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import RunDir
-from clusterctl.spec import CommandTrain, Job, to_record
+from clusterctl.spec import WORKLOADS, CommandTrain, Job, to_record
 
 # A stand-in workload: what is tested is the entry around it.
 WORKLOAD = """
@@ -114,3 +115,8 @@ def test_a_run_folder_that_the_node_does_not_see_is_named(tmp_path: Path) -> Non
     done, _ = started(run, "pass")
     assert done.returncode == 1
     assert "must be shared" in done.stderr
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_every_workload_has_a_module_of_its_name(workload: str) -> None:
+    assert (Path(clusterctl.__file__).parent / "workloads" / f"{workload.replace('-', '_')}.py").exists()

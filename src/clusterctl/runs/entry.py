@@ -16,13 +16,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGTERM
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import Cause, ClusterctlError, TaskError
 from clusterctl.runs.answers import Answers, register_dump, stacks_text
 from clusterctl.runs.checkpoints import newer_attempt
 from clusterctl.runs.context import Context
 from clusterctl.runs.events import Events
+from clusterctl.runs.file_systems import lateness
 from clusterctl.runs.files import read_json
 from clusterctl.runs.heartbeats import Pulse
 from clusterctl.runs.layout import Attempt, RunDir
@@ -88,7 +89,7 @@ class Entry:
         events.stage(Stage.IMPORTING)
         pulse: Pulse | None = None
         try:
-            record = read_json(RunDir(Path(self.run_dir)).run_json)
+            record = _record(RunDir(Path(self.run_dir)))
             if record is None:
                 hint = "the runs folder must be shared by all nodes"
                 raise TaskError(f"no run.json in {self.run_dir}", hint, cause=Cause.LAUNCH)
@@ -120,6 +121,14 @@ class Entry:
         finally:
             if pulse is not None:
                 pulse.end()
+
+
+def _record(run: RunDir) -> Any:
+    """What run.json holds; None where there is none, also not after as long as this node may not see it."""
+    deadline = time.monotonic() + lateness(run.path)
+    while (record := read_json(run.run_json)) is None and time.monotonic() < deadline:
+        time.sleep(1)
+    return record
 
 
 class Fence:
