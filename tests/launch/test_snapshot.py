@@ -20,7 +20,7 @@ import pytest
 from clusterctl.containers.listener import ProgressListener
 from clusterctl.errors import ConfigError
 from clusterctl.launch import code_files, devices, snapshot
-from clusterctl.launch.code_files import LargeCode
+from clusterctl.launch.code_files import CodeFile, LargeCode, largest
 from clusterctl.launch.snapshot import find_code, take_snapshot
 
 
@@ -198,6 +198,11 @@ def test_a_project_that_is_too_large_is_copied_on_request_alone(
     assert "package/weights.bin" in names(take_snapshot(find_code(tmp_path / "runs", project, large=True)))
     with pytest.raises(ConfigError, match="no such folder"):
         find_code(tmp_path / "runs", project / "none")
+
+
+def test_many_small_files_are_named_first_with_their_true_size() -> None:
+    files = [CodeFile(f"many/{number}", "", 1) for number in range(1000)] + [CodeFile("large", "", 2**20)]
+    assert largest(files) == "many/ (1,000 files, 0 MiB), large (1 MiB)"
 
 
 def test_a_project_of_far_too_many_files_is_refused_before_they_are_all_looked_at(

@@ -6,6 +6,7 @@ inside is kept, and one that leads out is kept with the absolute place, whose co
 
 from __future__ import annotations
 
+import heapq
 import os
 import stat
 from collections import Counter
@@ -84,11 +85,12 @@ def largest(files: Iterable[CodeFile]) -> str:
     sizes, counts = Counter[str](), Counter[str]()
     for file in files:
         first, slash, _ = file.name.partition("/")
-        sizes[first + slash] += file.size + 4096  # what a file costs at least: many small ones are much, too
+        sizes[first + slash] += file.size
         counts[first + slash] += 1
+    weights = {name: size + 4096 * counts[name] for name, size in sizes.items()}  # many small files are much, too
     shown = [
-        f"{name} ({plural(counts[name], 'file') + ', ' if name.endswith('/') else ''}{size / 2**20:.0f} MiB)"
-        for name, size in sizes.most_common(3)
+        f"{name} ({plural(counts[name], 'file') + ', ' if name.endswith('/') else ''}{sizes[name] / 2**20:.0f} MiB)"
+        for name in heapq.nlargest(3, weights, key=weights.__getitem__)
     ]
     return ", ".join(shown)
 
