@@ -41,6 +41,7 @@ def main() -> None:
     sys.addaudithook(lambda event, what: opened.append(str(what[0])) if event == "open" else None)
     with tempfile.TemporaryDirectory(prefix="submit-", dir="/tmp") as name:
         folder = Path(name)
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else what changed last is compiled at each call
         os.environ |= {f"XDG_{kind}_HOME": f"{name}/{kind}" for kind in ("STATE", "CACHE", "CONFIG")}
         os.environ["CLUSTERCTL_RUNS"] = f"{name}/runs"
         if options.files:

@@ -69,3 +69,18 @@ def test_textual_is_imported_in_one_place() -> None:
     names_it = re.compile(r"^\s*(from|import) textual", re.MULTILINE)
     importing = {path for path in source.rglob("*.py") if names_it.search(path.read_text())}
     assert importing == {source / "display" / "monitor" / name for name in ("app.py", "widgets.py")}
+
+
+def test_a_command_hardly_ever_looks_for_cycles(tmp_path: Path) -> None:
+    program = """
+import atexit, gc, sys
+from clusterctl.cli import main
+looks = lambda: gc.get_stats()[0]["collections"]
+atexit.register(lambda before=looks(): print(looks() - before, file=sys.stderr))
+sys.argv[0] = "clusterctl"
+main()
+"""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "CLUSTERCTL_CLUSTER": "local"}
+    words = [sys.executable, "-c", program, "status", "-a"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert int(done.stderr.splitlines()[-1]) < 10
