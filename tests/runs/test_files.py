@@ -154,6 +154,15 @@ def test_half_a_line_that_was_written_is_completed(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("done", [False, True])
+def test_a_file_of_lines_is_begun_though_its_folder_cannot_be_made_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    monkeypatch.setattr(os, "mkdir", failing(os.mkdir, errno.ESTALE, done=done))
+    Lines(tmp_path / "events" / "x.jsonl").append({"n": 1})
+    assert list(read_lines(tmp_path / "events" / "x.jsonl")) == [{"n": 1}]
+
+
+@pytest.mark.parametrize("done", [False, True])
 def test_what_is_written_aside_and_what_is_read_survive_it_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:

@@ -143,7 +143,7 @@ class Lines:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with_retries(lambda: path.parent.mkdir(parents=True, exist_ok=True))
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._path = path
         self._descriptor = with_retries(lambda: os.open(path, flags, 0o600))
