@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.recorded import begun
 from support.sandbox_fixture import RunningSandbox
 from support.scenario import Stage, wait_until
 
@@ -37,7 +38,7 @@ def stage(sandbox_home: RunningSandbox, tmp_path: Path) -> Stage:
     return Stage("sandbox", tmp_path / "project", environment)
 
 
-def begun(stage: Stage, name: str, program: str = SLEEP, more: str = "") -> RunDir:
+def start(stage: Stage, name: str, program: str = SLEEP, more: str = "") -> RunDir:
     job = f'workload = "command"\nargv = ["python", "-c", {json.dumps(program)}]\n{SHAPE}{more}'
     run = stage.submit(stage.write_job(name, job))
     wait_until(lambda: len(begun(run.attempt(0))) == 4)
@@ -52,7 +53,7 @@ def why(stage: Stage, run: RunDir) -> dict[str, Any]:
 
 def test_four_ends_that_slurm_brings_about(stage: Stage) -> None:
     """One sandbox for all of them: scancel, out of memory, the time limit, a node without power."""
-    cancelled = begun(stage, "cancelled")
+    cancelled = start(stage, "cancelled")
     job_id = json.loads(cancelled.submission_json.read_text())["job_id"]
     subprocess.run(["scancel", job_id], env=stage.environment, check=True)
     stage.wait_for_stage(cancelled, "cancelled", seconds=60)
@@ -62,15 +63,15 @@ def test_four_ends_that_slurm_brings_about(stage: Stage) -> None:
 
     hungry = "import os, time\nif os.environ['RANK'] == '2': x = b'x' * (600 << 20)\ntime.sleep(600)"
     if Path("/sys/fs/cgroup/memory/cgroup.procs").exists():
-        run = begun(stage, "hungry", hungry, 'memory = "200M"\n')
+        run = start(stage, "hungry", hungry, 'memory = "200M"\n')
         stage.wait_for_stage(run, "failed", seconds=60)
         found = why(stage, run)
         assert (found["class"], found["rank"], found["certainty"]) == ("out-of-memory", 2, "certain")
         assert any("resources.memory=400M" in command for command in found["commands"])
 
-    off = begun(stage, "off", more="requeue = false\n")
+    off = start(stage, "off", more="requeue = false\n")
     assert stage.call("sandbox", "node", "off", "node2").returncode == 0
-    limited = begun(stage, "limited", more='time = "20s"\nnodelist = "node[3-4]"\n')
+    limited = start(stage, "limited", more='time = "20s"\nnodelist = "node[3-4]"\n')
     stage.wait_for_stage(off, "failed", seconds=120)
     found = why(stage, off)
     assert (found["class"], found["node"], found["certainty"]) == ("node-failure", "node2", "certain")

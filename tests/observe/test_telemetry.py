@@ -45,7 +45,8 @@ JSON = st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.
 @given(st.dictionaries(st.sampled_from([*RECORD, "further"]), JSON))
 def test_nonsense_never_raises_and_only_what_has_a_time_is_a_sample(record: dict[str, Any]) -> None:
     sample = parse_sample(record)
-    assert (sample is not None) == (type(record.get("time")) is float)
+    time = record.get("time")
+    assert (sample is not None) == (type(time) is float and 0 <= time <= 2.0**37)
     if sample is not None:
         gpu_utilisation({"node": sample})
 

@@ -55,6 +55,13 @@ def test_a_list_of_the_wrong_length_is_named() -> None:
     assert problems(record) == {"train.fan_out: must have 2 elements"}
 
 
+def test_text_that_no_script_can_hold_is_refused_and_names_of_files_in_other_encodings_are_not() -> None:
+    """A damaged run.json can hold the former; the latter is what Python makes of a byte that is not UTF-8."""
+    record = {"name": "x", "workload": "command", "argv": ["\udcff", "\ud800"], "env": {"A": "\udfff"}}
+    refused = "expected characters, not half of one"
+    assert problems(record) == {f"argv: {refused}", f"env.A: {refused}"}
+
+
 def test_what_is_missing_is_named() -> None:
     assert problems({}) == {"name: missing", "workload: missing"}
 

@@ -161,6 +161,8 @@ def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: lis
         elif hint is float and type(raw) is int:
             value = float(raw)
         elif isinstance(hint, type) and type(raw) is hint:
+            if isinstance(raw, str):
+                _require_writable(raw)
             value = raw
         else:
             unshown = any(isinstance(mark, Unshown) for mark in marks)
@@ -171,6 +173,14 @@ def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: lis
         problems.append(Problem(path, str(error)))
         return None
     return value
+
+
+def _require_writable(text: str) -> None:
+    """Half a pair of surrogates, which JSON can hold, fits into no script; those that stand for a byte do."""
+    try:
+        text.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ValueError("expected characters, not half of one") from error
 
 
 def _describe(hint: Any) -> str:
