@@ -162,10 +162,10 @@ def test_a_failure_is_told_at_once_where_every_rank_says_how_it_ended(host: Host
 
 def test_what_was_submitted_may_come_late(host: Host) -> None:
     late(host)
-    hidden = host.run.waiting_pickle.rename(host.run.path / "hidden")
+    hidden = host.run.run_json.rename(host.run.path / "hidden")
     process = host.start(SAY_SO)
     time.sleep(1)
-    hidden.rename(host.run.waiting_pickle)
+    hidden.rename(host.run.run_json)
     process.communicate()
     assert process.returncode == 0
 
