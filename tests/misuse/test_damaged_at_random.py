@@ -103,8 +103,11 @@ def runs(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def remove(run: Path) -> None:
-    for folder, _, _ in os.walk(run):
-        Path(folder).chmod(0o700)
+    run.chmod(0o700)
+    for folder, names, _ in os.walk(run):  # into those that can be entered by then
+        for path in (Path(folder, name) for name in names):
+            if not path.is_symlink():
+                path.chmod(0o700)
     shutil.rmtree(run)
 
 

@@ -89,5 +89,5 @@ while not (len(files := list(sample.glob("*.jsonl"))) == 1 and files[0].stat().s
     assert [code for code, _, _ in done] == [0, 0], done
     (path,) = (run.attempt(0).path / "telemetry").iterdir()
     first = wait_until(lambda: next(iter(read_lines(path)), None))
-    assert first["cpu"] > 0.1
+    assert first["cpu"] > 0.01  # of a machine that may have much else to do
     assert first["memory"] > 2**20
