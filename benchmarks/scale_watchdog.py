@@ -193,8 +193,8 @@ def main() -> None:
             found = trial(Path(name, "run"), *sizes, stuck, stopped=stopped, read_seconds=read_seconds)
         good += found.seconds is not None and found.suspects == [stuck]
         after = "never" if found.seconds is None else f"{found.seconds:.1f} s"
-        told = f"false alarm {found.how}" if found.false_alarm else f"{found.suspects} {found.how}"
-        print(f"{number:>6}{stuck:>7}  {'SIGSTOP' if stopped else 'a loop':<8}{after:>12}  {told}", flush=True)
+        outcome = f"false alarm {found.how}" if found.false_alarm else f"{found.suspects} {found.how}"
+        print(f"{number:>6}{stuck:>7}  {'SIGSTOP' if stopped else 'a loop':<8}{after:>12}  {outcome}", flush=True)
     verdict = "reached" if good == options.trials else "NOT reached"
     limit = f"within {SETTINGS.floor + LATE_SECONDS:.0f} s"
     print(f"named alone {limit}, and no alarm before: {good} of {options.trials}   aim: all, {verdict}")

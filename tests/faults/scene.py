@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from support.processes import alive
-from support.recorded import recorded
+from support.recorded import beat_of, recorded
 from support.scenario import Stage, wait_until
 
 from clusterctl.runs.files import read_json, read_lines
@@ -21,6 +21,7 @@ from clusterctl.runs.layout import RunDir
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 INSIDE = Path(__file__).resolve().parent / "inside"
+NODES, RANKS = 2, 4
 
 _PROGRAM = """
 import contextlib, json, os, time
@@ -59,7 +60,7 @@ WORKLOADS = {
 def job_file(workload: str) -> str:
     """Two nodes of two ranks; the watchdog is impatient, and every rank listens to what `inside` tells it to do."""
     return WORKLOADS[workload] + (
-        '[resources]\nnodes = 2\ntasks_per_node = 2\nmemory = "3G"\n'
+        f'[resources]\nnodes = {NODES}\ntasks_per_node = {RANKS // NODES}\nmemory = "3G"\n'
         '[checkpoint]\nevery = "1s"\n[watchdog]\nfloor = 15\nfactor = 5\nevaluating = 30\n'
         f"[env]\nPYTHONPATH = {json.dumps(str(INSIDE))}\n"
     )
@@ -116,13 +117,20 @@ class Scene:
         return sorted(self.run.checkpoints.glob("0-*"), key=lambda path: int(path.name.partition("-")[2]))
 
     def wait_for_checkpoints(self, count: int = 1) -> list[Path]:
-        """Wait for the first `count` checkpoints; those that are there, the oldest first."""
+        """Wait until every rank works and the first `count` checkpoints are complete; all of them, the oldest first."""
 
         def found() -> list[Path]:
             assert not self.run.finished_json.exists(), f"{self.run.id} was faster than its fault"
             return self.checkpoints()
 
+        # Rank 0 of a program may save before rank 2 has begun.
+        wait_until(lambda: all(self.steps(rank) for rank in range(RANKS)), 120, "the first step of every rank")
         return list(wait_until(lambda: made if len(made := found()) >= count else None, 120, "checkpoints"))
+
+    def steps(self, rank: int) -> int:
+        """How many steps a rank of the first attempt has done, by its last heartbeat."""
+        beat = beat_of(self.run.attempt(0), rank)
+        return beat.step if beat else 0
 
     def ended(self, attempt: int) -> bool:
         """Whether the batch script of `attempt` has written its last word."""

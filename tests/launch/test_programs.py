@@ -177,6 +177,7 @@ def test_the_environments_that_setup_lines_activate_are_found_where_these_name_t
         '. "/shared/my env/bin/activate"',
         "source /shared/conda/bin/activate third",
         "source /shared/conda/bin/activate /shared/fourth",
+        "source /shared/fifth/bin/activate && export A=1",
         "source /etc/profile.d/lmod.sh",
         "echo 'an open quote",
     )
@@ -186,5 +187,6 @@ def test_the_environments_that_setup_lines_activate_are_found_where_these_name_t
         "/shared/my env",
         "/shared/conda/envs/third",
         "/shared/fourth",
+        "/shared/fifth",
     ]
     assert list(activated_environments("python3", ())) == []

@@ -27,7 +27,8 @@ from clusterctl.errors import Cause
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.script import part, render
 from clusterctl.runs.layout import RunDir
-from clusterctl.runs.requests import EXIT_RESTART, Refusal
+from clusterctl.runs.marks import EXIT_RESTART
+from clusterctl.runs.requests import Refusal
 from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
 
 SOURCE = Path(clusterctl.__file__).parents[1]

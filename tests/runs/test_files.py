@@ -153,6 +153,15 @@ def test_half_a_line_that_was_written_is_completed(tmp_path: Path, monkeypatch: 
     assert list(read_lines(tmp_path / "x.jsonl")) == [{"n": 3}]
 
 
+def test_a_part_of_megabytes_that_was_written_is_completed_without_comparing_each_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, content = os.write, b"".join(b'{"n": %d}\n' % n for n in range(200_000))
+    monkeypatch.setattr(os, "write", failing(lambda fd, content: write(fd, content[:1_000_003]), errno.EIO, done=True))
+    assert append(tmp_path / "x.jsonl", content) == len(content)
+    assert (tmp_path / "x.jsonl").read_bytes() == content
+
+
 @pytest.mark.parametrize("done", [False, True])
 def test_a_file_of_lines_is_begun_though_its_folder_cannot_be_made_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool

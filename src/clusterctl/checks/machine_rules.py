@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, fail, ok, warn
 from clusterctl.errors import SlurmError
+from clusterctl.runs.file_systems import LOCAL
 from clusterctl.runs.ownership import is_open
 from clusterctl.spec.values import plural
 
@@ -22,8 +23,6 @@ LEAST_PROCESSES = 512  # every rank has dozens of threads, and threads count
 LEAST_FREE_BYTES = 64 * 2**20  # for logs, events and metrics; checkpoints need more
 LEAST_FREE_FILES = 1000
 MOST_SECONDS_AHEAD = 2.0
-# Usually on one machine alone; a file server sees its own export so, hence only a warning.
-LOCAL_FILE_SYSTEMS = frozenset({"ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "ramfs", "f2fs"})
 
 
 def machine_rules(found: Surroundings) -> Iterator[Check]:
@@ -32,7 +31,7 @@ def machine_rules(found: Surroundings) -> Iterator[Check]:
         runs = found.runs
         yield ok("python", node.python)
         yield _folder("runs", runs, "set CLUSTERCTL_RUNS, or `runs` in the cluster file, to a folder of yours")
-        if not found.cluster.nodes_are_here and runs.file_system in LOCAL_FILE_SYSTEMS:
+        if not found.cluster.nodes_are_here and runs.file_system in LOCAL:
             message = f"{runs.path} is on {runs.file_system}, which other nodes may not see"
             yield warn("runs", message, "set `runs` in the cluster file to a folder on the shared file system")
         yield _folder("state", node.state, "set XDG_STATE_HOME to a folder of yours")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, fail, warn
-from clusterctl.checks.machine_rules import LOCAL_FILE_SYSTEMS
+from clusterctl.runs.file_systems import LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,5 +30,5 @@ def _scratch(scratch: Folder, *, nodes_are_here: bool) -> Iterator[Check]:
         yield warn("scratch", f"no such folder: {scratch.path}: ranks import from the shared file system", elsewhere)
     elif not scratch.writable:
         yield warn("scratch", f"cannot write to {scratch.path}: ranks import from the shared file system", elsewhere)
-    elif scratch.file_system and scratch.file_system not in LOCAL_FILE_SYSTEMS:
+    elif scratch.file_system and scratch.file_system not in LOCAL:
         yield warn("scratch", f"{scratch.path} is on {scratch.file_system}, no disk of a node's own", elsewhere)

@@ -37,23 +37,9 @@ RESERVED_OPTIONS = frozenset(
 # Nor what Slurm and the batch script tell the tasks, and the script's own variables.
 RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
 SCRIPT_VARIABLES = frozenset(
-    {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "failed", "folder"}
-    | {
-        "found",
-        "full",
-        "gone",
-        "late",
-        "marks",
-        "no_work",
-        "number",
-        "opening",
-        "python",
-        "python_is_named",
-        "ranks",
-        "refused",
-        "restarts",
-    }
-    | {"run", "said", "setup", "signal", "srun", "staging", "start", "task", "text", "try"}
+    {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "failed", "folder", "found"}
+    | {"full", "gone", "late", "marks", "no_work", "number", "opening", "python", "python_is_named", "ranks"}
+    | {"refused", "restarts", "run", "said", "setup", "signal", "srun", "staging", "start", "task", "text", "try"}
 )
 
 

@@ -19,8 +19,9 @@ from clusterctl.errors import Cause
 from clusterctl.observe.alike import pattern
 from clusterctl.observe.deaths import deaths
 from clusterctl.observe.stage import reached_limit
+from clusterctl.runs.marks import EXIT_RESTART
 from clusterctl.runs.ownership import user_name
-from clusterctl.runs.requests import EXIT_RESTART, Refusal
+from clusterctl.runs.requests import Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.watchdog import EXIT_HUNG

@@ -295,7 +295,7 @@ class _Look:
 
 
 def _named_first(ranks: Iterable[int], alarm: Alarm | None, lines: Iterable[str]) -> list[int]:
-    """`ranks`, those first of which the watchdog, or else srun, said first that something was wrong."""
+    """`ranks`, beginning with those that the watchdog named, then those whose death srun reported, in that order."""
     named = [*alarm.suspects, alarm.seen] if alarm else []
     known = dict.fromkeys(ranks)
     return [rank for rank in dict.fromkeys([*named, *(death.rank for death in deaths(lines)), *known]) if rank in known]
@@ -303,26 +303,26 @@ def _named_first(ranks: Iterable[int], alarm: Alarm | None, lines: Iterable[str]
 
 def _recorded(events: Iterable[Event]) -> dict[str, Any]:
     """What a rank's events say of it, by the names of RankTrace."""
-    told: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for event in events:
         match event:
             case Began(node=node) if node:
-                told["node"] = node
+                facts["node"] = node
             case Entered(stage=stage):
-                told["stage"] = stage.value
+                facts["stage"] = stage.value
             case Raised():
-                told.setdefault("raised", event)
+                facts.setdefault("raised", event)
             case Hung(time=at, stacks=stacks):
-                told |= {"stacks": stacks, "answered": at}
+                facts |= {"stacks": stacks, "answered": at}
             case Frozen(stacks=stacks):
-                told["frozen"] = stacks
+                facts["frozen"] = stacks
             case WriterEnded():
-                told["writer"] = event
+                facts["writer"] = event
             case TakenOver():
-                told["superseded"] = True
-            case Exited(time=at, code=code) if told.get("exit_code") is None:
-                told |= {"exit_code": code, "ended": at}
-    return told
+                facts["superseded"] = True
+            case Exited(time=at, code=code) if facts.get("exit_code") is None:
+                facts |= {"exit_code": code, "ended": at}
+    return facts
 
 
 def _has_content(path: Path) -> bool:

@@ -29,7 +29,7 @@ class KnownDigests:
     file: Path
     _known: dict[str, tuple[list[int], str]] = field(init=False)
     _seen: dict[str, tuple[list[int], str]] = field(default_factory=dict, init=False)
-    _prompt: frozenset[int] = field(init=False)  # devices of which a look at a file tells whether it has changed
+    _local: frozenset[int] = field(init=False)  # devices
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:

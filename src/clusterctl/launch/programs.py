@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,10 @@ if TYPE_CHECKING:
 
 # Lines that put another folder on PATH, as far as one can tell by reading them.
 _SELECTS = re.compile(r"\bactivate\b|\bPATH=|^\s*(?:module|ml|spack)\s")
-_SOURCED = re.compile(r"""^\s*(?:source|\.)\s+(?:"([^"$`\\]+)"|'([^']+)'|([^\s"'$`\\~*?;&|]+))""")
+_SOURCED = re.compile(
+    r"""^\s*(?:source|\.)\s+(?:"(?P<double>[^"$`\\]+)"|'(?P<single>[^']+)'|(?P<bare>[^\s"'$`\\~*?;&|]+))"""
+    r"""(?:[ \t]+(?P<argument>[^\s"'$`\\~*?;&|#]+))?"""
+)
 
 
 def activated_environments(python: str, setup: Iterable[str]) -> Iterator[str]:
@@ -25,15 +27,16 @@ def activated_environments(python: str, setup: Iterable[str]) -> Iterator[str]:
     if python.startswith("/"):
         yield python.rpartition("/")[0].removesuffix("/bin")
     for line in setup:
-        try:
-            words = shlex.split(line)
-        except ValueError:  # a quote that is not closed
-            continue
-        if words[:1] not in (["source"], ["."]) or not words[1:] or not words[1].endswith("/bin/activate"):
-            continue
-        folder = words[1].removesuffix("/bin/activate")
-        name = words[2] if len(words) > 2 else ""
-        yield name if name.startswith("/") else f"{folder}/envs/{name}" if name else folder
+        path, argument = _sourced(line)
+        folder = path.removesuffix("/bin/activate")
+        if folder != path:
+            yield argument if argument.startswith("/") else f"{folder}/envs/{argument}" if argument else folder
+
+
+def _sourced(line: str) -> tuple[str, str]:
+    """The path that a setup line reads, and the first argument that it gives; empty where they are not plain ones."""
+    match = _SOURCED.match(line)
+    return (match["double"] or match["single"] or match["bare"], match["argument"] or "") if match else ("", "")
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Programs:
     def sourced(self) -> Iterator[str]:
         """The paths that the setup lines read, where they are plain ones."""
         for line in self.setup:
-            if (match := _SOURCED.match(line)) and "/" in (path := match[1] or match[2] or match[3]):
+            if "/" in (path := _sourced(line)[0]):
                 yield path
 
     def __str__(self) -> str:

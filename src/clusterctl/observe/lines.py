@@ -9,7 +9,7 @@ import errno
 import os
 from typing import IO, TYPE_CHECKING, Any
 
-from clusterctl.runs.files import open_regular, parse_record, with_retries
+from clusterctl.runs.files import open_regular, parse_record, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -79,14 +79,13 @@ class Growing:
     def _next_block(self, block_bytes: int) -> tuple[bytes, bool]:
         """What comes next, and whether there is more after it."""
 
-        def read() -> tuple[int, bytes, int]:
-            with open_regular(self.path, buffering=0) as file:
-                offset = _next_data(file.fileno(), self.offset)
-                file.seek(offset)
-                return offset, file.read(block_bytes), os.fstat(file.fileno()).st_size
+        def read(file: IO[bytes]) -> tuple[int, bytes, int]:
+            offset = _next_data(file.fileno(), self.offset)
+            file.seek(offset)
+            return offset, file.read(block_bytes), os.fstat(file.fileno()).st_size
 
         try:
-            offset, block, size = with_retries(read)
+            offset, block, size = read_regular(self.path, read, buffering=0)
             self.offset = offset + len(block)
             return block, bool(block) and self.offset < size
         except (FileNotFoundError, NotADirectoryError):  # not there yet

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.runs.requests import EXIT_RESTART
+from clusterctl.runs.marks import EXIT_RESTART
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm.queue import JobState
 

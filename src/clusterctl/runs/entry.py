@@ -124,7 +124,7 @@ class Entry:
 
 
 def _record(run: RunDir) -> Any:
-    """What run.json holds; None where there is none, also not after as long as this node may not see it."""
+    """What run.json holds. It may be seen late on this node; None if it has not appeared by then."""
     deadline = time.monotonic() + lateness(run.path)
     while (record := read_json(run.run_json)) is None and time.monotonic() < deadline:
         time.sleep(1)

@@ -1,4 +1,4 @@
-"""Which file systems show all nodes at once what one of them has changed: decision 0051."""
+"""Which file systems are one machine's own, and which show all nodes at once what one of them has changed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# As the kernel calls them; the batch script has them in the words of stat(1).
-LOCAL = {"btrfs", "ext2", "ext3", "ext4", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
-PROMPT = LOCAL | {"ceph", "gpfs", "lustre"}  # whose servers call back what a client has in its cache
+# As the kernel calls them; the batch script has them in the words of stat(1). On a file server its export looks local.
+LOCAL = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "tmpfs", "xfs", "zfs"}
+PROMPT = LOCAL | {"ceph", "gpfs", "lustre"}  # whose servers call back what a client has in its cache: decision 0051
 LATE_SECONDS = 70.0  # NFS believes for up to a minute what it knows of a folder (acdirmax)
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 

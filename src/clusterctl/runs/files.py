@@ -19,6 +19,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)  # of a network file system, which a moment later may be well
 _PAUSES = (0.05, 0.3, 1.0)  # seconds
 _MOST_LEFT = 1 << 20
+_HEAD = 256  # bytes of what is appended, by which its beginning is found: to compare each length takes minutes
 _MOST_BYTES = 1 << 24  # of a file that is read whole; ours have a few kilobytes
 
 
@@ -82,7 +83,21 @@ def write_json(path: Path, record: Any) -> None:
 
 def open_regular(path: Path, buffering: int = -1) -> IO[bytes]:
     """Open a regular file for reading; raises NotAFile for anything else, where a named pipe would block for ever."""
-    descriptor = with_retries(lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    return with_retries(lambda: _open(path, buffering))
+
+
+def read_regular(path: Path, read: Callable[[IO[bytes]], T], buffering: int = -1) -> T:
+    """What `read` makes of a regular file, opened and read again after an error that may pass."""
+
+    def once() -> T:
+        with _open(path, buffering) as file:
+            return read(file)
+
+    return with_retries(once)
+
+
+def _open(path: Path, buffering: int) -> IO[bytes]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise NotAFile(errno.EINVAL, "not a regular file", str(path))
@@ -91,12 +106,7 @@ def open_regular(path: Path, buffering: int = -1) -> IO[bytes]:
 
 def read_whole(path: Path) -> bytes:
     """The content of a small file; raises ValueError for a file that is no small one."""
-
-    def read() -> bytes:
-        with open_regular(path) as file:
-            return file.read(_MOST_BYTES + 1)
-
-    content = with_retries(read)
+    content = read_regular(path, lambda file: file.read(_MOST_BYTES + 1))
     if len(content) > _MOST_BYTES:
         raise ValueError(f"larger than {_MOST_BYTES >> 20} MiB")
     return content
@@ -197,18 +207,18 @@ def _already_written(path: Path, content: bytes) -> int:
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - len(content)))
         end = file.read()
-    return next(size for size in range(len(content), -1, -1) if end.endswith(content[:size]))
+    place = end.find(content[:_HEAD])
+    while place >= 0:
+        if content.startswith(end[place:]):
+            return len(end) - place
+        place = end.find(content[:_HEAD], place + 1)
+    return next(size for size in range(min(len(content), _HEAD), -1, -1) if end.endswith(content[:size]))
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The records of a file of JSON lines; nothing where there is no file, no torn or foreign line."""
-
-    def read() -> bytes:
-        with open_regular(path) as file:
-            return file.read()
-
     try:
-        content = with_retries(read)
+        content = read_regular(path, lambda file: file.read())
     except FileNotFoundError:
         return
     for line in content.split(b"\n")[:-1]:  # what follows the last newline is torn, or empty

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 from clusterctl.errors import Cause, TaskError
 from clusterctl.runs import checkpoints, requests
 from clusterctl.runs.layout import RunDir
+from clusterctl.runs.marks import EXIT_RESTART
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
 
@@ -138,4 +139,4 @@ def request_restart(step: int | None = None) -> NoReturn:
         requests.request_restart(attempt, "warned", step=step)
     elif attempt is not None:
         requests.wait_for_request(attempt)
-    raise SystemExit(requests.EXIT_RESTART)
+    raise SystemExit(EXIT_RESTART)

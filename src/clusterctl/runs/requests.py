@@ -14,7 +14,6 @@ from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import is_listed, write_json
 from clusterctl.runs.layout import Attempt, RunDir
 
-EXIT_RESTART = marks.EXIT_RESTART
 PATIENCE_SECONDS = 60.0  # with rank 0, which may be writing a checkpoint
 
 

@@ -21,7 +21,8 @@ from torch import distributed as dist
 from clusterctl.errors import TaskError, reason
 from clusterctl.runs import checkpoints
 from clusterctl.runs.layout import RunDir
-from clusterctl.runs.requests import EXIT_RESTART, request_restart
+from clusterctl.runs.marks import EXIT_RESTART
+from clusterctl.runs.requests import request_restart
 from clusterctl.runs.signals import EXIT_TERMINATED
 from clusterctl.runs.stages import Stage
 from clusterctl.spec import to_record

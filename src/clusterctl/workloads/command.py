@@ -29,10 +29,9 @@ from clusterctl.runs.files import with_retries
 from clusterctl.runs.idleness import observe
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.log_times import LogTimes
-from clusterctl.runs.marks import restart_file
+from clusterctl.runs.marks import EXIT_RESTART, restart_file
 from clusterctl.runs.process_tree import has_signal
 from clusterctl.runs.program import CHECKPOINTS, KEEP, RESTART_FILE, STOP_FILE
-from clusterctl.runs.requests import EXIT_RESTART
 from clusterctl.runs.signals import WARNING_SIGNAL, KilledBy
 from clusterctl.runs.stages import Stage
 from clusterctl.task import meeting

@@ -94,7 +94,7 @@ drop_copies() { # half made ones
 # that would not a second later: decision 0051. These file systems alone tell all nodes at once.
 late=70 # seconds; NFS believes for up to a minute what it knows of a folder (acdirmax)
 case $(stat -f -c %T "$run" 2>/dev/null) in
-  btrfs | ceph | ext2/ext3 | gpfs | lustre | overlayfs | ramfs | tmpfs | xfs | zfs) late=0 ;;
+  btrfs | ceph | ext2/ext3 | f2fs | gpfs | lustre | overlayfs | ramfs | tmpfs | xfs | zfs) late=0 ;;
 esac
 signal=
 await() { # a question that is asked again while its answer may be late
