@@ -28,6 +28,7 @@ EOF
 
 copy_code() { # $1: where to; the tracked files as they are now
   mkdir -p "$1"
+  rm -rf "$1/src/clusterctl" "$1/tests" "$1/benchmarks" # files that are no longer there
   git -C "$here" ls-files -z | tar -C "$here" --null --files-from=- --ignore-failed-read -cf - | tar -C "$1" -xf -
 }
 
