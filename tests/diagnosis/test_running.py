@@ -68,6 +68,19 @@ def test_ranks_without_a_heartbeat_are_told_as_not_known() -> None:
     assert of(None, None, None, None).headline.certainty == "likely"
 
 
+def test_nodes_that_could_not_copy_the_modules_are_named_from_the_beginning() -> None:
+    lines = (
+        "clusterctl: n2 imports from the shared file system: cannot copy modules to /disk/x: No space left on device\n"
+        "clusterctl: n1 imports from the shared file system: cannot copy modules to /disk/x: Permission denied\n"
+    )
+    reason = "n1: cannot copy modules to /disk/x: Permission denied"
+    for beat in (BEAT, None):
+        ranks = [rank(number, exit_code=None, ended=None, beat=beat) for number in range(4)]
+        told = trace(attempt(*ranks, lines=lines, exit_code=None, end=None), stage=Stage.IMPORTING)
+        facts = judge(replace(told, now=BEAT.time + 2)).headline.facts
+        assert f"2 nodes import from the shared file system, which is slower; {reason}" in facts
+
+
 def test_a_straggler_is_named_with_its_slowdown() -> None:
     found = of(BEAT, replace(BEAT, busy_seconds=0.35), BEAT, BEAT).headline
     assert (found.cause_class, found.rank, found.node) == (Cause.STRAGGLER, 1, "n1")

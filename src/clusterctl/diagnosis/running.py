@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from statistics import median_low
 from time import localtime, strftime
@@ -23,15 +24,17 @@ from clusterctl.errors import Cause
 from clusterctl.runs.heartbeats import ENDED, IDLE_SECONDS, Beat, idle_together
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.watchdog import action, patience
+from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from clusterctl.diagnosis.traces import AttemptTrace, RunTrace
     from clusterctl.spec import Watchdog
 
 LEAST_SLOWDOWN = 1.5
 LEAST_SECONDS = 0.002  # a step; less is noise of the machine
+_NOT_STAGED = re.compile(r"clusterctl: (\S+) imports from the shared file system: (.+)")  # by runs/staging.py
 
 
 def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
@@ -40,12 +43,24 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
         return (Finding(Cause.HEALTHY, "has its nodes, and its batch script has not begun yet", LIKELY),)
     attempt = trace.attempts[-1]
     beats = {rank.rank: rank.beat for rank in attempt.ranks if rank.beat}
+    not_staged = _not_staged(attempt.lines)
     if not beats:
-        return (Finding(Cause.HEALTHY, f"{trace.status.stage}; no rank has told more yet", LIKELY, attempt.number),)
+        words = f"{trace.status.stage}; no rank has told more yet"
+        return (Finding(Cause.HEALTHY, words, LIKELY, attempt.number, facts=not_staged),)
     wrong = (_standing_still(trace, attempt, beats), _idle(trace, attempt, beats), _slowed(attempt, beats))
     first, *others = [finding for finding in wrong if finding] or [_well(attempt, beats)]
     clocks = (f"the clock of {node} is off by {seconds:+.0f} s" for node, seconds in sorted(trace.clocks.items()))
-    return (replace(first, facts=(*first.facts, *clocks)), *others)
+    return (replace(first, facts=(*first.facts, *not_staged, *clocks)), *others)
+
+
+def _not_staged(lines: Iterable[str]) -> tuple[str, ...]:
+    """The nodes that could not copy the modules to their own disks, and why the first one could not."""
+    found = dict(match.groups() for line in lines if (match := _NOT_STAGED.search(line)))
+    if not found:
+        return ()
+    node, problem = min(found.items())
+    verb = "imports" if len(found) == 1 else "import"
+    return (f"{plural(len(found), 'node')} {verb} from the shared file system, which is slower; {node}: {problem}",)
 
 
 def unheard(trace: RunTrace) -> list[str]:
