@@ -23,6 +23,7 @@ from clusterctl.diagnosis.traces import SILENT_SECONDS
 from clusterctl.errors import Cause
 from clusterctl.runs.heartbeats import ENDED, IDLE_SECONDS, Beat, idle_together
 from clusterctl.runs.stages import Stage
+from clusterctl.runs.staging import IN_VAIN
 from clusterctl.runs.watchdog import action, patience
 from clusterctl.spec.values import plural
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 LEAST_SLOWDOWN = 1.5
 LEAST_SECONDS = 0.002  # a step; less is noise of the machine
-_NOT_STAGED = re.compile(r"clusterctl: (\S+) imports from the shared file system: (.+)")  # by runs/staging.py
+_NOT_STAGED = re.compile(rf"clusterctl: (?P<node>\S+) {IN_VAIN}: (?P<problem>.+)")
 
 
 def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
@@ -55,7 +56,7 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
 
 def _not_staged(lines: Iterable[str]) -> tuple[str, ...]:
     """The nodes that could not copy the modules to their own disks, and why the first one could not."""
-    found = dict(match.groups() for line in lines if (match := _NOT_STAGED.search(line)))
+    found = {match["node"]: match["problem"] for line in lines if (match := _NOT_STAGED.search(line))}
     if not found:
         return ()
     node, problem = min(found.items())

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 PREFIX = "clusterctl-stage-"  # of the folders' names
+IN_VAIN = "imports from the shared file system"  # what host.log has of a node without copies
 _SITECUSTOMIZE = """import sys
 
 if sys.version_info >= (3, 7):
@@ -55,7 +56,7 @@ def main(words: Sequence[str], environment: Mapping[str, str] = os.environ) -> N
     except OSError as error:
         problems = [f"cannot copy modules to {staged}: {error.strerror}"]
     for problem in problems:
-        print(f"clusterctl: {node} imports from the shared file system: {problem}", file=sys.stderr, flush=True)
+        print(f"clusterctl: {node} {IN_VAIN}: {problem}", file=sys.stderr, flush=True)
 
 
 def fill(staged: Path, attempt: Path, pairs: Sequence[tuple[str, str]]) -> list[str]:
