@@ -47,6 +47,24 @@ print("total", total)
 """
 
 
+DATA = Path(__file__).parents[2] / "data" / "cora"
+TRAINING = f"""
+workload = "reddit"
+[data]
+root = {json.dumps(str(DATA))}
+[train]
+epochs = 60
+batch_size = 128
+evaluate_every = 20
+[checkpoint]
+every = "1s"
+keep = 100
+[resources]
+nodes = 2
+tasks_per_node = 1
+"""
+
+
 def command(program: str) -> str:
     words = json.dumps(["python", "-c", program])
     return f'workload = "command"\nargv = {words}\n[resources]\nnodes = 2\ntasks_per_node = 2\n'
@@ -177,3 +195,24 @@ def test_an_attempt_that_was_replaced_leaves_and_does_not_finish_the_run(late: S
     assert all(any(event["event"] == "superseded" for event in recorded(there.attempt(0), rank)) for rank in range(4))
     wait_until(lambda: "exit_code" in (read_json(there.attempt(0).host_json) or {}), 120, "the end of its script")
     assert not there.finished_json.exists()
+
+
+@pytest.mark.long
+def test_a_training_that_is_warned_comes_to_the_losses_of_an_undisturbed_one(late: Stage, settings: Settings) -> None:
+    calm = Stage(late.cluster, late.folder, late.environment | {"CLUSTERCTL_RUNS": str(late.folder / "prompt")})
+    undisturbed = calm.submit(late.write_job("calm", TRAINING), "--wait")
+    run = late.submit(late.write_job("warned", TRAINING))
+    there = from_the_server(settings, run)
+    wait_until(lambda: list(there.checkpoints.glob("0-*")), 240, "a checkpoint")
+    late.slurm("scancel", "--signal=USR2", late.job_id(run))
+    late.wait_for_stage(run, "finished", seconds=400)
+    assert len(there.attempts()) == 2
+    origin = read_json(there.attempt(1).origin_json)["checkpoint"]
+    assert origin.startswith("0-")
+    assert losses(there) == losses(undisturbed)
+
+
+def losses(run: RunDir) -> dict[int, float]:
+    """Those that count: a later attempt's replace what an earlier one did beyond its last checkpoint."""
+    lines = (line for attempt in run.attempts() for line in read_lines(attempt.metrics))
+    return {line["step"]: line["loss"] for line in lines if "loss" in line}

@@ -17,9 +17,11 @@ from support.ranks import environments
 from support.recorded import beat_of, recorded
 from support.scenario import wait_until
 
+from clusterctl.runs import node_link
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.node_link import address
+from clusterctl.runs.place import Place
 from clusterctl.spec import Watchdog
 
 # A rank without a program: it does what it reads, line by line, and says when that is done.
@@ -127,6 +129,32 @@ def test_a_writer_that_is_killed_is_started_again_and_no_event_is_lost(attempt: 
         rank.do("events.exit(1)")
         assert set(rank.events) >= {"one", "writer", "exit"}
     the_writer(attempt)
+
+
+def test_no_other_writer_is_started_while_one_is_about_to_begin(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (environment,) = environments(attempt, [1])
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*_: object) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(["sleep", "60"]))
+        return started[-1]
+
+    monkeypatch.setattr(node_link, "_start", start)
+    monkeypatch.setattr(node_link, "_START_SECONDS", 0.1)
+    link = node_link.NodeLink(attempt, Place.from_environment(environment), "task")
+    try:
+        for starts in (1, 1, 2):
+            if starts == 2:
+                started[0].kill()
+                started[0].wait()
+            with pytest.raises(OSError):
+                link._connect()
+            assert len(started) == starts
+    finally:
+        started[-1].kill()
+        started[-1].wait()
 
 
 def test_a_rank_waits_a_moment_for_a_writer_that_is_stuck_and_then_writes_itself(

@@ -145,12 +145,11 @@ class NodeLink:
 
     def _connect(self) -> None:
         """Raises OSError where nobody listens, and cannot be made to."""
-        if self._writer is not None:
-            self._writer.poll()  # else it would stay a zombie
         where = address(self._attempt, self._place.node_rank)
         start_at = time.monotonic() + min(_TURN_SECONDS * self._place.local_rank, _LONGEST_TURN_SECONDS)
         deadline = start_at + _START_SECONDS
-        started = False
+        # Where files are slow it takes longer to begin, and a second one would take longer still.
+        started = self._writer is not None and self._writer.poll() is None
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
