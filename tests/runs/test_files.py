@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from clusterctl.runs.files import (
     Lines,
     append,
+    exists,
+    is_folder,
     make_private,
     read_json,
     read_lines,
@@ -182,6 +184,17 @@ def test_what_is_written_aside_and_what_is_read_survive_it_too(
     monkeypatch.setattr(Path, "rename", failing(Path.rename, errno.EIO, done=done))
     assert rename(tmp_path / "x.json", tmp_path / "y.json") == tmp_path / "y.json"
     assert read_json(tmp_path / "y.json") == {"a": 1}
+
+
+def test_what_is_there_is_found_though_a_look_at_it_fails_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "stat", failing(os.stat, errno.ESTALE, done=False))
+    assert exists(tmp_path)
+    monkeypatch.setattr(os, "stat", failing(os.stat, errno.EIO, done=False))
+    assert is_folder(tmp_path)
+    assert not is_folder(tmp_path / "missing")
+    assert not exists(tmp_path / "no\0name")
 
 
 def test_an_error_that_does_not_pass_is_raised_and_one_that_may_is_after_some_calls(tmp_path: Path) -> None:

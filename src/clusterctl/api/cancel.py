@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from clusterctl.errors import ConfigError, SlurmError
 from clusterctl.launch.warm import end_steps
 from clusterctl.observe.status import report
-from clusterctl.runs.files import write_json
+from clusterctl.runs.files import exists, write_json
 from clusterctl.runs.ownership import user_name
 from clusterctl.slurm import Slurm
 
@@ -60,7 +60,7 @@ def _cancel(statuses: list[Status]) -> None:
         run = status.record.run
         if status.job_id is None:
             raise SlurmError(f"{run.id} has no job yet", "its submit is under way; try again in a moment")
-        if not run.cancel_json.exists():
+        if not exists(run.cancel_json):
             write_json(run.cancel_json, {"time": time.time(), "by": by})
         if status.record.allocation is None:
             job_ids.append(status.job_id)

@@ -23,6 +23,7 @@ from clusterctl.observe.logs import Logs, Selection
 from clusterctl.observe.measurements import measurements_in
 from clusterctl.observe.milestones import read_submission
 from clusterctl.observe.run_record import read_record
+from clusterctl.runs.files import is_folder
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import counted_examples, number, own_metrics, score_of
 from clusterctl.slurm import Slurm
@@ -152,7 +153,7 @@ class _Output:
         while True:
             if self._logs is None:
                 self._logs = Logs(self._run, Selection(attempt=self._number, rank=0))
-            over = self._run.attempt(self._number + 1).path.is_dir()
+            over = is_folder(self._run.attempt(self._number + 1).path)
             for line in self._logs.read(ended=True) if ended or over else self._logs.added(now):
                 if line.source.rank is not None:  # not the batch script's
                     yield as_shown(line.text)
@@ -183,7 +184,7 @@ def show_end(console: Console, status: Status, slurm_of: Callable[[Cluster], Slu
     verdict = (status.stage.value, "bold green" if finished else "bold red")
     console.print(Text.assemble(verdict, " ", ", ".join(_outcome(status))), soft_wrap=True)
     for attempt in status.record.run.attempts():
-        if attempt.profile.is_dir():
+        if is_folder(attempt.profile):
             where = f"trace of every rank, for https://ui.perfetto.dev: {plain(str(attempt.profile))}"
             console.print(Text(where), soft_wrap=True)
     if finished:

@@ -13,6 +13,7 @@ from clusterctl.observe.milestones import read_cancellation, read_finish, read_s
 from clusterctl.observe.rank_events import newest_stage
 from clusterctl.observe.telemetry import NodesNow, nodes_now
 from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import exists
 from clusterctl.runs.marks import all_done
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
@@ -167,7 +168,7 @@ def _with_its_ranks(
         nodes = NodesNow() if over else nodes_now(attempt, tasks)
     return replace(
         evidence,
-        hung=attempt.hang_json.exists(),
+        hung=exists(attempt.hang_json),
         death=_first_death(attempt) if evidence.exit_code else None,
         stage=newest_stage(attempt),
         metrics=newest,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from clusterctl import __version__
 from clusterctl.errors import ConfigError
 from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import status_of
 from clusterctl.runs.layout import READABLE_FORMATS, RUN_FORMAT
 from clusterctl.runs.ownership import is_trusted, owner_name
 from clusterctl.spec import Cluster, Job, from_record
@@ -70,7 +71,7 @@ def read_record(run: RunDir) -> RunRecord:
         raise _of_another_version(run, fields, version)
     try:
         record = _parse(run, fields)
-        if all(is_trusted(path.stat().st_uid) for path in (run.path, run.run_json)):
+        if all(is_trusted(status_of(path).st_uid) for path in (run.path, run.run_json)):
             return record
         return replace(record, cluster=replace(record.cluster, slurm_conf=None), is_ours=False)
     except OSError as error:

@@ -7,6 +7,8 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.runs.files import is_folder
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -33,7 +35,7 @@ class Written(NamedTuple):
 
 def read_written(run: RunDir) -> Written:
     """The files of `run.work` that the code does not have, or has with another size or time. Links are not followed."""
-    if not run.project.is_dir():  # the snapshot was removed by hand: nothing tells the code from the rest
+    if not is_folder(run.project):  # the snapshot was removed by hand: nothing tells the code from the rest
         return Written(complete=False)
     found: list[WrittenFile] = []
     for looked, name in enumerate(_names(run.work)):

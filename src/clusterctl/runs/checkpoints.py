@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.files import is_listed, read_json, rename, with_retries, write_json
+from clusterctl.runs.files import exists, is_listed, read_json, rename, with_retries, write_json
 from clusterctl.runs.layout import Attempt, RunDir, attempt_number
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def complete(attempt: Attempt, aside: Path, facts: Mapping[str, Any], digests: M
     if newer := newer_attempt(attempt):
         raise Superseded(f"attempt {newer} has taken over")
     final = aside.with_name(str(name))
-    if final.exists():  # of the same attempt and step: the same training
+    if exists(final):  # of the same attempt and step: the same training
         remove(final)
     return rename(aside, final)
 

@@ -120,9 +120,26 @@ def read_json(path: Path) -> Any:
         return None
 
 
+def status_of(path: Path) -> os.stat_result:
+    """As Path.stat, with retries."""
+    return with_retries(path.stat)
+
+
 def exists(path: Path) -> bool:
     """Whether there is something at `path`; False, and no error, where its folder may not be searched."""
-    return os.path.exists(path)  # noqa: PTH110 - pathlib's raises
+    try:
+        status_of(path)
+    except (OSError, ValueError):  # a name that no file can have
+        return False
+    return True
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder at `path`, or a link to one; else as `exists`."""
+    try:
+        return stat.S_ISDIR(status_of(path).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def modified_at(path: Path) -> int:

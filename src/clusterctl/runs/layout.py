@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.runs.files import with_retries
+from clusterctl.runs.files import is_folder, with_retries
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,7 +154,7 @@ class RunDir:
         except (FileNotFoundError, NotADirectoryError):
             return []
         numbers = sorted(number for number in map(attempt_number, names) if number is not None)
-        return [attempt for attempt in map(self.attempt, numbers) if attempt.path.is_dir()]
+        return [attempt for attempt in map(self.attempt, numbers) if is_folder(attempt.path)]
 
 
 def attempt_number(name: str) -> int | None:

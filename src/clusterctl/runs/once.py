@@ -14,7 +14,7 @@ import uuid
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from clusterctl.runs.files import is_listed
+from clusterctl.runs.files import exists, is_listed, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,13 +37,13 @@ def prepared_once(
     """
 
     def work(building: Path) -> None:
-        if folder.exists():
+        if exists(folder):
             _take_away(folder)  # damaged; who has its files mapped keeps them
         prepare(building)
         try:
             building.rename(folder)
         except OSError:
-            if building.exists() and not folder.exists():  # else the lease was taken away, or somebody was faster
+            if exists(building) and not exists(folder):  # else the lease was taken away, or somebody was faster
                 raise
 
     def done() -> bool:
@@ -94,7 +94,7 @@ class _Watch:
     def is_stale(self) -> bool:
         """Whether the lease has not been touched for `stale_seconds`, as far as this process saw."""
         try:
-            beat = self._lease.stat().st_mtime_ns
+            beat = status_of(self._lease).st_mtime_ns
         except FileNotFoundError:
             return False
         if beat != self._beat:

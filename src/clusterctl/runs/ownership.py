@@ -9,6 +9,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import ConfigError
+from clusterctl.runs.files import status_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,14 +35,14 @@ def user_name(number: int) -> str:
 
 def owner_name(path: Path) -> str:
     """Who owns `path`: a name, or a number that has none."""
-    owner = path.stat().st_uid
+    owner = status_of(path).st_uid
     name = user_name(owner)
     return f"user {owner}" if name == str(owner) else name
 
 
 def require_own(folder: Path, hint: str, *, or_roots: bool = False) -> None:
     """Raise ConfigError, with `hint`, for a folder of someone else's, and for one in which others may replace files."""
-    status = folder.stat()
+    status = status_of(folder)
     if status.st_uid != os.geteuid() and not (or_roots and is_trusted(status.st_uid)):
         raise ConfigError(f"belongs to someone else: {folder} ({owner_name(folder)})", hint)
     if is_open(status.st_mode):

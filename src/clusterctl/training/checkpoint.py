@@ -20,6 +20,7 @@ from torch import distributed as dist
 
 from clusterctl.errors import TaskError, reason
 from clusterctl.runs import checkpoints
+from clusterctl.runs.files import exists
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.marks import EXIT_RESTART
 from clusterctl.runs.requests import request_restart
@@ -198,7 +199,7 @@ class Checkpoints:
         cancel = RunDir(attempt.path.parents[1]).cancel_json
 
         def wanted() -> bool:
-            return not cancel.exists() and checkpoints.newer_attempt(attempt) is None
+            return not exists(cancel) and checkpoints.newer_attempt(attempt) is None
 
         return bool(from_first(wanted, self._task.agreeing))
 
