@@ -60,6 +60,7 @@ class JobRecord(NamedTuple):
     status: int = 0
     nodes: Sequence[int] = ()  # that it holds, or held when it ended
     gpus: Sequence[Sequence[int]] = ()  # of each of them
+    dependencies: Sequence[tuple[str, int, bool]] = ()  # that are not met (`dependencies`)
 
     @property
     def in_line(self) -> bool:
