@@ -11,7 +11,7 @@ from clusterctl.emulator.jobs import EmulatedState
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from clusterctl.emulator.jobs import JobRecord
     from clusterctl.emulator.virtual_cluster import Machine
@@ -51,9 +51,12 @@ def parse(text: str) -> list[Dependency]:
     return list(dict.fromkeys(found))
 
 
-def left(machine: Machine, dependencies: Iterable[Dependency]) -> list[Dependency]:
+def left(machine: Machine, dependencies: Sequence[Dependency]) -> list[Dependency]:
     """Those that are not met yet, or never can be. A job that is not known, or no longer, meets every one of them."""
-    known = {job.id: job for job in jobs.all_jobs(machine)}
+    found = {one.job: jobs.EmulatedJob(machine.jobs / str(one.job)) for one in dependencies}
+    known = {number: job for number, job in found.items() if job.folder.is_dir()}
+    if any(job.is_lost for job in known.values()):
+        jobs.bury_lost(machine)
     judged = ((one, verdict(one.kind, known[one.job].record)) for one in dependencies if one.job in known)
     return [one._replace(failed=met is False) for one, met in judged if met is not True]
 

@@ -54,8 +54,8 @@ class JobRequest(NamedTuple):
     requeue: bool
     partition: str
     comment: str
-    kill_on_invalid_dependency: bool
     arguments: list[str]
+    kill_on_invalid_dependency: bool = False
 
     @property
     def tier(self) -> int:

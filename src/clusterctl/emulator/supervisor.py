@@ -77,8 +77,7 @@ class Supervisor:
         """Whether no other job has to be waited for; where that would be for ever, the job ends if it asked for it."""
         if not self.record.dependencies:
             return True
-        jobs.bury_lost(self.machine)
-        left = dependencies.left(self.machine, (Dependency(*one) for one in self.record.dependencies))
+        left = dependencies.left(self.machine, [Dependency(*one) for one in self.record.dependencies])
         never = any(one.failed for one in left)
         reason = dependencies.NEVER if never else dependencies.WAITS if left else "None"
         if (reason, left) != (self.record.reason, self.record.dependencies):
