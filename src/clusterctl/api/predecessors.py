@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import ClusterctlError, ConfigError, SlurmError, UsageError
 from clusterctl.launch.sbatch import SlurmRefused
-from clusterctl.observe.predecessors import Condition, Predecessor, Verdict, verdict
+from clusterctl.observe.predecessors import Condition, Predecessor, Standing, standing
 from clusterctl.observe.runs import find_run
 from clusterctl.observe.status import report
 from clusterctl.runs.layout import RunDir
@@ -97,10 +97,10 @@ class Predecessors:
         run, record = status.record.run.id, status.record
         if not status.sure:
             raise SlurmError(f"cannot tell whether {run} has ended: {silence}", "try again when Slurm answers")
-        found = verdict(condition, status)
-        if found is Verdict.MET:
+        found = standing(condition, status)
+        if found is Standing.MET:
             return None
-        if found is Verdict.NEVER:
+        if found is Standing.NEVER:
             hint = f"first: clusterctl resume {run}\na run submitted with --after-any starts however this one ended"
             raise UsageError(f"{run} has not finished: {status.stage}", hint)
         later = f"submit this one when it has ended; see: clusterctl status {run}"

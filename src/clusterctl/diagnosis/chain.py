@@ -9,7 +9,7 @@ from clusterctl.diagnosis.finding import Finding
 from clusterctl.diagnosis.reasons import in_words
 from clusterctl.errors import Cause
 from clusterctl.observe.measurements import progress
-from clusterctl.observe.predecessors import Verdict, verdict
+from clusterctl.observe.predecessors import Standing, standing
 from clusterctl.observe.stage import HELD, NEVER_STARTS
 from clusterctl.observe.status import report
 from clusterctl.runs.layout import RunDir
@@ -42,8 +42,8 @@ class Link:
     before: tuple[Link, ...] = ()
 
     @property
-    def verdict(self) -> Verdict | None:
-        return verdict(self.predecessor.condition, self.status) if self.status else None
+    def standing(self) -> Standing | None:
+        return standing(self.predecessor.condition, self.status) if self.status else None
 
 
 def read_chain(status: Status, slurm_of: Callable[[Cluster], Slurm]) -> tuple[Link, ...]:
@@ -51,7 +51,8 @@ def read_chain(status: Status, slurm_of: Callable[[Cluster], Slurm]) -> tuple[Li
     found: dict[str, Status | None] = {}
     folder, waiting = status.record.run.path.parent, [status]
     while waiting and len(found) < MOST_RUNS:
-        ids = dict.fromkeys(one.run for run in waiting for one in run.record.predecessors if one.run not in found)
+        named = (one.run for run in waiting for one in run.record.predecessors)
+        ids = list(dict.fromkeys(run for run in named if run not in found))[:MOST_RUNS]
         read = {one.record.run.id: one for one in report([RunDir(folder / run) for run in ids], slurm_of).statuses}
         found |= {run: read.get(run) for run in ids}
         waiting = [one for one in read.values() if not one.attempts]
@@ -61,8 +62,8 @@ def read_chain(status: Status, slurm_of: Callable[[Cluster], Slurm]) -> tuple[Li
 def explain_chain(status: Status, chain: Sequence[Link]) -> tuple[Finding, tuple[str, ...]] | None:
     """Why the run of `status` has not started, and what to type; None where it waits for no run any more."""
     run = status.record.run.id
-    never = [link for link in chain if link.verdict is Verdict.NEVER]
-    awaited = [link for link in chain if link.verdict is Verdict.OPEN]
+    never = [link for link in chain if link.standing is Standing.NEVER]
+    awaited = [link for link in chain if link.standing is Standing.OPEN]
     facts = tuple(_lines(chain))
     again = (*dict.fromkeys(_to_resume(never)), f"clusterctl resume {run}")
     if status.stage is Stage.CANCELLED:
@@ -112,7 +113,7 @@ def _state(link: Link) -> str:
         return "cannot be read"
     stage = status.stage if status.sure else f"{status.stage}, as far as is known"
     done = None if status.stage.ended else progress(status.metrics)
-    if awaited := [_awaited(one) for one in link.before if one.verdict is Verdict.OPEN]:
+    if awaited := [_awaited(one) for one in link.before if one.standing is Standing.OPEN]:
         return f"{stage}, waits for {' and '.join(awaited)}"
     if status.stage is Stage.QUEUED and status.reason:
         return f"{stage}: {in_words(status.reason).words}"
@@ -125,12 +126,12 @@ def _to_resume(never: Sequence[Link]) -> Iterator[str]:
     """What to type for the runs that failed: the first of the chain first, as one that waits is not to be refused."""
     for link in never:
         assert link.status
-        yield from _to_resume([one for one in link.before if one.verdict is Verdict.NEVER])
+        yield from _to_resume([one for one in link.before if one.standing is Standing.NEVER])
         yield f"clusterctl resume {link.predecessor.run}"
 
 
 def _first(awaited: Sequence[Link]) -> Iterator[str]:
     """The runs that hold up all others: they wait for none."""
     for link in awaited:
-        before = [one for one in link.before if one.verdict is Verdict.OPEN]
+        before = [one for one in link.before if one.standing is Standing.OPEN]
         yield from _first(before) if before else [link.predecessor.run]

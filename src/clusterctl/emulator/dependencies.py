@@ -20,7 +20,7 @@ WAITS, NEVER = "Dependency", "DependencyNeverSatisfied"  # reasons
 _NONSENSE = "Batch job submission failed: Job dependency problem"
 
 
-class Kind(StrEnum):
+class DependencyKind(StrEnum):
     AFTER = "after"
     AFTER_ANY = "afterany"
     AFTER_NOT_OK = "afternotok"
@@ -45,7 +45,11 @@ def parse(text: str) -> list[Dependency]:
     found = []
     for word in text.split(",") if text else ():
         kind, *numbers = word.lower().split(":")
-        if kind not in set(Kind) or not numbers or not all(re.fullmatch(r"[0-9]{1,10}", one) for one in numbers):
+        if (
+            kind not in set(DependencyKind)
+            or not numbers
+            or not all(re.fullmatch(r"[0-9]{1,10}", one) for one in numbers)
+        ):
             raise SlurmError(_NONSENSE)
         found += [Dependency(kind, int(number)) for number in numbers]
     return list(dict.fromkeys(found))
@@ -69,8 +73,8 @@ def shown(record: JobRecord) -> str:
 def verdict(kind: str, record: JobRecord) -> bool | None:
     """Whether what a job waits for has come; None while it may. A job that is requeued has neither ended nor begun."""
     state = record.state
-    if kind == Kind.AFTER:
+    if kind == DependencyKind.AFTER:
         return state is EmulatedState.RUNNING or state.ended or None
     if not state.ended:
         return None
-    return kind == Kind.AFTER_ANY or (state is EmulatedState.COMPLETED) == (kind == Kind.AFTER_OK)
+    return kind == DependencyKind.AFTER_ANY or (state is EmulatedState.COMPLETED) == (kind == DependencyKind.AFTER_OK)

@@ -33,23 +33,23 @@ class Predecessor(NamedTuple):
     condition: Condition
 
 
-class Verdict(Enum):
+class Standing(Enum):
     MET = "met"
     OPEN = "open"
     NEVER = "never"
 
 
-def verdict(condition: Condition, status: Status) -> Verdict:
+def standing(condition: Condition, status: Status) -> Standing:
     """Whether the run of `status` has done what is waited for, as Slurm judges it: one that was cancelled has started.
 
     A run that is between two starts has not ended, and its next start is waited for.
     """
     stage = status.stage
     if stage is Stage.FINISHED:
-        return Verdict.MET
+        return Standing.MET
     if stage.ended:
-        return Verdict.NEVER if condition is Condition.FINISHED else Verdict.MET
-    return Verdict.MET if condition is Condition.STARTED and stage is not Stage.QUEUED else Verdict.OPEN
+        return Standing.NEVER if condition is Condition.FINISHED else Standing.MET
+    return Standing.MET if condition is Condition.STARTED and stage is not Stage.QUEUED else Standing.OPEN
 
 
 def read_predecessors(record: Fields) -> tuple[Predecessor, ...]:

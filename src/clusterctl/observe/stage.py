@@ -57,11 +57,12 @@ class Status:
 
     @property
     def held_up_by(self) -> str:
-        """Slurm's reason why it has not started; the runs that it waits for, or waited for, by their ids."""
+        """Slurm's reason why it has not started; where that is another run, its id."""
         if not self.record.predecessors or not self.reason.startswith("Dependency"):
             return self.reason
-        runs = ", ".join(one.run for one in self.record.predecessors)
-        return f"never started: after {runs}" if self.stage.ended else f"after {runs}"
+        first, *others = dict.fromkeys(one.run for one in self.record.predecessors)
+        text = f"after {first}" + (f" and {len(others)} more" if others else "")
+        return f"never started: {text}" if self.stage.ended else text
 
     @property
     def metrics(self) -> dict[str, Number]:
