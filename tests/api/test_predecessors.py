@@ -328,3 +328,14 @@ def test_why_names_the_runs_that_are_waited_for_and_asks_slurm_for_nothing_else(
     )
     assert found.commands == (f"clusterctl status {first.id}", f"clusterctl cancel {last.id}")
     assert last.status().held_up_by == f"after {second.id}"
+
+
+def test_damaged_runs_that_wait_for_each_other_are_explained_too(site: Site) -> None:
+    first = site.submit()
+    second = site.submit("second", after=first)
+    record = read_json(first.directory.run_json)
+    after = [{"run": run.id, "condition": "finished"} for run in (first, second)]
+    write_json(first.directory.run_json, {**record, "after": after})
+    for run in (first, second):
+        site.show(run, "PENDING", "Dependency")
+        assert f"it waits for {first.id} to finish" in str(run.why().headline)
