@@ -32,6 +32,10 @@ def usage(typed: str | tuple[str, ...], says: str, hint: str = "--help") -> Mist
     usage("submit cora --follow --wait", "--follow and --wait", "leave one"),
     usage("submit cora --dry-run --wait", "--dry-run submits nothing", "leave"),
     usage("submit cora --dry-run --hold", "--dry-run submits nothing", "leave"),
+    usage("submit cora --after", "requires an argument"),
+    usage("submit cora --after-any", "requires an argument"),
+    usage("submit cora --after-start", "requires an argument"),
+    usage("submit cora --after x --in-allocation 7", "--after: a run in an allocation has no queue", "leave one"),
     usage("submit cora --profile 5", "unexpected extra argument"),
     usage(
         ("submit", "command", "--set", 'argv=["true"]', "--profile"), '--profile: workload "command"', "torch.profiler"
@@ -114,3 +118,39 @@ def test_a_run_that_is_not_there(desk: Desk, command: str) -> None:
     code, out, err = desk.type([command, "nothing"])
     assert (code, out) == (NOT_FOUND, "")
     check_message(err, "no runs in", "clusterctl status")
+
+
+@pytest.mark.parametrize("flag", ["--after", "--after-any", "--after-start"])
+@pytest.mark.parametrize("more", ["", " --dry-run"])
+def test_a_run_to_wait_for_that_is_not_there(desk: Desk, flag: str, more: str) -> None:
+    code, out, err = desk.type(f"submit cora {flag} nothing{more}")
+    assert (code, out, desk.run_directories()) == (NOT_FOUND, "", [])
+    check_message(err, "no runs in", "clusterctl status")
+
+
+def missing(typed: str, says: str) -> Mistake:
+    return Mistake(what=typed, typed=typed, code=NOT_FOUND, says=says, hint="clusterctl status")
+
+
+@rows(
+    missing("submit cora --after nothing", "no run named: nothing"),
+    missing("submit cora --after-any ../x", "no run named: ../x"),
+    missing("submit cora --name a --after a", "no run named: a"),  # itself is no run yet
+    usage("submit cora --after synth", "several runs begin with: synth", "one of synthetic-"),
+    usage("submit cora --after synthetic", "has not finished: cancelled", "clusterctl resume synthetic-"),
+    usage("submit cora --after-any synthetic --after synthetic", "has not finished: cancelled", "--after-any"),
+    usage(
+        "submit cora --after-any synthetic --set resources.dependency=afterok:1",
+        "sbatch takes one list of dependencies",
+        "`dependency`",
+    ),
+)
+def test_a_run_that_cannot_be_waited_for(desk: Desk, mistake: Mistake) -> None:
+    for _ in range(2):
+        assert desk.type("submit synthetic --hold")[0] == 0
+        assert desk.type("cancel --yes @last")[0] == 0
+    before, jobs = desk.run_directories(), desk.submitted()
+    code, out, err = desk.type(mistake.typed)
+    check_message(err, mistake.says, mistake.hint)
+    assert (code, out) == (mistake.code, "")
+    assert (desk.run_directories(), desk.submitted()) == (before, jobs)

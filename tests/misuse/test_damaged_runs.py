@@ -166,6 +166,8 @@ def test_an_unreadable_log_is_named_and_the_others_are_shown(damaged: Callable[.
         change(origins=[1]),
         change(resumes=5),
         change(resumes=[5]),
+        change(after=5),
+        change(after=[5, {"run": "../x", "condition": "finished"}]),
         pipe("script.sh"),
         pipe("cancel.json"),
     ],

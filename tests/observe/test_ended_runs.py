@@ -70,6 +70,14 @@ def test_an_ended_run_is_read_once_by_all_processes(fabricate: Fabricate, kept: 
     assert read == [run.id]
 
 
+def test_the_runs_that_it_waited_for_are_kept(fabricate: Fabricate, kept: Any) -> None:
+    run = fabricate(files=FAILED)
+    after = [{"run": "prepare-20260102-030405-00a1", "condition": "finished"}]
+    write_json(run.run_json, read_json(run.run_json) | {"after": after})
+    for _ in range(2):
+        assert [one._asdict() for one in look(run, kept()).record.predecessors] == after
+
+
 def test_what_is_kept_of_a_run_is_short(fabricate: Fabricate, kept: Any) -> None:
     look(fabricate("cora-20260102-030405-0001", FAILED), known := kept())
     before = known.file.stat().st_size

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from clusterctl.observe.attempt import Answer, AttemptEvidence, RunEvidence
+from clusterctl.observe.predecessors import Condition, Predecessor
 from clusterctl.observe.run_record import RunRecord
-from clusterctl.observe.stage import ARRIVAL_SECONDS, SUBMIT_SECONDS, judge, settled
+from clusterctl.observe.stage import ARRIVAL_SECONDS, NEVER_STARTS, SUBMIT_SECONDS, judge, settled
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import JobState, QueuedJob
@@ -34,6 +35,10 @@ REQUEUED = replace(RUNNING, end=5100.0, exit_code=75, requeued=True)
 LEFT = replace(RUNNING, end=5100.0, exit_code=75)  # warned, saved, and not started again
 LEFT_BEFORE_LIMIT = replace(LEFT, end=5000.0 + LIMIT - 120)
 GONE = Answer(None)
+
+
+CHAINED = replace(RECORD, predecessors=(Predecessor("prepare-20260102-030405-00a1", Condition.FINISHED),))
+NEVER_BEGAN = replace(SUBMITTED, record=CHAINED)
 
 
 def job(state: JobState, reason: str = "", restart_count: int = 0) -> Answer:
@@ -218,3 +223,23 @@ def test_the_time_that_a_run_ran_is_that_of_its_attempts_without_the_pauses() ->
     assert judge(evidence(FAILED), NOW).ran(NOW + 1e6) == 100
     assert judge(evidence(FAILED, replace(resumed, end=9040.0, exit_code=1)), NOW).ran(NOW) == 140
     assert judge(evidence(RUNNING, resumed), NOW).ran(NOW) == NOW - 5000, "when a lost one ended, nobody knows"
+
+
+@pytest.mark.parametrize(
+    ("known", "stage", "reason"),
+    [
+        (replace(NEVER_BEGAN, answer=job(JobState.PENDING, "Dependency")), Stage.QUEUED, "Dependency"),
+        (replace(NEVER_BEGAN, answer=job(JobState.PENDING, NEVER_STARTS)), Stage.QUEUED, NEVER_STARTS),
+        (replace(NEVER_BEGAN, answer=job(JobState.CANCELLED, NEVER_STARTS)), Stage.CANCELLED, NEVER_STARTS),
+        (replace(NEVER_BEGAN, answer=job(JobState.CANCELLED, "Dependency")), Stage.CANCELLED, ""),  # scancel
+        (replace(NEVER_BEGAN, answer=GONE), Stage.CANCELLED, NEVER_STARTS),  # forgotten since
+        (replace(NEVER_BEGAN, answer=GONE, cancelled_at=5.0), Stage.CANCELLED, ""),
+        (replace(NEVER_BEGAN, answer=GONE, attempts=(RUNNING,)), Stage.LOST, ""),
+        (replace(SUBMITTED, answer=GONE), Stage.LOST, ""),
+    ],
+)
+def test_a_job_that_waited_for_others_and_never_began_was_cancelled_by_slurm(
+    known: RunEvidence, stage: Stage, reason: str
+) -> None:
+    status = judge(known, NOW)
+    assert (status.stage, status.reason) == (stage, reason)

@@ -151,6 +151,7 @@ def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabrica
                 "attempts": 1,
                 "cancelling": False,
                 "reason": "",
+                "after": [],
                 "epoch": 2,
                 "epochs": 2,
                 "step": 4,

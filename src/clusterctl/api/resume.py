@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clusterctl
+from clusterctl.api.predecessors import Predecessors
 from clusterctl.api.settings import settings
 from clusterctl.api.verify import verify
 from clusterctl.checks.job_rules import changed_batch
@@ -106,6 +107,10 @@ def send(
     for folder in (run.path, run.pickles, code):
         if exists(folder):
             require_own(folder, "submit the job anew")
+    never_began = not run.attempts()  # else what it waited for has come, whatever became of it since
+    waited_for = read_record(run).predecessors if never_began else ()
+    predecessors = Predecessors(waited_for, run.path.parent, resolved.cluster)
+    predecessors.check(resolved.job.resources)
     plan = make_plan(resolved, run, code, clusterctl.__version__)
     # the folder that was submitted may have changed since
     with_its_code = resolved
@@ -113,6 +118,11 @@ def send(
         with_its_code = replace(resolved, job=replace(resolved.job, code=str(run.project)))
     warnings = verify(plan, with_its_code, slurm, progress)
     archives = archive_modules(plan, code, progress)
+    waiting = predecessors.options()
+
+    def call(waiting: Sequence[str]) -> str:
+        return call_sbatch(plan, [sbatch, *(["--hold"] if hold else []), *waiting], slurm.environment)
+
     with _lease(run):
         past_job = still_ended()
         past = _archive(run)
@@ -122,7 +132,7 @@ def send(
             write_json(run.run_json, _record(run, resolved, past_job, words))
             for path in (run.cancel_json, run.submission_json):
                 path.unlink(missing_ok=True)
-            job_id = call_sbatch(plan, [sbatch, "--hold"] if hold else [sbatch], slurm.environment)
+            job_id = predecessors.submitted(call, waiting)
         except SlurmRefused as refused:
             _restore(run, past)
             raise explained(refused, resolved, slurm) from refused

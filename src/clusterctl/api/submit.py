@@ -41,6 +41,7 @@ from clusterctl.spec.values import slurm_time
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from clusterctl.api.predecessors import Named, Predecessors
     from clusterctl.api.run import Run
     from clusterctl.api.settings import Overrides
     from clusterctl.checks.check import Check
@@ -67,10 +68,11 @@ def load(
 
 @dataclass(frozen=True)
 class DryRun:
-    """What `submit` would send. Nothing was written, and neither Slurm nor submitit was needed."""
+    """What `submit` would send. Nothing was written, submitit was not needed, and Slurm only for runs to wait for."""
 
     resolved: Resolved
     plan: Plan
+    waiting: tuple[str, ...] = ()  # sbatch's options that wait for other runs, by what is known now
 
     @property
     def script(self) -> str:
@@ -110,12 +112,17 @@ def plan(
     overrides: Overrides = (),
     profile: bool = False,
     in_allocation: str | None = None,
+    after: Named = (),
+    after_any: Named = (),
+    after_start: Named = (),
 ) -> DryRun:
     """What `submit` would send with these very arguments. Raises what `load` raises."""
     resolved = load(job, cluster, overrides=overrides, profile=profile)
+    predecessors = _predecessors(resolved, after, after_any, after_start, in_allocation)
     allocation = find_allocation(Slurm.of(resolved.cluster), in_allocation) if in_allocation else None
     runs = runs_folder(resolved.cluster)
-    return DryRun(resolved, _planned(resolved, runs, code_folder(runs) / "snapshot", allocation))
+    waiting = tuple(predecessors.options()) if predecessors else ()
+    return DryRun(resolved, _planned(resolved, runs, code_folder(runs) / "snapshot", allocation), waiting)
 
 
 def submit(
@@ -126,6 +133,9 @@ def submit(
     profile: bool = False,
     in_allocation: str | None = None,
     hold: bool = False,
+    after: Named = (),
+    after_any: Named = (),
+    after_start: Named = (),
     large_code: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Run:
@@ -134,6 +144,10 @@ def submit(
     `in_allocation` starts it at once on the nodes that a job of yours holds (`clusterctl alloc`); `hold` queues it
     until `Run.release`; `large_code` copies a project of any size. `progress` hears of an image that is imported first,
     and of a large project that is copied.
+
+    It starts when all runs in `after` have finished, those in `after_any` have ended, however they did, and those in
+    `after_start` have started: a `Run`, or a name as for `find`, or several. Where one in `after` can no longer finish,
+    UsageError is raised, and Slurm cancels a run that waits for it.
 
     Raises what `load` raises, LargeCode for a project of more than 20,000 files or 500 MiB, ConfigError with everything
     that would make the run fail, and SlurmError where Slurm refuses, and leaves nothing behind. Where Slurm does not
@@ -144,11 +158,22 @@ def submit(
     changes = settings(overrides)
     resolved = load(job, cluster, overrides=changes, profile=profile)
     slurm = Slurm.of(resolved.cluster)
+    predecessors = _predecessors(resolved, after, after_any, after_start, in_allocation)
     allocation = find_allocation(slurm, in_allocation) if in_allocation else None
     words = ["submit", os.fspath(job), *(["--cluster", cluster] if cluster else [])]
     words += [word for change in changes for word in ("--set", change)]
     words += [*(["--profile"] if profile else []), *(["--in-allocation", in_allocation] if in_allocation else [])]
-    return send(resolved, slurm, words, allocation=allocation, hold=hold, large_code=large_code, progress=progress)
+    words += predecessors.words if predecessors else []
+    return send(
+        resolved,
+        slurm,
+        words,
+        allocation=allocation,
+        hold=hold,
+        predecessors=predecessors,
+        large_code=large_code,
+        progress=progress,
+    )
 
 
 def send(
@@ -158,6 +183,7 @@ def send(
     *,
     allocation: Allocation | None = None,
     hold: bool = False,
+    predecessors: Predecessors | None = None,
     large_code: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Run:
@@ -175,13 +201,19 @@ def send(
         archives = archive_modules(plan, code.folder, progress)
     except OSError as error:
         raise _uncopied(plan.run.path.parent, error) from error
-    _write_run(plan, resolved, code.folder, archives, words)
+    waiting = predecessors.options() if predecessors else []  # to prepare the run may have taken long
+    record = {"allocation": allocation.job_id} if allocation else {"after": predecessors.record} if predecessors else {}
+    _write_run(plan, resolved, code.folder, archives, words, record)
+
+    def sbatch(waiting: Sequence[str]) -> str:
+        return call_sbatch(plan, [command, *(["--hold"] if hold else []), *waiting], slurm.environment)
+
     try:
         if allocation:
             adopt(plan.run, allocation.job_id)
             start_host_step(plan, slurm_time(resolved.job.resources.time), command, slurm.environment)
         else:
-            adopt(plan.run, call_sbatch(plan, [command, *(["--hold"] if hold else [])], slurm.environment))
+            adopt(plan.run, predecessors.submitted(sbatch, waiting) if predecessors else sbatch(waiting))
     except SlurmRefused as refused:
         shutil.rmtree(plan.run.path)
         raise explained(refused, resolved, slurm) from refused
@@ -198,6 +230,24 @@ def _profiled(resolved: Resolved) -> Resolved:
         return resolved
     job = replace(resolved.job, train=replace(train, profile=PROFILED_STEPS))
     return replace(resolved, job=job, origins=resolved.origins | {"train.profile": "--profile"})
+
+
+def _predecessors(
+    resolved: Resolved, after: Named, after_any: Named, after_start: Named, in_allocation: str | None
+) -> Predecessors | None:
+    """The runs to wait for, each of which can be waited for. Raises UsageError and NotFoundError."""
+    if not (after or after_any or after_start):
+        return None
+    if in_allocation:
+        raise UsageError("--after: a run in an allocation has no queue to wait in", "leave one of them out")
+    # most submissions need no other run's status
+    from clusterctl.api.predecessors import find_predecessors
+    from clusterctl.observe.predecessors import Condition
+
+    named = {Condition.FINISHED: after, Condition.ENDED: after_any, Condition.STARTED: after_start}
+    found = find_predecessors(named, runs_folder(resolved.cluster), resolved.cluster)
+    found.check(resolved.job.resources)
+    return found
 
 
 def _planned(resolved: Resolved, runs: Path, code: Path, allocation: Allocation | None) -> Plan:
@@ -222,7 +272,14 @@ def _uncopied(runs: Path, error: OSError) -> ConfigError:
     return ConfigError(message, "is the disk full? a file that cannot be read belongs into .gitignore")
 
 
-def _write_run(plan: Plan, resolved: Resolved, code: Path, archives: Mapping[Path, Path], words: Sequence[str]) -> None:
+def _write_run(
+    plan: Plan,
+    resolved: Resolved,
+    code: Path,
+    archives: Mapping[Path, Path],
+    words: Sequence[str],
+    more: Mapping[str, Any],
+) -> None:
     run = plan.run
     try:
         make_private(run.path)
@@ -235,8 +292,7 @@ def _write_run(plan: Plan, resolved: Resolved, code: Path, archives: Mapping[Pat
         if state and state.patch:
             write_text(run.path / "git.patch", resolved.secrets.hide(state.patch))
         git = {"commit": state.commit, "dirty": state.dirty} if state else None
-        record = _record(run, resolved, git, words)
-        write_json(run.run_json, record | ({"allocation": plan.warm.job_id} if plan.warm else {}))
+        write_json(run.run_json, {**_record(run, resolved, git, words), **more})
     except OSError as error:
         shutil.rmtree(run.path, ignore_errors=True)
         raise ConfigError(

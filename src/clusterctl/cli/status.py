@@ -71,7 +71,8 @@ def _show(found: Report, output: str) -> None:
 
         runs_table.show_runs(terminal.data(), found.statuses, found.as_of, wide=output == "wide")
         newest = found.statuses[0] if found.statuses else None
-        if newest and newest.stage in (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST):
+        never_started = newest and newest.stage is Stage.CANCELLED and newest.reason
+        if newest and (never_started or newest.stage in (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST)):
             from clusterctl.display.explanation import first_cause
 
             click.echo(f"{newest.stage}: {first_cause(newest)}\nnext: clusterctl why {newest.record.run.id}", err=True)
@@ -83,7 +84,7 @@ def _show(found: Report, output: str) -> None:
     else:
         import csv
 
-        columns = [column for column in run_columns() if column != "metrics"]
+        columns = [column for column in run_columns() if column not in ("metrics", "after")]
         writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(to_json(found)["runs"])

@@ -34,6 +34,27 @@ if TYPE_CHECKING:
 )
 @click.option("--large-code", is_flag=True, help="Copy the project, however large it is, without a question.")
 @click.option("--profile", is_flag=True, help="Trace some steps on every rank; short for --set train.profile=[10,20].")
+@click.option(
+    "--after",
+    metavar="RUN",
+    multiple=True,
+    shell_complete=options.complete_run,
+    help="Start when RUN has finished. Of several such options, all must hold.",
+)
+@click.option(
+    "--after-any",
+    metavar="RUN",
+    multiple=True,
+    shell_complete=options.complete_run,
+    help="Start when RUN has ended, whether it finished or failed.",
+)
+@click.option(
+    "--after-start",
+    metavar="RUN",
+    multiple=True,
+    shell_complete=options.complete_run,
+    help="Start when RUN has started.",
+)
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="What stdout gets.")
 def submit(
@@ -44,6 +65,9 @@ def submit(
     in_allocation: str | None,
     large_code: bool,
     profile: bool,
+    after: tuple[str, ...],
+    after_any: tuple[str, ...],
+    after_start: tuple[str, ...],
     hold: bool,
     follow: bool,
     wait: bool,
@@ -58,6 +82,7 @@ def submit(
       clusterctl submit cora --follow
       clusterctl submit reddit --cluster example-pyxis --nodes 4 --set train.lr=3e-3
       clusterctl submit ./mine.toml --dry-run
+      clusterctl submit ./evaluate.toml --after @last
     """
     if dry_run and (hold or follow or wait):
         raise UsageError("--dry-run submits nothing to hold, follow or wait for", "leave the other flag out")
@@ -66,8 +91,9 @@ def submit(
     from clusterctl.display.build_progress import shown
 
     changes = options.typed_settings(settings, shortcuts)
+    waiting = {"after": after, "after_any": after_any, "after_start": after_start}
     if dry_run:
-        plan = api.plan(job, cluster, overrides=changes, profile=profile, in_allocation=in_allocation)
+        plan = api.plan(job, cluster, overrides=changes, profile=profile, in_allocation=in_allocation, **waiting)
         _show_plan(plan, ask_slurm=dry_run == "slurm" and not in_allocation, large_code=large_code)
         return
 
@@ -80,6 +106,7 @@ def submit(
                 profile=profile,
                 in_allocation=in_allocation,
                 hold=hold,
+                **waiting,
                 large_code=large_code,
                 progress=progress,
             )
@@ -106,6 +133,8 @@ def _show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool) -> None:
     from clusterctl.display.plain import plain, plain_lines
 
     script = plain_lines(plan.script) if sys.stdout.isatty() else plan.script
+    if plan.waiting:
+        click.echo(f"sbatch {' '.join(plan.waiting)}", err=True)
     click.echo(script, nl=False, color=True)  # a file gets the very script: click would drop escape codes from values
     if plan.programs:
         click.echo(plain(plan.programs), err=True)

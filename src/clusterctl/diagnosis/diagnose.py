@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.diagnosis.chain import explain_chain, read_chain
 from clusterctl.diagnosis.failure import explain_attempt, known_line
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
 from clusterctl.diagnosis.learning import not_learning, single_steps
@@ -14,6 +15,8 @@ from clusterctl.diagnosis.running import explain_running, unheard
 from clusterctl.diagnosis.standstill import ended_writers
 from clusterctl.diagnosis.traces import gather, listen_again, with_accounting
 from clusterctl.errors import Cause, SlurmError
+from clusterctl.observe.predecessors import Condition
+from clusterctl.observe.stage import NEVER_STARTS
 from clusterctl.observe.status import report
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
@@ -74,6 +77,9 @@ def diagnose_status(
     if _goes_on(trace):
         trace = listen_again(trace, clock, sleep)
     found = judge(trace)
+    waits = status.record.predecessors and not status.attempts and not trace.cancelled and status.sure
+    if waits and (explained := explain_chain(status, read_chain(status, slurm_of))):
+        return replace(found, findings=(explained[0],), commands=explained[1])
     if accounting_may_help(found.headline):
         found = judge(with_accounting(trace, slurm_of))
     if status.stage is Stage.QUEUED and status.job_id is not None:
@@ -213,6 +219,12 @@ def _never_began(trace: RunTrace) -> Finding:
     if trace.cancelled:
         by = trace.cancelled.by
         return Finding(Cause.CANCELLED, f"cancelled by {by} before it began" if by else "cancelled before it began")
+    if trace.status.reason == NEVER_STARTS:
+        predecessors = trace.status.record.predecessors
+        runs = [one.run for one in predecessors if one.condition is Condition.FINISHED]
+        which = f"{'one of ' * (len(runs) > 1)}{', '.join(runs)}"
+        cause = f"cancelled by Slurm before it started: {which}, which it waited for, did not finish"
+        return Finding(Cause.CANCELLED, cause, LIKELY)
     if trace.status.stage is Stage.CANCELLED:
         return Finding(Cause.CANCELLED, "cancelled by scancel before it began, not by clusterctl")
     if known := known_line(trace.slurm_lines):

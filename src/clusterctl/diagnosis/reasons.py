@@ -56,7 +56,9 @@ _REASONS = {
     "Reservation": Reason("its reservation has not begun, or has no room left", Kind.TIME, "scontrol show reservation"),
     "ReservationDeleted": Reason("its reservation does not exist any more", Kind.PERSON, "submit it again without it"),
     "Dependency": Reason("it waits for another job to end", Kind.TIME),
-    "DependencyNeverSatisfied": Reason("the job that it waits for ended otherwise: it will never start", Kind.PERSON),
+    "DependencyNeverSatisfied": Reason(
+        "the job that it waits for ended otherwise: it will never start", Kind.PERSON, "cancel it: clusterctl cancel"
+    ),
     "BeginTime": Reason("its time to begin lies ahead (Slurm also waits a while after a requeue)", Kind.TIME),
     "Cleaning": Reason("its last attempt is still being cleaned up on its nodes", Kind.TIME),
     "Prolog": Reason("the prolog of its nodes runs", Kind.TIME),

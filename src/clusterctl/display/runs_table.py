@@ -119,7 +119,7 @@ def note(status: Status) -> str:
     if status.cancelling:
         return "being cancelled"
     if status.reason:
-        return plain(status.reason)
+        return plain(status.held_up_by)
     if status.stage is Stage.FAILED and status.attempt:
         return _end(status.attempt)
     if not status.stage.ended and status.attempt and (since := status.attempt.idle_since) is not None:

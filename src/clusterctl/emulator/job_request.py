@@ -14,13 +14,14 @@ from clusterctl.errors import SlurmError
 _EFFECTIVE = """
     job-name=/J nodes=/N ntasks=/n ntasks-per-node= cpus-per-task=/c gpus-per-node= gres= exclusive? time=/t signal=
     chdir=/D output=/o error=/e open-mode= requeue no-requeue hold/H parsable test-only partition=/p comment=
+    dependency=/d kill-on-invalid-dep=
 """
 _WITHOUT_EFFECT = """
     account=/A qos=/q constraint=/C mem= mem-per-cpu= mem-per-gpu= cpus-per-gpu= licenses=/L switches= nice? wckey=
     mail-user= export= quiet/Q input=/i
 """
 _NOT_DONE = """
-    array=/a dependency=/d begin=/b deadline= reservation= nodelist=/w exclude=/x gpus-per-task= gpus=/G gpu-bind= wrap=
+    array=/a begin=/b deadline= reservation= nodelist=/w exclude=/x gpus-per-task= gpus=/G gpu-bind= wrap=
     mail-type=
 """
 SBATCH = Options(_EFFECTIVE + _WITHOUT_EFFECT + _NOT_DONE)
@@ -54,6 +55,7 @@ class JobRequest(NamedTuple):
     partition: str
     comment: str
     arguments: list[str]
+    kill_on_invalid_dependency: bool = False
 
     @property
     def tier(self) -> int:
@@ -118,6 +120,7 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
         requeue="no-requeue" not in options,
         partition=options.get("partition", DEFAULT_PARTITION),
         comment=options.get("comment", ""),
+        kill_on_invalid_dependency=_kills(options.get("kill-on-invalid-dep", "no")),
         arguments=arguments,
     )
 
@@ -151,6 +154,12 @@ def count(options: dict[str, str], name: str) -> int | None:
     if not (text.isascii() and text.isdigit() and int(text)):
         raise SlurmError(f'Invalid numeric value "{text}" for --{name}.')
     return int(text)
+
+
+def _kills(text: str) -> bool:
+    if text.lower() not in ("yes", "no"):
+        raise SlurmError("Invalid --kill-on-invalid-dep specification")
+    return text.lower() == "yes"
 
 
 def _signal(text: str) -> tuple[int, int, bool]:

@@ -60,6 +60,7 @@ class JobRecord(NamedTuple):
     status: int = 0
     nodes: Sequence[int] = ()  # that it holds, or held when it ended
     gpus: Sequence[Sequence[int]] = ()  # of each of them
+    dependencies: Sequence[tuple[str, int, bool]] = ()  # that are not met (`dependencies`)
 
     @property
     def in_line(self) -> bool:
@@ -97,6 +98,11 @@ class EmulatedJob:
     @property
     def is_supervised(self) -> bool:
         return fifo.has_reader(self.control)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its supervisor was killed; one that ends by itself writes the record before it removes the pipe."""
+        return self.control.exists() and not self.is_supervised and not self.record.state.ended
 
     def ask(self, *words: str) -> None:
         """Have the supervisor do something; raises SlurmError if it refuses or does not answer."""
@@ -179,11 +185,10 @@ def nudge(machine: Machine) -> None:
 def bury_lost(machine: Machine) -> None:
     """Record the end of jobs whose supervisor was killed, and end what still runs of them.
 
-    Every command does so first, as there is no daemon. A supervisor that ends by itself writes the record before it
-    removes the pipe, so a job without an end and without a reader of its pipe is lost.
+    Every command does so first, as there is no daemon.
     """
     for job in all_jobs(machine):
-        if job.control.exists() and not job.is_supervised and not job.record.state.ended:
+        if job.is_lost:
             process_trees.kill_marked(f"{JOB_MARK}={job.folder}")
             job.write(job.record._replace(state=EmulatedState.NODE_FAIL, reason="NodeDown", ended=time.time()))
             job.control.unlink(missing_ok=True)

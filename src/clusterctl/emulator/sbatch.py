@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.emulator import jobs
+from clusterctl.emulator import dependencies, jobs
 from clusterctl.emulator.job_request import SBATCH, make_request, script_options
 from clusterctl.emulator.jobs import HELD, JOB_MARK, EmulatedJob, EmulatedState, JobRecord
 from clusterctl.emulator.output import shown_time
@@ -27,6 +27,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
         raise SlurmError("This does not look like a batch script: its first line must start with #!")
     options = script_options(script.decode(errors="surrogateescape")) | options  # the command line wins
     request = make_request(options, words[1:], name, str(Path.cwd()))
+    waits_for = dependencies.parse(options.get("dependency", ""))
     if (
         request.nodes > machine.nodes
         or request.cpus_on_each > machine.cpus_per_node
@@ -42,7 +43,9 @@ def main(machine: Machine, arguments: list[str]) -> int:
         return 0
     jobs.bury_lost(machine)
     jobs.forget_old(machine)
-    record = JobRecord(EmulatedState.PENDING, HELD if "hold" in options else "None", time.time())
+    waits_for = [one._replace(failed=False) for one in dependencies.left(machine, waits_for)]
+    reason = HELD if "hold" in options else dependencies.WAITS if waits_for else "None"
+    record = JobRecord(EmulatedState.PENDING, reason, time.time(), dependencies=waits_for)
     job, control = jobs.publish(machine, request, dict(os.environ), script, record)
     _start_supervisor(machine, job, control)
     print(job.id if "parsable" in options else f"Submitted batch job {job.id}")

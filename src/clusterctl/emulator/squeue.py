@@ -6,7 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.emulator import jobs
+from clusterctl.emulator import dependencies, jobs
 from clusterctl.emulator.getopt import Options
 from clusterctl.emulator.jobs import EmulatedJob, EmulatedState, JobRecord
 from clusterctl.emulator.output import cell, long_format, shown_time, user_name
@@ -130,7 +130,7 @@ def _reason_or_nodes(row: JobRow) -> str:
 
 _FIELDS: dict[str, Callable[[JobRow], str]] = {
     "comment": lambda row: row.request.comment or "(null)",
-    "dependency": lambda row: "(null)",  # noqa: ARG005 - the emulator has none
+    "dependency": lambda row: dependencies.shown(row.record),
     "endtime": lambda row: _time(_end(row)),
     "exit_code": lambda row: str(row.record.status),
     "jobid": lambda row: str(row.id),
@@ -158,5 +158,5 @@ _LETTERS = {
     **dict.fromkeys("iA", "jobid"),
     **dict(zip("PjukDN", ("partition", "name", "username", "comment", "numnodes", "nodelist"), strict=True)),
     **dict(zip("tTrRMl", ("statecompact", "state", "reason", "reasonlist", "timeused", "timelimit"), strict=True)),
-    **dict(zip("VSeZ", ("submittime", "starttime", "endtime", "workdir"), strict=True)),
+    **dict(zip("VSeZE", ("submittime", "starttime", "endtime", "workdir", "dependency"), strict=True)),
 }

@@ -9,7 +9,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from clusterctl.emulator import fifo, jobs, process_trees, slots
+from clusterctl.emulator import dependencies, fifo, jobs, process_trees, slots
+from clusterctl.emulator.dependencies import Dependency
 from clusterctl.emulator.jobs import HELD, EmulatedJob, EmulatedState
 from clusterctl.emulator.output import expand, open_output, symbols
 from clusterctl.emulator.slurm_variables import batch_environment
@@ -65,11 +66,25 @@ class Supervisor:
         """True when the job has its nodes, False when it was cancelled before."""
         self.becomes = None
         while True:
-            if self.record.reason != HELD and self._place():
+            if self.record.reason != HELD and self._may_start() and self._place():
                 return True
-            self._wait(time.monotonic() + _LOOK_AGAIN_SECONDS)
+            if self.record.state is EmulatedState.PENDING:
+                self._wait(time.monotonic() + _LOOK_AGAIN_SECONDS)
             if self.record.state is EmulatedState.CANCELLED:
                 return False
+
+    def _may_start(self) -> bool:
+        """Whether no other job has to be waited for; where that would be for ever, the job ends if it asked for it."""
+        if not self.record.dependencies:
+            return True
+        left = dependencies.left(self.machine, [Dependency(*one) for one in self.record.dependencies])
+        never = any(one.failed for one in left)
+        reason = dependencies.NEVER if never else dependencies.WAITS if left else "None"
+        if (reason, left) != (self.record.reason, self.record.dependencies):
+            self._note(reason=reason, dependencies=left)
+        if never and self.request.kill_on_invalid_dependency:
+            self._end(EmulatedState.CANCELLED)
+        return not left
 
     def _place(self) -> bool:
         reason = "Priority"

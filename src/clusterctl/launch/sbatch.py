@@ -38,8 +38,9 @@ _HINTS = {
     "memory": "ask for less: --set resources.memory=16G; what there is: clusterctl nodes",
     "generic resource": 'set gpu_request = "gres" (or "gpus-per-node") in the cluster file; GPUs: clusterctl nodes',
     "configuration source": "where is slurm.conf? set `slurm_conf` in the cluster file, or SLURM_CONF",
+    "dependency problem": "are the jobs in `dependency` of [resources] still known? `squeue --me`",
     "unable to contact slurm controller": "is slurmctld up? `scontrol ping`",
-    "the emulator does not do": "leave it out here, or try it on a real Slurm: clusterctl sandbox start",
+    "the emulator does not do": "leave it out here, or try it on a real Slurm: clusterctl sandbox up",
     "unrecognized option": "this Slurm does not know an option of [resources]; remove it",
 }
 # Those that a job of another size may not meet.

@@ -20,6 +20,7 @@ from clusterctl.errors import ConfigError
 from clusterctl.observe.attempt import AttemptEvidence, RunEvidence, read_evidence
 from clusterctl.observe.course import Course, Mean
 from clusterctl.observe.deaths import Death
+from clusterctl.observe.predecessors import Condition, Predecessor
 from clusterctl.observe.run_record import RunRecord, read_record, read_spec
 from clusterctl.observe.stage import settled
 from clusterctl.runs.kept import read_kept, write_kept
@@ -159,11 +160,15 @@ def _plain(value: object) -> object:
 def _unpacked(run: RunDir, packed: Mapping[str, Any], specs: Mapping[str, str]) -> RunEvidence:
     record = dict(packed["record"])
     record |= {"job": read_spec(Job, specs[record["job"]]), "cluster": read_spec(Cluster, specs[record["cluster"]])}
-    for name, of in (("argv", tuple), ("past_jobs", frozenset)):
+    for name, of in (("argv", tuple), ("past_jobs", frozenset), ("predecessors", _predecessors)):
         if name in record:
             record[name] = of(record[name])
     attempts = tuple(map(_unpacked_attempt, packed["attempts"]))
     return RunEvidence(**{**packed, "record": RunRecord(run, **record), "attempts": attempts})
+
+
+def _predecessors(packed: list[list[str]]) -> tuple[Predecessor, ...]:
+    return tuple(Predecessor(run, Condition(condition)) for run, condition in packed)
 
 
 def _unpacked_attempt(packed: Mapping[str, Any]) -> AttemptEvidence:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from clusterctl import __version__
 from clusterctl.errors import ConfigError
+from clusterctl.observe.predecessors import Predecessor, read_predecessors
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import status_of
 from clusterctl.runs.layout import READABLE_FORMATS, RUN_FORMAT
@@ -41,6 +42,7 @@ class RunRecord:
     resumed: float | None = None  # when it was last submitted anew
     past_attempts: int = 0  # those before that
     past_jobs: frozenset[str] = frozenset()
+    predecessors: tuple[Predecessor, ...] = ()  # that have to finish, end or start before it
     is_ours: bool = True
 
     @property
@@ -93,6 +95,7 @@ def _parse(run: RunDir, fields: Fields) -> RunRecord:
         resumed=_given("resumes: time", resumes[-1].moment("time")) if resumes else None,
         past_attempts=resumes[-1].whole("attempts") or 0 if resumes else 0,
         past_jobs=frozenset(job_id for one in resumes if (job_id := one.digits("job_id"))),
+        predecessors=read_predecessors(fields),
     )
 
 

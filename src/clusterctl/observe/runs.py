@@ -69,6 +69,10 @@ def job_name(run: str) -> str:
     return run[: -_STAMP_LETTERS - _SUFFIX_LETTERS - 1] if _ID.fullmatch(run) else run
 
 
+def is_run_id(name: str) -> bool:
+    return _ID.fullmatch(name) is not None
+
+
 def _ids(folder: Path) -> list[str]:
     """The names in `folder` that are a run's, the newest one first."""
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from clusterctl.observe.predecessors import Condition
 from clusterctl.runs.marks import EXIT_RESTART
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm.queue import JobState
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.runs.vocabulary import Number
     from clusterctl.spec import Resources
 
+HELD, NEVER_STARTS = "JobHeldUser", "DependencyNeverSatisfied"  # Slurm's reasons
 SUBMIT_SECONDS = 120  # for so long a run without a job may still be on its way to Slurm
 ARRIVAL_SECONDS = 60  # for so long NFS may not show a file that was written
 _LONGEST_SLACK_SECONDS = 60  # the limit counts from the allocation, the attempt from its script's first line
@@ -44,7 +46,7 @@ class Status:
     job_id: str | None
     attempts: tuple[AttemptEvidence, ...]
     cancelling: bool  # asked to be cancelled, and not yet gone
-    reason: str  # why Slurm lets it wait, or stand still
+    reason: str  # why Slurm lets it wait, or stand still, or cancelled it before it started
     started: float | None  # the first attempt
     ended: float | None
     suspended: bool = False  # it has its nodes, and Slurm has stopped its processes
@@ -52,6 +54,15 @@ class Status:
     @property
     def attempt(self) -> AttemptEvidence | None:
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def held_up_by(self) -> str:
+        """Slurm's reason why it has not started; where that is another run, its id."""
+        if not self.record.predecessors or not self.reason.startswith("Dependency"):
+            return self.reason
+        first, *others = dict.fromkeys(one.run for one in self.record.predecessors)
+        text = f"after {first}" + (f" and {len(others)} more" if others else "")
+        return f"never started: {text}" if self.stage.ended else text
 
     @property
     def metrics(self) -> dict[str, Number]:
@@ -79,6 +90,9 @@ def judge(evidence: RunEvidence, now: float) -> Status:
     stage = by_files or (_stage_by_slurm(evidence, answer, now) if answer else _stage_by_files(evidence))
     end = (last.end if last else None) or (job.end_time if job else None)
     suspended = job is not None and job.state in (JobState.SUSPENDED, JobState.STOPPED) and not stage.ended
+    reason = "Suspended" if suspended else job.reason if job and stage is Stage.QUEUED else ""
+    if stage is Stage.CANCELLED and _cut_off(evidence) and (job is None or job.reason == NEVER_STARTS):
+        reason = NEVER_STARTS
     return Status(
         record=evidence.record,
         stage=stage,
@@ -86,7 +100,7 @@ def judge(evidence: RunEvidence, now: float) -> Status:
         job_id=evidence.job_id or (job.job_id if job else None),
         attempts=evidence.attempts,
         cancelling=evidence.cancelled_at is not None and not stage.ended,
-        reason="Suspended" if suspended else job.reason if job and stage is Stage.QUEUED else "",
+        reason=reason,
         started=evidence.attempts[0].start if evidence.attempts else None,
         ended=(evidence.finished_at or end or evidence.cancelled_at) if stage.ended else None,
         suspended=suspended,
@@ -128,8 +142,9 @@ def _stage_by_slurm(evidence: RunEvidence, answer: Answer, now: float) -> Stage:
         if last and last.exit_code is not None and not last.requeued:
             # TERM far from the limit, nobody's cancel, and not in the queue again; or its allocation is gone.
             return Stage.CANCELLED if evidence.record.allocation else Stage.PREEMPTED
-        on_its_way = evidence.job_id is None and now - evidence.record.submitted < SUBMIT_SECONDS
-        return Stage.QUEUED if on_its_way else Stage.LOST
+        if evidence.job_id is None and now - evidence.record.submitted < SUBMIT_SECONDS:
+            return Stage.QUEUED  # on its way
+        return Stage.CANCELLED if _cut_off(evidence) else Stage.LOST
     if job.state.waiting:
         claimed = last is not None and last.exit_code is None and last.restart_count == job.restart_count
         return _stage_by_files(evidence) if claimed else Stage.QUEUED
@@ -156,6 +171,14 @@ def _stage_by_files(evidence: RunEvidence) -> Stage:
     """The stage of a run that goes on, or may: as far as it said itself."""
     last = evidence.last
     return Stage.QUEUED if last is None or last.requeued else last.stage or Stage.STARTING
+
+
+def _cut_off(evidence: RunEvidence) -> bool:
+    """Whether a job that is gone was cancelled by Slurm, most likely: it waited for others to finish, nobody asked
+    for its end, and its batch script never ran.
+    """
+    waited = any(one.condition is Condition.FINISHED for one in evidence.record.predecessors)
+    return waited and not evidence.attempts and evidence.cancelled_at is None
 
 
 def _started_again(evidence: RunEvidence, last: AttemptEvidence) -> bool:

@@ -202,6 +202,7 @@ def run_record(status: Status, now: float) -> dict[str, Any]:
         "attempts": len(status.attempts),
         "cancelling": status.cancelling,
         "reason": status.reason,
+        "after": [one._asdict() for one in record.predecessors],
         **{metric.name: metrics.get(metric.name) for metric in listed if metric.role is not Role.RATE},
         "progress": progress(status.metrics),
         "seconds_left": seconds_left(status.metrics, pace, now),

@@ -109,7 +109,7 @@ def queue(scene: Scene, nodes: Sequence[str], width: int, height: int) -> Text:
         lines.append(Text(f"{plural(len(states) - waiting, 'job')} running, {waiting} waiting, as of {age} ago"))
     for status in scene.statuses:
         if status.stage is Stage.QUEUED:
-            reason = plain(status.reason) or "not yet known"
+            reason = plain(status.held_up_by) or "not yet known"
             lines.append(Text.assemble((plain(status.record.run.id), "yellow"), f"  {reason}"))
     lines += [Text(plain(line)) for line in nodes]
     return fitted(lines or [Text("nothing waits", "dim")], width, height)
@@ -121,8 +121,8 @@ def why(selected: Selected, findings: Sequence[str], width: int, height: int) ->
         return fitted([Text(plain(line)) for line in findings], width, height)
     status = selected.status
     lines = [Text(f"exit code {status.exit_code}", "red")] if status.exit_code else []
-    if status.reason:
-        lines.append(Text(f"waits: {plain(status.reason)}", "yellow"))
+    if status.reason and not status.stage.ended:
+        lines.append(Text(f"waits: {plain(status.held_up_by)}", "yellow"))
     bad = [happening for happening in selected.happenings if happening.bad and happening.rank is not None]
     bad.sort(key=lambda happening: happening.ranks)  # what many ranks report follows from what one does
     lines += [

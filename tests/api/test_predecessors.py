@@ -1,0 +1,341 @@
+"""Runs that wait for others: judged by their directories, handed to sbatch by job number, and asked for again."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.mistake import Desk
+
+import clusterctl
+from clusterctl import NotFoundError, Run, SlurmError, UsageError
+from clusterctl.runs.files import read_json, write_json
+from clusterctl.runs.layout import RunDir
+
+COUNT = 'd="$0.jobs"; mkdir -p "$d"; n=$(ls "$d" | wc -l); mkdir "$d/$n"; echo "Submitted batch job 1$n"'
+PROBLEM = 'echo "sbatch: error: Batch job submission failed: Job dependency problem" >&2; exit 1'
+
+
+class Site:
+    """A Slurm whose jobs are in the queue until a test takes them out."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk = desk
+        self.queue = desk.folder / "queue"
+        self.answer(COUNT)
+        desk.write("job.toml", 'workload = "command"\nargv = ["true"]\n')
+
+    def answer(self, sbatch: str) -> None:
+        self.desk.use_slurm(sbatch=sbatch, squeue=f'cat "{self.queue}" 2>/dev/null || true')
+
+    def submit(self, name: str = "first", **options: object) -> Run:
+        run = clusterctl.submit("./job.toml", "site", overrides={"name": name}, **options)  # type: ignore[arg-type]
+        self.show(run, "PENDING")
+        return run
+
+    def show(self, run: Run, state: str, reason: str = "None") -> None:
+        """Have squeue show the run's job in `state`."""
+        line = "\x1f".join([run.job_id or "", state, reason, "", "N/A", "N/A", "0", str(run.path), "\n"])
+        others = self.queue.read_text().splitlines(keepends=True) if self.queue.exists() else []
+        kept = [other for other in others if not other.startswith(f"{run.job_id}\x1f")]
+        self.queue.write_text("".join([*kept, line]))
+
+    def forget(self) -> None:
+        """Have Slurm know no job any more, as minutes after their ends."""
+        self.queue.write_text("")
+
+    @property
+    def dependency(self) -> str:
+        """What the last sbatch was asked to wait for."""
+        lines = [line for line in self.desk._asked.read_text().splitlines() if line.startswith("sbatch ")]
+        found = re.search(r"--dependency=(\S+)( --kill-on-invalid-dep=yes)", lines[-1])
+        return found[1] if found else ""
+
+
+@pytest.fixture
+def site(desk: Desk) -> Site:
+    return Site(desk)
+
+
+def end(run: Run, code: int) -> None:
+    """As its batch script does."""
+    attempt = run.directory.attempt(0)
+    attempt.path.mkdir(parents=True)
+    write_json(attempt.host_json, {"job_id": run.job_id, "start": 1, "end": 2, "exit_code": code})
+
+
+def begin(run: Run) -> None:
+    run.directory.attempt(0).path.mkdir(parents=True)
+    write_json(run.directory.attempt(0).host_json, {"job_id": run.job_id, "start": 1})
+
+
+def test_runs_are_waited_for_by_the_numbers_of_their_jobs(site: Site) -> None:
+    first, second, third = (site.submit(name) for name in ("first", "second", "third"))
+    site.submit("last", after=[first, second.id], after_any="third", after_start="first")
+    assert site.dependency == "afterok:10:11,afterany:12,after:10"
+    record = read_json(clusterctl.find("last", "site").directory.run_json)
+    conditions = [(first, "finished"), (second, "finished"), (third, "ended"), (first, "started")]
+    assert record["after"] == [{"run": run.id, "condition": condition} for run, condition in conditions]
+    typed = ["--after", first.id, "--after", second.id, "--after-any", third.id, "--after-start", first.id]
+    assert record["argv"][-8:] == typed
+
+
+def test_a_run_is_waited_for_once_however_often_it_is_named(site: Site) -> None:
+    first = site.submit()
+    site.submit("last", after=["first", "@last", first.id[:-2], first])
+    assert site.dependency == "afterok:10"
+
+
+def test_what_has_come_already_is_not_waited_for(site: Site) -> None:
+    finished, failed, begun = (site.submit(name) for name in ("finished", "failed", "begun"))
+    end(finished, 0)
+    end(failed, 3)
+    begin(begun)
+    site.show(begun, "RUNNING")
+    site.submit("last", after="finished", after_any=["failed", "finished"], after_start=["begun", "failed"])
+    assert site.dependency == ""
+    site.forget()
+    site.show(begun, "RUNNING")
+    site.submit("later", after=["finished", "begun"], after_any="failed")
+    assert site.dependency == "afterok:12"
+
+
+def test_a_run_between_two_starts_is_waited_for(site: Site) -> None:
+    run = site.submit()
+    run.directory.attempt(0).path.mkdir(parents=True)
+    host = {"job_id": "10", "start": 1, "end": 2, "exit_code": 75, "requeued": True}
+    write_json(run.directory.attempt(0).host_json, host)
+    site.submit("last", after=run, after_start=run)
+    assert site.dependency == "afterok:10,after:10"
+
+
+def test_a_run_that_has_failed_is_refused_with_what_to_type(site: Site) -> None:
+    run = site.submit()
+    end(run, 3)
+    site.forget()
+    before = site.desk.run_directories()
+    with pytest.raises(UsageError, match=f"{run.id} has not finished: failed") as refused:
+        site.submit("last", after=run)
+    assert f"clusterctl resume {run.id}" in refused.value.hint
+    assert "--after-any" in refused.value.hint
+    assert site.desk.run_directories() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"after": "nothing"}, "no run named: nothing"),
+        ({"after_any": "nothing"}, "no run named: nothing"),
+        ({"after_start": ["first", "nothing"]}, "no run named: nothing"),
+        ({"after": "../first"}, "no run named: ../first"),
+        ({"after": "last"}, "no run named: last"),  # itself: it is no run yet
+    ],
+)
+def test_a_run_that_is_not_there_is_refused(site: Site, options: dict[str, object], says: str) -> None:
+    site.submit()
+    with pytest.raises(NotFoundError, match=re.escape(says)):
+        site.submit("last", **options)
+    assert len(site.desk.run_directories()) == 1
+
+
+def test_a_run_on_another_cluster_is_refused_while_it_goes_on(site: Site) -> None:
+    run = site.submit()
+    site.desk.write("cluster/other.toml", 'kind = "slurm"\nslurm_conf = "/etc/other.conf"\npolling_floor = 0\n')
+    with pytest.raises(UsageError, match=f"{run.id} runs on cluster site, not other") as refused:
+        clusterctl.submit("./job.toml", "other", after=run)
+    assert f"clusterctl status {run.id}" in refused.value.hint
+    end(run, 0)
+    assert clusterctl.submit("./job.toml", "other", after=run).job_id == "11"
+    assert site.dependency == ""
+
+
+def test_a_run_in_an_allocation_is_refused_while_it_goes_on(site: Site) -> None:
+    run = site.submit()
+    record = read_json(run.directory.run_json)
+    write_json(run.directory.run_json, {**record, "allocation": "10"})
+    site.show(run, "RUNNING")
+    with pytest.raises(UsageError, match=f"{run.id} runs in allocation 10"):
+        site.submit("last", after=run)
+
+
+def test_a_run_without_a_job_number_is_refused(site: Site) -> None:
+    run = site.submit()
+    run.directory.submission_json.unlink()
+    site.forget()
+    with pytest.raises(SlurmError, match=f"{run.id} has no job number yet"):
+        site.submit("last", after=run)
+
+
+def test_where_slurm_does_not_say_whether_a_run_has_ended_nothing_is_submitted(site: Site) -> None:
+    run = site.submit()
+    site.desk.use_slurm(sbatch=COUNT, squeue="echo 'squeue: error: no' >&2; exit 1")
+    with pytest.raises(SlurmError, match=f"cannot tell whether {run.id} has ended: squeue: no"):
+        clusterctl.submit("./job.toml", "site", after=run)
+    assert len(site.desk.run_directories()) == 1
+
+
+def test_one_list_of_dependencies_is_enough(site: Site) -> None:
+    run = site.submit()
+    with pytest.raises(UsageError, match="one list of dependencies"):
+        clusterctl.submit("./job.toml", "site", overrides={"resources.dependency": "afterok:7"}, after=run)
+
+
+def test_a_run_in_an_allocation_waits_for_nobody(site: Site) -> None:
+    with pytest.raises(UsageError, match="--after: a run in an allocation"):
+        clusterctl.submit("./job.toml", "site", in_allocation="7", after="first")
+
+
+def test_a_dry_run_says_what_sbatch_is_asked_to_wait_for(site: Site) -> None:
+    site.submit()
+    plan = clusterctl.plan("./job.toml", "site", after="first")
+    assert plan.waiting == ("--dependency=afterok:10", "--kill-on-invalid-dep=yes")
+    assert "dependency" not in plan.script
+    with pytest.raises(NotFoundError):
+        clusterctl.plan("./job.toml", "site", after="nothing")
+
+
+ENDS_MEANWHILE = """
+case "$*" in
+*--dependency*) mkdir -p "{attempt}"; echo '{host}' >"{attempt}/host.json"; {problem} ;;
+esac
+echo "Submitted batch job 20"
+"""
+
+
+def ends_meanwhile(run: Run, code: int) -> str:
+    """An sbatch before which a run has ended since it was looked at."""
+    host = f'{{"job_id": "{run.job_id}", "start": 1, "end": 2, "exit_code": {code}}}'
+    return ENDS_MEANWHILE.format(attempt=run.directory.attempt(0).path, host=host, problem=PROBLEM)
+
+
+def test_a_run_that_finishes_before_sbatch_is_called_is_judged_again(site: Site) -> None:
+    run = site.submit()
+    site.answer(ends_meanwhile(run, 0))
+    last = site.submit("last", after=run)
+    assert (last.job_id, site.dependency, site.desk.asked("sbatch")) == ("20", "", 3)
+
+
+def test_a_run_that_fails_before_sbatch_is_called_leaves_nothing_behind(site: Site) -> None:
+    run = site.submit()
+    site.answer(ends_meanwhile(run, 3))
+    with pytest.raises(SlurmError, match=f"{run.id} has not finished: failed"):
+        site.submit("last", after=run)
+    assert site.desk.run_directories() == [run.path]
+    assert site.desk.asked("sbatch") == 2
+
+
+def test_a_list_that_slurm_refuses_for_good_is_sent_once(site: Site) -> None:
+    site.submit()
+    site.answer(PROBLEM)
+    with pytest.raises(SlurmError, match="Job dependency problem"):
+        site.submit("last", after="first")
+    assert (len(site.desk.run_directories()), site.desk.asked("sbatch")) == (1, 2)
+
+
+class TestResume:
+    """Of a run that Slurm cancelled before it started."""
+
+    @pytest.fixture
+    def chain(self, site: Site) -> tuple[Run, Run]:
+        first = site.submit()
+        last = site.submit("last", after=first)
+        end(first, 3)
+        site.show(last, "CANCELLED", "DependencyNeverSatisfied")
+        return first, last
+
+    def test_it_is_refused_while_its_predecessor_has_failed(self, site: Site, chain: tuple[Run, Run]) -> None:
+        first, last = chain
+        before = contents(last.directory)
+        with pytest.raises(UsageError, match=f"{first.id} has not finished: failed") as refused:
+            last.resume()
+        assert f"clusterctl resume {first.id}" in refused.value.hint
+        assert contents(last.directory) == before
+
+    def test_it_waits_for_its_predecessor_again(self, site: Site, chain: tuple[Run, Run]) -> None:
+        first, last = chain
+        first.resume()
+        site.show(first, "PENDING")
+        assert site.dependency == ""
+        last.resume()
+        assert (first.job_id, last.job_id, site.dependency) == ("12", "13", "afterok:12")
+        site.show(last, "CANCELLED", "DependencyNeverSatisfied")  # once more
+        last.resume()
+        assert site.dependency == "afterok:12"
+
+    def test_it_starts_at_once_when_its_predecessor_has_finished(self, site: Site, chain: tuple[Run, Run]) -> None:
+        first, last = chain
+        write_json(first.directory.attempt(0).host_json, {"job_id": "10", "start": 1, "end": 2, "exit_code": 0})
+        site.forget()
+        last.resume()
+        assert (last.job_id, site.dependency) == ("12", "")
+
+    def test_it_is_as_before_where_slurm_refuses(self, site: Site, chain: tuple[Run, Run]) -> None:
+        first, last = chain
+        first.resume()
+        site.show(first, "PENDING")
+        before = contents(last.directory)
+        site.answer(PROBLEM)
+        with pytest.raises(SlurmError, match="Job dependency problem"):
+            last.resume()
+        assert contents(last.directory) == before
+
+    def test_it_says_when_its_predecessor_is_gone(self, site: Site, chain: tuple[Run, Run]) -> None:
+        first, last = chain
+        first.directory.run_json.unlink()
+        with pytest.raises(clusterctl.ConfigError, match="cannot read"):
+            last.resume()
+
+    def test_a_run_that_has_begun_is_not_kept_waiting_again(self, site: Site) -> None:
+        first = site.submit()
+        last = site.submit("last", after=first)
+        end(first, 0)
+        end(last, 3)
+        write_json(first.directory.attempt(0).host_json, {"job_id": "10", "start": 1, "end": 2, "exit_code": 3})
+        last.resume()
+        assert site.dependency == ""
+
+
+def contents(run: RunDir) -> dict[str, bytes]:
+    paths = [path for path in run.path.rglob("*") if path.is_file() and not path.is_relative_to(run.pickles)]
+    return {str(path.relative_to(run.path)): path.read_bytes() for path in paths}
+
+
+def test_a_job_that_never_started_and_is_forgotten_was_cancelled(site: Site) -> None:
+    first = site.submit()
+    last = site.submit("last", after=first)
+    end(first, 3)
+    site.forget()
+    status = last.status()
+    assert (status.stage, status.reason, status.sure) == ("cancelled", "DependencyNeverSatisfied", True)
+    found = last.why()
+    assert str(found.headline).startswith(f"Slurm cancelled it before it started, because {first.id}, which it waited")
+    assert found.commands == (f"clusterctl resume {first.id}", f"clusterctl resume {last.id}")
+
+
+def test_why_names_the_runs_that_are_waited_for_and_asks_slurm_for_nothing_else(site: Site) -> None:
+    first = site.submit()
+    second = site.submit("second", after=first)
+    last = site.submit("last", after=second)
+    site.show(second, "PENDING", "Dependency")
+    site.show(last, "PENDING", "Dependency")
+    before = site.desk.asked("sinfo")
+    found = last.why()
+    assert site.desk.asked("sinfo") == before
+    assert str(found.headline) == f"it waits for {second.id} to finish"
+    assert found.headline.facts == (
+        f"{second.id}: queued, waits for {first.id} to finish",
+        f"  {first.id}: queued",
+    )
+    assert found.commands == (f"clusterctl status {first.id}", f"clusterctl cancel {last.id}")
+    assert last.status().held_up_by == f"after {second.id}"
+
+
+def test_damaged_runs_that_wait_for_each_other_are_explained_too(site: Site) -> None:
+    first = site.submit()
+    second = site.submit("second", after=first)
+    record = read_json(first.directory.run_json)
+    after = [{"run": run.id, "condition": "finished"} for run in (first, second)]
+    write_json(first.directory.run_json, {**record, "after": after})
+    for run in (first, second):
+        site.show(run, "PENDING", "Dependency")
+        assert f"it waits for {first.id} to finish" in str(run.why().headline)

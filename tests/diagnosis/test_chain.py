@@ -1,0 +1,110 @@
+"""Why a run that waits for others has not started, by what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.traces import RECORD
+
+from clusterctl.diagnosis.chain import Link, explain_chain
+from clusterctl.errors import Cause
+from clusterctl.observe.attempt import AttemptEvidence
+from clusterctl.observe.predecessors import Condition, Predecessor
+from clusterctl.observe.stage import HELD, NEVER_STARTS, Status
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+
+
+def status(run: str, stage: Stage, reason: str = "", **metrics: float) -> Status:
+    attempts = (AttemptEvidence(number=0, metrics=dict(metrics)),) if metrics else ()
+    record = replace(RECORD, run=RunDir(Path("/runs") / run))
+    return Status(record, stage, True, "12", attempts, False, reason, None, None)
+
+
+def link(found: Status | str, *before: Link, condition: Condition = Condition.FINISHED) -> Link:
+    if isinstance(found, str):
+        return Link(Predecessor(found, condition), None)
+    return Link(Predecessor(found.record.run.id, condition), found, before)
+
+
+TRAIN = status("train", Stage.TRAINING, step=40, steps=100)
+WAITS = status("prepare", Stage.QUEUED, "Dependency")
+FAILED = status("fetch", Stage.FAILED, step=1)
+EVAL = status("eval", Stage.QUEUED, "Dependency")
+CUT_OFF = status("eval", Stage.CANCELLED, NEVER_STARTS)
+
+
+def explained(of: Status, *chain: Link) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    found = explain_chain(of, chain)
+    assert found
+    finding, commands = found
+    assert finding.cause_class is (Cause.CANCELLED if of.stage is Stage.CANCELLED else Cause.PENDING)
+    return finding.cause, finding.facts, commands
+
+
+def test_the_chain_is_a_tree_and_the_run_that_holds_it_up_is_the_one_to_look_at() -> None:
+    cause, facts, commands = explained(EVAL, link(WAITS, link(TRAIN)))
+    assert cause == "it waits for prepare to finish"
+    assert facts == ("prepare: queued, waits for train to finish", "  train: training, 40 % done")
+    assert commands == ("clusterctl status train", "clusterctl cancel eval")
+
+
+def test_of_several_runs_those_that_are_still_to_come_are_named() -> None:
+    finished, queued = status("data", Stage.FINISHED), status("other", Stage.QUEUED, "Priority")
+    chain = (link(finished), link(TRAIN, condition=Condition.ENDED), link(queued, condition=Condition.STARTED))
+    cause, facts, _ = explained(EVAL, *chain)
+    assert cause == "it waits for train to end and other to start"
+    assert facts == (
+        "data: finished",
+        "train: training, 40 % done",
+        "other: queued: jobs with a higher priority wait ahead of it in the same partition",
+    )
+
+
+@pytest.mark.parametrize(
+    ("stage", "became"),
+    [(Stage.FAILED, "failed"), (Stage.TIMED_OUT, "reached its time limit"), (Stage.CANCELLED, "was cancelled")],
+)
+def test_a_run_that_slurm_cancelled_names_the_run_because_of_which(stage: Stage, became: str) -> None:
+    cause, facts, commands = explained(CUT_OFF, link(status("fetch", stage)))
+    assert cause == f"Slurm cancelled it before it started, because fetch, which it waited for, {became}"
+    assert facts == (f"fetch: {stage}",)
+    assert commands == ("clusterctl resume fetch", "clusterctl resume eval")
+
+
+def test_the_runs_of_a_broken_chain_are_resumed_from_its_beginning() -> None:
+    middle = status("prepare", Stage.CANCELLED, NEVER_STARTS)
+    _, facts, commands = explained(CUT_OFF, link(middle, link(FAILED)), link(FAILED))
+    assert facts[:2] == ("prepare: cancelled, because of a run that it waited for", "  fetch: failed")
+    assert commands == ("clusterctl resume fetch", "clusterctl resume prepare", "clusterctl resume eval")
+
+
+def test_a_run_that_was_cancelled_because_of_one_that_goes_on_again_is_resumed_alone() -> None:
+    cause, _, commands = explained(CUT_OFF, link(TRAIN))
+    assert cause.endswith("because a run that it waited for had not finished at that time")
+    assert commands == ("clusterctl resume eval",)
+
+
+def test_a_run_that_stays_in_the_queue_though_it_can_never_start_is_cancelled_first() -> None:
+    cause, _, commands = explained(replace(EVAL, reason=NEVER_STARTS), link(FAILED), link(TRAIN))
+    assert cause == "it will not start, because fetch, which it waits for, failed"
+    assert commands == ("clusterctl cancel eval", "clusterctl resume fetch", "clusterctl resume eval")
+
+
+def test_a_run_that_cannot_be_read_is_named() -> None:
+    _, facts, _ = explained(EVAL, link("gone"), link(TRAIN))
+    assert facts[0] == "gone: cannot be read"
+
+
+@pytest.mark.parametrize(
+    ("of", "chain"),
+    [
+        (status("eval", Stage.QUEUED, "Resources"), (link(status("data", Stage.FINISHED)),)),
+        (status("eval", Stage.QUEUED, HELD), (link(TRAIN),)),
+        (status("eval", Stage.CANCELLED), (link(FAILED),)),  # by hand
+    ],
+)
+def test_what_waits_or_ended_for_another_reason_is_explained_elsewhere(of: Status, chain: tuple[Link, ...]) -> None:
+    assert explain_chain(of, chain) is None

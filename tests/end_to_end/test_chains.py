@@ -1,0 +1,125 @@
+"""Runs that wait for others, from the command line to their ends, on every back end; and the guide about them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from support.guide import follow
+from support.scenario import Stage, wait_until
+
+from clusterctl.runs.layout import RunDir
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "chains.md"
+# Ends when a file beside its run directory says so, with the exit code in it.
+PROGRAM = """
+import os, pathlib, sys, time
+run = pathlib.Path(os.environ["CLUSTERCTL_RUN_DIR"])
+gate = run.parent / ("." + run.name.partition("-")[0] + ".go")
+while not gate.exists(): time.sleep(0.1)
+sys.exit(int(gate.read_text() or 0))
+"""
+JOB = f'workload = "command"\nargv = ["python", "-c", {json.dumps(PROGRAM)}]\n[resources]\nnodes = 1\n'
+
+
+class Chain:
+    """Runs by name, each of which ends when the test says so."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.job = stage.write_job("job", JOB)
+
+    def submit(self, name: str, *words: str) -> RunDir:
+        return self.stage.submit(self.job, "--name", name, *words)
+
+    def end(self, name: str, code: str = "") -> None:
+        self.stage.runs.mkdir(exist_ok=True)
+        aside = self.stage.runs / f".{name}.new"
+        aside.write_text(code)
+        aside.rename(aside.with_suffix(".go"))
+
+    def why(self, run: RunDir) -> str:
+        done = self.stage.call("why", run.id, "--cluster", self.stage.cluster)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def wait(self, run: RunDir, stage: str) -> None:
+        self.stage.wait_for_stage(run, stage)
+
+
+@pytest.fixture
+def chain(stage: Stage) -> Chain:
+    return Chain(stage)
+
+
+def test_a_broken_chain_is_explained_and_goes_on_when_its_runs_are_resumed(chain: Chain) -> None:
+    fetch = chain.submit("fetch")
+    train = chain.submit("train", "--after", "fetch")
+    evaluate = chain.submit("evaluate", "--after", train.id, "--after-start", "fetch")
+    tidy = chain.submit("tidy", "--after-any", "train")
+    chain.wait(fetch, "training")
+    wait_until(lambda: f"{fetch.id}: training" in chain.why(evaluate), 30, every=0.5)
+    assert f"it waits for {train.id} to finish" in chain.why(evaluate)
+    assert f"{train.id}: queued, waits for {fetch.id} to finish" in chain.why(evaluate)
+    chain.end("fetch", "3")
+    for run in (train, evaluate):
+        chain.wait(run, "cancelled")
+    chain.end("tidy")
+    chain.wait(tidy, "finished")
+    shown = chain.why(evaluate)
+    assert f"because {train.id}, which it waited for, was cancelled" in shown
+    order = [f"clusterctl resume {run.id}" for run in (fetch, train, evaluate)]
+    assert [line.removeprefix("next:").strip() for line in shown.splitlines()[-3:]] == order
+    refused = chain.stage.call("resume", evaluate.id, "--cluster", chain.stage.cluster)
+    assert refused.returncode == 2
+    assert f"hint: first: clusterctl resume {train.id}" in refused.stderr
+    for name in ("fetch", "train", "evaluate"):
+        chain.end(name)
+    for run in (fetch, train, evaluate):
+        done = chain.stage.call("resume", run.id, "--cluster", chain.stage.cluster)
+        assert done.returncode == 0, done.stderr
+    for run in (fetch, train, evaluate):
+        chain.wait(run, "finished")
+    starts = [json.loads(run.attempts()[-1].host_json.read_text()) for run in (fetch, train, evaluate)]
+    assert all(before["end"] <= after["start"] + 1 for before, after in pairwise(starts))
+
+
+def test_a_run_that_is_requeued_is_waited_for_until_its_last_start_has_ended(chain: Chain) -> None:
+    train = chain.submit("train")
+    evaluate = chain.submit("evaluate", "--after", "train")
+    chain.end("evaluate")
+    chain.wait(train, "training")
+    chain.stage.slurm("scontrol", "requeue", chain.stage.job_id(train))
+    wait_until(lambda: len(train.attempts()) == 2, 60)
+    assert not evaluate.attempts()
+    chain.end("train")
+    chain.wait(evaluate, "finished")
+
+
+def test_a_run_that_has_ended_is_judged_by_its_directory(chain: Chain) -> None:
+    chain.end("good")
+    chain.end("bad", "3")
+    good, bad = chain.submit("good"), chain.submit("bad")
+    chain.wait(good, "finished")
+    chain.wait(bad, "failed")
+    chain.end("next")
+    following = chain.submit("next", "--after", "good", "--after-any", "bad", "--wait")
+    assert "afterok" not in following.script.read_text()
+    refused = chain.stage.call("submit", chain.job, "--after", "bad", "--cluster", chain.stage.cluster)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"error: {bad.id} has not finished: failed" in refused.stderr
+
+
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+def test_every_command_of_the_guide_does_what_it_says(stage: Stage) -> None:
+    (stage.folder / "jobs").mkdir()
+    environment = stage.environment | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "CLUSTERCTL_CLUSTER": stage.cluster,
+        "COLUMNS": "120",
+    }
+    assert follow(GUIDE.read_text(), stage.folder, environment) >= 8

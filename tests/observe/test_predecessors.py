@@ -1,0 +1,62 @@
+"""What the stage of a run means for those that wait for it, and what run.json keeps of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.traces import RECORD
+
+from clusterctl.observe.predecessors import Condition, Predecessor, Standing, read_predecessors, standing
+from clusterctl.observe.stage import Status
+from clusterctl.runs.fields import Fields
+from clusterctl.runs.stages import ENDED, Stage
+
+RUN = "prepare-20260102-030405-00a1"
+
+
+def status(stage: Stage) -> Status:
+    return Status(RECORD, stage, True, "12", (), False, "", None, None)
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_the_stage_of_a_run_says_whether_it_is_to_be_waited_for(stage: Stage) -> None:
+    found = {condition: standing(condition, status(stage)) for condition in Condition}
+    if stage is Stage.FINISHED:
+        assert set(found.values()) == {Standing.MET}
+    elif stage in ENDED:
+        assert list(found.values()) == [Standing.NEVER, Standing.MET, Standing.MET]
+    elif stage is Stage.QUEUED:
+        assert set(found.values()) == {Standing.OPEN}
+    else:
+        assert list(found.values()) == [Standing.OPEN, Standing.OPEN, Standing.MET]
+
+
+def test_what_is_no_run_is_dropped_from_a_record() -> None:
+    good = {"run": RUN, "condition": "ended"}
+    bad: list[object] = [5, {}, {"run": RUN}, {"run": RUN, "condition": "soon"}]
+    bad += [{"run": run, "condition": "ended"} for run in ("", "..", "../x-20260102-030405-00a1", f"{RUN}/..", 5)]
+    assert read_predecessors(Fields({"after": [*bad, good]})) == (Predecessor(RUN, Condition.ENDED),)
+    assert read_predecessors(Fields({"after": good})) == ()
+    assert read_predecessors(Fields({})) == ()
+
+
+@pytest.mark.parametrize(
+    ("stage", "reason", "shown"),
+    [
+        (Stage.QUEUED, "Dependency", f"after {RUN}"),
+        (Stage.QUEUED, "Resources", "Resources"),
+        (Stage.CANCELLED, "DependencyNeverSatisfied", f"never started: after {RUN}"),
+    ],
+)
+def test_the_runs_that_hold_up_a_run_are_named(stage: Stage, reason: str, shown: str) -> None:
+    record = replace(RECORD, predecessors=(Predecessor(RUN, Condition.FINISHED), Predecessor(RUN, Condition.ENDED)))
+    assert replace(status(stage), record=record, reason=reason).held_up_by == shown
+    assert replace(status(stage), reason=reason).held_up_by == reason
+
+
+def test_of_several_runs_the_first_is_named_and_the_others_are_counted() -> None:
+    runs = (RUN, "fetch-20260102-030405-00a2", "fetch-20260102-030405-00a3")
+    record = replace(RECORD, predecessors=tuple(Predecessor(run, Condition.ENDED) for run in runs))
+    waiting = replace(status(Stage.QUEUED), record=record, reason="Dependency")
+    assert waiting.held_up_by == f"after {RUN} and 2 more"
