@@ -124,7 +124,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
-@pytest.mark.parametrize("command", ["status", "logs", "cancel", "release"])
+@pytest.mark.parametrize("command", ["status", "logs", "cancel", "release", "rerun"])
 def test_a_run_that_cannot_be_read_is_told(
     damaged: Callable[..., RunDir], desk: Desk, damage: object, command: str
 ) -> None:
@@ -168,21 +168,26 @@ def test_an_unreadable_log_is_named_and_the_others_are_shown(damaged: Callable[.
         change(resumes=[5]),
         pipe("script.sh"),
         pipe("cancel.json"),
+        pipe("git.patch"),
+        change(git=[], changes={"key": 1}, rerun_of=5),
     ],
 )
-def test_a_resume_comes_as_far_as_sbatch_whatever_else_is_damaged(desk: Desk, damage: Callable[[Path], object]) -> None:
+@pytest.mark.parametrize("command", ["resume", "rerun"])
+def test_a_run_is_submitted_as_far_as_sbatch_whatever_else_is_damaged(
+    desk: Desk, damage: Callable[[Path], object], command: str
+) -> None:
     desk.use_slurm(sbatch="echo 'sbatch: error: no nodes' >&2; exit 1")
     files = healthy(desk.runs, BAD)
     del files["finished.json"], files["cancel.json"]
     write_run(desk.runs / BAD, files)
     damage(desk.runs / BAD)
-    code, out, err = desk.type(["resume", BAD])
+    code, out, err = desk.type([command, BAD])
     assert (code, out) == (SLURM, ""), err
     check_message(err, "sbatch refused the job: no nodes", "")
 
 
 @pytest.mark.parametrize("version", [3, 0, "1", None], ids=repr)
-@pytest.mark.parametrize("command", ["status", "logs", "why", "cancel", "resume", "report"])
+@pytest.mark.parametrize("command", ["status", "logs", "why", "cancel", "resume", "rerun", "report"])
 def test_a_run_of_another_version_names_both_versions_and_disturbs_no_other(
     damaged: Callable[..., RunDir], desk: Desk, version: object, command: str
 ) -> None:
