@@ -55,3 +55,9 @@ def test_a_run_is_repeated_beside_the_first_whatever_its_project_is_by_now(stage
     stage.wait_for_stage(first, "finished")
     assert (first.work / "written.txt").read_text() == str(first.path)
     assert stage.status(first)["loss"] == 0.5
+    differing = stage.call("diff", first.id, second.id, "--cluster", stage.cluster, "-o", "json")
+    assert differing.returncode == 0, differing.stderr
+    found = json.loads(differing.stdout)
+    assert [change["key"] for change in found["configuration"]] == ["env.LR", "env.GOES_ON"]
+    assert (found["code"], found["versions"], found["image"]) == ([], [], [])
+    assert {"metric": "loss", "first": 0.5, "second": 0.25} in found["results"]

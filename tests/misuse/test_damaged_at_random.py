@@ -35,6 +35,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("report", BAD, "--output", "-"),
     ("resume", BAD),
     ("rerun", BAD),
+    ("diff", GOOD, BAD, "--code"),
 )
 OF_ALL_RUNS = (("status",), ("monitor", "--once"))  # these show the others whatever a run is like
 

@@ -135,6 +135,16 @@ def test_a_run_that_cannot_be_read_is_told(
 
 
 @pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_run_that_cannot_be_read_cannot_be_compared(
+    damaged: Callable[..., RunDir], desk: Desk, damage: object
+) -> None:
+    run = damaged(damage)
+    code, out, err = desk.type(["diff", GOOD, run.id])
+    assert (code, out) == (CONFIG, "")
+    check_message(err, f"cannot read {run.run_json}", f"ls {run.path}")
+
+
+@pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
 def test_a_run_that_cannot_be_read_hides_no_other(damaged: Callable[..., RunDir], desk: Desk, damage: object) -> None:
     damaged(damage)
     code, out, err = desk.type("status")
@@ -306,11 +316,13 @@ def test_a_file_that_says_nothing_is_passed_over(
         ["logs", run.id, "--host"],
         ["why", run.id],
         ["why", run.id, "-o", "json"],
+        ["diff", run.id, GOOD, "--code"],
+        ["diff", GOOD, run.id, "-o", "json"],
         *([] if ended else [["report", run.id, "--output", "-"], ["monitor", "--once", run.id]]),
     ):
         code, out, err = desk.type(typed)
         assert code == 0, err
-        if typed[0] in ("status", "why"):
+        if typed[0] in ("status", "why", "diff"):
             check_plain(out + err)
         if typed[0] == "status":
             assert GOOD in out or run.id in typed

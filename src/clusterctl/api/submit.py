@@ -32,6 +32,7 @@ from clusterctl.launch.programs import Programs
 from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch, submitit_version, test_only
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import find_code, take_snapshot
+from clusterctl.launch.task_versions import image_digest, task_versions
 from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import make_private, read_regular, write_json, write_text
@@ -274,7 +275,7 @@ def _write_run(
         run.code.symlink_to(os.path.relpath(os.path.realpath(code), os.path.realpath(run.path)))
         link_archives(run, archives)
         write_text(run.script, render(plan), mode=0o700)
-        record = _record(run, resolved, words) | (_origin(earlier, run) if earlier else {"git": _git(resolved, run)})
+        record = _record(plan, resolved, words) | (_origin(earlier, run) if earlier else {"git": _git(resolved, run)})
         write_json(run.run_json, record | ({"allocation": plan.warm.job_id} if plan.warm else {}))
     except OSError as error:
         shutil.rmtree(run.path, ignore_errors=True)
@@ -307,10 +308,10 @@ def _origin(earlier: Earlier, run: RunDir) -> dict[str, Any]:
     }
 
 
-def _record(run: RunDir, resolved: Resolved, words: Sequence[str]) -> dict[str, Any]:
+def _record(plan: Plan, resolved: Resolved, words: Sequence[str]) -> dict[str, Any]:
     return {
         "schema_version": RUN_FORMAT,
-        "id": run.id,
+        "id": plan.run.id,
         "created": time.time(),
         "job": to_record(resolved.secrets.hide_in(resolved.job)),
         "cluster": to_record(resolved.secrets.hide_in(resolved.cluster)),
@@ -319,6 +320,8 @@ def _record(run: RunDir, resolved: Resolved, words: Sequence[str]) -> dict[str, 
             "clusterctl": clusterctl.__version__,
             "python": platform.python_version(),
             "submitit": submitit_version(),
+            **task_versions(plan),
         },
+        "image": {"digest": image_digest(plan)},
         "argv": resolved.secrets.hide_typed(words),
     }

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clusterctl.launch.code_files import CodeFile
     from clusterctl.runs.layout import RunDir
 
-_LIBRARY, _PROJECT = "lib/clusterctl", "project"
+_LIBRARY, _PROJECT = PARTS = "lib/clusterctl", "project"
 _WORTH_A_BAR, _MANY = 100 * 2**20, 5000  # bytes, files
 _SMALL = 2**20  # bytes: not worth a buffer and a file object
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # what was a file may be a link or a pipe by now
