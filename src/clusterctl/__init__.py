@@ -5,16 +5,19 @@
     run = clusterctl.submit("cora", cluster="local", overrides={"train.epochs": 5, "resources.nodes": 2})
     run.wait(timeout=600)
 
-`load` resolves a job, `plan` renders its script, `submit` sends it, `resume` starts a run again; `runs` and `find`
-return the runs there are. Every name below is imported when it is first used (docs/guides/from-python.md).
+`load` resolves a job, `plan` renders its script, `submit` sends it, `resume` starts a run again, `rerun` repeats one
+as a new run, `diff` compares two; `runs` and `find` return the runs there are. Every name below is imported when it is
+first used (docs/guides/from-python.md).
 """
 
 TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this; type checkers know the name
 if TYPE_CHECKING:
     from clusterctl.api import find as _find
+    from clusterctl.api.diff import diff
     from clusterctl.api.find import find
     from clusterctl.api.images import images
     from clusterctl.api.nodes import nodes
+    from clusterctl.api.rerun import rerun
     from clusterctl.api.resume import resume
     from clusterctl.api.run import Run, RunFailed
     from clusterctl.api.submit import DryRun, load, plan, submit
@@ -56,17 +59,19 @@ __all__ = [
     "SlurmError",
     "UsageError",
     "WaitTimedOut",
+    "diff",
     "find",
     "images",
     "load",
     "nodes",
     "plan",
+    "rerun",
     "resume",
     "runs",
     "submit",
 ]
 _HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
-_HOMES["resume"] = "api.resume"
+_HOMES |= {"diff": "api.diff", "rerun": "api.rerun", "resume": "api.resume"}
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")
 
 

@@ -64,6 +64,18 @@ def usage(typed: str | tuple[str, ...], says: str, hint: str = "--help") -> Mist
     usage("cancel --force x", "no such option"),
     usage("release", "missing argument 'RUN'"),
     usage("release a b", "unexpected extra argument"),
+    usage("rerun", "missing argument 'RUN'"),
+    usage("rerun a b", "unexpected extra argument"),
+    usage("rerun x --dry-run --wait", "--dry-run submits nothing", "leave"),
+    usage("rerun x --hold --follow", "--hold with --follow or --wait", "leave one"),
+    usage("rerun x --timeout 5", "--timeout needs --wait", "--wait --timeout"),
+    usage("rerun x -o yaml", "'yaml' is not one of"),
+    usage("diff", "missing argument 'RUN1'"),
+    usage("diff a", "missing argument 'RUN2'"),
+    usage("diff a b c", "unexpected extra argument"),
+    usage("diff a b -o csv", "'csv' is not one of"),
+    usage("compare a b", "no such command: compare", "did you mean diff?"),
+    usage("repeat cora", "no such command: repeat", "did you mean rerun?"),
     usage("config", "missing command"),
     usage("config show", "missing argument 'JOB'"),
     usage("config shwo cora", "no such command"),
@@ -113,9 +125,9 @@ def test_a_value_on_the_command_line_that_cannot_be(desk: Desk, mistake: Mistake
     mistake.make(desk)
 
 
-@pytest.mark.parametrize("command", ["status", "logs", "cancel", "release"])
+@pytest.mark.parametrize("command", ["status", "logs", "cancel", "release", "rerun", "diff other"])
 def test_a_run_that_is_not_there(desk: Desk, command: str) -> None:
-    code, out, err = desk.type([command, "nothing"])
+    code, out, err = desk.type([*command.split(), "nothing"])
     assert (code, out) == (NOT_FOUND, "")
     check_message(err, "no runs in", "clusterctl status")
 

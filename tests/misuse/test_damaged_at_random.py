@@ -34,6 +34,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("monitor", "--once"),
     ("report", BAD, "--output", "-"),
     ("resume", BAD),
+    ("rerun", BAD),
+    ("diff", GOOD, BAD, "--code"),
 )
 OF_ALL_RUNS = (("status",), ("monitor", "--once"))  # these show the others whatever a run is like
 

@@ -124,12 +124,22 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
-@pytest.mark.parametrize("command", ["status", "logs", "cancel", "release"])
+@pytest.mark.parametrize("command", ["status", "logs", "cancel", "release", "rerun"])
 def test_a_run_that_cannot_be_read_is_told(
     damaged: Callable[..., RunDir], desk: Desk, damage: object, command: str
 ) -> None:
     run = damaged(damage)
     code, out, err = desk.type([command, run.id])
+    assert (code, out) == (CONFIG, "")
+    check_message(err, f"cannot read {run.run_json}", f"ls {run.path}")
+
+
+@pytest.mark.parametrize("damage", UNREADABLE.values(), ids=UNREADABLE)
+def test_a_run_that_cannot_be_read_cannot_be_compared(
+    damaged: Callable[..., RunDir], desk: Desk, damage: object
+) -> None:
+    run = damaged(damage)
+    code, out, err = desk.type(["diff", GOOD, run.id])
     assert (code, out) == (CONFIG, "")
     check_message(err, f"cannot read {run.run_json}", f"ls {run.path}")
 
@@ -170,21 +180,26 @@ def test_an_unreadable_log_is_named_and_the_others_are_shown(damaged: Callable[.
         change(after=[5, {"run": "../x", "condition": "finished"}]),
         pipe("script.sh"),
         pipe("cancel.json"),
+        pipe("git.patch"),
+        change(git=[], changes={"key": 1}, rerun_of=5),
     ],
 )
-def test_a_resume_comes_as_far_as_sbatch_whatever_else_is_damaged(desk: Desk, damage: Callable[[Path], object]) -> None:
+@pytest.mark.parametrize("command", ["resume", "rerun"])
+def test_a_run_is_submitted_as_far_as_sbatch_whatever_else_is_damaged(
+    desk: Desk, damage: Callable[[Path], object], command: str
+) -> None:
     desk.use_slurm(sbatch="echo 'sbatch: error: no nodes' >&2; exit 1")
     files = healthy(desk.runs, BAD)
     del files["finished.json"], files["cancel.json"]
     write_run(desk.runs / BAD, files)
     damage(desk.runs / BAD)
-    code, out, err = desk.type(["resume", BAD])
+    code, out, err = desk.type([command, BAD])
     assert (code, out) == (SLURM, ""), err
     check_message(err, "sbatch refused the job: no nodes", "")
 
 
 @pytest.mark.parametrize("version", [3, 0, "1", None], ids=repr)
-@pytest.mark.parametrize("command", ["status", "logs", "why", "cancel", "resume", "report"])
+@pytest.mark.parametrize("command", ["status", "logs", "why", "cancel", "resume", "rerun", "report"])
 def test_a_run_of_another_version_names_both_versions_and_disturbs_no_other(
     damaged: Callable[..., RunDir], desk: Desk, version: object, command: str
 ) -> None:
@@ -303,11 +318,13 @@ def test_a_file_that_says_nothing_is_passed_over(
         ["logs", run.id, "--host"],
         ["why", run.id],
         ["why", run.id, "-o", "json"],
+        ["diff", run.id, GOOD, "--code"],
+        ["diff", GOOD, run.id, "-o", "json"],
         *([] if ended else [["report", run.id, "--output", "-"], ["monitor", "--once", run.id]]),
     ):
         code, out, err = desk.type(typed)
         assert code == 0, err
-        if typed[0] in ("status", "why"):
+        if typed[0] in ("status", "why", "diff"):
             check_plain(out + err)
         if typed[0] == "status":
             assert GOOD in out or run.id in typed

@@ -65,15 +65,16 @@ def test_a_folder_for_many_users_has_the_sticky_bit(desk: Desk) -> None:
 
 @pytest.mark.parametrize("part", [".", "submitit", "code"])
 @pytest.mark.parametrize(("damage", "says", "hint"), DAMAGE)
-def test_a_run_that_others_may_change_is_not_resumed(
-    desk: Desk, part: str, damage: Callable[[Path], None], says: str, hint: str
+@pytest.mark.parametrize("command", ["resume", "rerun"])
+def test_a_run_that_others_may_change_is_not_submitted_again(
+    desk: Desk, command: str, part: str, damage: Callable[[Path], None], says: str, hint: str
 ) -> None:
     run = submitted(desk)
     write_json(run.path / "cancel.json", {"time": 1, "by": "me"})
     damage((run.path / part).resolve())
     before = desk.asked("sbatch")
     with pytest.raises(ConfigError) as caught:
-        run.resume()
+        getattr(run, command)()
     if part == "." and says.startswith("belongs"):
         says = "belongs to user"  # found earlier, as the run is not this user's
     assert says in caught.value.message

@@ -6,13 +6,11 @@ As with `submit`, a crash at any point loses no job and submits none twice: what
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clusterctl
@@ -26,21 +24,22 @@ from clusterctl.config import load_cluster, resolve_again
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, SlurmError, UsageError
 from clusterctl.launch.module_archives import archive_modules, link_archives
-from clusterctl.launch.plan import make_plan
+from clusterctl.launch.plan import has_project, make_plan
 from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch
 from clusterctl.launch.script import render
+from clusterctl.launch.snapshot import kept_code
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.status import report
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.file_systems import clock_ahead
-from clusterctl.runs.files import exists, make_private, read_whole, write_json, write_text
-from clusterctl.runs.ownership import require_own
+from clusterctl.runs.files import make_private, read_whole, write_json, write_text
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
 from clusterctl.spec import to_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from clusterctl.api.run import Run
     from clusterctl.api.settings import Overrides
@@ -101,23 +100,14 @@ def send(
     when sbatch refuses: everything is then as before.
     """
     sbatch = slurm.path_of("sbatch")
-    code = Path(os.path.realpath(run.code))  # pathlib's raises for a link to itself
-    if not code.is_dir():
-        raise ConfigError(f"the code of the run is gone: {code}", "submit the job anew")
-    for folder in (run.path, run.pickles, code):
-        if exists(folder):
-            require_own(folder, "submit the job anew")
+    code = kept_code(run, project=has_project(resolved.job))
     never_began = not run.attempts()  # else what it waited for has come, whatever became of it since
     waited_for = read_record(run).predecessors if never_began else ()
     predecessors = Predecessors(waited_for, run.path.parent, resolved.cluster)
     predecessors.check(resolved.job.resources)
-    plan = make_plan(resolved, run, code, clusterctl.__version__)
-    # the folder that was submitted may have changed since
-    with_its_code = resolved
-    if resolved.job.code:
-        with_its_code = replace(resolved, job=replace(resolved.job, code=str(run.project)))
-    warnings = verify(plan, with_its_code, slurm, progress)
-    archives = archive_modules(plan, code, progress)
+    plan = make_plan(resolved, run, code.folder, clusterctl.__version__)
+    warnings = verify(plan, resolved, slurm, progress, code)
+    archives = archive_modules(plan, code.folder, progress)
     waiting = predecessors.options()
 
     def call(waiting: Sequence[str]) -> str:

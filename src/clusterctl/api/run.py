@@ -193,6 +193,12 @@ class Run:
 
         return resume(self, cluster, overrides=overrides, hold=hold)
 
+    def rerun(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
+        """Submit a new run with the same code and configuration, whatever its stage: see `clusterctl.rerun`."""
+        from clusterctl.api.rerun import rerun
+
+        return rerun(self, cluster, overrides=overrides, hold=hold)
+
     def release(self) -> None:
         """Let the run start, which was submitted with `hold`."""
         from clusterctl.observe.status import report

@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,13 +27,15 @@ from clusterctl.errors import ConfigError, UsageError, reason
 from clusterctl.launch.code_files import LargeCode as LargeCode
 from clusterctl.launch.git import git_state
 from clusterctl.launch.module_archives import archive_modules, link_archives
-from clusterctl.launch.plan import brings_code, make_plan
+from clusterctl.launch.plan import has_project, make_plan
 from clusterctl.launch.programs import Programs
 from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch, submitit_version, test_only
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import find_code, take_snapshot
+from clusterctl.launch.task_versions import image_digest, task_versions
 from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
-from clusterctl.runs.files import make_private, write_json, write_text
+from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import make_private, read_regular, write_json, write_text
 from clusterctl.runs.layout import RUN_FORMAT, RunDir, code_folder
 from clusterctl.slurm import Slurm
 from clusterctl.spec import PROFILED_STEPS, LoopTrain, to_record
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from clusterctl.launch.snapshot import Code
     from clusterctl.slurm.queue import Allocation
     from clusterctl.spec import Batches
+    from clusterctl.spec.differences import Difference
 
 
 def load(
@@ -67,17 +71,32 @@ def load(
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """A run that a new one repeats (`rerun`): the snapshot of its code, and what the new one changes."""
+
+    run: RunDir
+    code: Code
+    changes: tuple[Difference, ...]
+
+
+@dataclass(frozen=True)
 class DryRun:
     """What `submit` would send. Nothing was written, submitit was not needed, and Slurm only for runs to wait for."""
 
     resolved: Resolved
     plan: Plan
+    earlier: Earlier | None = None
     waiting: tuple[str, ...] = ()  # sbatch's options that wait for other runs, by what is known now
 
     @property
     def script(self) -> str:
         """The batch script, all of it."""
         return render(self.plan)
+
+    @property
+    def changes(self) -> tuple[Difference, ...]:
+        """What a rerun changes in the run that it repeats."""
+        return self.earlier.changes if self.earlier else ()
 
     @property
     def programs(self) -> str | None:
@@ -97,7 +116,8 @@ class DryRun:
     def verify(self, *, large_code: bool = False) -> tuple[Check, ...]:
         """What may go wrong. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""
         slurm = Slurm.of(self.resolved.cluster)
-        return verify(self.plan, self.resolved, slurm, SILENT, code=_code(self.resolved, large=large_code))
+        code = self.earlier.code if self.earlier else _code(self.resolved, large=large_code)
+        return verify(self.plan, self.resolved, slurm, SILENT, code)
 
     def ask_slurm(self) -> str:
         """Whether and when Slurm would start it, in its own words (sbatch --test-only). Raises SlurmError."""
@@ -119,10 +139,22 @@ def plan(
     """What `submit` would send with these very arguments. Raises what `load` raises."""
     resolved = load(job, cluster, overrides=overrides, profile=profile)
     predecessors = _predecessors(resolved, after, after_any, after_start, in_allocation)
+    return dry_run(resolved, in_allocation, predecessors=predecessors)
+
+
+def dry_run(
+    resolved: Resolved,
+    in_allocation: str | None = None,
+    *,
+    predecessors: Predecessors | None = None,
+    earlier: Earlier | None = None,
+) -> DryRun:
+    """`plan`, from the resolved job on."""
     allocation = find_allocation(Slurm.of(resolved.cluster), in_allocation) if in_allocation else None
-    runs = runs_folder(resolved.cluster)
+    runs = _runs(resolved, earlier)
+    code = earlier.code.folder if earlier else code_folder(runs) / "snapshot"
     waiting = tuple(predecessors.options()) if predecessors else ()
-    return DryRun(resolved, _planned(resolved, runs, code_folder(runs) / "snapshot", allocation), waiting)
+    return DryRun(resolved, _planned(resolved, runs, code, allocation), earlier, waiting)
 
 
 def submit(
@@ -153,22 +185,18 @@ def submit(
     that would make the run fail, and SlurmError where Slurm refuses, and leaves nothing behind. Where Slurm does not
     answer, the run directory stays: it may have taken the job.
     """
-    if hold and in_allocation:
-        raise UsageError("--hold: a run in an allocation has no queue to wait in", "leave one of them out")
     changes = settings(overrides)
     resolved = load(job, cluster, overrides=changes, profile=profile)
-    slurm = Slurm.of(resolved.cluster)
     predecessors = _predecessors(resolved, after, after_any, after_start, in_allocation)
-    allocation = find_allocation(slurm, in_allocation) if in_allocation else None
     words = ["submit", os.fspath(job), *(["--cluster", cluster] if cluster else [])]
     words += [word for change in changes for word in ("--set", change)]
-    words += [*(["--profile"] if profile else []), *(["--in-allocation", in_allocation] if in_allocation else [])]
+    words += ["--profile"] if profile else []
     words += predecessors.words if predecessors else []
     return send(
         resolved,
-        slurm,
+        Slurm.of(resolved.cluster),
         words,
-        allocation=allocation,
+        in_allocation=in_allocation,
         hold=hold,
         predecessors=predecessors,
         large_code=large_code,
@@ -181,29 +209,39 @@ def send(
     slurm: Slurm,
     words: Sequence[str] = (),
     *,
-    allocation: Allocation | None = None,
+    in_allocation: str | None = None,
     hold: bool = False,
     predecessors: Predecessors | None = None,
     large_code: bool = False,
+    earlier: Earlier | None = None,
     progress: ProgressListener = SILENT,
 ) -> Run:
-    """`submit`, from the resolved job on. `words` are the command line that does the same, for the record."""
+    """`submit`, from the resolved job on. `words` are the command line that does the same, for the record.
+
+    The code is that of the `earlier` run where there is one, and the new run's directory beside it.
+    """
     from clusterctl.api.run import Run  # a dry run needs none of what it reads
 
+    if hold and in_allocation:
+        raise UsageError("--hold: a run in an allocation has no queue to wait in", "leave one of them out")
+    allocation = find_allocation(slurm, in_allocation) if in_allocation else None
+    words = [*words, *(["--in-allocation", in_allocation] if in_allocation else [])]
     command = slurm.path_of("srun" if allocation else "sbatch")
     if allocation:
         check_fits(resolved.job.resources, allocation)
-    code = _code(resolved, large=large_code, progress=progress)
-    plan = _planned(resolved, runs_folder(resolved.cluster), code.folder, allocation)
-    warnings = verify(plan, resolved, slurm, progress, code=code)
+    code = earlier.code if earlier else _code(resolved, large=large_code, progress=progress)
+    plan = _planned(resolved, _runs(resolved, earlier), code.folder, allocation)
+    warnings = verify(plan, resolved, slurm, progress, code)
     try:
         take_snapshot(code, progress)
         archives = archive_modules(plan, code.folder, progress)
     except OSError as error:
         raise _uncopied(plan.run.path.parent, error) from error
     waiting = predecessors.options() if predecessors else []  # to prepare the run may have taken long
-    record = {"allocation": allocation.job_id} if allocation else {"after": predecessors.record} if predecessors else {}
-    _write_run(plan, resolved, code.folder, archives, words, record)
+    record = _record(plan, resolved, words)
+    record |= {"allocation": allocation.job_id} if allocation else {}
+    record |= {"after": predecessors.record} if predecessors else {}
+    _write_run(plan, resolved, code.folder, archives, record, earlier)
 
     def sbatch(waiting: Sequence[str]) -> str:
         return call_sbatch(plan, [command, *(["--hold"] if hold else []), *waiting], slurm.environment)
@@ -250,6 +288,10 @@ def _predecessors(
     return found
 
 
+def _runs(resolved: Resolved, earlier: Earlier | None) -> Path:
+    return earlier.run.path.parent if earlier else runs_folder(resolved.cluster)
+
+
 def _planned(resolved: Resolved, runs: Path, code: Path, allocation: Allocation | None) -> Plan:
     name = f"{resolved.job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
     plan = make_plan(resolved, RunDir(runs / name), code, clusterctl.__version__)
@@ -261,7 +303,7 @@ def _code(resolved: Resolved, *, large: bool, progress: ProgressListener = SILEN
     runs = runs_folder(resolved.cluster)
     job = resolved.job
     try:
-        project = Path(job.code) if job.code and not brings_code(job) else None
+        project = Path(job.code) if job.code and has_project(job) else None
         return find_code(runs, project, large=large, progress=progress)
     except OSError as error:
         raise _uncopied(runs, error) from error
@@ -277,22 +319,19 @@ def _write_run(
     resolved: Resolved,
     code: Path,
     archives: Mapping[Path, Path],
-    words: Sequence[str],
-    more: Mapping[str, Any],
+    record: Mapping[str, Any],
+    earlier: Earlier | None,
 ) -> None:
     run = plan.run
     try:
         make_private(run.path)
         run.attempts_folder.mkdir()
         make_private(run.pickles)
-        run.code.symlink_to(Path("..", code.parent.name, code.name))
+        run.code.symlink_to(os.path.relpath(os.path.realpath(code), os.path.realpath(run.path)))
         link_archives(run, archives)
         write_text(run.script, render(plan), mode=0o700)
-        state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))
-        if state and state.patch:
-            write_text(run.path / "git.patch", resolved.secrets.hide(state.patch))
-        git = {"commit": state.commit, "dirty": state.dirty} if state else None
-        write_json(run.run_json, {**_record(run, resolved, git, words), **more})
+        origin = _origin(earlier, run) if earlier else {"git": _git(resolved, run)}
+        write_json(run.run_json, {**record, **origin})
     except OSError as error:
         shutil.rmtree(run.path, ignore_errors=True)
         raise ConfigError(
@@ -300,10 +339,34 @@ def _write_run(
         ) from error
 
 
-def _record(run: RunDir, resolved: Resolved, git: Any, words: Sequence[str]) -> dict[str, Any]:
+def _git(resolved: Resolved, run: RunDir) -> dict[str, Any] | None:
+    """What run.json says of the project's repository; what was not committed goes into a file of its own."""
+    state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))
+    if state and state.patch:
+        write_text(run.git_patch, resolved.secrets.hide(state.patch))
+    return {"commit": state.commit, "dirty": state.dirty} if state else None
+
+
+def _origin(earlier: Earlier, run: RunDir) -> dict[str, Any]:
+    """What the record has of the run that it repeats: git's state of the code, and in which format the code writes."""
+    before = read_fields(earlier.run.run_json).content
+    patch = b""
+    with suppress(OSError):  # none, or none that could be read
+        patch = read_regular(earlier.run.git_patch, lambda file: file.read())
+    if patch:
+        write_text(run.git_patch, patch.decode(errors="surrogateescape"))
+    return {
+        "schema_version": before.get("schema_version", RUN_FORMAT),
+        "git": before.get("git"),
+        "rerun_of": earlier.run.id,
+        "changes": [change._asdict() for change in earlier.changes],
+    }
+
+
+def _record(plan: Plan, resolved: Resolved, words: Sequence[str]) -> dict[str, Any]:
     return {
         "schema_version": RUN_FORMAT,
-        "id": run.id,
+        "id": plan.run.id,
         "created": time.time(),
         "job": to_record(resolved.secrets.hide_in(resolved.job)),
         "cluster": to_record(resolved.secrets.hide_in(resolved.cluster)),
@@ -312,7 +375,8 @@ def _record(run: RunDir, resolved: Resolved, git: Any, words: Sequence[str]) -> 
             "clusterctl": clusterctl.__version__,
             "python": platform.python_version(),
             "submitit": submitit_version(),
+            **task_versions(plan),
         },
-        "git": git,
+        "image": {"digest": image_digest(plan)},
         "argv": resolved.secrets.hide_typed(words),
     }

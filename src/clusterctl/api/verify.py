@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from clusterctl.slurm import Slurm
 
 
-def verify(
-    plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener, *, code: Code | None = None
-) -> tuple[Check, ...]:
+def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener, code: Code) -> tuple[Check, ...]:
     """The warnings. Raises one error for everything that would make the run fail; imports the image that it needs.
 
-    `code` is the folder that will be copied; a resumed run has its copy.
+    `code` is what will be copied, or the snapshot of an earlier run: the folder that was submitted may have changed.
     """
     _make_folders(plan.run.path.parent)
+    if code.is_kept and resolved.job.code:
+        resolved = replace(resolved, job=replace(resolved.job, code=str(code.copied_project)))
     image = resolved.job.container.image
     if image and plan.view and plan.view.image != image:  # a reference that no pyxis will fetch
         checks.refuse(checks.verify(resolved, replace(plan, view=None), slurm), resolved)  # an import may take minutes
@@ -41,7 +41,7 @@ def verify(
     found = checks.verify(resolved, plan, slurm)
     checks.refuse(found, resolved)
     warnings = tuple(check for check in found if check.verdict is Verdict.WARN)
-    return (*warnings, *copy_rules(code, resolved.job.argv)) if code else warnings
+    return (*warnings, *copy_rules(code, resolved.job.argv))
 
 
 def doctor(cluster: str | None = None) -> tuple[str, tuple[Check, ...]]:

@@ -37,6 +37,8 @@ COMMANDS = {
     "report": "Write one HTML file about a run",
     "cancel": "End runs, waiting or running",
     "resume": "Start a run again that ended before it was finished",
+    "rerun": "Submit a new run with the code and settings of an earlier one",
+    "diff": "Show what differs between two runs",
     "release": "Let a run start that was submitted with --hold",
     "attach": "Open a shell beside a rank of a run",
     "alloc": "Hold nodes, to start runs on them in seconds",
@@ -60,6 +62,8 @@ _SYNONYMS = {
     **dict.fromkeys(("explain", "diagnose"), "why"),
     **dict.fromkeys(("check", "verify"), "doctor"),
     **dict.fromkeys(("gc", "prune"), "clean"),
+    **dict.fromkeys(("again", "clone", "repeat", "resubmit"), "rerun"),
+    **dict.fromkeys(("compare", "changes"), "diff"),
 }
 _REMOVING = ("delete", "remove", "rm", "purge")
 _LEAST_LIKENESS = 0.7  # a letter or two wrong

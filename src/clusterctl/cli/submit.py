@@ -94,7 +94,7 @@ def submit(
     waiting = {"after": after, "after_any": after_any, "after_start": after_start}
     if dry_run:
         plan = api.plan(job, cluster, overrides=changes, profile=profile, in_allocation=in_allocation, **waiting)
-        _show_plan(plan, ask_slurm=dry_run == "slurm" and not in_allocation, large_code=large_code)
+        show_plan(plan, ask_slurm=dry_run == "slurm" and not in_allocation, large_code=large_code)
         return
 
     def send(*, large_code: bool) -> Run:
@@ -129,7 +129,8 @@ def submit(
     options.await_end(run, follow, wait, timeout)
 
 
-def _show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool) -> None:
+def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> None:
+    """Print the script, and to stderr what is known of the run without submitting it."""
     from clusterctl.display.plain import plain, plain_lines
 
     script = plain_lines(plan.script) if sys.stdout.isatty() else plan.script

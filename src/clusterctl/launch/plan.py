@@ -171,6 +171,11 @@ def brings_code(job: Job) -> bool:
     return job.container.image is not None and job.container.code == "image"
 
 
+def has_project(job: Job) -> bool:
+    """Whether the snapshot of the run's code has a project, besides this package."""
+    return job.code is not None and not brings_code(job)
+
+
 def _view(resolved: Resolved, run: RunDir, set_here: list[str]) -> ContainerView | None:
     """What the tasks see in their image. `set_here` names the variables that the run sets."""
     job, cluster = resolved.job, resolved.cluster

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
 from clusterctl.containers.listener import SILENT
+from clusterctl.errors import ConfigError
 from clusterctl.launch.code_files import package_files, project_files, stamp_of
 from clusterctl.launch.in_threads import in_threads
 from clusterctl.launch.known_digests import QUIET_SECONDS, KnownDigests
 from clusterctl.runs.file_systems import local_devices
-from clusterctl.runs.files import make_private
+from clusterctl.runs.files import exists, make_private
 from clusterctl.runs.layout import KNOWN_DIGESTS, SHARED_FILES, code_folder
 from clusterctl.runs.ownership import require_own
 from clusterctl.spec.values import plural
@@ -31,8 +32,9 @@ from clusterctl.spec.values import plural
 if TYPE_CHECKING:
     from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.code_files import CodeFile
+    from clusterctl.runs.layout import RunDir
 
-_LIBRARY, _PROJECT = "lib/clusterctl", "project"
+_LIBRARY, _PROJECT = PARTS = "lib/clusterctl", "project"
 _WORTH_A_BAR, _MANY = 100 * 2**20, 5000  # bytes, files
 _SMALL = 2**20  # bytes: not worth a buffer and a file object
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # what was a file may be a link or a pipe by now
@@ -53,6 +55,15 @@ class Code(NamedTuple):
     def is_new(self) -> bool:
         return not self.folder.is_dir()
 
+    @property
+    def copied_project(self) -> Path:
+        return self.folder / _PROJECT
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is an earlier run's snapshot, and nothing that could be copied again."""
+        return not self.library
+
 
 def find_code(runs: Path, project: Path | None, *, large: bool = False, progress: ProgressListener = SILENT) -> Code:
     """This package and `project`, as they are now. Nothing is written.
@@ -69,6 +80,26 @@ def find_code(runs: Path, project: Path | None, *, large: bool = False, progress
         known.append(of_project)
     total = hashlib.sha256("\0".join(sorted(map("\0".join, digests.items()))).encode(errors="surrogateescape"))
     return Code(code_folder(runs) / total.hexdigest()[:20], library, files, digests, project, tuple(known))
+
+
+def kept_code(run: RunDir, *, project: bool) -> Code:
+    """The snapshot that `run` started with, with its `project` where it has one. Nothing is written.
+
+    Raises ConfigError where it was removed, and where someone else could have changed it, or the run.
+    """
+    folder = Path(os.path.realpath(run.code))  # pathlib's raises for a link to itself
+    kept = Code(folder, [], [], {})
+    for part in (folder, *([kept.copied_project] if project else ())):
+        if not part.is_dir():
+            raise _gone(part)
+    for own in (run.path, run.pickles, folder):
+        if exists(own):
+            require_own(own, "submit the job anew")
+    return kept
+
+
+def _gone(place: Path) -> ConfigError:
+    return ConfigError(f"the code of the run is gone: {place}", "submit the job anew")
 
 
 def _known(runs: Path, folder: Path) -> KnownDigests:
@@ -111,6 +142,8 @@ def _make(code: Code, progress: ProgressListener) -> None:
             _require_own(final)
             os.utime(final)  # what is young is not removed, though no run refers to it yet (unused_code.py)
             return
+    if code.is_kept:
+        raise _gone(final)
     shared = make_private(final.with_name(SHARED_FILES))
     _require_own(shared)
     aside = make_private(final.with_name(f".{final.name}.{get_native_id()}"))

@@ -117,6 +117,7 @@ class RunDir:
     run_json = Inside("run.json")
     submission_json = Inside("submission.json")  # the Slurm job id; absent after a crash before sbatch answered
     script = Inside("script.sh")
+    git_patch = Inside("git.patch")  # what was not committed when it was submitted
     code = Inside("code")  # a link to the snapshot, which runs of the same code share
     project = Inside("code/project")  # the job's code as it was submitted, read-only
     work = Inside("work")  # the tasks' working directory: the run's own copy of `project`, from its first start on

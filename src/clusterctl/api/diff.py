@@ -1,0 +1,28 @@
+"""What differs between two runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterctl.api.find import find
+from clusterctl.errors import UsageError
+from clusterctl.observe.comparison import compare
+from clusterctl.observe.comparison import to_json as to_json
+
+if TYPE_CHECKING:
+    from clusterctl.api.run import Run
+    from clusterctl.observe.comparison import Comparison as Comparison
+
+
+def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Comparison:
+    """Where two runs, or the runs of these names, differ: configuration, code, versions, image, results.
+
+    Runs in any stage can be compared; `line_differences()` of what is returned are the unified diffs of the code.
+    Raises NotFoundError, UsageError where both are the same run, and ConfigError where a record cannot be read.
+    """
+    before, after = (find(run, cluster) if isinstance(run, str) else run for run in (first, second))
+    if before == after:
+        raise UsageError(
+            f"both names mean the same run: {before.id}", "see the ids of others with: clusterctl status -a"
+        )
+    return compare(before.directory, after.directory)

@@ -1,0 +1,114 @@
+"""Repeat a run: a new run of the same code and configuration, with the changes named.
+
+From the resolved job on it is a submission like any other. What the project's folder holds by now does not matter: the
+code is the snapshot of the earlier run, which both then share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.api.settings import settings
+from clusterctl.api.submit import Earlier, dry_run, send
+from clusterctl.config import load_cluster, resolve_again
+from clusterctl.containers.listener import SILENT
+from clusterctl.errors import UsageError
+from clusterctl.launch.plan import has_project
+from clusterctl.launch.snapshot import kept_code
+from clusterctl.observe.run_record import read_record
+from clusterctl.runs.fields import read_fields
+from clusterctl.slurm import Slurm
+from clusterctl.spec import to_record
+from clusterctl.spec.differences import Difference, differences
+from clusterctl.spec.keys import leaves_as_written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterctl.api.run import Run
+    from clusterctl.api.settings import Overrides
+    from clusterctl.api.submit import DryRun
+    from clusterctl.config import Resolved
+    from clusterctl.containers.listener import ProgressListener
+    from clusterctl.runs.layout import RunDir
+    from clusterctl.spec import Cluster
+
+
+def rerun(
+    run: Run | str,
+    cluster: str | None = None,
+    *,
+    overrides: Overrides = (),
+    in_allocation: str | None = None,
+    hold: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Run:
+    """Submit a new run with the code and the configuration of `run`, whatever its stage, and return it.
+
+    On `cluster`, else where `run` was sent, with `overrides` on top of what it was; it begins at the first step. Both
+    lie in the same folder of runs. `in_allocation` and `hold` are those of `submit`.
+
+    Raises NotFoundError, UsageError for other code, ConfigError where the snapshot of the code was removed and for
+    everything that would make the run fail, and SlurmError.
+    """
+    again = _again(run, cluster, overrides)
+    return send(
+        again.resolved,
+        Slurm.of(again.resolved.cluster),
+        again.words,
+        in_allocation=in_allocation,
+        hold=hold,
+        earlier=again.earlier,
+        progress=progress,
+    )
+
+
+def plan(
+    run: Run | str, cluster: str | None = None, *, overrides: Overrides = (), in_allocation: str | None = None
+) -> DryRun:
+    """What `rerun` would send with these very arguments. Raises what it raises, as far as nothing is looked at."""
+    again = _again(run, cluster, overrides)
+    return dry_run(again.resolved, in_allocation, earlier=again.earlier)
+
+
+def changes(run: Run) -> tuple[Difference, ...]:
+    """What `run` changes in the run that it repeats; nothing for any other run."""
+    found = read_fields(run.directory.run_json).tables("changes")
+    return tuple(Difference(one.text("key"), one.content.get("first"), one.content.get("second")) for one in found)
+
+
+class _Again(NamedTuple):
+    resolved: Resolved
+    earlier: Earlier
+    words: list[str]  # the command line that does the same
+
+
+def _again(run: Run | str, cluster: str | None, overrides: Overrides) -> _Again:
+    if isinstance(run, str):
+        from clusterctl.api.find import find
+
+        run = find(run, cluster)
+    record = read_record(run.directory)
+    record.require_ours()
+    where = load_cluster(cluster) if cluster else record.cluster
+    given = settings(overrides)
+    resolved = _resolved(run.directory, where, given)
+    if resolved.job.code != record.job.code or (has_project(resolved.job) and not has_project(record.job)):
+        message = f"code: a rerun takes the code that {run.id} was submitted with"
+        raise UsageError(message, "to run other code, submit the job anew: clusterctl submit JOB")
+    code = kept_code(run.directory, project=has_project(resolved.job))
+    before, after = record.job, resolved.secrets.hide_in(resolved.job)
+    changed = differences(leaves_as_written(to_record(before)), leaves_as_written(to_record(after)))
+    words = ["rerun", run.id, *(["--cluster", cluster] if cluster else [])]
+    words += [word for change in given for word in ("--set", change)]
+    return _Again(resolved, Earlier(run.directory, code, changed), words)
+
+
+def _resolved(run: RunDir, cluster: Cluster, given: Iterable[str]) -> Resolved:
+    """Jobs that the earlier run waited for are no part of an experiment: Slurm has forgotten them, or soon will."""
+    record = read_fields(run.run_json)
+    job, origins = record.table("job"), record.table("origins").named_texts()
+    resources = {key: value for key, value in job.table("resources").content.items() if key != "dependency"}
+    resolved = resolve_again({**job.content, "resources": resources}, origins, cluster, given, run_json=run.run_json)
+    return replace(resolved, typed=("rerun", run.id))

@@ -1,0 +1,62 @@
+"""What is noted of torch and the image at submission: names of folders and records, nothing imported."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from clusterctl.config import resolve
+from clusterctl.containers.folder import ImageRecord, write_record
+from clusterctl.launch.plan import Plan, make_plan
+from clusterctl.launch.task_versions import image_digest, task_versions
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Cluster
+
+
+def planned(folder: Path, table: str = "", **cluster: object) -> Plan:
+    (folder / "job.toml").write_text(f'workload = "command"\nargv = ["true"]\n{table}')
+    site = replace(Cluster(name="site"), **cluster)  # type: ignore[arg-type]
+    resolved = resolve(str(folder / "job.toml"), site, (), {}, folder)
+    return make_plan(resolved, RunDir(folder / "runs" / "x"), folder / "code", "0", f"{folder}/venv/bin/python")
+
+
+def install(environment: Path, *names: str) -> None:
+    for name in names:
+        (environment / "lib" / "python3.12" / "site-packages" / f"{name}.dist-info").mkdir(parents=True)
+
+
+def test_torch_is_that_of_the_environment_that_programs_come_from(tmp_path: Path) -> None:
+    install(tmp_path / "venv", "torch-2.1.0", "torch_geometric-2.8.0")
+    assert task_versions(planned(tmp_path)) == {"torch": "2.1.0"}
+    install(tmp_path / "other", "torch-2.9.0+cu128")
+    setup = f'setup = ["source {tmp_path}/other/bin/activate"]\n'
+    assert task_versions(planned(tmp_path, setup)) == {"torch": "2.9.0+cu128"}
+    named = planned(tmp_path, setup, python=f"{tmp_path}/venv/bin/python")
+    assert task_versions(named) == {"torch": "2.1.0"}
+
+
+def test_nothing_is_said_of_what_cannot_be_seen_from_here(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    assert (task_versions(plan), image_digest(plan)) == ({}, None)
+    assert task_versions(planned(tmp_path, python="python3")) == {}
+    install(tmp_path / "venv", "torch-2.1.0", "torch-2.2.0")
+    assert task_versions(planned(tmp_path)) == {}
+
+
+def test_an_image_is_known_by_the_record_beside_it(tmp_path: Path) -> None:
+    image = tmp_path / "a.sqsh"
+    plan = planned(tmp_path, f'[container]\nimage = "{image}"\n')
+    assert (task_versions(plan), image_digest(plan)) == ({}, None)
+    record = ImageRecord(
+        name="a", digest="sha256:1", sqsh="2", size=1, source="x", created=1.0, versions={"torch": "2.4.0"}
+    )
+    write_record(image, record)
+    assert (task_versions(plan), image_digest(plan)) == ({"torch": "2.4.0"}, "sha256:1")
+    image.with_suffix(".json").write_text("{")
+    assert (task_versions(plan), image_digest(plan)) == ({}, None)
+
+
+def test_or_by_a_reference_that_has_its_digest(tmp_path: Path) -> None:
+    digest = "sha256:" + "a1" * 32
+    plan = planned(tmp_path, f'[container]\nimage = "nvcr.io#nvidia/pyg@{digest}"\n', container_runtime="pyxis")
+    assert image_digest(plan) == digest
