@@ -311,6 +311,8 @@ def test_where_a_program_leaves_no_traceback_its_last_line_on_stderr_is_told() -
     assert found.cause == f"python train.py failed: {words[-1]}"
     slurms = (*words, "slurmstepd-node1: error: *** STEP 12.0 ON node1 CANCELLED AT 2026-11-20T15:02:37 ***")
     assert cause_of(trace(attempt(rank(1, **program_ended(2), last_words=slurms)))).cause == found.cause
+    cut_off = (*words, "Traceback (most recent ca")
+    assert cause_of(trace(attempt(rank(1, **program_ended(2), last_words=cut_off)))).cause == found.cause
     aborted = ("terminate called after throwing an instance of 'std::logic_error'", "  what():  no such layer")
     crashed = cause_of(trace(attempt(rank(1, **program_ended(134, 6), last_words=aborted))))
     assert (crashed.cause_class, crashed.cause) == (Cause.KILLED, "python train.py failed: what():  no such layer")

@@ -41,7 +41,7 @@ _OOM_KILL = re.compile("oom-kill event|OOM killer")
 _OWN_MISTAKE = re.compile(  # errors that a program raises of itself, never because it lost a peer
     r"(Assertion|Attribute|Import|Index|Key|ModuleNotFound|Name|NotImplemented|Syntax|Type|Value|ZeroDivision)Error\b"
 )
-_SLURMS = re.compile(r"(slurmstepd|srun)[\w.-]*: ")
+_OTHERS = re.compile(r"(slurmstepd|srun)[\w.-]*: |Traceback \(")  # Slurm's lines, and a traceback that was cut off
 _REFUSALS = {
     Refusal.SUPERSEDED: "a newer attempt has begun",
     Refusal.CANCELLED: "the run was cancelled",
@@ -211,7 +211,7 @@ def _from_last_words(base: Candidate, rank: RankTrace) -> Candidate | None:
 
 def _with_last_line(words: str, rank: RankTrace) -> str:
     """`words`, and what the rank printed last on stderr: argparse and most compiled programs leave no traceback."""
-    own = [line.strip() for line in rank.last_words if not _SLURMS.match(line)]
+    own = [line.strip() for line in rank.last_words if not _OTHERS.match(line)]
     return f"{words}: {own[-1]}" if own else words
 
 
