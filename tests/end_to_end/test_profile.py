@@ -54,7 +54,9 @@ def test_every_rank_writes_a_trace_and_the_training_is_the_same_bit_for_bit(stag
         assert set(regions) >= STAGES
         assert all(regions.count(one) == 11 for one in STAGES - {"gathering", "sample", "forward"})
         assert "aten::embedding_bag" in {event["name"] for event in events}
-        assert "optimizer" in (folder / f"{name}.txt").read_text()
+        costliest = (folder / f"{name}.txt").read_text()  # which they are depends on how busy the machine is
+        assert "Self CPU" in costliest
+        assert "aten::" in costliest
     plain = stage.submit(job, "--wait")
     assert not plain.attempt(0).profile.exists()
     assert losses(run) == losses(plain)
