@@ -4,9 +4,9 @@ python benchmarks/scale_watchdog.py [--nodes 64] [--per-node 8] [--trials 20] [-
 
 Each trial starts all ranks anew, on this machine: small processes without torch that beat through the writer of their
 node, train for a while, and raise no alarm meanwhile. Then one of them is stopped (SIGSTOP), or in every second trial
-loops without a step, and the others wait for it. The clock of the second node is an hour ahead; the first node, that of
-rank 0, is slow: the others wait for its ranks in each step, and its writer is late. Each file that a writer opens for
-reading takes `--read-ms` longer.
+loops in its own part of a step, and the others wait for it. The clock of the second node is an hour ahead; the first
+node, that of rank 0, is slow: the others wait for its ranks in each step, and its writer is late. Each file that a
+writer opens for reading takes `--read-ms` longer.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ sys.path.insert(0, sys.argv.pop(1))
 node = int(sys.argv[2])
 {ODD}
 from clusterctl.runs import files, node_writer
-real_open, real_tick = files.open_regular, node_writer.NodeWriter.tick
+real_open, real_tick = files._open, node_writer.NodeWriter.tick
 def slow_open(*words):
     time.sleep(READ_SECONDS)
     return real_open(*words)
 def slow_tick(self):
     time.sleep(0.5)
     real_tick(self)
-files.open_regular = slow_open
+files._open = slow_open
 if node == {SLOW_NODE}:
     node_writer.NodeWriter.tick = slow_tick
 node_writer.main()
@@ -83,6 +83,7 @@ heart = events.heart
 heart.enter("training")
 Pulse(heart, link.beat).start()
 def loop(*_):
+    heart.go_on()
     while True:
         pass
 def wait(*_):
