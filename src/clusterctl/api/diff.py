@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterctl.api.find import find
+from clusterctl.api.find import as_run
 from clusterctl.errors import UsageError
 from clusterctl.observe.comparison import compare
 from clusterctl.observe.comparison import to_json as to_json
@@ -20,7 +20,7 @@ def diff(first: Run | str, second: Run | str, cluster: str | None = None) -> Com
     Runs in any stage can be compared; `line_differences()` of what is returned are the unified diffs of the code.
     Raises NotFoundError, UsageError where both are the same run, and ConfigError where a record cannot be read.
     """
-    before, after = (find(run, cluster) if isinstance(run, str) else run for run in (first, second))
+    before, after = (as_run(run, cluster) for run in (first, second))
     if before == after:
         raise UsageError(
             f"both names mean the same run: {before.id}", "see the ids of others with: clusterctl status -a"

@@ -46,6 +46,11 @@ def find(name: str, cluster: str | None = None) -> Run:
     return Run(find_run(chosen_runs_folder(cluster), name).path)
 
 
+def as_run(run: Run | str, cluster: str | None = None) -> Run:
+    """`run`, or the one of that name. Raises what `find` raises."""
+    return find(run, cluster) if isinstance(run, str) else run
+
+
 def find_all(names: Iterable[str], cluster: str | None = None) -> list[Run]:
     """The runs of these names, each once. Raises what `find` raises."""
     folder = chosen_runs_folder(cluster)

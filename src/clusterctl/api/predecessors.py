@@ -48,12 +48,12 @@ class Predecessors:
         """As run.json keeps them."""
         return [{"run": one.run, "condition": one.condition.value} for one in self.all]
 
-    def check(self, resources: Resources) -> None:
-        """Raise what speaks against waiting for them, before anything is prepared."""
+    def check(self, resources: Resources) -> list[str]:
+        """`options`, for a run with these `resources`: before anything is prepared, raise what speaks against them."""
         if self.all and resources.dependency:
             hint = "leave `dependency` out of [resources], or submit without --after"
             raise UsageError("sbatch takes one list of dependencies, and the job file has one of its own", hint)
-        self.options()
+        return self.options()
 
     def options(self) -> list[str]:
         """sbatch's options that wait for what has not come yet; none where all has.

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.api.settings import settings
+from clusterctl.api.find import as_run
+from clusterctl.api.settings import settings, typed
 from clusterctl.api.submit import Earlier, dry_run, send
 from clusterctl.config import load_cluster, resolve_again
 from clusterctl.containers.listener import SILENT
@@ -44,7 +45,7 @@ def rerun(
     hold: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Run:
-    """Submit a new run with the code and the configuration of `run`, whatever its stage, and return it.
+    """Submit a new run with the code and configuration of `run`, which may be in any stage, and return it.
 
     On `cluster`, else where `run` was sent, with `overrides` on top of what it was; it begins at the first step. Both
     lie in the same folder of runs. `in_allocation` and `hold` are those of `submit`.
@@ -85,10 +86,7 @@ class _Again(NamedTuple):
 
 
 def _again(run: Run | str, cluster: str | None, overrides: Overrides) -> _Again:
-    if isinstance(run, str):
-        from clusterctl.api.find import find
-
-        run = find(run, cluster)
+    run = as_run(run, cluster)
     record = read_record(run.directory)
     record.require_ours()
     where = load_cluster(cluster) if cluster else record.cluster
@@ -100,9 +98,7 @@ def _again(run: Run | str, cluster: str | None, overrides: Overrides) -> _Again:
     code = kept_code(run.directory, project=has_project(resolved.job))
     before, after = record.job, resolved.secrets.hide_in(resolved.job)
     changed = differences(leaves_as_written(to_record(before)), leaves_as_written(to_record(after)))
-    words = ["rerun", run.id, *(["--cluster", cluster] if cluster else [])]
-    words += [word for change in given for word in ("--set", change)]
-    return _Again(resolved, Earlier(run.directory, code, changed), words)
+    return _Again(resolved, Earlier(run.directory, code, changed), typed("rerun", run.id, cluster, given))
 
 
 def _resolved(run: RunDir, cluster: Cluster, given: Iterable[str]) -> Resolved:

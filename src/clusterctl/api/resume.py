@@ -14,8 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import clusterctl
+from clusterctl.api.find import as_run
 from clusterctl.api.predecessors import Predecessors
-from clusterctl.api.settings import settings
+from clusterctl.api.settings import settings, typed
 from clusterctl.api.verify import verify
 from clusterctl.checks.job_rules import changed_batch
 from clusterctl.checks.training_set import shares
@@ -64,10 +65,7 @@ def resume(
     On `cluster`, else where it ran before, with `overrides` on top of what it was. Raises NotFoundError, UsageError for
     a run that goes on or has finished, ConfigError with everything that would make it fail, and SlurmError.
     """
-    if isinstance(run, str):
-        from clusterctl.api.find import find
-
-        run = find(run, cluster)
+    run = as_run(run, cluster)
     directory = run.directory
     _ended_job(directory)
     where = load_cluster(cluster) if cluster else read_record(directory).cluster
@@ -75,8 +73,7 @@ def resume(
     changes = settings(overrides)
     job, origins = record.table("job").content, record.table("origins").named_texts()
     resolved = resolve_again(job, origins, where, changes, run_json=directory.run_json)
-    words = ["resume", run.id, *(["--cluster", cluster] if cluster else [])]
-    words += [word for change in changes for word in ("--set", change)]
+    words = typed("resume", run.id, cluster, changes)
     again = partial(_ended_job, directory)
     before = shares(read_record(directory).job)
     warnings = send(directory, resolved, Slurm.of(where), again, words, hold=hold, progress=progress)
@@ -101,7 +98,7 @@ def send(
     """
     sbatch = slurm.path_of("sbatch")
     code = kept_code(run, project=has_project(resolved.job))
-    never_began = not run.attempts()  # else what it waited for has come, whatever became of it since
+    never_began = not run.attempts()  # a run that has begun does not wait again
     waited_for = read_record(run).predecessors if never_began else ()
     predecessors = Predecessors(waited_for, run.path.parent, resolved.cluster)
     predecessors.check(resolved.job.resources)

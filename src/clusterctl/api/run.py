@@ -194,7 +194,7 @@ class Run:
         return resume(self, cluster, overrides=overrides, hold=hold)
 
     def rerun(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
-        """Submit a new run with the same code and configuration, whatever its stage: see `clusterctl.rerun`."""
+        """Submit a new run with the same code and configuration; this one may be in any stage. See `rerun`."""
         from clusterctl.api.rerun import rerun
 
         return rerun(self, cluster, overrides=overrides, hold=hold)

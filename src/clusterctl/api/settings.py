@@ -22,6 +22,12 @@ def settings(overrides: Overrides) -> list[str]:
     return [f"{key}={_as_toml(key, value)}" for key, value in overrides.items()]
 
 
+def typed(command: str, name: str, cluster: str | None, changes: Iterable[str]) -> list[str]:
+    """The command line that does the same, as a run's record has it."""
+    where = ["--cluster", cluster] if cluster else []
+    return [command, name, *where, *(word for change in changes for word in ("--set", change))]
+
+
 def _as_toml(key: str, value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()

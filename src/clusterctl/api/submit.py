@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clusterctl
-from clusterctl.api.settings import settings
+from clusterctl.api.settings import settings, typed
 from clusterctl.api.verify import verify
 from clusterctl.checks.job_rules import large_batch
 from clusterctl.checks.training_set import batches
@@ -150,10 +150,10 @@ def dry_run(
     earlier: Earlier | None = None,
 ) -> DryRun:
     """`plan`, from the resolved job on."""
+    waiting = tuple(predecessors.check(resolved.job.resources)) if predecessors else ()
     allocation = find_allocation(Slurm.of(resolved.cluster), in_allocation) if in_allocation else None
     runs = _runs(resolved, earlier)
     code = earlier.code.folder if earlier else code_folder(runs) / "snapshot"
-    waiting = tuple(predecessors.options()) if predecessors else ()
     return DryRun(resolved, _planned(resolved, runs, code, allocation), earlier, waiting)
 
 
@@ -188,8 +188,7 @@ def submit(
     changes = settings(overrides)
     resolved = load(job, cluster, overrides=changes, profile=profile)
     predecessors = _predecessors(resolved, after, after_any, after_start, in_allocation)
-    words = ["submit", os.fspath(job), *(["--cluster", cluster] if cluster else [])]
-    words += [word for change in changes for word in ("--set", change)]
+    words = typed("submit", os.fspath(job), cluster, changes)
     words += ["--profile"] if profile else []
     words += predecessors.words if predecessors else []
     return send(
@@ -224,6 +223,8 @@ def send(
 
     if hold and in_allocation:
         raise UsageError("--hold: a run in an allocation has no queue to wait in", "leave one of them out")
+    if predecessors:
+        predecessors.check(resolved.job.resources)
     allocation = find_allocation(slurm, in_allocation) if in_allocation else None
     words = [*words, *(["--in-allocation", in_allocation] if in_allocation else [])]
     command = slurm.path_of("srun" if allocation else "sbatch")
@@ -273,7 +274,7 @@ def _profiled(resolved: Resolved) -> Resolved:
 def _predecessors(
     resolved: Resolved, after: Named, after_any: Named, after_start: Named, in_allocation: str | None
 ) -> Predecessors | None:
-    """The runs to wait for, each of which can be waited for. Raises UsageError and NotFoundError."""
+    """The runs to wait for. Raises UsageError and NotFoundError."""
     if not (after or after_any or after_start):
         return None
     if in_allocation:
@@ -283,9 +284,7 @@ def _predecessors(
     from clusterctl.observe.predecessors import Condition
 
     named = {Condition.FINISHED: after, Condition.ENDED: after_any, Condition.STARTED: after_start}
-    found = find_predecessors(named, runs_folder(resolved.cluster), resolved.cluster)
-    found.check(resolved.job.resources)
-    return found
+    return find_predecessors(named, runs_folder(resolved.cluster), resolved.cluster)
 
 
 def _runs(resolved: Resolved, earlier: Earlier | None) -> Path:
@@ -340,7 +339,7 @@ def _write_run(
 
 
 def _git(resolved: Resolved, run: RunDir) -> dict[str, Any] | None:
-    """What run.json says of the project's repository; what was not committed goes into a file of its own."""
+    """The project's commit, for run.json. Uncommitted changes are written to git.patch."""
     state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))
     if state and state.patch:
         write_text(run.git_patch, resolved.secrets.hide(state.patch))

@@ -71,8 +71,10 @@ def typed_settings(settings: Iterable[str], shortcuts: Mapping[str, str | None])
     return [*settings, *(f"{key}={value}" for key, value in short.items())]
 
 
-def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None) -> None:
+def check_waiting(hold: bool, follow: bool, wait: bool, timeout: float | None, *, dry_run: bool = False) -> None:
     """Raise UsageError for flags of `waiting_options` that make no sense together."""
+    if dry_run and (hold or follow or wait):
+        raise UsageError("--dry-run submits nothing to hold, follow or wait for", "leave the other flag out")
     if hold and (follow or wait):
         raise UsageError("--hold with --follow or --wait would wait for ever", "leave one of them out")
     if follow and wait:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import options
-from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,9 +51,7 @@ def rerun(
       clusterctl rerun @last --set train.seed=1 --name cora-seed-1
       clusterctl rerun cora --nodes 4 --dry-run
     """
-    if dry_run and (hold or follow or wait):
-        raise UsageError("--dry-run submits nothing to hold, follow or wait for", "leave the other flag out")
-    options.check_waiting(hold, follow, wait, timeout)
+    options.check_waiting(hold, follow, wait, timeout, dry_run=dry_run)
     from clusterctl.api import rerun as api
     from clusterctl.api.find import find
     from clusterctl.display.build_progress import shown

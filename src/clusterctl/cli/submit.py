@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import options
-from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from clusterctl.api.run import Run
     from clusterctl.api.submit import DryRun
+
+
+def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], options.Command]:
+    return click.option(flag, metavar="RUN", multiple=True, shell_complete=options.complete_run, help=text)
 
 
 @click.command(short_help="Send a job to a cluster")
@@ -34,27 +39,9 @@ if TYPE_CHECKING:
 )
 @click.option("--large-code", is_flag=True, help="Copy the project, however large it is, without a question.")
 @click.option("--profile", is_flag=True, help="Trace some steps on every rank; short for --set train.profile=[10,20].")
-@click.option(
-    "--after",
-    metavar="RUN",
-    multiple=True,
-    shell_complete=options.complete_run,
-    help="Start when RUN has finished. Of several such options, all must hold.",
-)
-@click.option(
-    "--after-any",
-    metavar="RUN",
-    multiple=True,
-    shell_complete=options.complete_run,
-    help="Start when RUN has ended, whether it finished or failed.",
-)
-@click.option(
-    "--after-start",
-    metavar="RUN",
-    multiple=True,
-    shell_complete=options.complete_run,
-    help="Start when RUN has started.",
-)
+@_predecessor_option("--after", "Start when RUN has finished. Of several such options, all must hold.")
+@_predecessor_option("--after-any", "Start when RUN has ended, whether it finished or failed.")
+@_predecessor_option("--after-start", "Start when RUN has started.")
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="What stdout gets.")
 def submit(
@@ -84,9 +71,7 @@ def submit(
       clusterctl submit ./mine.toml --dry-run
       clusterctl submit ./evaluate.toml --after @last
     """
-    if dry_run and (hold or follow or wait):
-        raise UsageError("--dry-run submits nothing to hold, follow or wait for", "leave the other flag out")
-    options.check_waiting(hold, follow, wait, timeout)
+    options.check_waiting(hold, follow, wait, timeout, dry_run=bool(dry_run))
     from clusterctl.api import submit as api
     from clusterctl.display.build_progress import shown
 

@@ -24,7 +24,7 @@ from clusterctl.launch.code_files import package_files, project_files, stamp_of
 from clusterctl.launch.in_threads import in_threads
 from clusterctl.launch.known_digests import QUIET_SECONDS, KnownDigests
 from clusterctl.runs.file_systems import local_devices
-from clusterctl.runs.files import exists, make_private
+from clusterctl.runs.files import exists, is_folder, make_private
 from clusterctl.runs.layout import KNOWN_DIGESTS, SHARED_FILES, code_folder
 from clusterctl.runs.ownership import require_own
 from clusterctl.spec.values import plural
@@ -87,10 +87,10 @@ def kept_code(run: RunDir, *, project: bool) -> Code:
 
     Raises ConfigError where it was removed, and where someone else could have changed it, or the run.
     """
-    folder = Path(os.path.realpath(run.code))  # pathlib's raises for a link to itself
+    folder = run.snapshot
     kept = Code(folder, [], [], {})
     for part in (folder, *([kept.copied_project] if project else ())):
-        if not part.is_dir():
+        if not is_folder(part):
             raise _gone(part)
     for own in (run.path, run.pickles, folder):
         if exists(own):

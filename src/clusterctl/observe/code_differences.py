@@ -65,7 +65,8 @@ def code_changes(first: Path, second: Path) -> tuple[CodeChange, ...]:
             unsure.append((name, before[name], after[name]))
         elif not same:
             found[name] = FileChange.CHANGED
-    remote = any(folder.stat().st_dev not in local_devices() for folder in (first, second))
+    local = local_devices()
+    remote = any(folder.stat().st_dev not in local for folder in (first, second))
     compared = in_threads(lambda item: _same_content(item[1].path, item[2].path), unsure, remote=remote)
     found |= {name: FileChange.CHANGED for (name, _, _), same in zip(unsure, compared, strict=True) if not same}
     own, *rest = PARTS

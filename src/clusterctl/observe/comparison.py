@@ -7,16 +7,14 @@ import os
 import re
 import tomllib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.config.secrets import Secrets
 from clusterctl.errors import ConfigError, reason
 from clusterctl.observe.code_differences import CodeChange, FileChange, FileDifference, code_changes, line_differences
-from clusterctl.observe.run_record import read_record
 from clusterctl.observe.status import report
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.files import exists, read_whole
+from clusterctl.runs.files import exists, is_folder, read_whole
 from clusterctl.runs.vocabulary import KNOWN
 from clusterctl.spec import to_record
 from clusterctl.spec.differences import Difference, differences
@@ -25,15 +23,16 @@ from clusterctl.spec.overrides import leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from clusterctl.errors import ClusterctlError
     from clusterctl.observe.run_record import RunRecord
     from clusterctl.observe.stage import Status
+    from clusterctl.runs.fields import Fields
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec.overrides import Key
 
 SCHEMA_VERSION = 1
-_PATCH = "git.patch"  # in the run directory
 _ASSIGNED = re.compile(r"""^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*["']?(.*?)["']?[ \t]*$""", re.MULTILINE)
 
 
@@ -64,21 +63,21 @@ class Comparison:
     def line_differences(self) -> Iterator[FileDifference]:
         """The unified diff of each file of the code that differs, one after the other, without secrets."""
         runs = [status.record.run for status in self.statuses]
-        folders = [_snapshot(run) for run in runs]
+        folders = [run.snapshot for run in runs]
         changes = self.code or ()
         hidden = _secrets([status.record for status in self.statuses], folders, changes)
         for change in changes:
-            first, second = [run.path for run in runs] if change.name == _PATCH else folders
+            first, second = [run.path for run in runs] if change.name == runs[0].git_patch.name else folders
             yield line_differences(first, second, change, hidden.hide)
 
 
 def compare(first: RunDir, second: RunDir) -> Comparison:
     """Compare two runs. Raises ConfigError where one of their records cannot be read."""
-    records = [read_record(run) for run in (first, second)]
     found = report([first, second])
     if len(found.statuses) < 2:
         raise found.problems[0]
     before, after = found.statuses
+    records = [(status.record, read_fields(status.record.run.run_json)) for status in found.statuses]
     code: tuple[CodeChange, ...] | None = None
     problems: list[ClusterctlError] = list(found.problems)
     try:
@@ -88,10 +87,10 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
     return Comparison(
         as_of=found.as_of,
         statuses=(before, after),
-        configuration=differences(*(list(_configuration(record)) for record in records)),
+        configuration=differences(*(_configuration(record) for record, _ in records)),
         code=code,
-        versions=differences(*(_versions(run) for run in (first, second))),
-        image=differences(*(_image(record) for record in records)),
+        versions=differences(*(_versions(fields) for _, fields in records)),
+        image=differences(*(_image(record, fields) for record, fields in records)),
         results=tuple(_results(before.metrics, after.metrics)),
         problems=tuple(problems),
     )
@@ -139,18 +138,17 @@ def _configuration(record: RunRecord) -> Iterator[tuple[Key, Any]]:
         yield ("cluster", *key), value
 
 
-def _versions(run: RunDir) -> list[tuple[Key, Any]]:
+def _versions(fields: Fields) -> list[tuple[Key, Any]]:
     """Those of the submission, and git's of the code."""
-    record = read_fields(run.run_json)
-    git = record.table("git")
-    found: dict[str, Any] = record.table("versions").named_texts()
+    git = fields.table("git")
+    found: dict[str, Any] = fields.table("versions").named_texts()
     if commit := git.text("commit"):
         found |= {"git commit": commit, "git changes": git.flag("dirty")}
     return [((name,), value) for name, value in found.items()]
 
 
-def _image(record: RunRecord) -> list[tuple[Key, Any]]:
-    digest = read_fields(record.run.run_json).table("image").text("digest") or None
+def _image(record: RunRecord, fields: Fields) -> list[tuple[Key, Any]]:
+    digest = fields.table("image").text("digest") or None
     return [(("image",), record.job.container.image), (("digest",), digest)]
 
 
@@ -167,17 +165,13 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _snapshot(run: RunDir) -> Path:
-    return Path(os.path.realpath(run.code))
-
-
 def _code_changes(first: RunDir, second: RunDir) -> tuple[CodeChange, ...]:
     for run in (first, second):
-        if not _snapshot(run).is_dir():
-            message = f"cannot compare the code: the copy of {run.id} is gone: {_snapshot(run)}"
+        if not is_folder(run.snapshot):
+            message = f"cannot compare the code: the copy of {run.id} is gone: {run.snapshot}"
             raise ConfigError(message, "the rest is compared")
     try:
-        return (*_patch_change(first, second), *code_changes(_snapshot(first), _snapshot(second)))
+        return (*_patch_change(first, second), *code_changes(first.snapshot, second.snapshot))
     except (OSError, ValueError) as error:  # the latter of a patch that is larger than one reads whole
         raise ConfigError(f"cannot compare the code: {reason(error)}", "the rest is compared") from error
 
@@ -188,9 +182,8 @@ def _patch_change(first: RunDir, second: RunDir) -> Iterator[CodeChange]:
         return
     before, after = (read_whole(run.git_patch) if exists(run.git_patch) else b"" for run in (first, second))
     if before != after:
-        yield CodeChange(
-            _PATCH, FileChange.ADDED if not before else FileChange.CHANGED if after else FileChange.REMOVED
-        )
+        change = FileChange.ADDED if not before else FileChange.CHANGED if after else FileChange.REMOVED
+        yield CodeChange(first.git_patch.name, change)
 
 
 def _secrets(records: Sequence[RunRecord], folders: Sequence[Path], changes: Iterable[CodeChange]) -> Secrets:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from clusterctl.runs.files import is_folder, with_retries
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RUN_FORMAT = 2  # of the run directory, as run.json carries it: whoever changes what a reader must know raises it
 # In format 1 each rank wrote files of its own: its events are read as those of a rank without a writer, not its beats.
@@ -136,6 +133,11 @@ class RunDir:
     @property
     def id(self) -> str:
         return self.path.name
+
+    @property
+    def snapshot(self) -> Path:
+        """Where `code` leads."""
+        return Path(os.path.realpath(self.code))  # pathlib's raises for a link to itself
 
     @property
     def data_cache(self) -> Path:
