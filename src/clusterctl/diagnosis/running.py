@@ -46,7 +46,7 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
     beats = {rank.rank: rank.beat for rank in attempt.ranks if rank.beat}
     not_staged = _not_staged(attempt.lines)
     if not beats:
-        words = f"{trace.status.stage}; no rank has told more yet"
+        words = f"{trace.status.stage}; no rank has sent a heartbeat yet"
         return (Finding(Cause.HEALTHY, words, LIKELY, attempt.number, facts=not_staged),)
     wrong = (_standing_still(trace, attempt, beats), _idle(trace, attempt, beats), _slowed(attempt, beats))
     first, *others = [finding for finding in wrong if finding] or [_well(attempt, beats)]

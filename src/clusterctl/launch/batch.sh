@@ -35,7 +35,7 @@ while [ -d "$run/attempts/$number" ]; do number=$((number + 1)); done
 for gone in "$run/code/lib" "$run/run.json"; do
   await [ -e "$gone" ] || { echo "clusterctl[launch]: what was submitted has been removed: $gone; submit it anew" >&2; exit 66; }
 done
-# The tasks import what is there: whoever else could write it would run as this user.
+# The tasks import from there: anyone else who can write to it could run code as this user.
 { [ -O "$run" ] && [ -O "$run/code/" ] && [ -O "$run/code/lib" ]; } ||
   { echo "clusterctl[launch]: not this user's own: $run or its code" >&2; exit 77; }
 

@@ -46,7 +46,7 @@ class Status:
     job_id: str | None
     attempts: tuple[AttemptEvidence, ...]
     cancelling: bool  # asked to be cancelled, and not yet gone
-    reason: str  # why Slurm lets it wait, or stand still, or cancelled it before it started
+    reason: str  # Slurm's: why it is waiting or suspended, or was cancelled before it started
     started: float | None  # the first attempt
     ended: float | None
     suspended: bool = False  # it has its nodes, and Slurm has stopped its processes

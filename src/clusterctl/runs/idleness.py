@@ -157,7 +157,7 @@ def _what_ptrace_allows() -> str:
 def observe(pid: int, attempt: Attempt, place: Place, gpus: Callable[[], Sequence[GpuReading]]) -> Observer:
     """Look at the program `pid` as long as this process lives, in a thread.
 
-    In it from the first look on: the kernel keeps whoever reads of a process that waits for a dead file system.
+    Even the first look is in the thread: to read /proc of a process that waits for a dead file system may block.
     """
     observer = Observer(pid, attempt, place, gpus)
     threading.Thread(target=_observe_forever, args=(observer,), name="observer", daemon=True).start()

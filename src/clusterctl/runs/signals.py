@@ -32,7 +32,7 @@ class KilledBy(SystemExit):
 class StopRequest:
     """Whether this process was asked to stop: `warned` by the warning signal, `terminated` by TERM.
 
-    `changed` wakes up whoever waits for either; that one clears it before it looks.
+    `changed` is set by either. A thread that waits for it has to clear it before it looks.
     """
 
     def __init__(self) -> None:

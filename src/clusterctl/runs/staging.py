@@ -9,7 +9,7 @@ runs once on each node before the ranks, and makes the folder `FOLDER.<attempt>@
     attempt                       a link to the attempt in the run directory
     imports/sitecustomize.py      what Python runs first; made last: without it the folder is not used
 
-A node that has no room for it imports from the shared file system; `host.log` says why.
+A node that cannot make the copy imports from the shared file system; `host.log` has the reason.
 """
 
 from __future__ import annotations
