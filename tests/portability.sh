@@ -97,7 +97,8 @@ if [ "$system" = minimum ]; then
   place=$roots/minimum
   copy_code "$place"
   oldest >"$place/.oldest.txt"
-  PIP_CONSTRAINT=$place/.oldest.txt TORCH=torch tests minimum "$place" "${words[@]}"
+  # what mypy says depends on the packages' own annotations
+  PIP_CONSTRAINT=$place/.oldest.txt TORCH=torch tests minimum "$place" --ignore=tests/test_style.py "${words[@]}"
 else
   make_root
   home=/home/someone place=/home/someone/clusterctl

@@ -37,7 +37,7 @@ def test_a_program_finds_the_image_its_rank_and_its_code(stage: Stage, thin_imag
 import os, sys, helper
 from pathlib import Path
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "COLOUR", "SHAPE", "NVIDIA_VISIBLE_DEVICES")
-print(helper.GREETING, sys.prefix, Path("/srv/own.txt").exists(), Path("/var").exists(), *map(os.environ.get, names))
+print(helper.GREETING, sys.prefix, Path("/srv/own.txt").exists(), Path("/boot").exists(), *map(os.environ.get, names))
 """
     stage.environment |= {"COLOUR": "submitter", "VIRTUAL_ENV": "/nowhere"}
     job = command(thin_image, program, '[env]\nSHAPE = "job"\n')

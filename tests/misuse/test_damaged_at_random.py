@@ -47,12 +47,17 @@ class Terminal(io.TextIOWrapper):
         return True
 
 
+def address_space() -> int:
+    """What this process has by now, in bytes: torch, of an earlier test, takes gigabytes of it."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
 @contextlib.contextmanager
 def little_of(*kinds: int) -> Iterator[None]:
     """A file without end must not take the machine."""
     before = {kind: resource.getrlimit(kind) for kind in kinds}
     for kind, (_, hard) in before.items():
-        resource.setrlimit(kind, (MOST_BYTES, hard))
+        resource.setrlimit(kind, (MOST_BYTES + address_space() * (kind == resource.RLIMIT_AS), hard))
     try:
         yield
     finally:
