@@ -77,6 +77,7 @@ tests() { # on the system named $1, in a checkout at $2, whose .venv is made her
   cd "$2"
   rm -f .portability.xml
   make setup >&2
+  unset PIP_CONSTRAINT # tests ask pip for other versions
   .venv/bin/python -m pytest -q -p no:cacheprovider --junitxml=.portability.xml "${@:3}" >&2 || true
   .venv/bin/python - "$1" <<'EOF'
 import importlib.metadata as m, os, platform, pwd, subprocess, sys, xml.etree.ElementTree as xml

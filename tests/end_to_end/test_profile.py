@@ -28,6 +28,13 @@ root = {json.dumps(str(CORA))}
 STAGES = {"wait for batch", "gathering", "forward", "backward", "all-reduce", "optimizer", "sample"}
 
 
+def sees_all_threads() -> bool:
+    """Whether this torch traces the thread that samples; an older one sees the main thread alone."""
+    from torch._C._profiler import _ExperimentalConfig
+
+    return "profile_all_threads" in (_ExperimentalConfig.__init__.__doc__ or "")
+
+
 def losses(run: RunDir) -> list[float]:
     return [record["loss"] for record in read_lines(run.attempt(0).metrics) if "loss" in record]
 
@@ -51,7 +58,7 @@ def test_every_rank_writes_a_trace_and_the_training_is_the_same_bit_for_bit(stag
         regions = [event["name"] for event in events if event.get("cat") == "user_annotation"]
         steps = [int(region.partition("#")[2]) for region in regions if region.startswith("ProfilerStep#")]
         assert sorted(steps) == [*range(10, 21)]
-        assert set(regions) >= STAGES
+        assert set(regions) >= STAGES - (set() if sees_all_threads() else {"sample"})
         assert all(regions.count(one) == 11 for one in STAGES - {"gathering", "sample", "forward"})
         assert "aten::embedding_bag" in {event["name"] for event in events}
         costliest = (folder / f"{name}.txt").read_text()  # which they are depends on how busy the machine is

@@ -41,7 +41,7 @@ def test_one_question_covers_all_jobs_of_the_user_with_times_as_epoch_seconds() 
     assert list(snapshot.jobs) == ["7"]
     (argv,) = answers.asked
     assert argv[:4] == ["/opt/slurm/squeue", "--me", "-h", "--states=all"]
-    assert answers.environments == [{"PATH": "/bin", "SLURM_TIME_FORMAT": "%s"}]
+    assert answers.environments == [{"PATH": "/bin", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}]
 
 
 def test_a_refusal_carries_what_slurm_said() -> None:

@@ -36,7 +36,14 @@ def beside(
     if not began or not began.node or began.pid is None:
         raise NotFoundError(f"rank {rank} has not begun yet", f"clusterctl status {run.id}")
     slurm = Slurm.of(status.record.cluster)
-    flags = [f"--jobid={status.job_id}", f"--nodelist={began.node}", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0"]
+    flags = [
+        f"--jobid={status.attempt.job_id or status.job_id}",
+        f"--nodelist={began.node}",
+        "--overlap",
+        "--nodes=1",
+        "--ntasks=1",
+        "--mem=0",
+    ]
     flags += ["--mpi=none", "--job-name=attach", *(["--pty"] if terminal else [])]
     words = ["bash", "-c", part("attach.sh"), "attach", str(began.pid), *command]
     return [slurm.path_of("srun"), *flags, *words], slurm.environment

@@ -16,6 +16,7 @@ from clusterctl.observe.runs import find_run, names_beginning, newest_first
 from clusterctl.observe.status import Filter, newest, report
 from clusterctl.observe.status import run_columns as run_columns
 from clusterctl.observe.status import to_json as to_json
+from clusterctl.observe.sweeps import one_run, read_sweep, sweep_named
 from clusterctl.runs.stages import ENDED
 from clusterctl.runs.stages import Stage as Stage
 from clusterctl.spec.records import nearest
@@ -43,7 +44,10 @@ def find(name: str, cluster: str | None = None) -> Run:
 
     Raises NotFoundError, with the nearest name, and UsageError where several ids begin with `name`.
     """
-    return Run(find_run(chosen_runs_folder(cluster), name).path)
+    folder = chosen_runs_folder(cluster)
+    if sweep := sweep_named(folder, name):
+        raise one_run(sweep)
+    return Run(find_run(folder, name).path)
 
 
 def as_run(run: Run | str, cluster: str | None = None) -> Run:
@@ -52,9 +56,14 @@ def as_run(run: Run | str, cluster: str | None = None) -> Run:
 
 
 def find_all(names: Iterable[str], cluster: str | None = None) -> list[Run]:
-    """The runs of these names, each once. Raises what `find` raises."""
+    """The runs of these names, each once, and all runs of those that are sweeps. Raises what `find` raises."""
     folder = chosen_runs_folder(cluster)
-    return list(dict.fromkeys(Run(find_run(folder, name).path) for name in names))
+    found: dict[Run, None] = {}
+    for name in names:
+        sweep = sweep_named(folder, name)
+        runs = read_sweep(sweep).runs if sweep else (find_run(folder, name),)
+        found |= {Run(run.path): None for run in runs}
+    return list(found)
 
 
 def runs(

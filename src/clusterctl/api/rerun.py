@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.api.find import as_run
 from clusterctl.api.settings import settings, typed
-from clusterctl.api.submit import Earlier, dry_run, send
+from clusterctl.api.submit import dry_run, send
 from clusterctl.config import load_cluster, resolve_again
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import UsageError
+from clusterctl.launch.new_run import Earlier
 from clusterctl.launch.plan import has_project
 from clusterctl.launch.snapshot import kept_code
 from clusterctl.observe.run_record import read_record

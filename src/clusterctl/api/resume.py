@@ -26,7 +26,7 @@ from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, SlurmError, UsageError
 from clusterctl.launch.module_archives import archive_modules, link_archives
 from clusterctl.launch.plan import has_project, make_plan
-from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch
+from clusterctl.launch.sbatch import Batch, SlurmRefused, adopt, call_sbatch
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import kept_code
 from clusterctl.observe.run_record import read_record
@@ -39,7 +39,7 @@ from clusterctl.slurm import Slurm
 from clusterctl.spec import to_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.api.run import Run
@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from clusterctl.checks.check import Check
     from clusterctl.config import Resolved
     from clusterctl.containers.listener import ProgressListener
+    from clusterctl.launch.plan import Plan
     from clusterctl.runs.layout import RunDir
+    from clusterctl.spec import Cluster
 
 _LEASE_SECONDS = 300  # sbatch may take a minute to answer; who holds a lease for longer has died
 
@@ -69,15 +71,20 @@ def resume(
     directory = run.directory
     _ended_job(directory)
     where = load_cluster(cluster) if cluster else read_record(directory).cluster
-    record = read_fields(directory.run_json)
     changes = settings(overrides)
-    job, origins = record.table("job").content, record.table("origins").named_texts()
-    resolved = resolve_again(job, origins, where, changes, run_json=directory.run_json)
+    resolved = resolved_again(directory, where, changes)
     words = typed("resume", run.id, cluster, changes)
     again = partial(_ended_job, directory)
     before = shares(read_record(directory).job)
     warnings = send(directory, resolved, Slurm.of(where), again, words, hold=hold, progress=progress)
     return replace(run, warnings=(*warnings, *changed_batch(before, shares(resolved.job))))
+
+
+def resolved_again(run: RunDir, cluster: Cluster, changes: Iterable[str] = ()) -> Resolved:
+    """The job of `run` as its record has it, for another submission. Raises ConfigError."""
+    record = read_fields(run.run_json)
+    job, origins = record.table("job").content, record.table("origins").named_texts()
+    return resolve_again(job, origins, cluster, changes, run_json=run.run_json)
 
 
 def send(
@@ -108,8 +115,27 @@ def send(
     waiting = predecessors.options()
 
     def call(waiting: Sequence[str]) -> str:
-        return call_sbatch(plan, [sbatch, *(["--hold"] if hold else []), *waiting], slurm.environment)
+        return call_sbatch(Batch.of(plan), [sbatch, *(["--hold"] if hold else []), *waiting], slurm.environment)
 
+    with renewed(plan, resolved, archives, still_ended, words):
+        try:
+            job_id = predecessors.submitted(call, waiting)
+        except SlurmRefused as refused:
+            raise explained(refused, resolved, slurm) from refused
+        adopt(run, job_id)
+    return warnings
+
+
+@contextmanager
+def renewed(
+    plan: Plan,
+    resolved: Resolved,
+    archives: Mapping[Path, Path],
+    still_ended: Callable[[], str | None],
+    words: Sequence[str],
+) -> Iterator[None]:
+    """While nobody else can resume it, the run's directory as `plan` has it; as it was before where Slurm refuses."""
+    run = plan.run
     with _lease(run):
         past_job = still_ended()
         past = _archive(run)
@@ -119,15 +145,10 @@ def send(
             write_json(run.run_json, _record(run, resolved, past_job, words))
             for path in (run.cancel_json, run.submission_json):
                 path.unlink(missing_ok=True)
-            job_id = predecessors.submitted(call, waiting)
-        except SlurmRefused as refused:
-            _restore(run, past)
-            raise explained(refused, resolved, slurm) from refused
-        except OSError:
+            yield
+        except (SlurmRefused, OSError):
             _restore(run, past)
             raise
-        adopt(run, job_id)
-    return warnings
 
 
 def _ended_job(run: RunDir) -> str | None:

@@ -7,13 +7,11 @@ called, and the job is found again by its working directory, the run directory (
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import time
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.api.settings import settings, typed
@@ -25,24 +23,21 @@ from clusterctl.config import load_cluster, resolve, runs_folder
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError, reason
 from clusterctl.launch.code_files import LargeCode as LargeCode
-from clusterctl.launch.git import git_state
-from clusterctl.launch.module_archives import archive_modules, link_archives
+from clusterctl.launch.module_archives import archive_modules
+from clusterctl.launch.new_run import Earlier, from_earlier, from_project, record_of, versions, write_run
 from clusterctl.launch.plan import has_project, make_plan
 from clusterctl.launch.programs import Programs
-from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch, submitit_version, test_only
+from clusterctl.launch.sbatch import Batch, SlurmRefused, adopt, call_sbatch, test_only
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import find_code, take_snapshot
-from clusterctl.launch.task_versions import image_digest, task_versions
 from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
-from clusterctl.runs.fields import read_fields
-from clusterctl.runs.files import make_private, read_regular, write_json, write_text
-from clusterctl.runs.layout import RUN_FORMAT, RunDir, code_folder
+from clusterctl.runs.layout import RunDir, code_folder
 from clusterctl.slurm import Slurm
-from clusterctl.spec import PROFILED_STEPS, LoopTrain, to_record
+from clusterctl.spec import PROFILED_STEPS, LoopTrain
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from clusterctl.api.predecessors import Named, Predecessors
     from clusterctl.api.run import Run
@@ -68,15 +63,6 @@ def load(
     """
     resolved = resolve(os.fspath(job), load_cluster(cluster), settings(overrides))
     return _profiled(resolved) if profile else resolved
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """A run that a new one repeats (`rerun`): the snapshot of its code, and what the new one changes."""
-
-    run: RunDir
-    code: Code
-    changes: tuple[Difference, ...]
 
 
 @dataclass(frozen=True)
@@ -116,7 +102,7 @@ class DryRun:
     def verify(self, *, large_code: bool = False) -> tuple[Check, ...]:
         """What may go wrong. Raises ConfigError or SlurmError with everything that would make `submit` refuse."""
         slurm = Slurm.of(self.resolved.cluster)
-        code = self.earlier.code if self.earlier else _code(self.resolved, large=large_code)
+        code = self.earlier.code if self.earlier else code_of(self.resolved, large=large_code)
         return verify(self.plan, self.resolved, slurm, SILENT, code)
 
     def ask_slurm(self) -> str:
@@ -138,7 +124,7 @@ def plan(
 ) -> DryRun:
     """What `submit` would send with these very arguments. Raises what `load` raises."""
     resolved = load(job, cluster, overrides=overrides, profile=profile)
-    predecessors = _predecessors(resolved, after, after_any, after_start, in_allocation)
+    predecessors = find_waited_for(resolved, after, after_any, after_start, in_allocation)
     return dry_run(resolved, in_allocation, predecessors=predecessors)
 
 
@@ -187,7 +173,7 @@ def submit(
     """
     changes = settings(overrides)
     resolved = load(job, cluster, overrides=changes, profile=profile)
-    predecessors = _predecessors(resolved, after, after_any, after_start, in_allocation)
+    predecessors = find_waited_for(resolved, after, after_any, after_start, in_allocation)
     words = typed("submit", os.fspath(job), cluster, changes)
     words += ["--profile"] if profile else []
     words += predecessors.words if predecessors else []
@@ -230,22 +216,19 @@ def send(
     command = slurm.path_of("srun" if allocation else "sbatch")
     if allocation:
         check_fits(resolved.job.resources, allocation)
-    code = earlier.code if earlier else _code(resolved, large=large_code, progress=progress)
+    code = earlier.code if earlier else code_of(resolved, large=large_code, progress=progress)
     plan = _planned(resolved, _runs(resolved, earlier), code.folder, allocation)
     warnings = verify(plan, resolved, slurm, progress, code)
-    try:
-        take_snapshot(code, progress)
-        archives = archive_modules(plan, code.folder, progress)
-    except OSError as error:
-        raise _uncopied(plan.run.path.parent, error) from error
+    archives = copied(code, plan, progress)
     waiting = predecessors.options() if predecessors else []  # to prepare the run may have taken long
-    record = _record(plan, resolved, words)
+    origin = from_earlier(earlier) if earlier else from_project(resolved)
+    record = {**record_of(plan, resolved, words), **versions(plan), **origin.record}
     record |= {"allocation": allocation.job_id} if allocation else {}
     record |= {"after": predecessors.record} if predecessors else {}
-    _write_run(plan, resolved, code.folder, archives, record, earlier)
+    write_run(plan, code.folder, archives, record, origin.patch)
 
     def sbatch(waiting: Sequence[str]) -> str:
-        return call_sbatch(plan, [command, *(["--hold"] if hold else []), *waiting], slurm.environment)
+        return call_sbatch(Batch.of(plan), [command, *(["--hold"] if hold else []), *waiting], slurm.environment)
 
     try:
         if allocation:
@@ -271,7 +254,7 @@ def _profiled(resolved: Resolved) -> Resolved:
     return replace(resolved, job=job, origins=resolved.origins | {"train.profile": "--profile"})
 
 
-def _predecessors(
+def find_waited_for(
     resolved: Resolved, after: Named, after_any: Named, after_start: Named, in_allocation: str | None
 ) -> Predecessors | None:
     """The runs to wait for. Raises UsageError and NotFoundError."""
@@ -292,12 +275,16 @@ def _runs(resolved: Resolved, earlier: Earlier | None) -> Path:
 
 
 def _planned(resolved: Resolved, runs: Path, code: Path, allocation: Allocation | None) -> Plan:
-    name = f"{resolved.job.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
-    plan = make_plan(resolved, RunDir(runs / name), code, clusterctl.__version__)
+    plan = make_plan(resolved, RunDir(runs / new_id(resolved.job.name)), code, clusterctl.__version__)
     return warmed(plan, resolved, allocation, image_stamp(resolved.job.container.image)) if allocation else plan
 
 
-def _code(resolved: Resolved, *, large: bool, progress: ProgressListener = SILENT) -> Code:
+def new_id(job: str) -> str:
+    """The id of a run or sweep that is submitted now."""
+    return f"{job}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+
+
+def code_of(resolved: Resolved, *, large: bool = False, progress: ProgressListener = SILENT) -> Code:
     """The code of the run as it is now, and where its snapshot will be."""
     runs = runs_folder(resolved.cluster)
     job = resolved.job
@@ -308,74 +295,15 @@ def _code(resolved: Resolved, *, large: bool, progress: ProgressListener = SILEN
         raise _uncopied(runs, error) from error
 
 
+def copied(code: Code, plan: Plan, progress: ProgressListener = SILENT) -> dict[Path, Path]:
+    """Take the snapshot, unless it is there, and what `archive_modules` makes of it. Raises ConfigError."""
+    try:
+        take_snapshot(code, progress)
+        return archive_modules(plan, code.folder, progress)
+    except OSError as error:
+        raise _uncopied(plan.run.path.parent, error) from error
+
+
 def _uncopied(runs: Path, error: OSError) -> ConfigError:
     message = f"cannot copy the code of the run to {runs}: {reason(error)}"
     return ConfigError(message, "is the disk full? a file that cannot be read belongs into .gitignore")
-
-
-def _write_run(
-    plan: Plan,
-    resolved: Resolved,
-    code: Path,
-    archives: Mapping[Path, Path],
-    record: Mapping[str, Any],
-    earlier: Earlier | None,
-) -> None:
-    run = plan.run
-    try:
-        make_private(run.path)
-        run.attempts_folder.mkdir()
-        make_private(run.pickles)
-        run.code.symlink_to(os.path.relpath(os.path.realpath(code), os.path.realpath(run.path)))
-        link_archives(run, archives)
-        write_text(run.script, render(plan), mode=0o700)
-        origin = _origin(earlier, run) if earlier else {"git": _git(resolved, run)}
-        write_json(run.run_json, {**record, **origin})
-    except OSError as error:
-        shutil.rmtree(run.path, ignore_errors=True)
-        raise ConfigError(
-            f"cannot write the run directory: {run.path}: {error.strerror}", "is the disk full? see: df -h"
-        ) from error
-
-
-def _git(resolved: Resolved, run: RunDir) -> dict[str, Any] | None:
-    """The project's commit, for run.json. Uncommitted changes are written to git.patch."""
-    state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))
-    if state and state.patch:
-        write_text(run.git_patch, resolved.secrets.hide(state.patch))
-    return {"commit": state.commit, "dirty": state.dirty} if state else None
-
-
-def _origin(earlier: Earlier, run: RunDir) -> dict[str, Any]:
-    """What the record has of the run that it repeats: git's state of the code, and in which format the code writes."""
-    before = read_fields(earlier.run.run_json).content
-    patch = b""
-    with suppress(OSError):  # none, or none that could be read
-        patch = read_regular(earlier.run.git_patch, lambda file: file.read())
-    if patch:
-        write_text(run.git_patch, patch.decode(errors="surrogateescape"))
-    return {
-        "schema_version": before.get("schema_version", RUN_FORMAT),
-        "git": before.get("git"),
-        "rerun_of": earlier.run.id,
-        "changes": [change._asdict() for change in earlier.changes],
-    }
-
-
-def _record(plan: Plan, resolved: Resolved, words: Sequence[str]) -> dict[str, Any]:
-    return {
-        "schema_version": RUN_FORMAT,
-        "id": plan.run.id,
-        "created": time.time(),
-        "job": to_record(resolved.secrets.hide_in(resolved.job)),
-        "cluster": to_record(resolved.secrets.hide_in(resolved.cluster)),
-        "origins": resolved.origins,
-        "versions": {
-            "clusterctl": clusterctl.__version__,
-            "python": platform.python_version(),
-            "submitit": submitit_version(),
-            **task_versions(plan),
-        },
-        "image": {"digest": image_digest(plan)},
-        "argv": resolved.secrets.hide_typed(words),
-    }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from clusterctl.checks import verify as checks
 from clusterctl.checks.check import Check, Verdict
 from clusterctl.checks.code_copy import copy_rules
+from clusterctl.checks.look import look_around
 from clusterctl.config import load_cluster
 from clusterctl.errors import ConfigError, reason
 from clusterctl.runs.files import make_private
@@ -17,6 +18,9 @@ from clusterctl.runs.layout import code_folder
 from clusterctl.runs.ownership import require_own
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.checks.surroundings import Surroundings
     from clusterctl.config import Resolved
     from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.plan import Plan
@@ -42,6 +46,25 @@ def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListe
     checks.refuse(found, resolved)
     warnings = tuple(check for check in found if check.verdict is Verdict.WARN)
     return (*warnings, *copy_rules(code, resolved.job.argv))
+
+
+def verify_all(
+    plans: Sequence[Plan], jobs: Sequence[Resolved], slurm: Slurm, progress: ProgressListener, code: Code
+) -> tuple[Check, ...]:
+    """`verify` for many runs at once: runs that would find the same around them are looked at once."""
+    seen: dict[str, Surroundings] = {}
+    warnings: list[Check] = []
+    for plan, resolved in zip(plans, jobs, strict=True):
+        job = resolved.job
+        place = repr((job.workload, job.code, job.setup, job.container, job.data, job.resources))
+        if place not in seen:
+            warnings += verify(plan, resolved, slurm, progress, code)
+            seen[place] = look_around(resolved, plan, slurm)
+        else:
+            found = checks.judge(checks.with_job(seen[place], resolved))
+            checks.refuse(found, resolved)
+            warnings += (check for check in found if check.verdict is Verdict.WARN)
+    return tuple({check.message: check for check in warnings}.values())
 
 
 def doctor(cluster: str | None = None) -> tuple[str, tuple[Check, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterctl.checks.interpreters import interpreter_rules, program_rules
@@ -11,6 +12,7 @@ from clusterctl.checks.job_rules import batch_rules, code_rules, data_rules, mis
 from clusterctl.checks.look import INVENTORY_SECONDS, look_around, look_at_cluster, sizes
 from clusterctl.checks.machine_rules import cluster_rules, machine_rules
 from clusterctl.checks.staging_rules import staging_rules
+from clusterctl.checks.training_set import batches
 from clusterctl.config import load_cluster
 from clusterctl.errors import ClusterctlError, ConfigError, SlurmError
 from clusterctl.launch.sbatch import SlurmRefused
@@ -44,6 +46,12 @@ _SHORT = {f"resources.{key}": f"--{key.replace('_', '-')}" for key in ("nodes", 
 def judge(found: Surroundings) -> tuple[Check, ...]:
     """Every check that applies to `found`."""
     return tuple(check for rule in RULES for check in rule(found))
+
+
+def with_job(found: Surroundings, resolved: Resolved) -> Surroundings:
+    """`found` for a job that differs only in how it trains: what is around it is the same."""
+    wanted = found.wanted and replace(found.wanted, resolved=resolved, batches=batches(resolved.job))
+    return replace(found, wanted=wanted)
 
 
 def check_cluster(cluster: Cluster) -> tuple[Check, ...]:

@@ -54,6 +54,13 @@ resource_options = together(
     click.option("--account", metavar="NAME", help="Slurm's account."),
     click.option("--qos", metavar="NAME", help="Slurm's quality of service."),
 )
+sweep_options = click.option(
+    "--sweep",
+    "axes",
+    metavar="KEY=VALUES",
+    multiple=True,
+    help="A run for each value: 1e-3,1e-2 or 0..4; or a range: log:1e-4..1e-1.",
+)
 waiting_options = together(
     click.option("--hold", is_flag=True, help="Queue it, but do not let it start before `clusterctl release`."),
     click.option("--follow", is_flag=True, help="Show the training until it ends; Ctrl-C leaves the run alone."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from clusterctl.api.find import find
+from clusterctl.api.sweeps import sweep_meant
 from clusterctl.cli.options import cluster_option, complete_run
 
 
@@ -12,12 +13,12 @@ from clusterctl.cli.options import cluster_option, complete_run
 @click.argument("name", metavar="RUN", shell_complete=complete_run)
 @cluster_option
 def release(name: str, cluster: str | None) -> None:
-    """Let RUN start, which was submitted with --hold.
+    """Let RUN start, or all runs of a sweep, which were submitted with --hold.
 
     \b
     Example:
       clusterctl release @last
     """
-    run = find(name, cluster)
-    run.release()
-    click.echo(f"released {run.id}", err=True)
+    held = sweep_meant(name, cluster) or find(name, cluster)
+    held.release()
+    click.echo(f"released {held.id}", err=True)

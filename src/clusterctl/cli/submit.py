@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from clusterctl.cli import options
+from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,11 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 @click.option(
     "--in-allocation", metavar="JOBID", help="Start it at once on the nodes that this job holds (clusterctl alloc)."
 )
+@options.sweep_options
+@click.option("--sweep-file", metavar="FILE", help="A run for each line of FILE, with the settings on it.")
+@click.option("--samples", metavar="N", type=click.IntRange(min=1), help="Draw N combinations of a sweep at random.")
+@click.option("--sample-seed", metavar="N", type=int, default=0, help="Draw others than with seed 0.")
+@click.option("--at-once", metavar="N", type=click.IntRange(min=1), help="At most N runs of a sweep at the same time.")
 @click.option("--large-code", is_flag=True, help="Copy the project, however large it is, without a question.")
 @click.option("--profile", is_flag=True, help="Trace some steps on every rank; short for --set train.profile=[10,20].")
 @_predecessor_option("--after", "Start when RUN has finished. Of several such options, all must hold.")
@@ -50,6 +56,11 @@ def submit(
     settings: tuple[str, ...],
     dry_run: str | None,
     in_allocation: str | None,
+    axes: tuple[str, ...],
+    sweep_file: str | None,
+    samples: int | None,
+    sample_seed: int,
+    at_once: int | None,
     large_code: bool,
     profile: bool,
     after: tuple[str, ...],
@@ -70,6 +81,7 @@ def submit(
       clusterctl submit reddit --cluster example-pyxis --nodes 4 --set train.lr=3e-3
       clusterctl submit ./mine.toml --dry-run
       clusterctl submit ./evaluate.toml --after @last
+      clusterctl submit cora --sweep train.lr=1e-3,1e-2 --sweep train.seed=0..4
     """
     options.check_waiting(hold, follow, wait, timeout, dry_run=bool(dry_run))
     from clusterctl.api import submit as api
@@ -77,6 +89,30 @@ def submit(
 
     changes = options.typed_settings(settings, shortcuts)
     waiting = {"after": after, "after_any": after_any, "after_start": after_start}
+    if axes or sweep_file:
+        from clusterctl.cli.sweep import check_sweep, submit_sweep
+
+        check_sweep(follow=follow, in_allocation=in_allocation, profile=profile)
+        sweep = submit_sweep(
+            job,
+            cluster,
+            output,
+            dry_run,
+            axes=axes,
+            file=sweep_file,
+            samples=samples,
+            seed=sample_seed,
+            at_once=at_once,
+            overrides=changes,
+            hold=hold,
+            large_code=large_code,
+            **waiting,
+        )
+        if wait and sweep:
+            sweep.wait(timeout)
+        return
+    if samples or at_once:
+        raise UsageError("--samples and --at-once are of a sweep", "name what is varied: --sweep train.lr=1e-3,1e-2")
     if dry_run:
         plan = api.plan(job, cluster, overrides=changes, profile=profile, in_allocation=in_allocation, **waiting)
         show_plan(plan, ask_slurm=dry_run == "slurm" and not in_allocation, large_code=large_code)

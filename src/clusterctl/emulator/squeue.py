@@ -133,6 +133,7 @@ _FIELDS: dict[str, Callable[[JobRow], str]] = {
     "dependency": lambda row: dependencies.shown(row.record),
     "endtime": lambda row: _time(_end(row)),
     "exit_code": lambda row: str(row.record.status),
+    "jobarrayid": lambda row: str(row.id),
     "jobid": lambda row: str(row.id),
     "name": lambda row: row.request.name,
     "nodelist": lambda row: node_list(row.record.nodes),

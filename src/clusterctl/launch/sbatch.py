@@ -6,7 +6,7 @@ import re
 import subprocess
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import SlurmError
 from clusterctl.launch.script import render
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.launch.plan import Plan
-    from clusterctl.runs.layout import RunDir
+    from clusterctl.runs.layout import ArrayDir, RunDir
 
 TIMEOUT_SECONDS = 60
 
@@ -59,8 +59,24 @@ class SlurmRefused(SlurmError):
         self.for_size = for_size
 
 
-def call_sbatch(plan: Plan, command: list[str], environment: Mapping[str, str]) -> str:
-    """Submit the script of `plan` through `command`, sbatch and its flags; the job's number.
+class Batch(NamedTuple):
+    """What is handed to sbatch: a run's script, or that of an array of runs."""
+
+    script: str
+    entry: str  # the directory of the run, or of the array
+    pickles: Path
+    tasks: int
+    secrets: Mapping[str, str]
+    name: str  # of the run or sweep, for messages
+
+    @classmethod
+    def of(cls, plan: Plan) -> Batch:
+        run = plan.run
+        return cls(render(plan), str(run.path), run.pickles, plan.tasks, plan.secrets, run.id)
+
+
+def call_sbatch(batch: Batch, command: list[str], environment: Mapping[str, str]) -> str:
+    """Submit `batch` through `command`, sbatch and its flags; the job's number.
 
     Raises SlurmRefused where there is certainly no job, SlurmError where there may be one.
     """
@@ -69,13 +85,13 @@ def call_sbatch(plan: Plan, command: list[str], environment: Mapping[str, str]) 
     from clusterctl.launch.executor import Executor
     from clusterctl.runs.entry import Entry
 
-    maybe = f"if Slurm took the job, `clusterctl status {plan.run.id}` finds it"
+    maybe = f"if Slurm took the job, `clusterctl status {batch.name}` finds it"
 
     def send(script: Path) -> str:
-        return _answer([*command, str(script)], {**environment, **plan.secrets}, maybe)
+        return _answer([*command, str(script)], {**environment, **batch.secrets}, maybe)
 
     try:
-        return str(Executor(plan.run.pickles, render(plan), send, plan.tasks).submit(Entry(str(plan.run.path))).job_id)
+        return str(Executor(batch.pickles, batch.script, send, batch.tasks).submit(Entry(batch.entry)).job_id)
     except FailedSubmissionError as error:
         raise SlurmError(f"sbatch gave no job number: {error}", maybe) from error
 
@@ -100,7 +116,7 @@ def _answer(argv: list[str], environment: Mapping[str, str], maybe: str) -> str:
     return answer
 
 
-def adopt(run: RunDir, job_id: str) -> None:
+def adopt(run: RunDir | ArrayDir, job_id: str) -> None:
     """Note the job of `run`, when sbatch has answered or later when it is found, unless it is noted: one job a run."""
     if not run.submission_json.exists():
         write_json(run.submission_json, {"job_id": job_id, "time": time.time()})

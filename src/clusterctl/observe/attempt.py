@@ -11,6 +11,7 @@ from clusterctl.observe.lines import last_lines
 from clusterctl.observe.measurements import Pace, newest_values, pace_of
 from clusterctl.observe.milestones import read_cancellation, read_finish, read_submission
 from clusterctl.observe.rank_events import newest_stage
+from clusterctl.observe.runs import submission as submission_of
 from clusterctl.observe.telemetry import NodesNow, nodes_now
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import exists
@@ -144,7 +145,9 @@ def read_evidence(record: RunRecord, before: RunEvidence | None = None, nodes: N
         ranks = record.job.resources.nodes * record.tasks_per_node
         done = finish is None and all_done(folders[-1], ranks)
         attempts[-1] = replace(_with_its_ranks(attempts[-1], folders, ranks, nodes), done=done)
-    known = [submission.job_id, attempts[-1].job_id if attempts else ""]
+    # An element of an array has two numbers: its own, which its batch script knows, and the one that squeue shows.
+    told = attempts[-1].job_id if attempts and submission_of(run.id) == run.id else ""
+    known = [submission.job_id, told]
     job_id = next((number for number in known if number and number not in record.past_jobs), None)
     if finish and attempts and finish.attempt not in (None, attempts[-1].number):
         finish = None  # of an attempt that was given up for lost, and followed by another one

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Submission(NamedTuple):
-    """sbatch's answer: Slurm's number of the job, and when it came; empty and None before that."""
+    """sbatch's answer: Slurm's number of the job, such as 12 or 12_7, and when it came; empty and None before that."""
 
     job_id: str = ""
     time: float | None = None
@@ -33,7 +33,7 @@ class Finish(NamedTuple):
 
 def read_submission(run: RunDir) -> Submission:
     fields = read_fields(run.submission_json)
-    return Submission(fields.digits("job_id"), fields.moment("time"))
+    return Submission(fields.job("job_id"), fields.moment("time"))
 
 
 def read_cancellation(run: RunDir) -> Cancellation | None:

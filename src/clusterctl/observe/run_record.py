@@ -94,7 +94,7 @@ def _parse(run: RunDir, fields: Fields) -> RunRecord:
         argv=fields.texts("argv"),
         resumed=_given("resumes: time", resumes[-1].moment("time")) if resumes else None,
         past_attempts=resumes[-1].whole("attempts") or 0 if resumes else 0,
-        past_jobs=frozenset(job_id for one in resumes if (job_id := one.digits("job_id"))),
+        past_jobs=frozenset(job_id for one in resumes if (job_id := one.job("job_id"))),
         predecessors=read_predecessors(fields),
     )
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 NEWEST = "@last"
 _STAMP, _STAMP_LETTERS, _SUFFIX_LETTERS = "%Y%m%d-%H%M%S", 15, 5
 _ZONES_SECONDS = 26 * 3600  # between the clocks of two places
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")
+# `NAME-20260131-120000-1a2b`, and `.7` behind it for a run of a sweep.
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}(?:\.[0-9]{1,5})?")
 
 
 def newest_first(folder: Path, takes: Callable[[str], bool] = bool) -> Iterator[RunDir]:
@@ -65,8 +66,14 @@ def names_beginning(folder: Path, typed: str, most: int) -> list[str]:
 
 
 def job_name(run: str) -> str:
-    """The name of the job in a run's id, `NAME-20260131-120000-1a2b`; all of what is no such id."""
-    return run[: -_STAMP_LETTERS - _SUFFIX_LETTERS - 1] if _ID.fullmatch(run) else run
+    """The name of the job in a run's id; all of what is no such id."""
+    return submission(run)[: -_STAMP_LETTERS - _SUFFIX_LETTERS - 1] if _ID.fullmatch(run) else run
+
+
+def submission(run: str) -> str:
+    """The id without the place in a sweep: the sweep's id, or that of a run that is part of none."""
+    sweep, _, place = run.rpartition(".")
+    return sweep if place.isdigit() else run  # an id ends otherwise: `-1a2b`
 
 
 def is_run_id(name: str) -> bool:
@@ -84,7 +91,7 @@ def _ids(folder: Path) -> list[str]:
 
 def _stamp(run: str) -> str:
     """The time in a run's id, by the clock of the place: `20260131-120000`."""
-    return run[-_STAMP_LETTERS - _SUFFIX_LETTERS : -_SUFFIX_LETTERS]
+    return submission(run)[-_STAMP_LETTERS - _SUFFIX_LETTERS : -_SUFFIX_LETTERS]
 
 
 def _modified(path: str) -> int | None:

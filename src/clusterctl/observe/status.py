@@ -20,6 +20,7 @@ from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.observe.run_record import read_record, unreadable
 from clusterctl.observe.runs import job_name, named_since, newest_first
 from clusterctl.observe.stage import judge, settled
+from clusterctl.observe.sweeps import place_in_array
 from clusterctl.runs.vocabulary import KNOWN, Role
 from clusterctl.slurm import Slurm
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from clusterctl.observe.stage import Status
     from clusterctl.runs.layout import RunDir
     from clusterctl.runs.stages import Stage
-    from clusterctl.slurm import JobState, Snapshot
+    from clusterctl.slurm import JobState, QueuedJob, Snapshot
     from clusterctl.spec import Cluster
 
 SCHEMA_VERSION = 1
@@ -104,7 +105,7 @@ def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
     """`evidence` with Slurm's answer. A job found by its folder is noted in the run: its submitter died, or is slow."""
     run = evidence.record.run
     known = evidence.job_id
-    job = snapshot.jobs.get(known) if known else snapshot.in_folder(run.path, evidence.record.past_jobs)
+    job = snapshot.jobs.get(known) if known else _unnoted(run, snapshot, evidence.record.past_jobs)
     if job is None:  # it may have begun and ended between the look at its files and the question
         evidence = read_evidence(evidence.record)
     job_id = evidence.job_id or (job.job_id if job else None)
@@ -113,6 +114,14 @@ def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
             adopt(run, job_id)
     early = job is None and snapshot.taken_at <= (evidence.submitted_at or evidence.record.created)
     return replace(evidence, job_id=job_id, answer=Answer(job, early, stale=snapshot.problem is not None))
+
+
+def _unnoted(run: RunDir, snapshot: Snapshot, past: frozenset[str]) -> QueuedJob | None:
+    """The job of a run whose submitter did not live to note it: by its folder, or that of the array it is part of."""
+    if job := snapshot.in_folder(run.path, past):
+        return job
+    place = place_in_array(run)
+    return snapshot.in_folder(place[0].path, past, place[1]) if place else None
 
 
 def _settled_by_accounting(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 Member = TypeVar("Member", bound=StrEnum)
 _LAST_MOMENT = 2.0**37  # the year 6325: later ones break calendars
+_JOB = re.compile(r"[0-9]{1,20}(?:_[0-9]{1,9})?")
 _LARGEST_WHOLE = 2**63 - 1
 
 
@@ -50,6 +52,11 @@ class Fields:
         """A number written as text, such as Slurm's of a job: it becomes an argument of a command."""
         text = self.text(name)
         return text if text.isascii() and text.isdigit() else ""
+
+    def job(self, name: str) -> str:
+        """Slurm's number of a job, or of an element of an array: `12`, `12_7`."""
+        text = self.text(name)
+        return text if _JOB.fullmatch(text) else ""
 
     def member(self, name: str, of: type[Member]) -> Member | None:
         """A member of the enum `of`, by its value."""

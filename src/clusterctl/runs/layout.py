@@ -13,6 +13,8 @@ RUN_FORMAT = 2  # of the run directory, as run.json carries it: whoever changes 
 # In format 1 each rank wrote files of its own: its events are read as those of a rank without a writer, not its beats.
 READABLE_FORMATS = (1, 2)
 
+SWEEP_FORMAT = 1  # of sweep.json
+
 SHARED_FILES = ".files"  # in the folder of copies: files that several of them have
 KNOWN_DIGESTS = ".digests"  # there, too: what is known of the files of the folders that were copied
 ENVIRONMENTS = ".environments"  # there, too: archives of the modules of Python environments
@@ -32,7 +34,7 @@ class Inside:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, owner: Attempt | RunDir, kind: type) -> Path:
+    def __get__(self, owner: Attempt | RunDir | ArrayDir | SweepDir, kind: type) -> Path:
         return owner.path / self._name
 
 
@@ -158,6 +160,47 @@ class RunDir:
             return []
         numbers = sorted(number for number in map(attempt_number, names) if number is not None)
         return [attempt for attempt in map(self.attempt, numbers) if is_folder(attempt.path)]
+
+
+@dataclass(frozen=True)
+class ArrayDir:
+    """One Slurm array of a sweep: the folder in which its batch script starts."""
+
+    path: Path
+
+    array_json = Inside("array.json")  # which run each element is
+    submission_json = Inside("submission.json")  # as a run's
+    logs = Inside("logs")  # links to the slurm.log of each run
+    pickles = Inside("submitit")
+
+
+@dataclass(frozen=True)
+class SweepDir:
+    """A sweep: what its runs have in common. The runs lie beside those that are part of none, as `ID.0`, `ID.1`, ..."""
+
+    path: Path
+
+    sweep_json = Inside("sweep.json")
+    report = Inside("report.html")
+
+    @classmethod
+    def of(cls, runs: Path, sweep: str) -> SweepDir:
+        return cls(runs / ".sweeps" / sweep)
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    def run(self, place: int) -> RunDir:
+        return RunDir(self.path.parents[1] / f"{self.id}.{place}")
+
+    def array(self, number: int) -> ArrayDir:
+        return ArrayDir(self.path / str(number))
+
+    def arrays(self) -> list[ArrayDir]:
+        """All arrays that were submitted so far, the first one first."""
+        names = sorted(int(name) for name in _names(self.path) if _NUMBER.fullmatch(name))
+        return [self.array(number) for number in names]
 
 
 def attempt_number(name: str) -> int | None:

@@ -11,7 +11,7 @@ _FIELDS = ("JobID", "State", "ExitCode", "NodeList", "Reason")
 SACCT = ("sacct", "-n", "-P", f"--delimiter={SEPARATOR}", "-o", ",".join(_FIELDS), "-j")
 
 SHOW_JOB = ("scontrol", "show", "job")
-_SHOWN = re.compile(r"(?:^|\s)(JobId|JobState|ExitCode|NodeList)=(\S*)")
+_SHOWN = re.compile(r"(?:^|\s)(JobId|ArrayJobId|ArrayTaskId|JobState|ExitCode|NodeList)=(\S*)")
 
 
 @dataclass(frozen=True)
@@ -61,4 +61,6 @@ def parse_shown(text: str) -> tuple[Accounted, ...]:
     if not (fields.get("JobId") and code.isdigit() and signal.isdigit()):
         return ()
     state, nodes = fields.get("JobState", ""), fields.get("NodeList", "")
-    return (Accounted(fields["JobId"], state, "", int(code), int(signal), "" if nodes == "(null)" else nodes),)
+    element = "ArrayTaskId" in fields and "ArrayJobId" in fields
+    number = f"{fields['ArrayJobId']}_{fields['ArrayTaskId']}" if element else fields["JobId"]
+    return (Accounted(number, state, "", int(code), int(signal), "" if nodes == "(null)" else nodes),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -24,6 +25,10 @@ TIMEOUT_SECONDS = 10.0  # Slurm's own MessageTimeout: what has not answered by t
 
 Run = Callable[[Sequence[str], Mapping[str, str]], "subprocess.CompletedProcess[str]"]
 """Runs a command line in an environment. Raises subprocess.TimeoutExpired when no answer comes."""
+
+_CONFIGURATION_SECONDS = 3600.0  # it changes when an administrator restarts Slurm
+_MOST_ELEMENTS = re.compile(r"^MaxArraySize\s*=\s*([0-9]{1,9})$", re.MULTILINE)  # the largest index is one less
+_USUAL_ELEMENTS = 1001
 
 _CONTROLLER_DOWN = "the controller may be down; ask it with: scontrol ping"
 # These beat `#SBATCH` lines, filter what squeue and scancel see, or containerise the batch script.
@@ -122,6 +127,12 @@ class Slurm:
         """One job that waits, and why; None where Slurm knows no such job."""
         return queue.parse_waiting(self.answer(*queue.WAITING_JOB, job_id))
 
+    def most_elements(self) -> int:
+        """How many elements an array may have (MaxArraySize). Raises SlurmError."""
+        told = self.recent("scontrol", "show", "config", max_age=_CONFIGURATION_SECONDS)
+        match = _MOST_ELEMENTS.search(told.text)
+        return int(match[1]) if match else _USUAL_ELEMENTS
+
     def accounted(self, job_ids: Sequence[str]) -> tuple[Accounted, ...]:
         """What the database keeps of these jobs and their steps; raises SlurmError where there is no accounting."""
         return parse_accounting(self.answer(*SACCT, ",".join(job_ids)))
@@ -150,7 +161,7 @@ class Slurm:
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End these jobs, pending or running, with one scancel; those that have ended already are no error."""
-        self._scancel(*job_ids)
+        self._scancel(*queue.together(job_ids))
 
     def _scancel(self, *words: str) -> None:
         answer = self._ask("scancel", *words)
@@ -161,7 +172,7 @@ class Slurm:
 
     def release(self, job_ids: Sequence[str]) -> None:
         """Let jobs start that were submitted with --hold."""
-        self.answer("scontrol", "release", *job_ids)
+        self.answer("scontrol", "release", *queue.together(job_ids))
         self.forget()
 
     def requeue(self, job_ids: Sequence[str]) -> None:
@@ -178,7 +189,8 @@ class Slurm:
 
     def _ask(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         # Times as seconds since the epoch: no locale and no time zone to parse.
-        environment = {**self.environment, "SLURM_TIME_FORMAT": "%s"}
+        # And all indices of an array that wait, however many: squeue cuts them at 64 letters.
+        environment = {**self.environment, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
         try:
             return self.run([self.path_of(command), *arguments], environment)
         except subprocess.TimeoutExpired as error:

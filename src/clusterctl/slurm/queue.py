@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ def columns(fields: Iterable[str]) -> str:
     return ",".join(f"{field}:{SEPARATOR}" for field in fields)
 
 
-FIELDS = ("JobID", "State", "Reason", "NodeList", "StartTime", "EndTime", "RestartCnt", "WorkDir")
+# An element of an array is one line from its start on; those that wait have a line together, as `12_[3-9%4]`.
+FIELDS = ("JobArrayID", "State", "Reason", "NodeList", "StartTime", "EndTime", "RestartCnt", "WorkDir")
 # `--me` is filtered by the controller, a list of job ids is not: that would load every job of the cluster.
 SQUEUE = ("squeue", "--me", "-h", "--states=all", "-O", columns(FIELDS))
 _WAITING_FIELDS = ("JobID", "Reason", "Partition", "StartTime", "Dependency")
@@ -32,6 +34,8 @@ WAITING_JOB = ("squeue", "-h", "-O", columns(_WAITING_FIELDS), "-j")
 OWN_JOB = ("squeue", "--me", "-h", "-O", columns(_ALLOCATION_FIELDS), "-j")
 STEPS = ("squeue", "--me", "-h", "-s", "-o", f"%i{SEPARATOR}%j", "-j")
 _STEP = re.compile(r"\d+\.[a-z0-9+]+", re.ASCII)
+_JOB = re.compile(r"(?P<array>\d+)(?:_(?:\d+|\[(?P<waiting>[\d,:%-]+)\]))?", re.ASCII)
+_INDICES = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9})(?::(?P<step>\d{1,9}))?)?", re.ASCII)
 _GPU = re.compile(r"gpu(?::(?P<type>[^:]+?))??(?::(?P<count>\d+))?", re.ASCII)
 
 
@@ -107,39 +111,93 @@ class Snapshot:
     skipped: int = 0  # lines that were none of squeue's
     problem: SlurmError | None = None  # why there is no newer one
 
-    def in_folder(self, folder: Path, but_not: frozenset[str] = frozenset()) -> QueuedJob | None:
-        """The job whose working directory is `folder`: how a run without a job id is found."""
-        found = (job for number, job in self.jobs.items() if number not in but_not)
-        return next((job for job in found if job.work_dir == str(folder)), None)
+    def in_folder(
+        self, folder: Path, but_not: frozenset[str] = frozenset(), index: int | None = None
+    ) -> QueuedJob | None:
+        """The job in `folder`, or that element of the array there: how a run is found whose number nobody noted."""
+        for number, job in self.jobs.items():
+            if number not in but_not and job.work_dir == str(folder):
+                return job if index is None else self.jobs.get(element_id(number.partition("_")[0], index))
+        return None
+
+
+def element_id(array: str, index: int) -> str:
+    """Slurm's name of an element of an array, where it asks for a job's number."""
+    return f"{array}_{index}"
+
+
+def together(job_ids: Iterable[str]) -> list[str]:
+    """`job_ids` with the elements of each array in one word, such as `12_[0-3,7]`: Slurm is asked once for all."""
+    arrays: dict[str, list[int]] = {}
+    alone = []
+    for job_id in job_ids:
+        array, _, index = job_id.partition("_")
+        if index.isdecimal():
+            arrays.setdefault(array, []).append(int(index))
+        else:
+            alone.append(job_id)
+    return [*alone, *(f"{array}_[{_ranges(indices)}]" for array, indices in arrays.items())]
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """`0-3,7`: neighbours differ from their places by the same."""
+    parts = []
+    for _, run in itertools.groupby(enumerate(sorted(set(numbers))), lambda item: item[1] - item[0]):
+        first, *others = (number for _, number in run)
+        parts.append(f"{first}-{others[-1]}" if others else str(first))
+    return ",".join(parts)
 
 
 class _Jobs(Mapping[str, QueuedJob]):
     """The jobs of squeue's lines, each parsed when it is asked for: a user may have ten thousand, and few runs."""
 
-    def __init__(self, lines: dict[str, str]) -> None:
-        self._lines = lines
+    def __init__(self) -> None:
+        self._lines: dict[str, str] = {}
+        self._waiting: dict[str, tuple[str, str]] = {}  # arrays: the indices that wait, and the line of all of them
+
+    def add(self, line: str) -> bool:
+        """Take a line of squeue's; False where it is none."""
+        name = line.partition(SEPARATOR)[0]
+        match = _JOB.fullmatch(name)
+        if not match or line.count(SEPARATOR) < len(FIELDS):
+            return False
+        if match["waiting"]:
+            self._waiting[match["array"]] = match["waiting"], line
+        else:
+            self._lines[name] = line
+        return True
 
     def __getitem__(self, job_id: str) -> QueuedJob:
-        return _parse_line(self._lines[job_id])
+        if job_id in self._lines:
+            return _parse_line(self._lines[job_id])
+        array, _, index = job_id.partition("_")
+        indices, line = self._waiting[array]
+        if index and not (index.isdecimal() and _among(int(index), indices)):
+            raise KeyError(job_id)
+        return replace(_parse_line(line), job_id=job_id)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._lines)
+        return itertools.chain(self._lines, self._waiting)
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._lines.keys() | self._waiting.keys())
+
+
+def _among(index: int, indices: str) -> bool:
+    """Whether `index` is one of `0-3,7,20-40:5%4`; what follows the percent sign is how many may run at once."""
+    for part in indices.partition("%")[0].split(","):
+        if match := _INDICES.fullmatch(part):
+            first, last, step = int(match["first"]), int(match["last"] or match["first"]), int(match["step"] or 1)
+            if index in range(first, last + 1, max(1, step)):
+                return True
+    return False
 
 
 def parse_queue(text: str, taken_at: float, problem: SlurmError | None = None) -> Snapshot:
     """Read the output of `SQUEUE`; never raises: a line that squeue did not write is skipped and counted."""
-    lines: dict[str, str] = {}
-    skipped = 0
-    for line in text.split("\n"):
-        job_id = line.partition(SEPARATOR)[0]
-        if job_id.isascii() and job_id.isdigit() and line.count(SEPARATOR) >= len(FIELDS):
-            lines[job_id] = line
-        elif line.strip():
-            skipped += 1
-    return Snapshot(_Jobs(lines), taken_at, skipped, problem)
+    jobs = _Jobs()
+    skipped = sum(not jobs.add(line) for line in text.split("\n") if line.strip())
+    return Snapshot(jobs, taken_at, skipped, problem)
 
 
 def _parse_line(line: str) -> QueuedJob:

@@ -1,0 +1,143 @@
+"""Submit those runs of a sweep again that ended unfinished, and runs for values that are new to it.
+
+Each is resumed as a run by itself is: in its own directory, from its last checkpoint. One array carries them all.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+import clusterctl
+from clusterctl.api.resume import renewed, resolved_again
+from clusterctl.api.settings import typed
+from clusterctl.api.sweep import Wanted, plans_of, send_arrays, shown_rows, write_runs
+from clusterctl.api.sweeps import Sweep, find_sweep
+from clusterctl.api.verify import verify_all
+from clusterctl.checks.verify import explained
+from clusterctl.config import load_cluster
+from clusterctl.containers.listener import SILENT
+from clusterctl.errors import ConfigError, SlurmError, UsageError
+from clusterctl.launch.module_archives import archive_modules
+from clusterctl.launch.new_run import from_snapshot
+from clusterctl.launch.plan import has_project, make_plan
+from clusterctl.launch.sbatch import SlurmRefused
+from clusterctl.launch.snapshot import kept_code
+from clusterctl.observe.milestones import read_submission
+from clusterctl.observe.status import report
+from clusterctl.observe.sweeps import read_sweep
+from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import write_json
+from clusterctl.runs.stages import Stage
+from clusterctl.slurm import Slurm
+from clusterctl.spec.sweep import combinations, key_of, parse_axis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from clusterctl.containers.listener import ProgressListener
+    from clusterctl.observe.stage import Status
+    from clusterctl.observe.sweeps import SweepRecord
+    from clusterctl.runs.layout import SweepDir
+    from clusterctl.spec.sweep import Settings
+
+
+def resume_sweep(
+    sweep: Sweep | str,
+    cluster: str | None = None,
+    *,
+    axes: Iterable[str] = (),
+    hold: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Sweep:
+    """Start those runs of `sweep` again that failed, timed out, or were cancelled, preempted or lost.
+
+    `axes` are values as for `sweep`: combinations that it has not run yet become further runs of it, with the code that
+    it was submitted with. Raises NotFoundError, UsageError where nothing is to be done, ConfigError, and SlurmError.
+    """
+    sweep = find_sweep(sweep, cluster) if isinstance(sweep, str) else sweep
+    place, axes = sweep.directory, list(axes)
+    record = read_sweep(place)
+    before = record.settings
+    statuses = _known(record)
+    again = [one for one in statuses if one.stage.ended and one.stage is not Stage.FINISHED]
+    rows = _new(record, axes)
+    if not again and not rows:
+        going = sum(not one.stage.ended for one in statuses)
+        what = f"{going} runs of {sweep.id} go on" if going else f"all runs of {sweep.id} have finished"
+        raise UsageError(f"{what}: there is nothing to resume", "for more values: clusterctl resume --sweep KEY=VALUES")
+    first = statuses[0].record
+    where = load_cluster(cluster) if cluster else first.cluster
+    slurm = Slurm.of(where)
+    jobs = [resolved_again(one.record.run, where) for one in again]
+    wanted = Wanted(rows, [resolved_again(first.run, where, row) for row in rows])
+    codes = [
+        kept_code(one.record.run, project=has_project(job.job)).folder for one, job in zip(again, jobs, strict=True)
+    ]
+    old = [
+        make_plan(job, one.record.run, code, clusterctl.__version__)
+        for one, job, code in zip(again, jobs, codes, strict=True)
+    ]
+    code = kept_code(first.run, project=has_project(first.job))
+    new = plans_of(place, wanted.jobs, code, len(record.settings))
+    warnings = verify_all([*old, *new], [*jobs, *wanted.jobs], slurm, progress, code)
+    words = [*typed("resume", sweep.id, cluster, ()), *(word for axis in axes for word in ("--sweep", axis))]
+    alive = {one.job_id.partition("_")[0] for one in statuses if one.job_id and not one.stage.ended}
+    try:
+        with ExitStack() as stack:
+            for plan, job, status in zip(old, jobs, again, strict=True):
+                links = archive_modules(plan, code.folder, progress)
+                stack.enter_context(renewed(plan, job, links, partial(_still_ended, status), words))
+            if new:
+                write_runs(place, new, wanted, code, words, from_snapshot(first.run), progress=progress)
+                _write_settings(place, [*before, *shown_rows(wanted)])
+            send_arrays(place, [*old, *new], slurm, at_once=record.at_once, hold=hold, before=sorted(alive))
+    except (SlurmRefused, OSError) as error:
+        for plan in new:
+            shutil.rmtree(plan.run.path, ignore_errors=True)
+        _write_settings(place, before)
+        if isinstance(error, SlurmRefused):
+            raise explained(error, [*jobs, *wanted.jobs][0], slurm) from error
+        raise
+    return Sweep(place.path, warnings)
+
+
+def _known(record: SweepRecord) -> tuple[Status, ...]:
+    """The status of all runs. Raises ConfigError for a damaged one, SlurmError where nobody knows whether one ended."""
+    found = report(record.runs)
+    for problem in found.problems:
+        if isinstance(problem, ConfigError):
+            raise problem
+    for status in found.statuses:
+        status.record.require_ours()
+        if not status.sure:
+            reason = found.problems[0].message if found.problems else "Slurm does not say"
+            raise SlurmError(f"cannot tell whether {status.record.run.id} has ended: {reason}", "try again later")
+    return found.statuses
+
+
+def _still_ended(status: Status) -> str | None:
+    """The number of the ended job, once nobody else can resume the run; raises UsageError if somebody just has."""
+    run = status.record.run
+    if (read_submission(run).job_id or status.job_id) != status.job_id:
+        raise UsageError(f"{run.id} was resumed at this moment", f"clusterctl status {run.id}")
+    return status.job_id
+
+
+def _new(record: SweepRecord, axes: Iterable[str]) -> list[Settings]:
+    """The combinations of `axes` that the sweep has not run yet. Raises UsageError where they vary something else."""
+    parsed = [parse_axis(axis) for axis in axes]
+    if not parsed:
+        return []
+    rows = combinations(parsed, None, 0)
+    known = {frozenset(settings) for settings in record.settings}
+    if {*map(key_of, rows[0])} != {*record.keys}:
+        raise UsageError(f"the sweep varies {', '.join(record.keys)}", "name values for all of these, with --sweep")
+    return [row for row in rows if frozenset(row) not in known]
+
+
+def _write_settings(place: SweepDir, rows: Iterable[Iterable[str]]) -> None:
+    """Say in sweep.json which runs there are."""
+    write_json(place.sweep_json, {**read_fields(place.sweep_json).content, "runs": [[*row] for row in rows]})

@@ -1,0 +1,276 @@
+"""Submit a sweep: one job with many settings, each an ordinary run, all of them elements of a few Slurm arrays.
+
+Everything is checked before anything is queued. The runs share one snapshot of the code; each has its own directory,
+checkpoints and attempts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import clusterctl
+from clusterctl.api.settings import settings, typed
+from clusterctl.api.submit import code_of, copied, find_waited_for, new_id
+from clusterctl.api.verify import verify_all
+from clusterctl.checks.verify import explained
+from clusterctl.config import load_cluster, resolve, runs_folder
+from clusterctl.config.secrets import Secrets
+from clusterctl.containers.listener import SILENT
+from clusterctl.errors import ConfigError, UsageError, reason
+from clusterctl.launch.array import arrays_of, batch_of, write_array
+from clusterctl.launch.new_run import from_project, record_of, versions, write_run
+from clusterctl.launch.plan import make_plan
+from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch
+from clusterctl.runs.files import make_private, write_json
+from clusterctl.runs.layout import SWEEP_FORMAT, SweepDir
+from clusterctl.slurm import Slurm
+from clusterctl.slurm.queue import element_id
+from clusterctl.spec.sweep import combinations, key_of, parse_axis, parse_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from clusterctl.api.predecessors import Named, Predecessors
+    from clusterctl.api.settings import Overrides
+    from clusterctl.api.sweeps import Sweep
+    from clusterctl.config import Resolved
+    from clusterctl.containers.listener import ProgressListener
+    from clusterctl.launch.new_run import Origin
+    from clusterctl.launch.plan import Plan
+    from clusterctl.launch.snapshot import Code
+    from clusterctl.runs.layout import ArrayDir
+    from clusterctl.spec.sweep import Choices, Settings
+
+
+class Wanted(NamedTuple):
+    """The runs of a sweep, by place: what each changes, and its job."""
+
+    settings: list[Settings]
+    jobs: list[Resolved]
+
+
+def load_sweep(
+    job: str | os.PathLike[str],
+    cluster: str | None = None,
+    *,
+    axes: Iterable[str] = (),
+    file: str | os.PathLike[str] | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    overrides: Overrides = (),
+) -> Wanted:
+    """The runs that `sweep` would submit with these very arguments, every value checked.
+
+    Raises UsageError for axes that make no sense, ConfigError where one of the runs would be wrong.
+    """
+    found = [*map(parse_axis, axes), *([_read_lines(Path(file))] if file else [])]
+    rows = combinations(found, samples, seed)
+    given = settings(overrides)
+    swept = {key_of(setting): "" for row in rows for setting in row}
+    if twice := next((key for key in map(key_of, given) if key in swept), None):
+        raise UsageError(f"{twice} is swept, and set to one value", "leave one of them out")
+    target = load_cluster(cluster)
+    jobs: list[Resolved] = []
+    wrong: list[tuple[Settings, ConfigError]] = []
+    for row in rows:
+        try:
+            jobs.append(resolve(os.fspath(job), target, [*given, *row]))
+        except ConfigError as error:
+            wrong.append((row, error))
+    if wrong:
+        raise _none_submitted(wrong, len(rows), target.secrets)
+    for name, values in (("name", {one.job.name for one in jobs}), ("code", {one.job.code for one in jobs})):
+        if len(values) > 1:
+            raise UsageError(f"{name} cannot be swept", "all runs of a sweep share their job's name and code")
+    return Wanted(rows, jobs)
+
+
+def sweep(
+    job: str | os.PathLike[str],
+    cluster: str | None = None,
+    *,
+    axes: Iterable[str] = (),
+    file: str | os.PathLike[str] | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+    at_once: int | None = None,
+    overrides: Overrides = (),
+    hold: bool = False,
+    after: Named = (),
+    after_any: Named = (),
+    after_start: Named = (),
+    large_code: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Sweep:
+    """Submit `job` once for each combination of the values in `axes`, such as `train.lr=1e-3,3e-3`, and return them.
+
+    An axis has values after commas, whole numbers as `0..4`, or a range to draw from (`log:1e-4..1e-1`, `uniform:0..1`)
+    with `samples`, how many runs to draw at random with `seed`. `file` holds the settings of one run on each line.
+    At most `at_once` runs go on at the same time. The rest is as for `submit`.
+
+    Raises what `submit` raises, before anything is queued; where Slurm refuses, nothing is left behind.
+    """
+    from clusterctl.api.sweeps import Sweep  # a dry run needs none of what it reads
+
+    axes = list(axes)
+    wanted = load_sweep(job, cluster, axes=axes, file=file, samples=samples, seed=seed, overrides=overrides)
+    first = wanted.jobs[0]
+    waited_for = find_waited_for(first, after, after_any, after_start, None)
+    if waited_for:
+        waited_for.check(first.job.resources)
+    words = typed("submit", os.fspath(job), cluster, settings(overrides))
+    words += [word for axis in axes for word in ("--sweep", axis)]
+    words += ["--sweep-file", os.fspath(file)] if file else []
+    words += ["--samples", str(samples), "--sample-seed", str(seed)] if samples else []
+    words += ["--at-once", str(at_once)] if at_once else []
+    words += waited_for.words if waited_for else []
+    slurm = Slurm.of(first.cluster)
+    slurm.path_of("sbatch")
+    code = code_of(first, large=large_code, progress=progress)
+    place = SweepDir.of(runs_folder(first.cluster), new_id(first.job.name))
+    plans = plans_of(place, wanted.jobs, code)
+    warnings = verify_all(plans, wanted.jobs, slurm, progress, code)
+    try:
+        write_runs(place, plans, wanted, code, words, from_project(first), waited_for, progress=progress)
+        write_sweep(place, wanted, words, at_once)
+        send_arrays(place, plans, slurm, at_once=at_once, hold=hold, waited_for=waited_for)
+    except (SlurmRefused, ConfigError, OSError) as error:
+        for plan in plans:
+            shutil.rmtree(plan.run.path, ignore_errors=True)
+        shutil.rmtree(place.path, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise ConfigError(f"cannot write the sweep: {reason(error)}", "is the disk full? see: df -h") from error
+        if isinstance(error, SlurmRefused):
+            raise explained(error, first, slurm) from error
+        raise
+    return Sweep(place.path, warnings)
+
+
+def plans_of(place: SweepDir, jobs: Sequence[Resolved], code: Code, start: int = 0) -> list[Plan]:
+    """How each of `jobs` runs, the first of them as run `start` of the sweep."""
+    return [
+        make_plan(one, place.run(number), code.folder, clusterctl.__version__) for number, one in enumerate(jobs, start)
+    ]
+
+
+def write_runs(
+    place: SweepDir,
+    plans: Sequence[Plan],
+    wanted: Wanted,
+    code: Code,
+    words: Sequence[str],
+    origin: Origin,
+    waited_for: Predecessors | None = None,
+    *,
+    progress: ProgressListener = SILENT,
+) -> None:
+    """Write the directories of all runs. What they have in common is found out once. Raises ConfigError."""
+    common = {**versions(plans[0]), **origin.record, **({"after": waited_for.record} if waited_for else {})}
+    archives = copied(code, plans[0], progress)
+    for plan, resolved, row in zip(plans, wanted.jobs, wanted.settings, strict=True):
+        links = {plan.run.environments / link.name: archive for link, archive in archives.items()}
+        mine = {"sweep": {"id": place.id, "settings": _shown(row, resolved.secrets)}}
+        record = {**record_of(plan, resolved, words), **common, **mine}
+        write_run(plan, code.folder, links if plan.staging else {}, record, origin.patch)
+
+
+def write_sweep(place: SweepDir, wanted: Wanted, words: Sequence[str], at_once: int | None) -> None:
+    """Write sweep.json. Raises OSError."""
+    make_private(place.path)
+    secrets = wanted.jobs[0].secrets
+    record = {
+        "schema_version": SWEEP_FORMAT,
+        "created": time.time(),
+        "argv": secrets.hide_typed(words),
+        "at_once": at_once,
+        "runs": shown_rows(wanted),
+    }
+    write_json(place.sweep_json, record)
+
+
+def send_arrays(
+    place: SweepDir,
+    plans: Sequence[Plan],
+    slurm: Slurm,
+    *,
+    at_once: int | None,
+    hold: bool = False,
+    waited_for: Predecessors | None = None,
+    before: Sequence[str] = (),
+) -> None:
+    """Submit `plans` in as few arrays as Slurm allows. Where it refuses one, those before it are cancelled.
+
+    With `at_once` an array starts when the last one has ended, and those numbered `before`: Slurm holds back the
+    elements of one array alone (docs/decisions/0066). Raises SlurmRefused, SlurmError and OSError.
+    """
+    waiting = waited_for.options() if waited_for else []
+    sent: list[str] = []
+    previous = list(before) if at_once else []
+
+    def submit(array: ArrayDir, elements: Sequence[Plan]) -> str:
+        batch = batch_of(array, elements, at_once, place.id)
+        words = [slurm.path_of("sbatch"), *(["--hold"] if hold else [])]
+
+        def call(options: Sequence[str]) -> str:
+            return call_sbatch(batch, [*words, *_also_after(options, previous)], slurm.environment)
+
+        return waited_for.submitted(call, waiting) if waited_for else call(waiting)
+
+    try:
+        for number, elements in enumerate(arrays_of(plans, slurm.most_elements()), len(place.arrays())):
+            array = place.array(number)
+            write_array(array, elements)
+            job = submit(array, elements)
+            adopt(array, job)
+            sent.append(job)
+            previous = [job] if at_once else []
+            for index, plan in enumerate(elements):
+                adopt(plan.run, element_id(job, index))
+    except SlurmRefused:
+        if sent:
+            slurm.cancel(sent)
+        raise
+
+
+def shown_rows(wanted: Wanted) -> list[list[str]]:
+    """The settings of all runs, as they may be recorded."""
+    return [_shown(row, one.secrets) for row, one in zip(wanted.settings, wanted.jobs, strict=True)]
+
+
+def _shown(row: Settings, secrets: Secrets) -> list[str]:
+    """The settings of a run as they may be recorded: without the values of secret variables."""
+    return secrets.hide_typed(row) if any(key.removeprefix("env.") in secrets for key in map(key_of, row)) else [*row]
+
+
+def _none_submitted(wrong: Sequence[tuple[Settings, ConfigError]], runs: int, patterns: Iterable[str]) -> ConfigError:
+    """One error for all runs that would be wrong: each of its causes, with the settings that first have it."""
+    causes: dict[str, Settings] = {}
+    for row, error in wrong:
+        causes.setdefault(error.message, row)
+    secrets = Secrets(tuple(patterns))
+    lines = [f"with {' '.join(_shown(row, secrets))}: {message}" for message, row in causes.items()]
+    return ConfigError("\n".join([f"{len(wrong)} of {runs} runs would be wrong", *lines[:5]]), wrong[0][1].hint)
+
+
+def _also_after(options: Sequence[str], jobs: Sequence[str]) -> list[str]:
+    """sbatch's `options` that wait for other runs, and for the end of `jobs` as well."""
+    if not jobs:
+        return [*options]
+    also = ":".join(["afterany", *jobs])
+    prefix = "--dependency="
+    lists = [option.removeprefix(prefix) for option in options if option.startswith(prefix)]
+    return [f"{prefix}{','.join([*lists, also])}", *(option for option in options if not option.startswith(prefix))]
+
+
+def _read_lines(path: Path) -> Choices:
+    try:
+        return parse_lines(path.read_text(), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        why = reason(error) if isinstance(error, OSError) else "not UTF-8 text"
+        raise UsageError(
+            f"--sweep-file: cannot read {path}: {why}", "write the settings of a run on each line"
+        ) from None

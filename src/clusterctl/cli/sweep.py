@@ -1,0 +1,64 @@
+"""What `submit`, `resume` and others do for a sweep in place of a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterctl.cli import options
+from clusterctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from clusterctl.api.sweeps import Sweep
+
+
+def submit_sweep(job: str, cluster: str | None, output: str, dry_run: str | None, **arguments: Any) -> Sweep | None:
+    """Submit a sweep and say so; a dry run prints the settings of each run instead."""
+    from clusterctl.api import sweep as api
+    from clusterctl.display.build_progress import shown
+    from clusterctl.display.plain import plain
+
+    if dry_run:
+        chosen = {name: arguments[name] for name in ("axes", "file", "samples", "seed", "overrides")}
+        wanted = api.load_sweep(job, cluster, **chosen)
+        for place, row in enumerate(api.shown_rows(wanted)):
+            click.echo(plain(f"{place:>5}  {' '.join(row)}"))
+        click.echo(f"{len(wanted.jobs)} runs; the script of one: clusterctl submit --dry-run --set ...", err=True)
+        return None
+    with shown() as progress:
+        sweep = api.sweep(job, cluster, **arguments, progress=progress)
+    options.show_batches(sweep.runs[0].batches)
+    announce(sweep, output)
+    return sweep
+
+
+def resume_sweep(sweep: Sweep, cluster: str | None, axes: tuple[str, ...], *, hold: bool) -> None:
+    """Submit again what did not finish, and say so."""
+    from clusterctl.api.resume_sweep import resume_sweep as start_again
+    from clusterctl.display.build_progress import shown
+
+    with shown() as progress:
+        announce(start_again(sweep, cluster, axes=axes, hold=hold, progress=progress))
+
+
+def announce(sweep: Sweep, output: str = "id") -> None:
+    """Print the sweep, and to a person what to type next."""
+    options.warn_of(sweep.warnings)
+    runs = sweep.runs
+    record = {"schema_version": 1, "id": sweep.id, "runs": [run.id for run in runs], "directory": str(sweep.path)}
+    click.echo(json.dumps(record) if output == "json" else sweep.id)
+    if sys.stderr.isatty():
+        click.echo(f"{len(runs)} runs\nnext: clusterctl status {sweep.id}", err=True)
+
+
+def check_sweep(*, follow: bool, in_allocation: str | None = None, profile: bool = False) -> None:
+    """Raise UsageError for options of `submit` that a sweep has no use for."""
+    if follow:
+        raise UsageError("--follow shows one run", "all of them: clusterctl status --watch SWEEP")
+    if in_allocation:
+        raise UsageError("--sweep: runs in an allocation are no array", "leave one of them out")
+    if profile:
+        raise UsageError("--profile: a trace of every run of a sweep", "trace one: submit without --sweep")

@@ -1,0 +1,82 @@
+"""The batch script of a Slurm array, whose elements are runs of one sweep that ask for the same.
+
+.sweeps/<sweep>/<number>/     the folder of an array: squeue shows it, as it shows a run's directory
+  array.json                  which run each element is: it executes that run's own script
+  logs/<index>.log            a link to the run's slurm.log, where Slurm writes
+"""
+
+from __future__ import annotations
+
+import os
+from shlex import quote
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.launch.sbatch import Batch
+from clusterctl.launch.script import part, sbatch_lines
+from clusterctl.runs.files import make_private, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from clusterctl.launch.plan import Plan
+    from clusterctl.runs.layout import ArrayDir
+
+
+class Request(NamedTuple):
+    """What is asked of Slurm: runs that differ in nothing of it can be elements of one array."""
+
+    options: tuple[tuple[str, str | int | None], ...]
+    secrets: tuple[tuple[str, str], ...]  # sbatch's environment is one for all elements
+
+    @classmethod
+    def of(cls, plan: Plan) -> Request:
+        return cls((("job-name", plan.name), *plan.options), tuple(sorted(plan.secrets.items())))
+
+
+def arrays_of(plans: Iterable[Plan], most: int) -> list[list[Plan]]:
+    """`plans` in arrays of at most `most` elements, in their order, each of one request."""
+    alike: dict[Request, list[Plan]] = {}
+    for plan in plans:
+        alike.setdefault(Request.of(plan), []).append(plan)
+    return [group[start : start + most] for group in alike.values() for start in range(0, len(group), most)]
+
+
+def render_array(array: ArrayDir, plans: Sequence[Plan], at_once: int | None = None) -> str:
+    """The batch script; `at_once` elements run at the same time at most."""
+    first = plans[0]
+    throttle = f"%{at_once}" if at_once else ""
+    own = [
+        ("chdir", str(array.path)),
+        ("output", f"{array.logs}/%a.log"),
+        ("open-mode", "append"),
+        ("array", f"0-{len(plans) - 1}{throttle}"),
+    ]
+    return "\n".join(
+        [
+            "#!/bin/bash",
+            *sbatch_lines([*Request.of(first).options, *own]),
+            f"# Rendered by clusterctl {first.version}; the run directories are the record of what happened.",
+            "",
+            part("shell.sh"),
+            f"runs={quote(str(first.run.path.parent))}",
+            f"element=({' '.join(quote(plan.run.id) for plan in plans)})",
+            "",
+            part("array.sh"),
+        ]
+    )
+
+
+def write_array(array: ArrayDir, plans: Sequence[Plan]) -> None:
+    """Make the folder of an array, but for its script, which submitit writes. Raises OSError."""
+    make_private(array.path)
+    make_private(array.pickles)
+    make_private(array.logs)
+    for index, plan in enumerate(plans):
+        (array.logs / f"{index}.log").symlink_to(os.path.relpath(plan.slurm_log, array.logs))
+    write_json(array.array_json, {"runs": [plan.run.id for plan in plans]})
+
+
+def batch_of(array: ArrayDir, plans: Sequence[Plan], at_once: int | None, sweep: str) -> Batch:
+    """What sbatch is handed; the pickle that submitit keeps is of no use to anybody."""
+    first = plans[0]
+    return Batch(render_array(array, plans, at_once), str(array.path), array.pickles, first.tasks, first.secrets, sweep)

@@ -1,0 +1,124 @@
+"""The directory of a new run, as it is before its job is submitted."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import clusterctl
+from clusterctl.errors import ConfigError
+from clusterctl.launch.git import git_state
+from clusterctl.launch.module_archives import link_archives
+from clusterctl.launch.sbatch import submitit_version
+from clusterctl.launch.script import render
+from clusterctl.launch.task_versions import image_digest, task_versions
+from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import make_private, read_regular, write_json, write_text
+from clusterctl.runs.layout import RUN_FORMAT
+from clusterctl.spec import to_record
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.config import Resolved
+    from clusterctl.launch.plan import Plan
+    from clusterctl.launch.snapshot import Code
+    from clusterctl.runs.layout import RunDir
+    from clusterctl.spec.differences import Difference
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A run that a new one repeats (`rerun`): the snapshot of its code, and what the new one changes."""
+
+    run: RunDir
+    code: Code
+    changes: tuple[Difference, ...]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the code of a run is from: what run.json says of it, and the patch of what was not committed."""
+
+    record: Mapping[str, Any] = field(default_factory=dict)
+    patch: str = ""
+
+
+def from_project(resolved: Resolved) -> Origin:
+    """What git knows of the project as it is now."""
+    state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))
+    if state is None:
+        return Origin({"git": None})
+    patch = resolved.secrets.hide(state.patch) if state.patch else ""
+    return Origin({"git": {"commit": state.commit, "dirty": state.dirty}}, patch)
+
+
+def from_snapshot(run: RunDir) -> Origin:
+    """What the record of `run`, which has the same code, says: git's state, and in which format the code writes."""
+    before = read_fields(run.run_json).content
+    patch = b""
+    with suppress(OSError):  # none, or none that could be read
+        patch = read_regular(run.git_patch, lambda file: file.read())
+    record = {"schema_version": before.get("schema_version", RUN_FORMAT), "git": before.get("git")}
+    return Origin(record, patch.decode(errors="surrogateescape"))
+
+
+def from_earlier(earlier: Earlier) -> Origin:
+    """What the record has of the run that it repeats."""
+    origin = from_snapshot(earlier.run)
+    changes = [change._asdict() for change in earlier.changes]
+    return Origin({**origin.record, "rerun_of": earlier.run.id, "changes": changes}, origin.patch)
+
+
+def versions(plan: Plan) -> dict[str, Any]:
+    """What run.json says of the programs and the image: the same for all runs of a sweep that share both."""
+    return {
+        "versions": {
+            "clusterctl": clusterctl.__version__,
+            "python": platform.python_version(),
+            "submitit": submitit_version(),
+            **task_versions(plan),
+        },
+        "image": {"digest": image_digest(plan)},
+    }
+
+
+def record_of(plan: Plan, resolved: Resolved, words: Sequence[str]) -> dict[str, Any]:
+    """What run.json says of the job. `words` are the command line of its submission."""
+    return {
+        "schema_version": RUN_FORMAT,
+        "id": plan.run.id,
+        "created": time.time(),
+        "job": to_record(resolved.secrets.hide_in(resolved.job)),
+        "cluster": to_record(resolved.secrets.hide_in(resolved.cluster)),
+        "origins": resolved.origins,
+        "argv": resolved.secrets.hide_typed(words),
+    }
+
+
+def write_run(
+    plan: Plan, code: Path, archives: Mapping[Path, Path], record: Mapping[str, Any], patch: str = ""
+) -> None:
+    """Write the directory of `plan`'s run, its code the snapshot in `code`. Raises ConfigError, and leaves nothing."""
+    run = plan.run
+    try:
+        make_private(run.path)
+        run.attempts_folder.mkdir()
+        make_private(run.pickles)
+        run.code.symlink_to(os.path.relpath(os.path.realpath(code), os.path.realpath(run.path)))
+        link_archives(run, archives)
+        write_text(run.script, render(plan), mode=0o700)
+        if patch:
+            write_text(run.git_patch, patch)
+        write_json(run.run_json, record)
+    except OSError as error:
+        shutil.rmtree(run.path, ignore_errors=True)
+        raise ConfigError(
+            f"cannot write the run directory: {run.path}: {error.strerror}", "is the disk full? see: df -h"
+        ) from error

@@ -1,0 +1,85 @@
+"""What the runs of a sweep amount to: how many are where, which is best so far, how long the rest may take."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.observe.measurements import seconds_left
+from clusterctl.runs.stages import Stage
+from clusterctl.runs.vocabulary import KNOWN, Better, metric_of, score_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.observe.stage import Status
+    from clusterctl.observe.sweeps import SweepRecord
+    from clusterctl.runs.vocabulary import Metric, Number
+
+
+@dataclass(frozen=True)
+class Best:
+    """The run of a sweep with the best value of `metric`, its newest."""
+
+    status: Status
+    metric: Metric
+    value: Number
+
+
+@dataclass(frozen=True)
+class SweepSummary:
+    """A sweep at one moment."""
+
+    record: SweepRecord
+    statuses: tuple[Status, ...]
+    stages: Mapping[Stage, int]  # in the order of a run's life
+    best: Best | None
+    seconds_left: float | None  # until all have ended, by those that have; None: nothing is known yet
+
+    @property
+    def ended(self) -> int:
+        return sum(count for stage, count in self.stages.items() if stage.ended)
+
+
+def summarise(record: SweepRecord, statuses: Sequence[Status], now: float, metric: str | None = None) -> SweepSummary:
+    """The summary of `statuses`, the runs of the sweep; the best by `metric`, else by validation, else by the loss."""
+    counts = Counter(status.stage for status in statuses)
+    stages = {stage: counts[stage] for stage in Stage if counts[stage]}
+    return SweepSummary(record, tuple(statuses), stages, _best(statuses, metric), _seconds_left(record, statuses, now))
+
+
+def _best(statuses: Sequence[Status], name: str | None) -> Best | None:
+    found = [one for status in statuses if (one := _value(status, name))]
+    names = {one.metric.name for one in found}
+    if len(names) > 1:  # of some the loss alone is known yet
+        found = [one for one in found if one.metric is not KNOWN["loss"]]
+    sign = -1 if found and found[0].metric.better is Better.LOWER else 1
+    return max(found, key=lambda one: sign * one.value, default=None)
+
+
+def _value(status: Status, name: str | None) -> Best | None:
+    metrics = status.metrics
+    if name is not None:
+        return Best(status, metric_of(name), metrics[name]) if name in metrics else None
+    if score := score_of(metrics, "val") or score_of(metrics, "test"):
+        return Best(status, *score)
+    return Best(status, KNOWN["loss"], metrics["loss"]) if "loss" in metrics else None
+
+
+def _seconds_left(record: SweepRecord, statuses: Sequence[Status], now: float) -> float | None:
+    """All run for about as long as those that have finished did, as many at once as do now."""
+    going = [status for status in statuses if not status.stage.ended and status.stage is not Stage.QUEUED]
+    waiting = sum(status.stage is Stage.QUEUED for status in statuses)
+    took = [ran for status in statuses if status.stage is Stage.FINISHED and (ran := status.ran(now))]
+    left = {
+        status: seconds_left(status.metrics, status.attempt.pace, now) for status in going if status.attempt is not None
+    }
+    took = took or [(status.ran(now) or 0.0) + more for status, more in left.items() if more is not None]
+    if not took or not (going or waiting):
+        return None
+    usual = statistics.median(took)
+    rest = sum(more if more is not None else usual / 2 for more in left.values())
+    at_once = max(1, min(len(going) or 1, record.at_once or len(going) or 1))
+    return (rest + waiting * usual) / at_once

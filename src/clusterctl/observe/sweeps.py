@@ -1,0 +1,81 @@
+"""sweep.json, parsed: what the runs of a sweep have in common, and what each changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import ConfigError, UsageError
+from clusterctl.observe.runs import NEWEST, is_run_id, job_name, newest_first, submission
+from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import exists
+from clusterctl.runs.layout import SWEEP_FORMAT, SweepDir
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusterctl.runs.layout import ArrayDir, RunDir
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """A sweep as it was submitted. `settings` are the `KEY=VALUE` of each run, by its place."""
+
+    sweep: SweepDir
+    created: float
+    settings: tuple[tuple[str, ...], ...]
+    at_once: int | None = None
+
+    @property
+    def runs(self) -> tuple[RunDir, ...]:
+        return tuple(self.sweep.run(place) for place in range(len(self.settings)))
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What is varied, in the order in which it was named."""
+        return tuple(dict.fromkeys(key for settings in self.settings for key in values_of(settings)))
+
+
+def values_of(settings: tuple[str, ...]) -> dict[str, str]:
+    """The settings of one run by key, as they were typed."""
+    return {key: value for key, _, value in (setting.partition("=") for setting in settings)}
+
+
+def read_sweep(sweep: SweepDir) -> SweepRecord:
+    """The record of `sweep`. Raises ConfigError where sweep.json is missing or damaged."""
+    fields = read_fields(sweep.sweep_json)
+    runs = fields.content.get("runs")
+    created = fields.moment("created")
+    whole = isinstance(runs, list) and all(
+        isinstance(one, list) and all(isinstance(text, str) for text in one) for one in runs
+    )
+    if fields.whole("schema_version") != SWEEP_FORMAT or not isinstance(runs, list) or not whole or created is None:
+        why = fields.problem or ("missing" if fields.absent else "damaged, or written by another clusterctl")
+        raise ConfigError(f"cannot read {sweep.sweep_json}: {why}", f"its runs are there all the same: {sweep.id}.0")
+    return SweepRecord(sweep, created, tuple(map(tuple, runs)), fields.whole("at_once"))
+
+
+def sweep_named(folder: Path, name: str) -> SweepDir | None:
+    """The sweep that `name` means: its id, or `@last` and a job's name where its newest submission was a sweep."""
+    if is_run_id(name) and exists((named := SweepDir.of(folder, name)).sweep_json):
+        return named
+    newest = next(newest_first(folder, lambda run: name in (NEWEST, job_name(run))), None)
+    sweep = submission(newest.id) if newest else ""
+    return SweepDir.of(folder, sweep) if newest and sweep != newest.id else None
+
+
+def one_run(sweep: SweepDir) -> UsageError:
+    """The error for a sweep where one run is meant."""
+    return UsageError(f"{sweep.id} is a sweep", f"name one of its runs, such as {sweep.id}.0; all of them: status")
+
+
+def place_in_array(run: RunDir) -> tuple[ArrayDir, int] | None:
+    """The array in which a run of a sweep was submitted last, and its index there; None of any other run."""
+    sweep = submission(run.id)
+    if sweep == run.id:
+        return None
+    for array in reversed(SweepDir.of(run.path.parent, sweep).arrays()):
+        runs = read_fields(array.array_json).texts("runs")
+        if run.id in runs:
+            return array, runs.index(run.id)
+    return None

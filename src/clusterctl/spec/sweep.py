@@ -1,0 +1,180 @@
+"""What a sweep varies: `train.lr=1e-3,3e-3 train.seed=0..4` as settings, one tuple of KEY=VALUE for each run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+Settings = tuple[str, ...]
+"""The `KEY=VALUE` that make one run differ from the others."""
+
+MOST_RUNS = 10_000
+_RANGE = re.compile(r"(-?[0-9]+)\.\.(-?[0-9]+)(?:\.\.(-?[0-9]+))?", re.ASCII)
+_SPAN = re.compile(r"(log|uniform):(.+?)\.\.(.+)")
+_OPENING = {"[": "]", "{": "}", "(": ")"}
+
+
+@dataclass(frozen=True)
+class Span:
+    """Numbers between two, to draw from: evenly, or evenly in the logarithm; whole ones if both ends are."""
+
+    key: str
+    low: float
+    high: float
+    logarithmic: bool
+    whole: bool
+
+    def draw(self, chance: random.Random) -> Settings:
+        low, high = (math.log(self.low), math.log(self.high)) if self.logarithmic else (self.low, self.high)
+        value = chance.uniform(low, high)
+        value = math.exp(value) if self.logarithmic else value
+        return (f"{self.key}={round(value) if self.whole else f'{value:.6g}'}",)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Settings to choose from: the values of one key, or whole lines of a file."""
+
+    choices: tuple[Settings, ...]
+
+    def draw(self, chance: random.Random) -> Settings:
+        return chance.choice(self.choices)
+
+
+Axis = Span | Choices
+
+
+def parse_axis(text: str) -> Axis:
+    """`KEY=VALUES`: values after commas, whole numbers as `0..4` or `0..20..5`, `log:1e-4..1e-1`, `uniform:0..1`.
+
+    Raises UsageError.
+    """
+    key, equals, values = text.partition("=")
+    key, values = key.strip(), values.strip()
+    if not equals or not key or not values:
+        shown = re.match(r"[\w.-]*", text)  # no more: what follows may be a secret
+        raise UsageError(f"--sweep: expected KEY=VALUES, not: {shown and shown[0]}", "for example train.lr=1e-3,3e-3")
+    if span := _SPAN.fullmatch(values):
+        return _span(key, *span.groups())
+    found = [value for part in _parted(values) for value in _values(key, part)]
+    twice = next((value for value, same in itertools.groupby(sorted(found)) if len(list(same)) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--sweep {key}: {twice} is there twice", "name each value once")
+    return Choices(tuple((f"{key}={value}",) for value in found))
+
+
+def key_of(setting: str) -> str:
+    """The key of `KEY=VALUE`."""
+    return setting.partition("=")[0].strip()
+
+
+def parse_lines(text: str, name: str) -> Choices:
+    """The runs in a file: the settings of one on each line, as after --set; `#` begins a comment. Raises UsageError."""
+    import shlex
+
+    lines = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            words = tuple(shlex.split(line, comments=True))
+        except ValueError as error:
+            raise UsageError(f"{name}, line {number}: {error}", "quote values as for a shell") from None
+        if any("=" not in word for word in words):
+            raise UsageError(f"{name}, line {number}: expected KEY=VALUE", "for example: train.lr=3e-3 train.seed=1")
+        lines += [words] if words else []
+    if not lines:
+        raise UsageError(f"{name} names no runs", "write the settings of one run on each line")
+    return Choices(tuple(lines))
+
+
+def combinations(axes: Sequence[Axis], samples: int | None, seed: int) -> list[Settings]:
+    """The settings of each run: all combinations, the last axis changing fastest, or `samples` of them at random.
+
+    The same `seed` draws the same ones, each once. Raises UsageError.
+    """
+    keys = [set(map(key_of, row)) for row in map(_any_of, axes)]
+    if twice := [key for one, other in itertools.combinations(keys, 2) for key in one & other]:
+        raise UsageError(f"{twice[0]} is swept twice", "write all its values after one --sweep")
+    finite = [axis for axis in axes if isinstance(axis, Choices)]
+    grid = math.prod(len(axis.choices) for axis in finite)
+    if samples is None and len(finite) < len(axes):
+        raise UsageError("log: and uniform: are drawn from at random", "say how many runs: --samples 20")
+    count = grid if samples is None else samples
+    if count > MOST_RUNS:
+        raise UsageError(f"a sweep of {count:,} runs", f"at most {MOST_RUNS:,}; draw some of them: --samples 100")
+    if samples is None:
+        return [_joined(parts) for parts in itertools.product(*(axis.choices for axis in finite))]
+    if len(finite) == len(axes) and samples > grid:
+        raise UsageError(f"--samples {samples}: there are only {grid} combinations", "leave --samples out")
+    return list(itertools.islice(_drawn(axes, random.Random(seed)), samples))
+
+
+def _drawn(axes: Sequence[Axis], chance: random.Random) -> Iterator[Settings]:
+    """Endless, each once: of whole numbers there may be fewer than are asked for."""
+    seen: set[Settings] = set()
+    for _ in range(100 * MOST_RUNS):
+        found = _joined(axis.draw(chance) for axis in axes)
+        if found not in seen:
+            seen.add(found)
+            yield found
+    raise UsageError(f"--samples: only {len(seen)} different runs were found", "ask for fewer, or widen the ranges")
+
+
+def _joined(parts: Iterable[Settings]) -> Settings:
+    return tuple(itertools.chain.from_iterable(parts))
+
+
+def _any_of(axis: Axis) -> Settings:
+    return (f"{axis.key}=",) if isinstance(axis, Span) else _joined(axis.choices)
+
+
+def _span(key: str, kind: str, first: str, last: str) -> Span:
+    try:
+        low, high = float(first), float(last)
+    except ValueError:
+        raise UsageError(f"--sweep {key}: not numbers: {first}..{last}", f"for example {key}=log:1e-4..1e-1") from None
+    logarithmic = kind == "log"
+    if not (math.isfinite(low) and math.isfinite(high) and low < high) or (logarithmic and low <= 0):
+        above = ", both above 0" if logarithmic else ""
+        raise UsageError(f"--sweep {key}: {first}..{last}", f"write the smaller number first{above}")
+    whole = all(re.fullmatch(r"-?[0-9]+", end, re.ASCII) for end in (first, last))
+    return Span(key, low, high, logarithmic, whole)
+
+
+def _values(key: str, text: str) -> list[str]:
+    match = _RANGE.fullmatch(text)
+    if not match:
+        return [text]
+    first, last = int(match[1]), int(match[2])
+    step = int(match[3]) if match[3] else 1
+    count = (last - first) // step + 1 if step > 0 else 0
+    if not 0 < count <= MOST_RUNS:
+        raise UsageError(f"--sweep {key}: no range of whole numbers: {text}", f"for example {key}=0..4")
+    return [str(number) for number in range(first, last + 1, step)]
+
+
+def _parted(text: str) -> list[str]:
+    """`text` at its commas, but for those in brackets and quotes."""
+    parts, closing, quote = [""], "", ""
+    for letter in text:
+        if letter == "," and not closing and not quote:
+            parts.append("")
+            continue
+        parts[-1] += letter
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter in _OPENING:
+            closing += _OPENING[letter]
+        elif closing and letter == closing[-1]:
+            closing = closing[:-1]
+    return [part.strip() for part in parts]
