@@ -21,8 +21,8 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
     return click.option(flag, metavar="RUN", multiple=True, shell_complete=options.complete_run, help=text)
 
 
-@click.command(short_help="Send a job to a cluster")
-@click.argument("job")
+@click.command(cls=options.WithProgram, short_help="Send a job to a cluster")
+@click.argument("job", required=False)
 @click.option("--cluster", metavar="NAME", help="Where to run; default: CLUSTERCTL_CLUSTER, your configuration, local.")
 @options.resource_options
 @click.option("--name", metavar="NAME", help="The run's name; default: the job's.")
@@ -45,7 +45,8 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="What stdout gets.")
 def submit(
-    job: str,
+    job: str | None,
+    program: tuple[str, ...],
     cluster: str | None,
     settings: tuple[str, ...],
     dry_run: str | None,
@@ -62,7 +63,9 @@ def submit(
     output: str,
     **shortcuts: str | None,
 ) -> None:
-    """Send JOB (a name such as cora, or a path to a TOML file) to a cluster.
+    """Send JOB (a name such as cora, or a path to a TOML file) to a cluster, or PROGRAM without a job.
+
+    PROGRAM replaces that of JOB. Its words are passed on exactly as they are.
 
     \b
     Examples:
@@ -70,6 +73,7 @@ def submit(
       clusterctl submit reddit --cluster example-pyxis --nodes 4 --set train.lr=3e-3
       clusterctl submit ./mine.toml --dry-run
       clusterctl submit ./evaluate.toml --after @last
+      clusterctl submit --nodes 2 -- python train.py --lr 3e-3
     """
     options.check_waiting(hold, follow, wait, timeout, dry_run=bool(dry_run))
     from clusterctl.api import submit as api
@@ -78,7 +82,15 @@ def submit(
     changes = options.typed_settings(settings, shortcuts)
     waiting = {"after": after, "after_any": after_any, "after_start": after_start}
     if dry_run:
-        plan = api.plan(job, cluster, overrides=changes, profile=profile, in_allocation=in_allocation, **waiting)
+        plan = api.plan(
+            job,
+            cluster,
+            program=program,
+            overrides=changes,
+            profile=profile,
+            in_allocation=in_allocation,
+            **waiting,
+        )
         show_plan(plan, ask_slurm=dry_run == "slurm" and not in_allocation, large_code=large_code)
         return
 
@@ -87,6 +99,7 @@ def submit(
             return api.submit(
                 job,
                 cluster,
+                program=program,
                 overrides=changes,
                 profile=profile,
                 in_allocation=in_allocation,
