@@ -73,6 +73,26 @@ def test_the_record_tells_the_command_that_does_the_same(desk: Desk) -> None:
     assert read_json(run.directory.run_json)["argv"] == typed
 
 
+def test_a_program_needs_no_job_and_the_record_tells_the_command_that_does_the_same(desk: Desk) -> None:
+    desk.use_slurm(sbatch="echo Submitted batch job 7")
+    desk.write("train.py", "")
+    run = clusterctl.submit(
+        cluster="site", program=["python", Path("train.py"), "--nodes"], overrides={"name": "a"}, in_allocation=None
+    )
+    record = read_json(run.directory.run_json)
+    assert record["argv"] == ["submit", "--cluster", "site", "--set", 'name="a"', "--", "python", "train.py", "--nodes"]
+    assert record["job"]["argv"] == ["python", "train.py", "--nodes"]
+    assert clusterctl.plan(cluster="site", program=["python", "train.py"]).resolved.job.name == "train"
+
+
+@pytest.mark.parametrize(
+    ("program", "error"), [("python train.py", clusterctl.UsageError), (["python", 1], clusterctl.ConfigError)]
+)
+def test_a_program_is_a_list_of_words(desk: Desk, program: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="a string"):
+        clusterctl.submit(program=program)
+
+
 def test_threads_submit_to_several_clusters_and_nobodys_environment_changes(desk: Desk) -> None:
     """What one job's sbatch is called with is seen by no other one, and not by this process."""
     desk.use_slurm(sbatch=SBATCH)

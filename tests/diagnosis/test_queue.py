@@ -105,8 +105,16 @@ def test_silence_is_named_and_is_no_error(status: Status) -> None:
 
 def test_what_to_type_is_what_was_typed(status: Status) -> None:
     assert gather_pending(status, Site().slurm).typed == ("submit", "a", "--cluster", "site")
-    record = replace(status.record, argv=("submit", "./x.toml", "--follow", "--nodes", "4"))
+    record = replace(status.record, argv=("submit", "./x.toml", "--nodes", "4"))
     assert gather_pending(replace(status, record=record), Site().slurm).typed == ("submit", "./x.toml", "--nodes", "4")
+
+
+def test_a_change_comes_before_the_program(status: Status) -> None:
+    record = replace(status.record, argv=("submit", "--", "python", "train.py", "--wait"))
+    found = gathered(replace(status, record=record), Site().slurm, answers(NOW + 600, None, NOW))
+    again = explain(found).commands[1]
+    assert again.startswith("clusterctl submit --")
+    assert again.endswith(" -- python train.py --wait")
 
 
 def test_a_run_without_a_job_yet_has_nothing_to_ask_for(fabricate: Fabricate) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 
 from clusterctl.errors import UsageError
 
 Overrides = Mapping[str, object] | Iterable[str]
 """Values by key (`{"train.epochs": 5}`), or what follows `--set` (`["train.epochs=5"]`)."""
+
+Program = Sequence[str | os.PathLike[str]]
+"""A program and its arguments, each word as it is."""
 
 
 def settings(overrides: Overrides) -> list[str]:
@@ -22,10 +25,17 @@ def settings(overrides: Overrides) -> list[str]:
     return [f"{key}={_as_toml(key, value)}" for key, value in overrides.items()]
 
 
-def typed(command: str, name: str, cluster: str | None, changes: Iterable[str]) -> list[str]:
+def program_words(program: Program) -> list[str]:
+    """The words of `program`. Raises UsageError for a single text, which no shell would split."""
+    if isinstance(program, str):
+        raise UsageError(f"program: a string: {program!r}", 'write its words: ["python", "train.py", "--lr", "1"]')
+    return [os.fspath(word) if isinstance(word, os.PathLike) else word for word in program]
+
+
+def typed(command: str, name: str | None, cluster: str | None, changes: Iterable[str]) -> list[str]:
     """The command line that does the same, as a run's record has it."""
-    where = ["--cluster", cluster] if cluster else []
-    return [command, name, *where, *(word for change in changes for word in ("--set", change))]
+    words = [command, *([] if name is None else [name]), *(["--cluster", cluster] if cluster else [])]
+    return [*words, *(word for change in changes for word in ("--set", change))]
 
 
 def _as_toml(key: str, value: object) -> str:

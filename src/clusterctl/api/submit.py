@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import clusterctl
-from clusterctl.api.settings import settings, typed
+from clusterctl.api.settings import program_words, settings, typed
 from clusterctl.api.verify import verify
 from clusterctl.checks.job_rules import large_batch
 from clusterctl.checks.training_set import batches
 from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve, runs_folder
+from clusterctl.config.program import with_options
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError, reason
 from clusterctl.launch.code_files import LargeCode as LargeCode
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from clusterctl.api.predecessors import Named, Predecessors
     from clusterctl.api.run import Run
-    from clusterctl.api.settings import Overrides
+    from clusterctl.api.settings import Overrides, Program
     from clusterctl.checks.check import Check
     from clusterctl.config import Resolved
     from clusterctl.containers.listener import ProgressListener
@@ -53,15 +54,22 @@ if TYPE_CHECKING:
 
 
 def load(
-    job: str | os.PathLike[str], cluster: str | None = None, *, overrides: Overrides = (), profile: bool = False
+    job: str | os.PathLike[str] | None = None,
+    cluster: str | None = None,
+    *,
+    program: Program = (),
+    overrides: Overrides = (),
+    profile: bool = False,
 ) -> Resolved:
     """`job`, a name or the path of a TOML file, resolved for `cluster`: every value checked, each with its origin.
 
+    `program`, such as `["python", "train.py"]`, runs instead of the job's own, or without a job.
     Without `cluster` it is CLUSTERCTL_CLUSTER's, else that of your configuration, else `local`, this machine.
     `overrides` are values by key, or `KEY=VALUE` as after --set. `profile` traces some steps on every rank.
     Raises NotFoundError, and ConfigError with everything that is wrong at once.
     """
-    resolved = resolve(os.fspath(job), load_cluster(cluster), settings(overrides))
+    name = None if job is None else os.fspath(job)
+    resolved = resolve(name, load_cluster(cluster), settings(overrides), program=program_words(program))
     return _profiled(resolved) if profile else resolved
 
 
@@ -112,9 +120,10 @@ class DryRun:
 
 
 def plan(
-    job: str | os.PathLike[str],
+    job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
     *,
+    program: Program = (),
     overrides: Overrides = (),
     profile: bool = False,
     in_allocation: str | None = None,
@@ -123,7 +132,7 @@ def plan(
     after_start: Named = (),
 ) -> DryRun:
     """What `submit` would send with these very arguments. Raises what `load` raises."""
-    resolved = load(job, cluster, overrides=overrides, profile=profile)
+    resolved = load(job, cluster, program=program, overrides=overrides, profile=profile)
     predecessors = find_waited_for(resolved, after, after_any, after_start, in_allocation)
     return dry_run(resolved, in_allocation, predecessors=predecessors)
 
@@ -144,9 +153,10 @@ def dry_run(
 
 
 def submit(
-    job: str | os.PathLike[str],
+    job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
     *,
+    program: Program = (),
     overrides: Overrides = (),
     profile: bool = False,
     in_allocation: str | None = None,
@@ -157,7 +167,7 @@ def submit(
     large_code: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Run:
-    """Submit `job` and return its run.
+    """Submit `job`, or `program` with the defaults of a job file, and return its run.
 
     `in_allocation` starts it at once on the nodes that a job of yours holds (`clusterctl alloc`); `hold` queues it
     until `Run.release`; `large_code` copies a project of any size. `progress` hears of an image that is imported first,
@@ -172,11 +182,12 @@ def submit(
     answer, the run directory stays: it may have taken the job.
     """
     changes = settings(overrides)
-    resolved = load(job, cluster, overrides=changes, profile=profile)
+    resolved = load(job, cluster, program=program, overrides=changes, profile=profile)
     predecessors = find_waited_for(resolved, after, after_any, after_start, in_allocation)
-    words = typed("submit", os.fspath(job), cluster, changes)
+    words = typed("submit", None if job is None else os.fspath(job), cluster, changes)
     words += ["--profile"] if profile else []
     words += predecessors.words if predecessors else []
+    words += ["--", *program_words(program)] if program else []
     return send(
         resolved,
         Slurm.of(resolved.cluster),
@@ -212,7 +223,7 @@ def send(
     if predecessors:
         predecessors.check(resolved.job.resources)
     allocation = find_allocation(slurm, in_allocation) if in_allocation else None
-    words = [*words, *(["--in-allocation", in_allocation] if in_allocation else [])]
+    words = with_options(words, ["--in-allocation", in_allocation] if in_allocation else [])
     command = slurm.path_of("srun" if allocation else "sbatch")
     if allocation:
         check_fits(resolved.job.resources, allocation)

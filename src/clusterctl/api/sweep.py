@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
-from clusterctl.api.settings import settings, typed
+from clusterctl.api.settings import program_words, settings, typed
 from clusterctl.api.submit import code_of, copied, find_waited_for, new_id
 from clusterctl.api.verify import verify_all
 from clusterctl.checks.verify import explained
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from clusterctl.api.predecessors import Named, Predecessors
-    from clusterctl.api.settings import Overrides
+    from clusterctl.api.settings import Overrides, Program
     from clusterctl.api.sweeps import Sweep
     from clusterctl.config import Resolved
     from clusterctl.containers.listener import ProgressListener
@@ -54,9 +54,10 @@ class Wanted(NamedTuple):
 
 
 def load_sweep(
-    job: str | os.PathLike[str],
+    job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
     *,
+    program: Program = (),
     axes: Iterable[str] = (),
     file: str | os.PathLike[str] | None = None,
     samples: int | None = None,
@@ -73,12 +74,12 @@ def load_sweep(
     swept = {key_of(setting): "" for row in rows for setting in row}
     if twice := next((key for key in map(key_of, given) if key in swept), None):
         raise UsageError(f"{twice} is swept, and set to one value", "leave one of them out")
-    target = load_cluster(cluster)
+    target, name, words = load_cluster(cluster), None if job is None else os.fspath(job), program_words(program)
     jobs: list[Resolved] = []
     wrong: list[tuple[Settings, ConfigError]] = []
     for row in rows:
         try:
-            jobs.append(resolve(os.fspath(job), target, [*given, *row]))
+            jobs.append(resolve(name, target, [*given, *row], program=words))
         except ConfigError as error:
             wrong.append((row, error))
     if wrong:
@@ -90,9 +91,10 @@ def load_sweep(
 
 
 def sweep(
-    job: str | os.PathLike[str],
+    job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
     *,
+    program: Program = (),
     axes: Iterable[str] = (),
     file: str | os.PathLike[str] | None = None,
     samples: int | None = None,
@@ -106,10 +108,10 @@ def sweep(
     large_code: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Sweep:
-    """Submit `job` once for each combination of the values in `axes`, such as `train.lr=1e-3,3e-3`, and return them.
+    """Submit `job`, or `program`, once for each combination of the values in `axes`, and return all these runs.
 
-    An axis has values after commas, whole numbers as `0..4`, or a range to draw from (`log:1e-4..1e-1`, `uniform:0..1`)
-    with `samples`, how many runs to draw at random with `seed`. `file` holds the settings of one run on each line.
+    An axis such as `train.lr=1e-3,3e-3` has values after commas, whole numbers as `0..4`, or a range to draw from
+    (`log:1e-4..1e-1`, `uniform:0..1`) with `samples`, how many runs to draw at random with `seed`. `file` holds the settings of one run on each line.
     At most `at_once` runs go on at the same time. The rest is as for `submit`.
 
     Raises what `submit` raises, before anything is queued; where Slurm refuses, nothing is left behind.
@@ -117,17 +119,20 @@ def sweep(
     from clusterctl.api.sweeps import Sweep  # a dry run needs none of what it reads
 
     axes = list(axes)
-    wanted = load_sweep(job, cluster, axes=axes, file=file, samples=samples, seed=seed, overrides=overrides)
+    wanted = load_sweep(
+        job, cluster, program=program, axes=axes, file=file, samples=samples, seed=seed, overrides=overrides
+    )
     first = wanted.jobs[0]
     waited_for = find_waited_for(first, after, after_any, after_start, None)
     if waited_for:
         waited_for.check(first.job.resources)
-    words = typed("submit", os.fspath(job), cluster, settings(overrides))
+    words = typed("submit", None if job is None else os.fspath(job), cluster, settings(overrides))
     words += [word for axis in axes for word in ("--sweep", axis)]
     words += ["--sweep-file", os.fspath(file)] if file else []
     words += ["--samples", str(samples), "--sample-seed", str(seed)] if samples else []
     words += ["--at-once", str(at_once)] if at_once else []
     words += waited_for.words if waited_for else []
+    words += ["--", *program_words(program)] if program else []
     slurm = Slurm.of(first.cluster)
     slurm.path_of("sbatch")
     code = code_of(first, large=large_code, progress=progress)

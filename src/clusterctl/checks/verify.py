@@ -14,6 +14,7 @@ from clusterctl.checks.machine_rules import cluster_rules, machine_rules
 from clusterctl.checks.staging_rules import staging_rules
 from clusterctl.checks.training_set import batches
 from clusterctl.config import load_cluster
+from clusterctl.config.program import with_options
 from clusterctl.errors import ClusterctlError, ConfigError, SlurmError
 from clusterctl.launch.sbatch import SlurmRefused
 
@@ -105,9 +106,10 @@ def _remedy(fatal: Sequence[Check], resolved: Resolved) -> str:
     cluster = _cluster_flag(resolved.cluster)
     if not resolved.typed or cluster is None or not all(check.changes for check in fatal):
         return ", then ".join([*first, f"add {shlex.join(_flags(changes))}"])
-    typed = [setting for setting in resolved.settings if setting.partition("=")[0].strip() not in changes]
-    kept = [word for setting in resolved.secrets.hide_typed(typed) for word in ("--set", setting)]
-    return " && ".join([*first, shlex.join(["clusterctl", *resolved.typed, *cluster, *kept, *_flags(changes)])])
+    settings = [setting for setting in resolved.settings if setting.partition("=")[0].strip() not in changes]
+    kept = [word for setting in resolved.secrets.hide_typed(settings) for word in ("--set", setting)]
+    typed = with_options(["clusterctl", *resolved.typed], [*cluster, *kept, *_flags(changes)])
+    return " && ".join([*first, shlex.join(typed)])
 
 
 def _flags(changes: Mapping[str, str]) -> list[str]:

@@ -6,7 +6,7 @@ import click
 
 from clusterctl.api import config as api
 from clusterctl.api.submit import load
-from clusterctl.cli.options import echo_json, output_option
+from clusterctl.cli.options import WithProgram, echo_json, output_option
 from clusterctl.display.plain import plain
 from clusterctl.spec.keys import SCHEMAS, as_toml
 
@@ -22,19 +22,21 @@ def config() -> None:
     """
 
 
-@config.command(short_help="Print a resolved job, every value with its origin")
-@click.argument("job")
+@config.command(cls=WithProgram, short_help="Print a resolved job, every value with its origin")
+@click.argument("job", required=False)
 @click.option("--cluster", metavar="NAME", help="The cluster to resolve it for.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="Change any value, as in submit.")
 @output_option
-def show(job: str, cluster: str | None, settings: tuple[str, ...], output: str) -> None:
-    """Print JOB as it would be submitted, every value with its origin.
+def show(
+    job: str | None, program: tuple[str, ...], cluster: str | None, settings: tuple[str, ...], output: str
+) -> None:
+    """Print JOB, or PROGRAM without a job, as it would be submitted, every value with its origin.
 
     \b
     Example:
       clusterctl config show cora --set train.lr=3e-3
     """
-    resolved = load(job, cluster, overrides=settings)
+    resolved = load(job, cluster, program=program, overrides=settings)
     if output == "json":
         echo_json({"schema_version": 1, "job": api.job_record(resolved), "origins": resolved.origins})
         return

@@ -22,8 +22,8 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
     return click.option(flag, metavar="RUN", multiple=True, shell_complete=options.complete_run, help=text)
 
 
-@click.command(short_help="Send a job to a cluster")
-@click.argument("job")
+@click.command(cls=options.WithProgram, short_help="Send a job to a cluster")
+@click.argument("job", required=False)
 @click.option("--cluster", metavar="NAME", help="Where to run; default: CLUSTERCTL_CLUSTER, your configuration, local.")
 @options.resource_options
 @click.option("--name", metavar="NAME", help="The run's name; default: the job's.")
@@ -51,7 +51,8 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="What stdout gets.")
 def submit(
-    job: str,
+    job: str | None,
+    program: tuple[str, ...],
     cluster: str | None,
     settings: tuple[str, ...],
     dry_run: str | None,
@@ -73,7 +74,9 @@ def submit(
     output: str,
     **shortcuts: str | None,
 ) -> None:
-    """Send JOB (a name such as cora, or a path to a TOML file) to a cluster.
+    """Send JOB (a name such as cora, or a path to a TOML file) to a cluster, or PROGRAM without a job.
+
+    PROGRAM replaces that of JOB. Its words are passed on exactly as they are.
 
     \b
     Examples:
@@ -82,6 +85,7 @@ def submit(
       clusterctl submit ./mine.toml --dry-run
       clusterctl submit ./evaluate.toml --after @last
       clusterctl submit cora --sweep train.lr=1e-3,1e-2 --sweep train.seed=0..4
+      clusterctl submit --nodes 2 -- python train.py --lr 3e-3
     """
     options.check_waiting(hold, follow, wait, timeout, dry_run=bool(dry_run))
     from clusterctl.api import submit as api
@@ -98,6 +102,7 @@ def submit(
             cluster,
             output,
             dry_run,
+            program=program,
             axes=axes,
             file=sweep_file,
             samples=samples,
@@ -114,7 +119,15 @@ def submit(
     if samples or at_once:
         raise UsageError("--samples and --at-once are of a sweep", "name what is varied: --sweep train.lr=1e-3,1e-2")
     if dry_run:
-        plan = api.plan(job, cluster, overrides=changes, profile=profile, in_allocation=in_allocation, **waiting)
+        plan = api.plan(
+            job,
+            cluster,
+            program=program,
+            overrides=changes,
+            profile=profile,
+            in_allocation=in_allocation,
+            **waiting,
+        )
         show_plan(plan, ask_slurm=dry_run == "slurm" and not in_allocation, large_code=large_code)
         return
 
@@ -123,6 +136,7 @@ def submit(
             return api.submit(
                 job,
                 cluster,
+                program=program,
                 overrides=changes,
                 profile=profile,
                 in_allocation=in_allocation,

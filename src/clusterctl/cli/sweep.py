@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from clusterctl.api.sweeps import Sweep
 
 
-def submit_sweep(job: str, cluster: str | None, output: str, dry_run: str | None, **arguments: Any) -> Sweep | None:
+def submit_sweep(
+    job: str | None, cluster: str | None, output: str, dry_run: str | None, **arguments: Any
+) -> Sweep | None:
     """Submit a sweep and say so; a dry run prints the settings of each run instead."""
     from clusterctl.api import sweep as api
     from clusterctl.display.build_progress import shown
     from clusterctl.display.plain import plain
 
     if dry_run:
-        chosen = {name: arguments[name] for name in ("axes", "file", "samples", "seed", "overrides")}
+        chosen = {name: arguments[name] for name in ("program", "axes", "file", "samples", "seed", "overrides")}
         wanted = api.load_sweep(job, cluster, **chosen)
         for place, row in enumerate(api.shown_rows(wanted)):
             click.echo(plain(f"{place:>5}  {' '.join(row)}"))

@@ -1,7 +1,7 @@
 """Job file + cluster file + environment + command line -> one resolved job, every value with its origin.
 
-Later layers win: the cluster's defaults, SBATCH_* of the environment, the job file, `--set`. Tables are merged key by
-key and mounts appended. A value computed here says so in its origin.
+Later layers win: the cluster's defaults, SBATCH_* of the environment, the job file, `--set`, the program after `--`.
+Tables are merged key by key and mounts appended. A value computed here says so in its origin.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.config.places import expanded, find_file, is_home
+from clusterctl.config.program import ORIGIN, without_job_file
 from clusterctl.config.secrets import HIDDEN, Secrets
 from clusterctl.config.source import Values, explained, read_toml, read_values
-from clusterctl.errors import ConfigError
+from clusterctl.errors import ConfigError, UsageError
 from clusterctl.spec import WORKLOADS, Container, Job, to_record
 from clusterctl.spec.keys import leaves_as_written
 from clusterctl.spec.overrides import Key, parse_override
 from clusterctl.spec.records import Problem, alternatives, fields_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from clusterctl.spec import Cluster
 
@@ -60,18 +61,28 @@ class Resolved:
 
 
 def resolve(
-    job: str,
+    job: str | None,
     cluster: Cluster,
     settings: Iterable[str] = (),
     environment: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
+    program: Sequence[str] = (),
 ) -> Resolved:
-    """Resolve `job` (a name or a path) for `cluster`. Raises ConfigError with every problem and its place at once."""
+    """Resolve `job` (a name or a path) for `cluster`; `program` replaces its `argv`, and needs no job.
+
+    Raises ConfigError with every problem and its place at once.
+    """
     cwd, settings = cwd or Path.cwd(), tuple(settings)
-    path = find_file("jobs", job, cwd)
-    file = read_toml(path)
     values = Values()
-    values.put(("name",), path.stem, "file name")
+    if job is not None:
+        path = find_file("jobs", job, cwd)
+        file = read_toml(path)
+        values.put(("name",), path.stem, "file name")
+    elif program:
+        path, file = cwd / f"the {ORIGIN}", without_job_file(program)
+    else:
+        hint = "clusterctl submit cora, or a program: clusterctl submit -- python train.py"
+        raise UsageError("what to run? neither a job nor a program is named", hint)
     values.layer(_cluster_values(cluster))
     for variable, name in SBATCH_VARIABLES.items():
         if environment.get(variable):
@@ -79,13 +90,16 @@ def resolve(
     values.layer(file)
     overrides = _overrides(settings, values.get(("workload",)))
     values.layer(overrides)
+    if program:
+        values.put(("argv",), list(program), ORIGIN)
     of_job = file.get(("container", "mounts"))
     mounts = [*cluster.container.mounts, *(of_job if isinstance(of_job, list) else ())]
     if mounts and ("container", "mounts") not in overrides.origins:
         values.put(("container", "mounts"), mounts, values.origin(("container", "mounts")))
     complete, origins = _read_job(values, cluster, path, cwd)
     secrets = Secrets(cluster.secrets).having(cluster.env, file.get(("env",)), overrides.get(("env",)))
-    return Resolved(complete, cluster, origins, path, secrets, ("submit", job), settings)
+    typed = ["submit", *([] if job is None else [job]), *(["--", *program] if program else [])]
+    return Resolved(complete, cluster, origins, path, secrets, tuple(secrets.hide_typed(typed)), settings)
 
 
 def resolve_again(
@@ -217,7 +231,8 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     if job.workload == "command" and not any(job.argv[:1]):
         yield Problem(("argv",), 'missing: workload "command" needs the program, such as ["python", "train.py"]')
     if job.workload != "command" and job.argv:
-        yield Problem(("argv",), f'only workload "command" takes a program, not "{job.workload}"')
+        message = f'only workload "command" takes a program, not "{job.workload}"'
+        yield Problem(("argv",), message, hint="without a job: clusterctl submit -- python train.py")
     own = {name.replace("_", "-") for name in vars(resources)} | RESERVED_OPTIONS
     for name in sorted(own & set(resources.sbatch)):
         yield Problem(("resources", "sbatch", name), "clusterctl sets this option; use the key of the job file for it")

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeVar
 
+from clusterctl.config.program import parted
 from clusterctl.spec.cluster import SECRETS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from clusterctl.spec import Cluster, Job
 
@@ -53,9 +54,10 @@ class Secrets:
                     text = text.replace(form, HIDDEN)
         return text
 
-    def hide_typed(self, words: Iterable[str]) -> list[str]:
+    def hide_typed(self, words: Sequence[str]) -> list[str]:
         """A command line that may be recorded: `--set env.NAME=...` keeps its name and loses its value."""
-        return [self.hide(_ENV_SETTING.sub(rf"\1{HIDDEN}", word)) for word in words]
+        ours, program = parted(words)
+        return [self.hide(word) for word in [*(_ENV_SETTING.sub(rf"\1{HIDDEN}", word) for word in ours), *program]]
 
     def parted(self, environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
         """The variables that a script may show, and those that it may not."""

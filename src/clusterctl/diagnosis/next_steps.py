@@ -6,6 +6,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
+from clusterctl.config.program import with_options
 from clusterctl.errors import Cause
 from clusterctl.spec import batch_key
 from clusterctl.spec.values import slurm_time
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from clusterctl.diagnosis.traces import RunTrace
     from clusterctl.observe.run_record import RunRecord
 
-_SHOWN = {"--follow", "--wait", "--hold"}  # how a submission was watched is no part of what to submit
 _SIZE = re.compile(r"([0-9]+)([KMGT]?B?)")
 
 
@@ -60,14 +60,10 @@ def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
 
 
 def submission(record: RunRecord) -> list[str]:
-    """The submission as it was typed, without what only watched it; by the job's name if it was typed with a secret."""
-    typed = [word for word in record.argv if word not in _SHOWN]
-    if typed[:1] != ["submit"] or any("***" in word for word in typed):
+    """The submission as it was typed; by the job's name if it was typed with a secret."""
+    if record.argv[:1] != ("submit",) or any("***" in word for word in record.argv):
         return ["submit", record.job.name, "--cluster", record.cluster.name]
-    if "--timeout" in typed:
-        position = typed.index("--timeout")
-        del typed[position : position + 2]
-    return typed
+    return list(record.argv)
 
 
 def _onwards(trace: RunTrace, *changes: str) -> str:
@@ -82,7 +78,7 @@ def _settings(changes: tuple[str, ...]) -> list[str]:
 
 
 def _again(trace: RunTrace, *changes: str) -> str:
-    return shlex.join(["clusterctl", *submission(trace.status.record), *_settings(changes)])
+    return shlex.join(with_options(["clusterctl", *submission(trace.status.record)], _settings(changes)))
 
 
 def _less_memory(trace: RunTrace, found: Finding) -> list[str]:

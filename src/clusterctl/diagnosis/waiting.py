@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.config import Resolved
+from clusterctl.config.program import with_options
 from clusterctl.diagnosis.next_steps import submission
 from clusterctl.diagnosis.reasons import Kind, in_words
 from clusterctl.errors import ClusterctlError, SlurmError
@@ -313,11 +314,12 @@ def _commands(evidence: QueueEvidence, change: Change | None) -> tuple[str, ...]
     if change is None:
         held = evidence.job.reason in ("JobHeldUser", "job_requeued_in_held_state")
         return (f"clusterctl release {shlex.quote(evidence.run)}",) if held else ()
-    words = ["clusterctl", *evidence.typed]
+    options: list[str] = []
     for name, value in change.settings:
         flag = f"--{name.replace('_', '-')}"
-        words += [flag, value] if name in _FLAGS else ["--set", f"resources.{name}={value}"]
-    return f"clusterctl cancel {shlex.quote(evidence.run)}", shlex.join(words)
+        options += [flag, value] if name in _FLAGS else ["--set", f"resources.{name}={value}"]
+    again = with_options(["clusterctl", *evidence.typed], options)
+    return f"clusterctl cancel {shlex.quote(evidence.run)}", shlex.join(again)
 
 
 def _start(record: RunRecord, resources: Resources, ask: Ask) -> float | None:

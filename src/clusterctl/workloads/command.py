@@ -1,6 +1,6 @@
 """Command: the user's own program, with the variables that torch.distributed and its kin read.
 
-    clusterctl submit command --set 'argv=["python", "train.py"]' --follow
+    clusterctl submit command --follow -- python train.py
 
 The program finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT; its output is
 the rank's log, its exit code the task's. Needs no torch, and keeps what it imports small: on a large run there are

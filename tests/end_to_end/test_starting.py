@@ -1,0 +1,50 @@
+"""A program without a job file: submitted, repeated with a change, compared."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from support.scenario import Stage
+
+from clusterctl.runs.layout import RunDir
+
+ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
+PROGRAM = """
+import json, os, sys
+print(json.dumps([os.fsencode(word).hex() for word in sys.argv[1:]]), os.environ["WORLD_SIZE"])
+"""
+WORDS = ["a b", "", "$HOME", "*", "'\"`", "back\\slash", "two\nlines", "ümlaut", "\udcff", "--set", "--", "-c", "x;y"]
+
+
+@ONCE
+def test_a_program_runs_without_a_job_file_and_gets_every_word_as_it_was_typed(stage: Stage) -> None:
+    (stage.folder / "train.py").write_text(PROGRAM)
+    typed = ("submit", "--cluster", stage.cluster, "--nodes", "2", "--wait", "--", "python", "train.py", *WORDS)
+    done = stage.call(*typed)
+    assert done.returncode == 0, done.stderr
+    first = RunDir(stage.runs / done.stdout.strip())
+    assert first.id.startswith("train-")
+    expected = json.dumps([os.fsencode(word).hex() for word in WORDS])
+    assert [stage.log(first, rank) for rank in (0, 1)] == 2 * [f"{expected} 2\n"]
+    (stage.folder / "train.py").unlink()
+    done = stage.call("rerun", first.id, "--cluster", stage.cluster, "--nodes", "1", "--wait")
+    assert done.returncode == 0, done.stderr
+    second = RunDir(stage.runs / done.stdout.strip())
+    assert stage.log(second, 0) == f"{expected} 1\n"
+    differing = stage.call("diff", first.id, second.id, "--cluster", stage.cluster, "-o", "json")
+    assert [change["key"] for change in json.loads(differing.stdout)["configuration"]] == ["resources.nodes"]
+
+
+@ONCE
+def test_a_run_without_a_job_file_is_resumed(stage: Stage) -> None:
+    program = "import os, pathlib; pathlib.Path('went-on').mkdir(exist_ok='RESUMED' in os.environ); raise SystemExit(1)"
+    done = stage.call("submit", "--cluster", stage.cluster, "--wait", "--", "python", "-c", program)
+    assert done.returncode == 1, done.stderr
+    resumed = stage.call("resume", "python", "--cluster", stage.cluster, "--set", "env.RESUMED=1", "--wait")
+    assert resumed.returncode == 1, resumed.stderr
+    (run,) = (RunDir(path) for path in stage.runs.glob("python-*"))
+    assert "FileExistsError" not in stage.log(run, 0, "err", attempt=1)
+    again = json.loads(stage.call("why", "python", "--cluster", stage.cluster, "-o", "json").stdout)["commands"][-1]
+    assert again.startswith(f"clusterctl submit --cluster {stage.cluster} -- python -c ")
