@@ -111,8 +111,8 @@ def sweep(
     """Submit `job`, or `program`, once for each combination of the values in `axes`, and return all these runs.
 
     An axis such as `train.lr=1e-3,3e-3` has values after commas, whole numbers as `0..4`, or a range to draw from
-    (`log:1e-4..1e-1`, `uniform:0..1`) with `samples`, how many runs to draw at random with `seed`. `file` holds the settings of one run on each line.
-    At most `at_once` runs go on at the same time. The rest is as for `submit`.
+    (`log:1e-4..1e-1`, `uniform:0..1`) with `samples`, how many runs to draw at random with `seed`. `file` holds the
+    settings of one run on each line. At most `at_once` runs go on at the same time. The rest is as for `submit`.
 
     Raises what `submit` raises, before anything is queued; where Slurm refuses, nothing is left behind.
     """
