@@ -16,6 +16,7 @@ from clusterctl.checks.surroundings import Folder, NodeSize, Surroundings, Wante
 from clusterctl.config import Resolved, resolve
 from clusterctl.slurm.nodes import parse_nodes
 from clusterctl.spec import Cluster, Job, RedditTrain, Resources, from_record, to_record
+from clusterctl.spec.values import GpuCount
 
 GIB = 1024
 LAPTOP = (NodeSize(0, 4, 24 * GIB),) * 4
@@ -85,8 +86,20 @@ def asking(origins: dict[str, str] | None = None, device: str = "auto", **asked:
         (
             asking(gres="gpu:a100:2"),
             LAPTOP,
-            "reddit asks for 2 GPUs per node; local nodes have 0 GPUs",
+            "reddit asks for 2 a100 GPUs per node; local nodes have 0 a100 GPUs",
             {},
+        ),
+        (
+            asking(FOLLOWS, gpus_per_node=GpuCount("a100:16"), tasks_per_node=16),
+            (GPU_NODE, *LAPTOP),
+            "reddit asks for 16 a100 GPUs per node; local nodes have at most 8 a100 GPUs",
+            {"resources.gpus_per_node": "a100:8"},
+        ),
+        (
+            asking(FOLLOWS, gpus_per_node=GpuCount("a100:1")),
+            LAPTOP,
+            "reddit asks for 1 a100 GPU per node; local nodes have 0 a100 GPUs",
+            {"resources.gpus_per_node": "0"},
         ),
     ],
 )
@@ -101,6 +114,13 @@ def test_the_message_names_what_is_asked_and_what_there_is(
 
 def test_a_job_that_fits_some_of_the_nodes_is_not_refused() -> None:
     assert misfit(asking(gpus_per_node=8), (*LAPTOP, GPU_NODE), "local") is None
+
+
+def test_a_type_of_gpu_that_no_node_has_is_answered_with_those_that_there_are() -> None:
+    check = misfit(asking(gpus_per_node=GpuCount("h100:2")), LAPTOP, "local", ("a100", "v100"))
+    assert check is not None
+    assert check.message == "reddit asks for 2 h100 GPUs per node; local nodes have 0 h100 GPUs"
+    assert (check.hint, check.changes) == ("types of GPUs there: a100, v100", {})
 
 
 node_sizes = st.builds(
@@ -133,14 +153,22 @@ def test_the_changes_make_it_fit(
 
 
 def test_what_slurm_has_counts_whether_it_is_free_or_not() -> None:
-    where, nodes = sizes(Resources(), parse_nodes(CAPTURED.read_text(), 0.0))
-    assert where == "main partition"
+    where, nodes, gpu_types = sizes(Resources(), parse_nodes(CAPTURED.read_text(), 0.0))
+    assert (where, gpu_types) == ("main partition", ())
     assert len(nodes) == 4
     assert {node.gpus for node in nodes} == {4}
 
 
+def test_only_gpus_of_the_type_that_is_asked_for_count() -> None:
+    typed = CAPTURED.read_text().replace("gpu:4", "gpu:a100:4")
+    known = sizes(Resources(gpus_per_node=GpuCount("h100:1")), parse_nodes(typed, 0.0))
+    assert ({node.gpus for node in known.sizes}, known.gpu_types) == ({0}, ("a100",))
+    known = sizes(Resources(gpus_per_node=GpuCount("a100:1")), parse_nodes(typed, 0.0))
+    assert {node.gpus for node in known.sizes} == {4}
+
+
 def test_of_a_partition_that_slurm_does_not_have_nothing_is_known() -> None:
-    assert sizes(Resources(partition="none"), parse_nodes(CAPTURED.read_text(), 0.0)) == ("", ())
+    assert sizes(Resources(partition="none"), parse_nodes(CAPTURED.read_text(), 0.0)) == ("", (), ())
 
 
 def warned(asked: Resolved, nodes: tuple[NodeSize, ...]) -> list[tuple[Verdict, str]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusterctl.diagnosis.efficiency import Advice, GpuUse, Use, advise, input_share
+from clusterctl.spec.values import GpuCount
 
 GOOD = Use(
     nodes=2,
     tasks_per_node=4,
     cpus_per_task=8,
-    gpus_per_node=4,
+    gpus_per_node=GpuCount(4),
     time_limit=7200.0,
     memory_asked=64 * 2**30,
     cpu_busiest=30.0,

@@ -22,6 +22,7 @@ from clusterctl.slurm.fits import asked_of
 from clusterctl.slurm.nodes import Gpus
 from clusterctl.slurm.queue import WaitingJob
 from clusterctl.spec import Resources
+from clusterctl.spec.values import GpuCount
 
 NOW = 1_000_000.0
 IDLE = Node("n1", ("gpu",), "idle", frozenset(), "", 32, 0, 256_000, 0, None, (Gpus("", 4, 0),), frozenset())
@@ -80,6 +81,12 @@ def test_never_more_than_six_are_tried_nor_one_twice() -> None:
     found = changes_of(everything, cluster(IDLE, IDLE, also=True))
     assert len(found) == MOST_CHANGES
     assert len({change.words for change in found}) == MOST_CHANGES
+
+
+def test_fewer_gpus_stay_gpus_of_the_type_that_was_asked_for() -> None:
+    half = replace(IDLE, gpus=(Gpus("a100", 4, 2), Gpus("v100", 4, 0)))
+    asked = replace(RESOURCES, nodes=1, gpus_per_node=GpuCount("a100:4"))
+    assert "2 a100 GPUs a node instead of 4" in words_of(asked, cluster(half))
 
 
 def test_without_an_inventory_there_are_still_changes_to_try() -> None:

@@ -13,6 +13,7 @@ import pytest
 from clusterctl.emulator.install import ensure_stand_ins
 from clusterctl.emulator.jobs import JOB_MARK
 from clusterctl.spec import Emulator
+from clusterctl.spec.values import GpuCount
 
 HOSTILE = "a b'c\"d $HOME ü"
 
@@ -100,8 +101,8 @@ def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
     """Virtual clusters of any size; whatever still runs in them is cancelled, and nothing may survive that."""
     made: list[VirtualCluster] = []
 
-    def make(nodes: int = 2, cpus: int = 2, gpus: int = 0, kill_wait: int = 1) -> VirtualCluster:
-        settings = Emulator(nodes=nodes, cpus_per_node=cpus, gpus_per_node=gpus, kill_wait=kill_wait)
+    def make(nodes: int = 2, cpus: int = 2, gpus: int | str = 0, kill_wait: int = 1) -> VirtualCluster:
+        settings = Emulator(nodes=nodes, cpus_per_node=cpus, gpus_per_node=GpuCount(gpus), kill_wait=kill_wait)
         made.append(VirtualCluster(tmp_path, settings))
         return made[-1]
 

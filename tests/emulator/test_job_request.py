@@ -88,16 +88,17 @@ def test_the_warning_signal_is_read(text, warning):
 @pytest.mark.parametrize(
     ("options", "gpus"),
     [
-        ({"gpus_per_node": "2"}, 2),
-        ({"gpus_per_node": "a100:3"}, 3),
-        ({"gres": "gpu:2"}, 2),
-        ({"gres": "license:9,gpu:a100:4"}, 4),
-        ({"gres": "gpu"}, 1),
-        ({"gres": "disk:7"}, 0),
+        ({"gpus_per_node": "2"}, (2, "")),
+        ({"gpus_per_node": "a100:3"}, (3, "a100")),
+        ({"gres": "gpu:2"}, (2, "")),
+        ({"gres": "license:9,gpu:a100:4"}, (4, "a100")),
+        ({"gres": "gpu"}, (1, "")),
+        ({"gres": "disk:7"}, (0, "")),
     ],
 )
 def test_gpus_are_asked_for_in_two_ways(options, gpus):
-    assert request(**options).gpus_per_node == gpus
+    made = request(**options)
+    assert (made.gpus_per_node, made.gpu_type) == gpus
 
 
 @pytest.mark.parametrize(

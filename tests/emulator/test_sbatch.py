@@ -61,6 +61,13 @@ def test_a_request_that_can_never_be_met_is_refused(cluster, option):
     assert done.stderr == words
 
 
+def test_gpus_of_a_type_that_the_nodes_lack_are_refused(make_cluster):
+    cluster = make_cluster(gpus="a100:2")
+    (cluster.work / "x.sh").write_text("#!/bin/sh\n")
+    assert "not available" in cluster.run("sbatch", "--gpus-per-node=h100:1", "x.sh").stderr
+    assert cluster.run("sbatch", "--hold", "--gres=gpu:a100:1", "x.sh").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterctl.slurm.nodes import SINFO, parse_nodes
+from clusterctl.slurm.nodes import SINFO, Gpus, parse_nodes
 
 
 @pytest.fixture
@@ -22,6 +22,16 @@ def test_the_answer_reads_as_that_of_a_real_slurm(cluster):
     assert [(node.state, node.cpus_free, node.gpus_free) for node in found.nodes.values()] == [("idle", 4, 2)] * 3
     assert found.partitions["main"].default
     assert found.partitions["main"].nodes == ("node1", "node2", "node3")
+
+
+def test_gpus_of_a_type_are_shown_with_it(make_cluster):
+    typed = make_cluster(nodes=1, cpus=4, gpus="a100:2")
+    job = typed.submit("sleep 600", "--gpus-per-node=a100:1")
+    typed.wait(job, "RUNNING")
+    assert inventory(typed).nodes["node1"].gpus == (Gpus("a100", 2, 1),)
+    assert typed.call("squeue", "-h", "-O", "tres-per-node:40").strip() == "gres:gpu:a100:1"
+    assert "Gres=gpu:a100:2" in typed.call("scontrol", "show", "node", "node1")
+    typed.call("scancel", job)
 
 
 def test_running_jobs_and_lost_nodes_are_seen(cluster):

@@ -40,6 +40,7 @@ SHOW_GPUS = "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES', 'unset'))"
     ("resources", "seen"),
     [
         ("gpus_per_node = 2", ["0,1", "0,1"]),
+        ('gpus_per_node = "a100:2"', ["0,1", "0,1"]),
         ('gpus_per_node = 2\ngpu_bind = "map_gpu:1,0"', ["1", "0"]),
         ('gpus_per_node = 2\ngpu_bind = "none"', None),  # unset by Slurm 22.05, 0,1 since
         ('gpus_per_task = "1"\ntasks_per_node = 2', ["0", "1"]),
@@ -59,6 +60,14 @@ def test_gpus_can_be_asked_for_as_gres(stage: Stage) -> None:
     run = RunDir(stage.runs / done.stdout.strip())
     assert "#SBATCH --gres=gpu:2" in run.script.read_text()
     assert [stage.log(run, rank).splitlines()[-1] for rank in range(2)] == ["0,1", "0,1"]
+
+
+def test_gpus_of_a_type_that_no_node_has_are_refused_with_the_types_there_are(stage: Stage) -> None:
+    job = stage.write_job("gpus", command(SHOW_GPUS, '[resources]\ngpus_per_node = "h100:2"\n'))
+    done = stage.call("submit", job, "--cluster", stage.cluster)
+    assert done.returncode == 4, done.stderr
+    assert "asks for 2 h100 GPUs per node; main partition nodes have 0 h100 GPUs" in done.stderr
+    assert "types of GPUs there: a100" in done.stderr
 
 
 def test_a_training_job_that_asks_for_gpus_and_sees_none_says_so(stage: Stage) -> None:

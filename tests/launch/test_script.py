@@ -15,6 +15,7 @@ from clusterctl.launch.plan import Plan, make_plan
 from clusterctl.launch.script import STAGED, render
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, CommandTrain, Container, Data, Job, RedditTrain, Resources
+from clusterctl.spec.values import GpuCount
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -88,6 +89,14 @@ def test_the_script_is_the_golden_one(name: str, job: Job, cluster: Cluster, upd
     if update_golden:
         path.write_text(text)
     assert text == path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("gpu_request", "line"), [("gpus-per-node", "--gpus-per-node=a100:8"), ("gres", "--gres=gpu:a100:8")]
+)
+def test_gpus_of_a_type_are_asked_for_as_the_cluster_takes_them(gpu_request: str, line: str) -> None:
+    job = replace(CONTAINER_JOB, resources=replace(CONTAINER_JOB.resources, gpus_per_node=GpuCount("a100:8")))
+    assert f"#SBATCH {line}\n" in render(plan(job, replace(CONTAINER_CLUSTER, gpu_request=gpu_request)))
 
 
 @pytest.mark.parametrize("job", [HOST_JOB, CONTAINER_JOB])

@@ -10,6 +10,7 @@ import pytest
 from clusterctl.errors import UsageError
 from clusterctl.sandbox import daemon_files
 from clusterctl.sandbox.description import Sandbox, SandboxRequest
+from clusterctl.spec.values import GpuCount
 
 
 def written(folder: Path, namespaces: bool = True, **request: int) -> Sandbox:
@@ -78,7 +79,7 @@ def test_secrets_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
 
 
 def test_a_machines_own_gpus_are_shared_out_where_they_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sandbox = Sandbox(folder=str(tmp_path), boot_id="", request=SandboxRequest(nodes=2, gpus_per_node=2))
+    sandbox = Sandbox(folder=str(tmp_path), boot_id="", request=SandboxRequest(nodes=2, gpus_per_node=GpuCount(2)))
     monkeypatch.setattr(daemon_files, "machine_gpus", lambda: [Path(f"/dev/nvidia{n}") for n in range(5)])
     assert list(daemon_files._gres_lines(sandbox)) == [
         "NodeName=node1 Name=gpu File=/dev/nvidia0",
@@ -95,7 +96,7 @@ def test_gpus_that_are_made_up_need_root(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(daemon_files.os, "mknod", refused)
     monkeypatch.setattr(daemon_files, "machine_gpus", list)
     with pytest.raises(UsageError, match="root alone"):
-        written(tmp_path, gpus_per_node=1)
+        written(tmp_path, gpus_per_node=GpuCount(1))
 
 
 def test_nodes_ask_no_name_server(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from clusterctl.runs.files import read_json, write_json
 from clusterctl.sandbox import lifecycle, marked_processes, network
 from clusterctl.sandbox.daemon_files import write_files
 from clusterctl.sandbox.description import Sandbox, SandboxRequest, current
+from clusterctl.spec.values import GpuCount
 
 TWO = SandboxRequest(nodes=2)
 
@@ -189,7 +190,7 @@ def test_accounting_remembers_jobs_and_their_scripts(sandbox_home: RunningSandbo
 
 
 def test_control_groups_confine_tasks_to_their_gpus_and_go_with_the_sandbox(sandbox_home: RunningSandbox) -> None:
-    request = SandboxRequest(nodes=1, gpus_per_node=2, cgroups=True)
+    request = SandboxRequest(nodes=1, gpus_per_node=GpuCount(2), cgroups=True)
     try:
         lifecycle.check_cgroups()
     except UsageError:  # this kernel offers version 2 alone: then nothing is started

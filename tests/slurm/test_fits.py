@@ -12,6 +12,7 @@ from clusterctl.slurm import Inventory, Node, Partition
 from clusterctl.slurm.fits import Asked, Largest, asked_of, gpus_by_type, has_room, largest_now, room_for
 from clusterctl.slurm.nodes import Gpus
 from clusterctl.spec import Resources
+from clusterctl.spec.values import GpuCount
 
 IDLE = Node("n1", ("gpu",), "idle", frozenset(), "", 32, 0, 256_000, 0, None, (Gpus("a100", 4, 0),), frozenset({"ib"}))
 DRAINED = replace(IDLE, flags=frozenset({"drain"}), reason="fan")
@@ -34,6 +35,16 @@ def test_what_a_job_asks_of_a_node_is_the_sum_over_its_tasks() -> None:
     assert asked == Asked(nodes=2, cpus=12, gpus=4, seconds=600, memory=65536)
     assert asked_of(Resources(mem_per_cpu="2G", cpus_per_task=3)).memory == 6144
     assert asked_of(Resources(mem_per_gpu="1T", gpus_per_node=2)).memory == 2 * 1024 * 1024
+
+
+def test_gpus_of_a_type_are_counted_and_only_those_have_room() -> None:
+    asked = asked_of(Resources(gpus_per_node=GpuCount("a100:2")))
+    assert (asked.gpus, asked.gpu_type) == (2, "a100")
+    mixed = replace(IDLE, gpus=(Gpus("a100", 2, 1), Gpus("v100", 4, 0)))
+    assert not has_room(mixed, asked)
+    assert has_room(mixed, replace(asked, gpus=1))
+    room = room_for(asked, cluster(mixed).partitions["gpu"], cluster(mixed))
+    assert room.objections == ("0 of 1 nodes have 2 a100 GPUs free",)
 
 
 @pytest.mark.parametrize(("gres", "gpus", "kind"), [("gpu:a100:2", 2, "a100"), ("gpu:3,nvme:1", 3, ""), ("gpu", 1, "")])

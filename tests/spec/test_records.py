@@ -74,6 +74,8 @@ def test_a_whole_number_does_for_a_number_but_not_the_other_way_round() -> None:
 def test_a_record_survives_the_way_there_and_back() -> None:
     job = from_record(Job, {"name": "x", "workload": "reddit", "argv": ["a"], "env": {"A": "b"}})
     assert from_record(Job, to_record(job)) == job
+    typed = to_record(job) | {"resources": {"gpus_per_node": "a100:4"}}
+    assert to_record(from_record(Job, typed))["resources"]["gpus_per_node"] == "a100:4"
     cluster = Cluster(name="c", setup=("module load cuda",))
     assert from_record(Cluster, to_record(cluster)) == cluster
 

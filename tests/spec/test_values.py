@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.spec.values import AtLeast, Duration, mebibytes, parse_seconds, plural, slurm_time
+from clusterctl.spec.values import AtLeast, Duration, GpuCount, mebibytes, parse_seconds, plural, slurm_time
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,21 @@ def test_reading_a_duration_raises_nothing_but_value_error(text: str) -> None:
 def test_a_bare_number_counts_the_unit_of_its_key() -> None:
     assert Duration(60).parse(90) == 5400
     assert Duration(1).parse(90) == 90
+
+
+@pytest.mark.parametrize(
+    ("written", "number", "words"), [(4, 4, "4 GPUs"), ("a100:1", 1, "1 a100 GPU"), (0, 0, "0 GPUs")]
+)
+def test_gpus_count_as_a_number_and_are_written_with_their_type(written: int | str, number: int, words: str) -> None:
+    gpus = GpuCount(written)
+    assert (gpus, gpus.written, str(gpus), gpus.in_words) == (number, written, str(written), words)
+    assert GpuCount(gpus).written == written
+
+
+def test_another_number_of_gpus_keeps_the_type() -> None:
+    assert GpuCount("a100:4").of_same_type(2).written == "a100:2"
+    assert GpuCount(4).of_same_type(2).written == 2
+    assert GpuCount("a100:4").of_same_type(0).written == 0
 
 
 def test_no_number_is_not_at_least_anything() -> None:

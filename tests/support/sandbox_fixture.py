@@ -19,6 +19,7 @@ from clusterctl.errors import SlurmError
 from clusterctl.sandbox import lifecycle, marked_processes
 from clusterctl.sandbox.description import SandboxRequest
 from clusterctl.sandbox.lifecycle import check_packages
+from clusterctl.spec.values import GpuCount
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,10 @@ class RunningSandbox:
 
 @pytest.fixture(scope="session")
 def sandbox() -> Iterator[RunningSandbox]:
-    """Four nodes with four GPUs each, up for the whole session. Skipped only where no Slurm can be had."""
+    """Four nodes with four GPUs of type a100 each, up for the whole session. Skipped only where no Slurm can be had."""
     with _home() as home:
         running = RunningSandbox(home)
-        lifecycle.up(running.folder, SandboxRequest(nodes=4, gpus_per_node=4))
+        lifecycle.up(running.folder, SandboxRequest(nodes=4, gpus_per_node=GpuCount("a100:4")))
         try:
             yield running
         finally:

@@ -29,7 +29,7 @@ def allocate(job: str | None = None, cluster: str | None = None, *, overrides: O
         resolved = resolve(job, target, changes)
     else:
         example = str(shipped_folder() / "jobs" / "command.toml")
-        plain = ["resources.nodes=1", "resources.time=1h", f"resources.tasks_per_node={target.gpus_per_node or 1}"]
+        plain = ["resources.nodes=1", "resources.time=1h", f"resources.tasks_per_node={int(target.gpus_per_node) or 1}"]
         resolved = resolve(example, target, [*plain, *changes])
         resolved = replace(resolved, job=replace(resolved.job, name="alloc"))
     slurm = Slurm.of(resolved.cluster)

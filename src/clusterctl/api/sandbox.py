@@ -57,7 +57,7 @@ def record(found: lifecycle.SandboxStatus) -> dict[str, Any]:
             "slurm_conf": str(found.sandbox.slurm_conf),
             "namespaces": found.sandbox.namespaces,
             "accounting": found.sandbox.request.accounting,
-            "gpus_per_node": found.sandbox.request.gpus_per_node,
+            "gpus_per_node": found.sandbox.request.gpus_per_node.written,
             "missing": list(found.missing),
             "nodes": [{"name": name, "state": found.nodes.get(name)} for name in found.sandbox.names],
         }

@@ -13,7 +13,7 @@ from clusterctl.config import shipped_folder
 from clusterctl.errors import SlurmError
 from clusterctl.slurm.fits import asked_of
 from clusterctl.spec import WORKLOADS, from_record, to_record
-from clusterctl.spec.values import plural
+from clusterctl.spec.values import GpuCount, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,7 +68,7 @@ def request_rules(found: Surroundings) -> Iterator[Check]:
     wanted = found.wanted
     if not wanted:
         return
-    if wanted.nodes and (check := misfit(wanted.resolved, wanted.nodes, wanted.where)):
+    if wanted.nodes and (check := misfit(wanted.resolved, wanted.nodes, wanted.where, wanted.gpu_types)):
         # of a cluster's nodes there may be more since it was asked; Slurm itself refuses what it knows it cannot run
         hint = check.hint or "see what fits: clusterctl nodes --for JOB"
         yield replace(check, verdict=Verdict.WARN, hint=hint) if found.cluster.is_slurm else check
@@ -97,8 +97,11 @@ def changed_batch(before: Batches | None, now: Batches | None) -> Iterator[Check
         yield warn("batch", message, f"keep it with: --set train.global_batch_size={before.size}")
 
 
-def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str) -> Check | None:
-    """What is wrong if `nodes` can never run the job; `where` names them, as in "local" or "main partition"."""
+def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str, gpu_types: Sequence[str] = ()) -> Check | None:
+    """What is wrong if `nodes` can never run the job; `where` names them, as in "local" or "main partition".
+
+    Of GPUs `nodes` count those of the type that the job asks for; `gpu_types` are all that there are.
+    """
     resources = resolved.job.resources
     if _fits(resources, nodes):
         return None
@@ -109,17 +112,22 @@ def misfit(resolved: Resolved, nodes: Sequence[NodeSize], where: str) -> Check |
     short = [name for name, number in enough.items() if number < least]
     if not short and not fewer:  # each is there, but not on the same nodes
         short = [name for name in NodeSize._fields if getattr(size, name)]
-    asked = _in_words(short, size)
+    kind = asked_of(resources).gpu_type
+    asked = _in_words(short, size, kind)
     best = NodeSize(*map(max, zip(*nodes, strict=True))) if nodes else NodeSize(0, 0, 0)
-    there = ("at most " if len(set(nodes)) > 1 else "") + _in_words(short, best)
+    there = ("at most " if len(set(nodes)) > 1 else "") + _in_words(short, best, kind)
     if not fewer:
         message = f"asks for {asked} per node; {where} nodes have {there}"
     elif short:
         message = f"asks for {plural(count, 'node')} with {asked} each; {where} has {len(nodes)} with {there}"
     else:
         message = f"asks for {plural(count, 'node')}; {where} has {len(nodes)}"
-    changes = _smaller(resolved, nodes)
-    hint = "" if changes else "see what there is: clusterctl nodes"
+    other_types = gpu_types if kind and not best.gpus else ()
+    changes = {} if other_types else _smaller(resolved, nodes)
+    there_is = (
+        f"types of GPUs there: {', '.join(other_types)}" if other_types else "see what there is: clusterctl nodes"
+    )
+    hint = "" if changes else there_is
     return Check("size", Verdict.FAIL, f"{resolved.job.name} {message}", hint, changes, error=SlurmError)
 
 
@@ -133,10 +141,10 @@ def _fits(resources: Resources, nodes: Sequence[NodeSize]) -> bool:
     return sum(all(map(int.__ge__, node, size)) for node in nodes) >= resources.nodes
 
 
-def _in_words(names: Sequence[str], size: NodeSize) -> str:
-    """4 GPUs, 16 CPUs and 64 GiB."""
+def _in_words(names: Sequence[str], size: NodeSize, gpu_type: str) -> str:
+    """4 a100 GPUs, 16 CPUs and 64 GiB."""
     words = {
-        "gpus": plural(size.gpus, "GPU"),
+        "gpus": plural(size.gpus, f"{gpu_type} GPU".strip()),
         "cpus": plural(size.cpus, "CPU"),
         "memory": f"{round(size.memory / _GIBIBYTE, 1):g} GiB",
     }
@@ -153,8 +161,9 @@ def _smaller(resolved: Resolved, nodes: Sequence[NodeSize]) -> dict[str, str]:
     usable = sorted((NodeSize(*map(min, node, size)) for node in nodes), reverse=True)[:count]
     most = NodeSize(*map(min, zip(*usable, strict=True)))
     follows_gpus = resolved.origins.get("resources.tasks_per_node", "").startswith("default")
-    gpus = min(before.gpus_per_node or 0, most.gpus)
-    wanted = (gpus or 1) if follows_gpus else before.tasks_per_node or 1
+    asked = GpuCount(before.gpus_per_node or 0)
+    gpus = asked.of_same_type(min(asked, most.gpus))
+    wanted = (int(gpus) or 1) if follows_gpus else before.tasks_per_node or 1
     tasks = max(1, min(wanted, most.cpus))
     cpus = max(1, min(before.cpus_per_task, most.cpus // tasks))
     after = replace(before, nodes=count, gpus_per_node=gpus, tasks_per_node=tasks, cpus_per_task=cpus)

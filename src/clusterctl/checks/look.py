@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.checks.interpreters import ask_packages, ask_version, find_interpreter
-from clusterctl.checks.surroundings import Folder, LoginNode, NodeSize, Seen, Surroundings, WantedRun
+from clusterctl.checks.surroundings import Folder, KnownNodes, LoginNode, NodeSize, Seen, Surroundings, WantedRun
 from clusterctl.checks.training_set import batches
 from clusterctl.config import expanded, runs_folder, state_path
 from clusterctl.containers.pyxis import IMAGE_PYTHON
@@ -28,7 +28,7 @@ from clusterctl.runs.file_systems import clock_ahead
 from clusterctl.runs.files import exists, nearest_existing
 from clusterctl.runs.ownership import is_trusted
 from clusterctl.slurm import Slurm
-from clusterctl.slurm.fits import asked_of, has_features
+from clusterctl.slurm.fits import asked_of, gpus_by_type, has_features
 from clusterctl.spec import WORKLOADS
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
     if cluster.python and not job.container.image and not plan.setup:  # these may bring an interpreter
         python = find_interpreter(cluster.python, cluster.nodes_are_here)
     data = data_folder(job.workload)
-    where, nodes = _nodes(job.resources, cluster, slurm)
+    where, nodes, gpu_types = _nodes(job.resources, cluster, slurm)
     return Surroundings(
         cluster=cluster,
         runs=look_at(runs_folder(cluster)),
@@ -113,6 +113,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             program=None if plan.setup else _program(job, plan),
             nodes=nodes,
             where=where,
+            gpu_types=gpu_types,
         ),
     )
 
@@ -153,19 +154,20 @@ def _image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFacts | Non
     return look_at_image(resolved, plan, slurm)
 
 
-def sizes(resources: Resources, inventory: Inventory) -> tuple[str, tuple[NodeSize, ...]]:
-    """The nodes that Slurm could give the job, free or not, and what they are called together."""
+def sizes(resources: Resources, inventory: Inventory) -> KnownNodes:
+    """The nodes that Slurm could give the job, free or not."""
     asked = asked_of(resources)
     partition = inventory.partition_for(resources.partition)
     if partition is None:
-        return "", ()
+        return KnownNodes()
     nodes = [node for node in inventory.nodes_of(partition) if has_features(node, asked.constraint)]
     found = [
         NodeSize(sum(kind.total for kind in node.gpus if asked.gpu_type in ("", kind.type)), node.cpus, node.memory)
         for node in nodes
     ]
     most = len(found) if partition.most_nodes is None else partition.most_nodes
-    return f"{partition.name} partition", tuple(sorted(found, reverse=True)[:most])
+    types = sorted(filter(None, gpus_by_type(nodes)))
+    return KnownNodes(f"{partition.name} partition", tuple(sorted(found, reverse=True)[:most]), tuple(types))
 
 
 def data_folder(workload: str) -> str | None:
@@ -235,8 +237,8 @@ def _program(job: Job, plan: Plan) -> Seen | None:
     return Seen.at(Path(code, argv[1]), nodes_are_here=True)
 
 
-def _nodes(resources: Resources, cluster: Cluster, slurm: Slurm) -> tuple[str, tuple[NodeSize, ...]]:
-    """The nodes that the job could get, and their name. The emulator's have this machine's memory in common.
+def _nodes(resources: Resources, cluster: Cluster, slurm: Slurm) -> KnownNodes:
+    """The nodes that the job could get. The emulator's have this machine's memory in common.
 
     Those of a cluster change rarely: an answer of the last hour will do, whichever process asked for it.
     """
@@ -244,7 +246,9 @@ def _nodes(resources: Resources, cluster: Cluster, slurm: Slurm) -> tuple[str, t
         try:
             return sizes(resources, slurm.nodes(max_age=INVENTORY_SECONDS))
         except SlurmError:
-            return "", ()
+            return KnownNodes()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
-    emulator = cluster.emulator
-    return cluster.name, (NodeSize(emulator.gpus_per_node, emulator.cpus_per_node, memory),) * emulator.nodes
+    emulator, gpus = cluster.emulator, cluster.emulator.gpus_per_node
+    fitting = int(gpus) if asked_of(resources).gpu_type in ("", gpus.type) else 0
+    size = NodeSize(fitting, emulator.cpus_per_node, memory)
+    return KnownNodes(cluster.name, (size,) * emulator.nodes, tuple(filter(None, [gpus.type])))

@@ -73,6 +73,14 @@ class NodeSize(NamedTuple):
     memory: int
 
 
+class KnownNodes(NamedTuple):
+    """The nodes that a job could get, as far as they are known; their GPUs are those of the type that it asks for."""
+
+    where: str = ""  # what they are called together
+    sizes: tuple[NodeSize, ...] = ()
+    gpu_types: tuple[str, ...] = ()  # all that there are, where they are named
+
+
 @dataclass(frozen=True)
 class LoginNode:
     """What `doctor` alone looks at on this machine."""
@@ -120,6 +128,7 @@ class WantedRun:
     program: Seen | None = None  # the script of workload "command"
     nodes: tuple[NodeSize, ...] = ()  # that the job could get, as far as they are known
     where: str = ""  # what those are called together
+    gpu_types: tuple[str, ...] = ()  # of their GPUs, where they are named
 
 
 @dataclass(frozen=True)

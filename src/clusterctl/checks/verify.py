@@ -85,10 +85,10 @@ def explained(refused: SlurmRefused, resolved: Resolved, slurm: Slurm) -> SlurmR
     if not refused.for_size:
         return refused
     try:
-        where, nodes = sizes(resolved.job.resources, slurm.nodes(max_age=INVENTORY_SECONDS))
+        where, nodes, gpu_types = sizes(resolved.job.resources, slurm.nodes(max_age=INVENTORY_SECONDS))
     except SlurmError:
         return refused
-    if not nodes or not (check := misfit(resolved, nodes, where)):
+    if not nodes or not (check := misfit(resolved, nodes, where, gpu_types)):
         return refused
     return SlurmRefused("sbatch refused the job", check.message, _hint([check], resolved))
 

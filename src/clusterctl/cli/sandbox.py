@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -9,9 +10,10 @@ import click
 
 from clusterctl.api import sandbox as api
 from clusterctl.cli.options import echo_json, output_option
-from clusterctl.spec.values import plural
+from clusterctl.spec.values import TYPED_GPUS, GpuCount, plural
 
 MOST_NODES = 200  # addresses end in the node's number
+MOST_GPUS = 64
 
 
 @click.group(short_help="Start a real Slurm on this machine")
@@ -29,7 +31,11 @@ def sandbox() -> None:
 @sandbox.command(short_help="Start it")
 @click.option("--nodes", metavar="N", type=click.IntRange(1, MOST_NODES), default=4, help="Nodes; default: 4.")
 @click.option(
-    "--gpus-per-node", metavar="N", type=click.IntRange(0, 64), default=0, help="GPUs a node, made up if need be."
+    "--gpus-per-node",
+    metavar="N",
+    callback=lambda _context, _option, value: _gpus(value),
+    default="0",
+    help="GPUs a node, such as 4 or a100:4, made up if need be.",
 )
 @click.option("--accounting/--no-accounting", help="Keep the record of past jobs (sacct), in a database.")
 @click.option("--cgroups/--no-cgroups", help="Confine tasks to their GPUs and memory.")
@@ -105,11 +111,17 @@ def node(action: str, name: str) -> None:
     api.switch(action, name)
 
 
+def _gpus(text: str) -> GpuCount:
+    if not re.fullmatch(rf"[0-9]{{1,2}}|{TYPED_GPUS}", text) or GpuCount(text) > MOST_GPUS:
+        raise click.BadParameter(f"not a number up to {MOST_GPUS}, or one with a type such as a100:4: {text}")
+    return GpuCount(text)
+
+
 def _described(sandbox: api.Sandbox) -> str:
     request = sandbox.request
     parts = [
         plural(request.nodes, "node"),
-        f"{plural(request.gpus_per_node, 'GPU')} a node" if request.gpus_per_node else "",
+        f"{request.gpus_per_node.in_words} a node" if request.gpus_per_node else "",
     ]
     parts += ["accounting" if request.accounting else "", "cgroups" if request.cgroups else ""]
     parts += ["" if sandbox.namespaces else "all on this host's own network"]

@@ -20,6 +20,7 @@ from clusterctl.spec import WORKLOADS, Container, Job, to_record
 from clusterctl.spec.keys import leaves_as_written
 from clusterctl.spec.overrides import Key, parse_override
 from clusterctl.spec.records import Problem, alternatives, fields_of
+from clusterctl.spec.values import NO_GPUS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -198,8 +199,8 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         return str(Path(os.path.normpath(base / expanded(path))))
 
     resources = job.resources
-    gpus = resources.gpus_per_node or 0
-    tasks = resources.tasks_per_node or gpus or 1
+    gpus = resources.gpus_per_node or NO_GPUS
+    tasks = resources.tasks_per_node or int(gpus) or 1
     code = absolute(("code",), job.code)
     if code is None and job.workload == "command" and job.container.code == "mounted":
         code = str(cwd)

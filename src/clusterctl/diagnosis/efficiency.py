@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.runs.stages import Stage
 from clusterctl.spec import batch_key
-from clusterctl.spec.values import mebibytes
+from clusterctl.spec.values import GpuCount, mebibytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ class Use:
     nodes: int
     tasks_per_node: int
     cpus_per_task: int
-    gpus_per_node: int
+    gpus_per_node: GpuCount
     time_limit: float
     memory_asked: float | None = None  # per node, where the job says
     cpu_busiest: float | None = None  # cores in use on the busiest node, at its busiest
@@ -91,7 +91,7 @@ def use_of(status: Status, history: History, now: float) -> Use:
         tasks_per_node=status.record.tasks_per_node,
         cpus_per_task=resources.cpus_per_task,
         batch_key=batch_key(status.record.job.train),
-        gpus_per_node=resources.gpus_per_node or 0,
+        gpus_per_node=GpuCount(resources.gpus_per_node or 0),
         time_limit=float(resources.time),
         memory_asked=float(mebibytes(resources.memory) * 2**20) if resources.memory else None,
         cpu_busiest=max(cpus, default=None),
@@ -137,8 +137,9 @@ def _gpus(use: Use) -> Iterator[Advice]:
         more = f" and {len(unused) - 8} more" if len(unused) > 8 else ""
         busy = Counter(gpu.node for gpu in use.gpus if gpu.percent >= UNUSED_PERCENT)
         needed = max(busy.values(), default=0)
+        change = f"--set resources.gpus_per_node={use.gpus_per_node.of_same_type(needed)}"
         text = f"{len(unused)} of {len(use.gpus)} GPUs did nothing: {names}{more}."
-        yield Advice("GPUs unused", text, f"--set resources.gpus_per_node={needed}" * (needed < use.gpus_per_node))
+        yield Advice("GPUs unused", text, change if needed < use.gpus_per_node else "")
 
 
 def _waiting_in_a_step(use: Use) -> Iterator[Advice]:

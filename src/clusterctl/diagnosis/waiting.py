@@ -19,9 +19,9 @@ from clusterctl.diagnosis.reasons import Kind, in_words
 from clusterctl.errors import ClusterctlError, SlurmError
 from clusterctl.launch.plan import make_plan
 from clusterctl.launch.sbatch import SlurmRefused, estimate_start
-from clusterctl.slurm.fits import asked_of, has_room, room_for
+from clusterctl.slurm.fits import asked_of, gpus_free, has_room, room_for
 from clusterctl.slurm.queue import WaitingJob
-from clusterctl.spec.values import plural, slurm_time
+from clusterctl.spec.values import GpuCount, plural, slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -276,9 +276,9 @@ def _smaller(resources: Resources, asked: Asked, nodes: Sequence[Node]) -> Itera
         if len(free) == asked.nodes and 0 < free[-1] < asked.memory:
             yield _change(f"{free[-1]} MiB of memory a node", resources, memory=f"{free[-1]}M")
     if resources.gpus_per_node and not resources.gres:
-        gpus = sorted((node.gpus_free for node in starting), reverse=True)[: asked.nodes]
+        gpus = sorted((gpus_free(node, asked) for node in starting), reverse=True)[: asked.nodes]
         if len(gpus) == asked.nodes and 0 < gpus[-1] < asked.gpus:
-            yield _fewer_gpus(resources, gpus[-1])
+            yield _fewer_gpus(resources, GpuCount(resources.gpus_per_node).of_same_type(gpus[-1]))
     with_room = sum(has_room(node, asked) for node in starting)
     fewer = with_room if with_room < asked.nodes else asked.nodes // 2
     if 0 < fewer < asked.nodes:
@@ -287,10 +287,10 @@ def _smaller(resources: Resources, asked: Asked, nodes: Sequence[Node]) -> Itera
         yield _change(f"1 node instead of {asked.nodes}", resources, nodes=1)
 
 
-def _fewer_gpus(resources: Resources, gpus: int) -> Change:
+def _fewer_gpus(resources: Resources, gpus: GpuCount) -> Change:
     """One task a GPU stays one task a GPU."""
-    tasks = {"tasks_per_node": gpus} if resources.tasks_per_node == resources.gpus_per_node else {}
-    words = f"{plural(gpus, 'GPU')} a node instead of {resources.gpus_per_node}"
+    tasks = {"tasks_per_node": int(gpus)} if resources.tasks_per_node == resources.gpus_per_node else {}
+    words = f"{gpus.in_words} a node instead of {int(resources.gpus_per_node or 0)}"
     return _change(words, resources, gpus_per_node=gpus, **tasks)
 
 

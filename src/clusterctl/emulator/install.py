@@ -25,7 +25,7 @@ def ensure_stand_ins(state: Path, emulator: Emulator) -> Path:
     """The folder with the stand-ins for `emulator`, written at first use; all below `state` share their jobs."""
     root = state.absolute() / "emulator"
     package_parent = str(Path(clusterctl.__file__).absolute().parent.parent)
-    settings = {"root": str(root), **asdict(emulator)}
+    settings = {"root": str(root), **asdict(emulator), "gpu_type": emulator.gpus_per_node.type}
     identity = json.dumps([sys.executable, package_parent, settings, clusterctl.__version__])
     folder = root / f"bin-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
     if not folder.is_dir():

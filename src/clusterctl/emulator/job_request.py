@@ -56,6 +56,7 @@ class JobRequest(NamedTuple):
     comment: str
     arguments: list[str]
     kill_on_invalid_dependency: bool = False
+    gpu_type: str = ""  # empty: any
 
     @property
     def tier(self) -> int:
@@ -99,6 +100,7 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
     nodes = count(options, "nodes") or 1
     tasks = count(options, "ntasks") or nodes * (per_node or 1)
     output = options.get("output", "slurm-%j.out")
+    gpus, gpu_type = _gpus(options)
     number, lead, batch_only = _signal(options.get("signal", ""))
     return JobRequest(
         name=options.get("job-name", name),
@@ -106,7 +108,8 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
         tasks=tasks,
         tasks_per_node=per_node,
         cpus_per_task=count(options, "cpus-per-task"),
-        gpus_per_node=_gpus(options),
+        gpus_per_node=gpus,
+        gpu_type=gpu_type,
         exclusive="exclusive" in options,
         time_limit=parse_time(options["time"]) if "time" in options else None,
         warning_signal=number,
@@ -173,13 +176,13 @@ def _signal(text: str) -> tuple[int, int, bool]:
     return int(parse_signal(name)), int(lead or 60), scope.upper() == "B"
 
 
-def _gpus(options: dict[str, str]) -> int:
-    """From --gpus-per-node=[type:]N, else --gres=gpu[:type][:N]."""
+def _gpus(options: dict[str, str]) -> tuple[int, str]:
+    """Number and type from --gpus-per-node=[type:]N, else --gres=gpu[:type][:N]."""
     if "gpus-per-node" in options:
-        number = options["gpus-per-node"].rpartition(":")[2]
+        kind, _, number = options["gpus-per-node"].rpartition(":")
     else:
-        words = [word.split(":") for word in options.get("gres", "").split(",")]
-        number = next((parts[-1] if len(parts) > 1 else "1" for parts in words if parts[0] == "gpu"), "0")
+        words = [word.partition(":") for word in options.get("gres", "").split(",")]
+        kind, _, number = next((rest or "1" for name, _, rest in words if name == "gpu"), "0").rpartition(":")
     if not (number.isascii() and number.isdigit()):
         raise SlurmError(f"Invalid GPU specification: {number}")
-    return int(number)
+    return int(number), kind

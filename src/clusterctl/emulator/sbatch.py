@@ -32,6 +32,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
         request.nodes > machine.nodes
         or request.cpus_on_each > machine.cpus_per_node
         or request.gpus_per_node > machine.gpus_per_node
+        or request.gpu_type not in ("", machine.gpu_type)
     ):
         raise SlurmError("Batch job submission failed: Requested node configuration is not available")
     if "test-only" in options:

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from clusterctl.emulator import jobs
 from clusterctl.emulator.stand_in import VERSION
-from clusterctl.emulator.virtual_cluster import Machine, node_list, node_name
+from clusterctl.emulator.virtual_cluster import Machine, gres, node_list, node_name
 from clusterctl.errors import SlurmError
 
 
@@ -84,7 +84,8 @@ def _show_node(machine: Machine, node: int) -> None:
     state = "DOWN" if marker.exists() else "IDLE"
     if any(job.is_supervised and node in job.record.nodes for job in jobs.all_jobs(machine)):
         state = "ALLOCATED"
-    print(f"NodeName={node_name(node)} CPUTot={machine.cpus_per_node} Gres=gpu:{machine.gpus_per_node} State={state}")
+    gpus = gres(machine.gpus_per_node, machine.gpu_type)
+    print(f"NodeName={node_name(node)} CPUTot={machine.cpus_per_node} Gres={gpus} State={state}")
     if marker.exists():
         print(f"   Reason={marker.read_text()}")
     print()

@@ -9,7 +9,7 @@ from clusterctl.emulator import jobs, slots
 from clusterctl.emulator.getopt import Options
 from clusterctl.emulator.job_request import DEFAULT_PARTITION
 from clusterctl.emulator.output import long_format
-from clusterctl.emulator.virtual_cluster import Machine, node_name
+from clusterctl.emulator.virtual_cluster import Machine, gres, node_name
 from clusterctl.errors import SlurmError
 
 _SINFO = Options("noheader/h Node/N Format=/O")
@@ -40,8 +40,8 @@ def _fields(machine: Machine, node: int, free: slots.Free | None) -> dict[str, s
         "cpusstate": f"{used}/{total - used}/0/{total}" if free else f"0/0/{total}/{total}",
         "features": "(null)",
         "freemem": "N/A",
-        "gres": f"gpu:{machine.gpus_per_node}" if machine.gpus_per_node else "(null)",
-        "gresused": f"gpu:{machine.gpus_per_node - len(free.gpus) if free else 0}",
+        "gres": gres(machine.gpus_per_node, machine.gpu_type) if machine.gpus_per_node else "(null)",
+        "gresused": gres(machine.gpus_per_node - len(free.gpus) if free else 0, machine.gpu_type),
         "memory": str(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20),  # this machine's, in MiB
         "nodelist": node_name(node),
         "partition": f"{DEFAULT_PARTITION}*",

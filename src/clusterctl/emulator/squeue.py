@@ -10,7 +10,7 @@ from clusterctl.emulator import dependencies, jobs
 from clusterctl.emulator.getopt import Options
 from clusterctl.emulator.jobs import EmulatedJob, EmulatedState, JobRecord
 from clusterctl.emulator.output import cell, long_format, shown_time, user_name
-from clusterctl.emulator.virtual_cluster import Machine, node_list
+from clusterctl.emulator.virtual_cluster import Machine, gres, node_list
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
@@ -100,6 +100,10 @@ def _format(text: str) -> tuple[str, Callable[[JobRow], str]]:
     return fill(str.upper), lambda row: fill(lambda name: _FIELDS[name](row))
 
 
+def _tres(request: JobRequest) -> str:
+    return f"gres:{gres(request.gpus_per_node, request.gpu_type)}" if request.gpus_per_node else "N/A"
+
+
 def _time(seconds: float | None) -> str:
     return "N/A" if seconds is None else shown_time(seconds)
 
@@ -150,7 +154,7 @@ _FIELDS: dict[str, Callable[[JobRow], str]] = {
     "submittime": lambda row: _time(row.record.submitted),
     "timelimit": lambda row: _duration(row.request.time_limit),
     "timeused": lambda row: _duration(_used(row)),
-    "tres-per-node": lambda row: f"gres:gpu:{row.request.gpus_per_node}" if row.request.gpus_per_node else "N/A",
+    "tres-per-node": lambda row: _tres(row.request),
     "username": lambda row: user_name(),  # noqa: ARG005
     "workdir": lambda row: row.request.folder,
 }

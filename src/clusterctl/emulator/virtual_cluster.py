@@ -20,6 +20,7 @@ class Machine(NamedTuple):
     cpus_per_node: int
     gpus_per_node: int
     kill_wait: float  # seconds between TERM and KILL
+    gpu_type: str = ""
 
     @classmethod
     def load(cls, folder: Path) -> Machine:
@@ -38,6 +39,11 @@ class Machine(NamedTuple):
     def gpu_indices(self, node: int) -> range:
         """The GPUs that belong to a node: those of this machine, dealt out in order, so that no two nodes share one."""
         return range((node - 1) * self.gpus_per_node, node * self.gpus_per_node)
+
+
+def gres(gpus: int, gpu_type: str) -> str:
+    """As Slurm writes GPUs: gpu:4, gpu:a100:4."""
+    return f"gpu:{gpu_type}:{gpus}" if gpu_type else f"gpu:{gpus}"
 
 
 def node_name(node: int) -> str:

@@ -27,7 +27,7 @@ from clusterctl.launch.script import part, sbatch_lines
 from clusterctl.runs.files import make_private
 from clusterctl.runs.layout import RunDir
 from clusterctl.slurm.fits import asked_of
-from clusterctl.spec.values import plural, slurm_time
+from clusterctl.spec.values import GpuCount, plural, slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,11 +94,11 @@ def check_fits(resources: Resources, allocation: Allocation) -> None:
             f"the job asks for {plural(resources.nodes, 'node')}, allocation {allocation.job_id} has {allocation.nodes}"
         )
         raise UsageError(message, f"add --nodes {allocation.nodes}, or hold a larger one: clusterctl alloc")
-    gpus = resources.gpus_per_node or 0
+    gpus = GpuCount(resources.gpus_per_node or 0)
     if allocation.gpus_per_node is not None and gpus > allocation.gpus_per_node:
         there = f"allocation {allocation.job_id} has {allocation.gpus_per_node} a node"
-        hint = f"add --gpus-per-node {allocation.gpus_per_node}"
-        raise UsageError(f"the job asks for {plural(gpus, 'GPU')} a node, {there}", hint)
+        hint = f"add --gpus-per-node {gpus.of_same_type(allocation.gpus_per_node)}"
+        raise UsageError(f"the job asks for {gpus.in_words} a node, {there}", hint)
     cpus = resources.nodes * asked_of(resources).cpus
     if allocation.cpus is not None and cpus > allocation.cpus:
         message = f"the job asks for {plural(cpus, 'CPU')}, allocation {allocation.job_id} has {allocation.cpus}"

@@ -96,13 +96,14 @@ def _node_lines(sandbox: Sandbox) -> Iterator[str]:
 def _gres_lines(sandbox: Sandbox) -> Iterator[str]:
     """This machine's GPUs shared out, each to one node; device nodes of our own making where they do not suffice."""
     count = sandbox.request.gpus_per_node
+    kind = f" Type={count.type}" if count.type else ""
     real = machine_gpus()
     if len(real) < count * sandbox.request.nodes:
         real = []
     for position, node in enumerate(sandbox.names):
         devices = real[position * count : (position + 1) * count] or [_make_gpu(sandbox, n) for n in range(count)]
         for device in devices:
-            yield f"NodeName={node} Name=gpu File={device}"
+            yield f"NodeName={node} Name=gpu{kind} File={device}"
 
 
 def _make_gpu(sandbox: Sandbox, number: int) -> Path:

@@ -11,6 +11,7 @@ from clusterctl.errors import SlurmError, UsageError
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.spec import from_record, to_record
 from clusterctl.spec.records import InvalidRecord
+from clusterctl.spec.values import NO_GPUS, GpuCount
 
 LONGEST_FOLDER = 64  # the path of a Unix socket ends at 107 bytes, and slurmstepd adds up to 42
 
@@ -20,7 +21,7 @@ class SandboxRequest:
     """What was typed after `clusterctl sandbox up`."""
 
     nodes: int = 4
-    gpus_per_node: int = 0
+    gpus_per_node: GpuCount = NO_GPUS
     accounting: bool = False
     cgroups: bool = False
     kill_wait: int = 30  # seconds between TERM and KILL

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.spec.values import mebibytes, plural
+from clusterctl.spec.values import GpuCount, mebibytes, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +60,8 @@ class Room:
 def asked_of(resources: Resources) -> Asked:
     """What `resources` ask of each node."""
     cpus = (resources.tasks_per_node or 1) * resources.cpus_per_task
-    gpus, gpu_type = resources.gpus_per_node or 0, ""
+    per_node = GpuCount(resources.gpus_per_node or 0)
+    gpus, gpu_type = int(per_node), per_node.type
     for word in (resources.gres or "").split(","):
         kind, *rest = word.split(":")
         if kind == "gpu":
@@ -82,16 +83,19 @@ def has_room(node: Node, asked: Asked) -> bool:
     """Whether `node` could take its share of the job now."""
     if asked.exclusive and node.state != "idle":
         return False
-    gpus = node.gpus_free
-    if asked.gpu_type:
-        gpus = sum(kind.free for kind in node.gpus if kind.type == asked.gpu_type)
     return (
         node.can_start
         and node.cpus_free >= asked.cpus
-        and gpus >= asked.gpus
+        and gpus_free(node, asked) >= asked.gpus
         and node.memory_unallocated >= (asked.memory or 0)
         and has_features(node, asked.constraint)
     )
+
+
+def gpus_free(node: Node, asked: Asked) -> int:
+    """The GPUs of the type that the job asks for, or of any if it names none, that could be had now on `node`."""
+    fitting = sum(kind.free for kind in node.gpus if asked.gpu_type in ("", kind.type))
+    return fitting if node.can_start else 0
 
 
 def room_for(asked: Asked, partition: Partition, inventory: Inventory) -> Room:
@@ -162,7 +166,7 @@ def _shortage(asked: Asked, nodes: list[Node], with_room: int) -> str:
     starting = [node for node in nodes if node.can_start]
     wants = [
         (asked.cpus, "CPU", [node.cpus_free for node in starting]),
-        (asked.gpus, f"{asked.gpu_type} GPU".strip(), [node.gpus_free for node in starting]),
+        (asked.gpus, f"{asked.gpu_type} GPU".strip(), [gpus_free(node, asked) for node in starting]),
         (asked.memory or 0, "MiB of memory", [node.memory_unallocated for node in starting]),
     ]
     short = [

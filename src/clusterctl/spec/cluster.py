@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from clusterctl.spec.job import Container, Environment
-from clusterctl.spec.values import Count, Line, Matches, Name, Natural, OneOf, Seconds, Word
+from clusterctl.spec.values import NO_GPUS, Count, Gpus, Line, Matches, Name, OneOf, Seconds, Word
 
 _OnNodes = Annotated[str, Matches(r"/[^:\x00-\x1f\x7f-\x9f]+", "an absolute path without ':' and control characters")]
 # The batch script expands the variables within double quotes.
@@ -31,8 +31,8 @@ class Emulator:
     """Number of virtual nodes."""
     cpus_per_node: Count = 4
     """CPU cores of each virtual node, whatever this machine has."""
-    gpus_per_node: Natural = 0
-    """GPUs of each virtual node."""
+    gpus_per_node: Gpus = NO_GPUS
+    """GPUs of each virtual node, such as 4 or "a100:4"."""
     kill_wait: Seconds = 30
     """Time between SIGTERM and SIGKILL, as KillWait in slurm.conf."""
 
@@ -51,8 +51,8 @@ class Cluster:
     """Account of jobs that name none."""
     qos: Line | None = None
     """Quality of service of jobs that name none."""
-    gpus_per_node: Natural = 0
-    """GPUs on each node of jobs that do not say."""
+    gpus_per_node: Gpus = NO_GPUS
+    """GPUs on each node of jobs that do not say, such as 4 or "a100:4"."""
     gpu_request: Annotated[str, OneOf(("gpus-per-node", "gres"))] = "gpus-per-node"
     """Which sbatch option requests GPUs; "gres" for sites that refuse --gpus-per-node."""
     setup: tuple[Line, ...] = ()

@@ -14,6 +14,7 @@ from clusterctl.spec.values import (
     AtLeast,
     Count,
     Duration,
+    Gpus,
     Line,
     Matches,
     Memory,
@@ -40,8 +41,8 @@ class Resources:
 
     nodes: Count = 1
     """Number of nodes."""
-    gpus_per_node: Natural | None = None
-    """GPUs on each node; by default as many as the cluster file says."""
+    gpus_per_node: Gpus | None = None
+    """GPUs on each node, such as 4 or "a100:4"; by default as many as the cluster file says."""
     tasks_per_node: Count | None = None
     """Ranks on each node; by default one per GPU, or one on a node without GPUs."""
     cpus_per_task: Count = 1

@@ -31,7 +31,7 @@ Schema = dict[str, Any]
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
 _TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
-_KINDS = {**_TYPES, bool: "true or false", tuple: "list", dict: "table"}
+_KINDS = {**_TYPES, values.GpuCount: 'integer or "TYPE:NUMBER"', bool: "true or false", tuple: "list", dict: "table"}
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,8 @@ def _value(hint: Any) -> Schema:
         names, items = map(_value, get_args(plain))
         schema = {"type": "object", "propertyNames": names, "additionalProperties": items}
     else:
-        schema = {"type": _TYPES[plain]}
+        gpus: Schema = {"type": ["integer", "string"], "pattern": f"^{values.TYPED_GPUS}$"}
+        schema = gpus if plain is values.GpuCount else {"type": _TYPES[plain]}
     for mark in marks:
         _apply(mark, schema)
     return schema

@@ -8,13 +8,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import re
 import types
 import typing
 from typing import Any, NamedTuple, TypeVar
 
 from clusterctl.errors import ConfigError
 from clusterctl.spec.train import WORKLOADS, Train
-from clusterctl.spec.values import InsteadOf, Mark, Unshown
+from clusterctl.spec.values import TYPED_GPUS, GpuCount, InsteadOf, Mark, Unshown
 
 if typing.TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +52,7 @@ def to_record(value: Any) -> Any:
         return {key: to_record(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_record(item) for item in value]
-    return value
+    return value.written if isinstance(value, GpuCount) else value
 
 
 def from_record(cls: type[T], record: dict[str, Any], *, parse: bool = False) -> T:
@@ -160,6 +161,8 @@ def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: lis
                 value[name] = _read(arguments[1], item, parse, (*path, key), problems)
         elif hint is float and type(raw) is int:
             value = float(raw)
+        elif hint is GpuCount and (type(raw) in (int, GpuCount) or _is_typed_gpus(raw)):
+            value = GpuCount(raw)
         elif isinstance(hint, type) and type(raw) is hint:
             if isinstance(raw, str):
                 _require_writable(raw)
@@ -183,8 +186,13 @@ def _require_writable(text: str) -> None:
         raise ValueError("expected characters, not half of one") from error
 
 
+def _is_typed_gpus(raw: Any) -> bool:
+    return isinstance(raw, str) and re.fullmatch(TYPED_GPUS, raw) is not None
+
+
 def _describe(hint: Any) -> str:
     names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+    names[GpuCount] = 'a whole number or "TYPE:NUMBER"'
     return names.get(hint) or ("a list" if typing.get_origin(hint) is tuple else "a table")
 
 

@@ -126,6 +126,35 @@ class Window(Mark):
             raise ValueError("must be [first, last] with 1 <= first <= last, or [] for none")
 
 
+class GpuCount(int):
+    """GPUs of a node: 4, or "a100:4" where only those of that type will do. It counts and compares as a number."""
+
+    type: str
+
+    def __new__(cls, written: int | str) -> GpuCount:
+        kind, _, number = str(written).rpartition(":")
+        count = super().__new__(cls, number)
+        count.type = kind
+        return count
+
+    def __str__(self) -> str:
+        return f"{self.type}:{int(self)}" if self.type else str(int(self))
+
+    @property
+    def written(self) -> int | str:
+        """As a file has it."""
+        return str(self) if self.type else int(self)
+
+    @property
+    def in_words(self) -> str:
+        """4 a100 GPUs."""
+        return plural(self, f"{self.type} GPU".strip())
+
+    def of_same_type(self, count: int) -> GpuCount:
+        return GpuCount(f"{self.type}:{count}") if count else NO_GPUS
+
+
+NO_GPUS = GpuCount(0)
 _SUFFIXES = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _AMOUNT = r"([0-9]{1,18})\s*([smhd]?)"
 _CLOCK = r"(?:([0-9]{1,18})-)?([0-9]{1,18})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?"
@@ -168,6 +197,8 @@ def mebibytes(text: str) -> int:
 
 _MEBIBYTES = {"K": 1 / 1024, "M": 1, "": 1, "G": 1024, "T": 1024 * 1024}
 Count = Annotated[int, AtLeast(1)]
+TYPED_GPUS = r"[A-Za-z0-9][A-Za-z0-9._-]*:[0-9]{1,9}"
+Gpus = Annotated[GpuCount, AtLeast(0)]
 Natural = Annotated[int, AtLeast(0)]
 Positive = Annotated[float, Above(0)]
 NonNegative = Annotated[float, AtLeast(0)]

@@ -38,7 +38,7 @@ def section(title: str, *content: Markup) -> Markup:
 def summary(examined: PostMortem) -> Markup:
     """How the run stands or ended, and its numbers."""
     status, metrics, use = examined.status, examined.status.metrics, examined.use
-    resources = f"{use.nodes} x {use.tasks_per_node}" + (f", {use.gpus_per_node} GPUs a node" * bool(use.gpus_per_node))
+    gpus = f", {use.gpus_per_node.in_words} a node" if use.gpus_per_node else ""
     results = [metric for metric in KNOWN.values() if metric.role is Role.RESULT]
     changing = [metric for metric in KNOWN.values() if metric.role is Role.CURVE]
     facts = (
@@ -46,7 +46,7 @@ def summary(examined: PostMortem) -> Markup:
         ("tested on", counted_examples(metrics)),
         ("epoch", share(metrics.get("epoch"), metrics.get("epochs"))),
         ("step", share(metrics.get("step"), metrics.get("steps"))),
-        ("nodes x tasks", resources),
+        ("nodes x tasks", f"{use.nodes} x {use.tasks_per_node}{gpus}"),
         ("ran", duration(use.held) if use.held else ""),
         ("waited", duration(use.queued) if status.started is not None else ""),
         ("attempts", str(len(status.attempts) or "")),
