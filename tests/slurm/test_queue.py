@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.slurm.queue import FIELDS, JobState, parse_queue
+from clusterctl.slurm.queue import FIELDS, JobState, parse_queue, together
 
 RUNNING = "12\x1fRUNNING\x1fNone\x1fnode[1-2]\x1f105\x1f1305\x1f1\x1f/runs/a b\x1f"
 FAILED = "13\x1fFAILED\x1fNonZeroExitCode\x1fnode1\x1f105\x1f110\x1f0\x1f/runs/x\x1f"
@@ -48,6 +48,30 @@ def test_a_run_without_a_number_is_found_by_its_folder() -> None:
     assert found is not None
     assert found.job_id == "12"
     assert snapshot.in_folder(Path("/runs")) is None
+
+
+def array(job: str, state: str = "PENDING") -> str:
+    return f"{job}\x1f{state}\x1fNone\x1f\x1f0\x1f0\x1f0\x1f/runs/.sweeps/s/0\x1f"
+
+
+def test_elements_of_an_array_are_found_by_their_place_whether_they_wait_or_run() -> None:
+    jobs = parse_queue("\n".join([array("12_[3,5-8,20-30:5%4]"), array("12_1", "RUNNING"), FAILED]), 0.0).jobs
+    assert jobs["12_1"].state is JobState.RUNNING
+    assert [index for index in range(40) if f"12_{index}" in jobs] == [1, 3, 5, 6, 7, 8, 20, 25, 30]
+    assert (jobs["12_7"].job_id, jobs["12_7"].state) == ("12_7", JobState.PENDING)
+    assert len(jobs) == 3
+    assert set(jobs) == {"12", "12_1", "13"}
+
+
+def test_an_element_without_a_number_is_found_by_the_folder_of_its_array() -> None:
+    snapshot = parse_queue("\n".join([array("12_[3-9]"), array("12_1", "RUNNING")]), 0.0)
+    folder = Path("/runs/.sweeps/s/0")
+    found = [snapshot.in_folder(folder, index=index) for index in (1, 2, 3)]
+    assert [job and job.job_id for job in found] == ["12_1", None, "12_3"]
+
+
+def test_elements_are_named_together() -> None:
+    assert together(["7", "12_3", "12_0", "12_1", "13_5", "12_2", "12_9"]) == ["7", "12_[0-3,9]", "13_[5]"]
 
 
 def test_waiting_and_ended_part_the_states() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.api.resume import renewed, resolved_again
-from clusterctl.api.settings import typed
+from clusterctl.api.settings import settings, typed
 from clusterctl.api.sweep import Wanted, plans_of, send_arrays, shown_rows, write_runs
 from clusterctl.api.sweeps import Sweep, find_sweep
 from clusterctl.api.verify import verify_all
@@ -32,7 +32,7 @@ from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import write_json
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
-from clusterctl.spec.sweep import combinations, key_of, parse_axis
+from clusterctl.spec.sweep import combinations, filled, key_of, names_of_program, parse_axis
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,7 +72,7 @@ def resume_sweep(
     where = load_cluster(cluster) if cluster else first.cluster
     slurm = Slurm.of(where)
     jobs = [resolved_again(one.record.run, where) for one in again]
-    wanted = Wanted(rows, [resolved_again(first.run, where, row) for row in rows])
+    wanted = Wanted(rows, [resolved_again(first.run, where, _as_settings(row, record)) for row in rows], [])
     codes = [
         kept_code(one.record.run, project=has_project(job.job)).folder for one, job in zip(again, jobs, strict=True)
     ]
@@ -136,6 +136,13 @@ def _new(record: SweepRecord, axes: Iterable[str]) -> list[Settings]:
     if {*map(key_of, rows[0])} != {*record.keys}:
         raise UsageError(f"the sweep varies {', '.join(record.keys)}", "name values for all of these, with --sweep")
     return [row for row in rows if frozenset(row) not in known]
+
+
+def _as_settings(row: Settings, record: SweepRecord) -> list[str]:
+    """What `row` changes in the job: its keys, and the program that its other names stand in."""
+    names = names_of_program([row])
+    keys = [setting for setting in row if key_of(setting) not in names]
+    return [*keys, *(settings({"argv": filled(record.program, row, names)}) if names else [])]
 
 
 def _write_settings(place: SweepDir, rows: Iterable[Iterable[str]]) -> None:

@@ -29,7 +29,7 @@ from clusterctl.runs.files import make_private, write_json
 from clusterctl.runs.layout import SWEEP_FORMAT, SweepDir
 from clusterctl.slurm import Slurm
 from clusterctl.slurm.queue import element_id
-from clusterctl.spec.sweep import combinations, key_of, parse_axis, parse_lines
+from clusterctl.spec.sweep import combinations, filled, key_of, names_of_program, parse_axis, parse_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -47,10 +47,14 @@ if TYPE_CHECKING:
 
 
 class Wanted(NamedTuple):
-    """The runs of a sweep, by place: what each changes, and its job."""
+    """The runs of a sweep, by place: what each changes, and its job.
+
+    `program` is the one with names in braces that some of the settings stand for; empty where there are none.
+    """
 
     settings: list[Settings]
     jobs: list[Resolved]
+    program: list[str]
 
 
 def load_sweep(
@@ -75,11 +79,15 @@ def load_sweep(
     if twice := next((key for key in map(key_of, given) if key in swept), None):
         raise UsageError(f"{twice} is swept, and set to one value", "leave one of them out")
     target, name, words = load_cluster(cluster), None if job is None else os.fspath(job), program_words(program)
+    names = names_of_program(rows)
+    if names and not words:
+        words = [*resolve(name, target, given).job.argv]
     jobs: list[Resolved] = []
     wrong: list[tuple[Settings, ConfigError]] = []
     for row in rows:
         try:
-            jobs.append(resolve(name, target, [*given, *row], program=words))
+            keys = [setting for setting in row if key_of(setting) not in names]
+            jobs.append(resolve(name, target, [*given, *keys], program=filled(words, row, names)))
         except ConfigError as error:
             wrong.append((row, error))
     if wrong:
@@ -87,7 +95,7 @@ def load_sweep(
     for name, values in (("name", {one.job.name for one in jobs}), ("code", {one.job.code for one in jobs})):
         if len(values) > 1:
             raise UsageError(f"{name} cannot be swept", "all runs of a sweep share their job's name and code")
-    return Wanted(rows, jobs)
+    return Wanted(rows, jobs, words if names else [])
 
 
 def sweep(
@@ -111,8 +119,9 @@ def sweep(
     """Submit `job`, or `program`, once for each combination of the values in `axes`, and return all these runs.
 
     An axis such as `train.lr=1e-3,3e-3` has values after commas, whole numbers as `0..4`, or a range to draw from
-    (`log:1e-4..1e-1`, `uniform:0..1`) with `samples`, how many runs to draw at random with `seed`. `file` holds the
-    settings of one run on each line. At most `at_once` runs go on at the same time. The rest is as for `submit`.
+    (`log:1e-4..1e-1`, `uniform:0..1`) with `samples`, how many runs to draw at random with `seed`. What is no key of a
+    job stands in braces in the program: `{lr}`. `file` holds the settings of one run on each line. At most `at_once`
+    runs go on at the same time. The rest is as for `submit`.
 
     Raises what `submit` raises, before anything is queued; where Slurm refuses, nothing is left behind.
     """
@@ -193,6 +202,7 @@ def write_sweep(place: SweepDir, wanted: Wanted, words: Sequence[str], at_once: 
         "argv": secrets.hide_typed(words),
         "at_once": at_once,
         "runs": shown_rows(wanted),
+        "program": secrets.hide_typed(["--", *wanted.program])[1:],
     }
     write_json(place.sweep_json, record)
 

@@ -12,6 +12,7 @@ from clusterctl.runs.files import exists
 from clusterctl.runs.layout import SWEEP_FORMAT, SweepDir
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from clusterctl.runs.layout import ArrayDir, RunDir
@@ -24,6 +25,7 @@ class SweepRecord:
     sweep: SweepDir
     created: float
     settings: tuple[tuple[str, ...], ...]
+    program: tuple[str, ...] = ()  # with names in braces that some of the settings stand for
     at_once: int | None = None
 
     @property
@@ -36,7 +38,7 @@ class SweepRecord:
         return tuple(dict.fromkeys(key for settings in self.settings for key in values_of(settings)))
 
 
-def values_of(settings: tuple[str, ...]) -> dict[str, str]:
+def values_of(settings: Iterable[str]) -> dict[str, str]:
     """The settings of one run by key, as they were typed."""
     return {key: value for key, _, value in (setting.partition("=") for setting in settings)}
 
@@ -52,7 +54,7 @@ def read_sweep(sweep: SweepDir) -> SweepRecord:
     if fields.whole("schema_version") != SWEEP_FORMAT or not isinstance(runs, list) or not whole or created is None:
         why = fields.problem or ("missing" if fields.absent else "damaged, or written by another clusterctl")
         raise ConfigError(f"cannot read {sweep.sweep_json}: {why}", f"its runs are there all the same: {sweep.id}.0")
-    return SweepRecord(sweep, created, tuple(map(tuple, runs)), fields.whole("at_once"))
+    return SweepRecord(sweep, created, tuple(map(tuple, runs)), fields.texts("program"), fields.whole("at_once"))
 
 
 def sweep_named(folder: Path, name: str) -> SweepDir | None:

@@ -6,10 +6,11 @@ import itertools
 import math
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import UsageError
+from clusterctl.spec.job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -75,6 +76,23 @@ def parse_axis(text: str) -> Axis:
 def key_of(setting: str) -> str:
     """The key of `KEY=VALUE`."""
     return setting.partition("=")[0].strip()
+
+
+def names_of_program(rows: Sequence[Settings]) -> set[str]:
+    """What is varied that is no key of a job: names that stand in braces in the program, such as `{lr}`."""
+    keys = {key_of(setting) for row in rows for setting in row}
+    return {key for key in keys if "." not in key} - {field.name for field in fields(Job)}
+
+
+def filled(program: Sequence[str], row: Settings, names: Iterable[str]) -> list[str]:
+    """`program` with the values of `row` for the `names` in braces. Raises UsageError for one that it does not have."""
+    values = {key: value for key, _, value in (setting.partition("=") for setting in row) if key in names}
+    if missing := [name for name in values if not any(f"{{{name}}}" in word for word in program)]:
+        hint = f"vary a key such as train.{missing[0]}, or write {{{missing[0]}}} into the program: -- PROGRAM"
+        raise UsageError(f"--sweep {missing[0]}: no key of a job, and not in the program", hint)
+    for name, value in values.items():
+        program = [word.replace(f"{{{name}}}", value) for word in program]
+    return [*program]
 
 
 def parse_lines(text: str, name: str) -> Choices:

@@ -1,0 +1,187 @@
+"""Submitting a sweep: few arrays, ordinary runs, all or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.mistake import Desk
+
+import clusterctl
+from clusterctl.api.resume_sweep import resume_sweep
+from clusterctl.api.sweep import sweep
+from clusterctl.api.sweeps import Sweep, find_sweep
+from clusterctl.runs.files import read_json, write_json
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+
+# Counts its calls: the jobs are 101, 102, ... It keeps what it was asked with, and refuses at the call REFUSED.
+SBATCH = """\
+calls="$CLUSTERCTL_RUNS/../calls"; mkdir -p "$calls"; n=$(($(ls "$calls" | wc -l) + 101))
+for last; do :; done; { echo "$@"; cat "$last"; } >"$calls/$n"
+[ "$n" != "$REFUSED" ] || { echo "sbatch: error: Batch job submission failed: Invalid qos specification" >&2; exit 1; }
+echo "Submitted batch job $n"
+"""
+SCONTROL = 'echo "MaxArraySize            = 4"'
+
+
+def asked(desk: Desk) -> list[str]:
+    """What each call of sbatch was: its words, and the script."""
+    return [path.read_text() for path in sorted((desk.folder / "calls").glob("*"))]
+
+
+def option(call: str, name: str) -> str:
+    return next(
+        line.partition("=")[2].strip("'") for line in call.splitlines() if line.startswith(f"#SBATCH --{name}=")
+    )
+
+
+def end(run: RunDir, stage: Stage) -> None:
+    """As the batch script leaves it."""
+    attempt = run.attempt(0)
+    attempt.path.mkdir()
+    record = {"attempt": 0, "job_id": "7", "restart_count": 0, "nodes": "n1", "start": 1.0, "end": 2.0}
+    write_json(attempt.host_json, {**record, "exit_code": int(stage is Stage.FAILED), "signal": ""})
+    if stage is Stage.FINISHED:
+        write_json(run.finished_json, {"attempt": 0, "time": 2})
+
+
+@pytest.fixture
+def desk_with_slurm(desk: Desk) -> Desk:
+    desk.use_slurm(sbatch=SBATCH)
+    return desk
+
+
+def test_one_call_of_sbatch_submits_ordinary_runs_that_share_one_snapshot(desk_with_slurm: Desk) -> None:
+    found = sweep("synthetic", axes=["train.lr=1e-3,1e-2", "train.seed=0..2"], at_once=2)
+    (call,) = asked(desk_with_slurm)
+    assert option(call, "array") == "0-5%2"
+    assert f"element=({' '.join(f'{found.id}.{place}' for place in range(6))})" in call
+    assert [run.id for run in found.runs] == [f"{found.id}.{place}" for place in range(6)]
+    assert [run.job_id for run in found.runs] == [f"101_{place}" for place in range(6)]
+    assert len({run.directory.snapshot for run in found.runs}) == 1
+    assert found.settings[4] == {"train.lr": "1e-2", "train.seed": "1"}
+    record = read_json(found.runs[4].directory.run_json)
+    assert (record["job"]["train"]["lr"], record["job"]["train"]["seed"]) == (0.01, 1)
+    assert record["argv"][:5] == ["submit", "synthetic", "--sweep", "train.lr=1e-3,1e-2", "--sweep"]
+    assert clusterctl.find(found.runs[4].id) == found.runs[4]
+    assert find_sweep(found.id) == find_sweep("@last") == found
+
+
+def test_what_slurm_writes_for_an_element_is_the_log_of_its_run(desk_with_slurm: Desk) -> None:
+    found = sweep("synthetic", axes=["train.seed=0..1"])
+    (call,) = asked(desk_with_slurm)
+    for place, run in enumerate(found.runs):
+        log = Path(option(call, "output").replace("%a", str(place)))
+        log.write_text("slurmstepd: error\n")
+        assert (run.path / "slurm.log").read_text() == "slurmstepd: error\n"
+
+
+def test_runs_that_ask_slurm_for_different_things_are_in_arrays_of_their_own(desk_with_slurm: Desk) -> None:
+    found = sweep("synthetic", axes=["resources.nodes=1,2", "train.seed=0..1"])
+    first, second = asked(desk_with_slurm)
+    assert [option(call, "nodes") for call in (first, second)] == ["1", "2"]
+    assert f"element=({found.id}.2 {found.id}.3)" in second
+    assert [run.job_id for run in found.runs] == ["101_0", "101_1", "102_0", "102_1"]
+    assert not any("--dependency" in call for call in (first, second))
+
+
+def test_arrays_are_no_larger_than_slurm_allows_and_at_once_holds_across_them(desk: Desk) -> None:
+    desk.use_slurm(sbatch=SBATCH, scontrol=SCONTROL)
+    found = sweep("synthetic", axes=["train.seed=0..9"], at_once=3)
+    calls = asked(desk)
+    assert [option(call, "array") for call in calls] == ["0-3%3", "0-3%3", "0-1%3"]
+    waits = ["--dependency=afterany:101" in calls[1], "--dependency=afterany:102" in calls[2]]
+    assert waits == [True, True]
+    assert "--dependency" not in calls[0].splitlines()[0]
+    assert found.runs[9].job_id == "103_1"
+
+
+def test_where_slurm_refuses_an_array_the_others_are_cancelled_and_nothing_is_left(desk_with_slurm: Desk) -> None:
+    desk_with_slurm.set(REFUSED="102")
+    with pytest.raises(clusterctl.SlurmError, match="Invalid qos"):
+        sweep("synthetic", axes=["resources.nodes=1,2"])
+    assert "scancel 101" in (desk_with_slurm.folder / "asked").read_text()
+    assert desk_with_slurm.run_directories() == []
+    assert list((desk_with_slurm.runs / ".sweeps").iterdir()) == []
+
+
+def test_nothing_is_queued_where_one_run_would_be_wrong(desk_with_slurm: Desk) -> None:
+    with pytest.raises(clusterctl.ConfigError) as refused:
+        sweep("synthetic", axes=["train.lr=1e-3,-1,fast", "train.seed=0..1"])
+    assert refused.value.message.startswith("4 of 6 runs would be wrong")
+    assert "train.lr=-1 train.seed=0" in refused.value.message
+    assert desk_with_slurm.asked("sbatch") == 0
+    assert desk_with_slurm.run_directories() == []
+
+
+def test_a_secret_that_is_swept_is_in_no_file(desk_with_slurm: Desk) -> None:
+    desk_with_slurm.write("job.toml", 'workload = "command"\nargv = ["true"]\n')
+    found = sweep("./job.toml", axes=["env.MY_TOKEN=hunter2,hunter3", "env.LR=1"])
+    assert len(asked(desk_with_slurm)) == 2  # sbatch's environment is one for all elements
+    files = [path for path in desk_with_slurm.runs.rglob("*") if path.is_file() and "lib" not in path.parts]
+    assert not [path for path in files if b"hunter" in path.read_bytes()]
+    assert len(found.runs) == 2
+
+
+def test_a_name_in_braces_is_filled_in_the_program(desk_with_slurm: Desk) -> None:
+    desk_with_slurm.write("t.py", "")
+    found = sweep(program=["python", "t.py", "--lr={lr}"], axes=["lr=1e-3,1e-2"])
+    jobs = [read_json(run.directory.run_json)["job"] for run in found.runs]
+    assert [job["argv"] for job in jobs] == [["python", "t.py", "--lr=1e-3"], ["python", "t.py", "--lr=1e-2"]]
+    end(found.runs[0].directory, Stage.FINISHED)
+    again = resume_sweep_of(desk_with_slurm, found, "lr=1e-2,1e-1")
+    assert read_json(again.runs[2].directory.run_json)["job"]["argv"] == ["python", "t.py", "--lr=1e-1"]
+
+
+def resume_sweep_of(desk: Desk, found: Sweep, *axes: str) -> Sweep:
+    for run in found.runs:
+        if not run.directory.attempts():
+            end(run.directory, Stage.FAILED)
+    return resume_sweep(found, axes=axes)
+
+
+def test_resuming_submits_what_did_not_finish_and_further_values_in_one_array(desk_with_slurm: Desk) -> None:
+    found = sweep("synthetic", axes=["train.seed=0..2"])
+    for place, stage in enumerate((Stage.FINISHED, Stage.FAILED, Stage.FINISHED)):
+        end(found.runs[place].directory, stage)
+    again = resume_sweep(found, axes=["train.seed=2..4"])
+    call = asked(desk_with_slurm)[1]
+    assert f"element=({found.id}.1 {found.id}.3 {found.id}.4)" in call
+    assert [run.job_id for run in again.runs] == ["101_0", "102_0", "101_2", "102_1", "102_2"]
+    assert [row["train.seed"] for row in again.settings] == ["0", "1", "2", "3", "4"]
+    assert read_json(again.runs[4].directory.run_json)["job"]["train"]["seed"] == 4
+    assert again.runs[4].directory.snapshot == found.runs[0].directory.snapshot
+    assert (again.runs[1].directory.submissions / "0" / "run.json").exists()
+
+
+def test_where_slurm_refuses_to_resume_everything_is_as_before(desk_with_slurm: Desk) -> None:
+    found = sweep("synthetic", axes=["train.seed=0..1"])
+    for run in found.runs:
+        end(run.directory, Stage.FAILED)
+    before = {path: path.read_bytes() for path in sorted(desk_with_slurm.runs.rglob("*.json"))}
+    desk_with_slurm.set(REFUSED="102")
+    with pytest.raises(clusterctl.SlurmError, match="Invalid qos"):
+        resume_sweep(found, axes=["train.seed=2"])
+    kept = {path: path.read_bytes() for path in sorted(desk_with_slurm.runs.rglob("*.json")) if path.parent.name != "1"}
+    assert kept == before
+    assert [run.job_id for run in found.runs] == ["101_0", "101_1"]
+
+
+def test_there_is_nothing_to_resume_where_all_go_on_or_have_finished(desk_with_slurm: Desk) -> None:
+    found = sweep("synthetic", axes=["train.seed=0"])
+    end(found.runs[0].directory, Stage.FINISHED)
+    with pytest.raises(clusterctl.UsageError, match=r"all runs of synthetic-.* have finished: there is nothing"):
+        resume_sweep(found)
+    with pytest.raises(clusterctl.UsageError, match=r"the sweep varies train\.seed"):
+        resume_sweep(found, axes=["train.lr=1"])
+
+
+def test_a_sweep_is_no_run_and_its_runs_are(desk_with_slurm: Desk) -> None:
+    found = sweep("synthetic", axes=["train.seed=0..1"])
+    for name in (found.id, "@last", "synthetic"):
+        with pytest.raises(clusterctl.UsageError, match="is a sweep") as refused:
+            clusterctl.find(name)
+        assert f"{found.id}.0" in refused.value.hint
+    later = clusterctl.submit("synthetic")
+    assert clusterctl.find("@last") == clusterctl.find("synthetic") == later

@@ -1,0 +1,103 @@
+"""Sweeps from the command line to their ends, on every back end; and the guide about them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.scenario import Stage, wait_until
+
+from clusterctl.runs.layout import RunDir, SweepDir
+
+# Ends when the test says so, badly where the setting says so and nobody has mended it.
+PROGRAM = """
+import os, pathlib, sys, time
+run = pathlib.Path(os.environ["CLUSTERCTL_RUN_DIR"])
+print("value", os.environ["VALUE"], sys.argv[1], flush=True)
+while not (run.parent / ".go").exists(): time.sleep(0.1)
+sys.exit(os.environ["VALUE"] == "bad" and not (run.parent / ".mended").exists())
+"""
+JOB = f"""
+workload = "command"
+argv = ["python", "-c", {json.dumps(PROGRAM)}, "{{place}}"]
+[env]
+VALUE = "none"
+[resources]
+nodes = 1
+"""
+
+
+class SweepOnStage:
+    def __init__(self, stage: Stage, *words: str) -> None:
+        self.stage = stage
+        done = stage.call("submit", stage.write_job("job", JOB), "--cluster", stage.cluster, *words)
+        assert done.returncode == 0, done.stderr
+        self.id = done.stdout.strip()
+        self.directory = SweepDir.of(stage.runs, self.id)
+
+    def call(self, command: str, *words: str) -> str:
+        done = self.stage.call(command, self.id, "--cluster", self.stage.cluster, *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def stages(self) -> list[str]:
+        """Of all runs, by their places."""
+        runs = {run["id"]: run["stage"] for run in json.loads(self.call("status", "-o", "json"))["runs"]}
+        return [runs[f"{self.id}.{place}"] for place in range(len(runs))]
+
+    def wait_for(self, *stages: str) -> None:
+        wait_until(lambda: self.stages() == [*stages], 60, f"{self.id} to be {stages}", every=0.5)
+
+    def let_go(self) -> None:
+        (self.stage.runs / ".go").touch()
+
+    def run(self, place: int) -> RunDir:
+        return self.directory.run(place)
+
+
+def test_a_sweep_is_throttled_fails_in_part_and_is_resumed(stage: Stage) -> None:
+    sweep = SweepOnStage(stage, "--sweep", "env.VALUE=good,bad", "--sweep", "place=a,b", "--at-once", "2")
+    wait_until(lambda: sweep.stages().count("training") == 2, 60, every=0.5)
+    assert sweep.stages() == ["training", "training", "queued", "queued"]
+    assert "JobArrayTaskLimit" in sweep.call("status", "-o", "wide")
+    sweep.let_go()
+    sweep.wait_for("finished", "finished", "failed", "failed")
+    assert stage.log(sweep.run(1), 0) == "value good b\n"
+    assert "exited with 1" in stage.call("why", sweep.run(2).id, "--cluster", stage.cluster).stdout
+    (stage.runs / ".mended").touch()
+    sweep.call("resume", "--sweep", "env.VALUE=good,new", "--sweep", "place=a")
+    sweep.wait_for("finished", "finished", "finished", "finished", "finished")
+    assert [len(sweep.run(place).attempts()) for place in range(5)] == [1, 1, 2, 2, 1]
+    assert stage.log(sweep.run(4), 0) == "value new a\n"
+
+
+def test_a_sweep_is_cancelled_with_what_runs_and_what_waits(stage: Stage) -> None:
+    sweep = SweepOnStage(stage, "--sweep", "place=1..5", "--at-once", "1")
+    wait_until(lambda: sweep.stages()[0] == "training", 60, every=0.5)
+    sweep.call("cancel", "--yes")
+    sweep.wait_for(*["cancelled"] * 5)
+
+
+def test_an_element_is_a_run_of_its_own(stage: Stage) -> None:
+    sweep = SweepOnStage(stage, "--sweep", "place=1..3", "--hold")
+    assert sweep.stages() == ["queued"] * 3
+    second = sweep.run(1)
+    assert stage.call("cancel", second.id, "--cluster", stage.cluster).returncode == 0
+    sweep.let_go()
+    sweep.call("release")
+    sweep.wait_for("finished", "cancelled", "finished")
+    assert stage.call("resume", second.id, "--cluster", stage.cluster).returncode == 0
+    sweep.wait_for("finished", "finished", "finished")
+    assert "_" not in stage.job_id(second)
+
+
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+def test_runs_whose_submitter_died_are_found_in_their_array(stage: Stage) -> None:
+    sweep = SweepOnStage(stage, "--sweep", "place=1..2")
+    numbers = [stage.job_id(sweep.run(place)) for place in range(2)]
+    for one in (sweep.run(0), sweep.run(1), sweep.directory.array(0)):
+        one.submission_json.unlink()
+    wait_until(lambda: sweep.stages() == ["training"] * 2, 60, every=0.5)
+    assert [stage.job_id(sweep.run(place)) for place in range(2)] == numbers
+    sweep.let_go()
+    sweep.wait_for("finished", "finished")
