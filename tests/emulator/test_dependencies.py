@@ -13,13 +13,31 @@ from clusterctl.errors import SlurmError
 
 
 def test_a_list_names_jobs_of_several_kinds_each_once():
-    found = parse("afterok:7:8,afterany:9,AFTEROK:7,after:1")
-    assert found == [("afterok", 7, False), ("afterok", 8, False), ("afterany", 9, False), ("after", 1, False)]
+    found = parse("afterok:7:8,afterany:9_3,AFTEROK:7,after:1_[4-5]")
+    assert found == [
+        ("afterok", "7", False),
+        ("afterok", "8", False),
+        ("afterany", "9_3", False),
+        ("after", "1_4", False),
+        ("after", "1_5", False),
+    ]
     assert parse("") == []
 
 
 @pytest.mark.parametrize(
-    "text", ["afterok", "afterok:", "afterok:x", "after0k:1", "foo:1", "afterok:1,", "afterok:1,,after:2", "afterok:²"]
+    "text",
+    [
+        "afterok",
+        "afterok:",
+        "afterok:x",
+        "after0k:1",
+        "foo:1",
+        "afterok:1,",
+        "afterok:1,,after:2",
+        "afterok:²",
+        "afterok:1_",
+        "afterok:1_[2",
+    ],
 )
 def test_nonsense_is_refused_in_slurms_words(text):
     with pytest.raises(SlurmError, match="Batch job submission failed: Job dependency problem"):
@@ -49,7 +67,7 @@ def test_what_is_not_done_is_refused(text):
 def test_the_state_of_a_job_decides_whether_what_waits_for_it_may_start(state, after, afterany, afterok, afternotok):
     record = JobRecord(EmulatedState(state), "None", 0.0)
     kinds = ("after", "afterany", "afterok", "afternotok")
-    assert [verdict(kind, record) for kind in kinds] == [after, afterany, afterok, afternotok]
+    assert [verdict(kind, [record]) for kind in kinds] == [after, afterany, afterok, afternotok]
 
 
 def test_a_job_that_waits_for_another_lets_those_behind_it_pass(cluster):

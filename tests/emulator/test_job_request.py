@@ -117,7 +117,7 @@ def test_nonsense_is_refused(options):
         request(**options)
 
 
-@pytest.mark.parametrize(("name", "value"), [("array", "0-3"), ("mail_type", "END")])
+@pytest.mark.parametrize(("name", "value"), [("begin", "now"), ("mail_type", "END")])
 def test_what_is_not_done_is_refused(name, value):
     with pytest.raises(SlurmError, match=f"does not do --{name.replace('_', '-')}"):
         request(**{name: value})

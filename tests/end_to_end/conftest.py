@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.named_jobs import NamedJobs
 from support.scenario import Stage
 
 
@@ -40,3 +41,8 @@ def stage(back_end: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iter
         left = [path.name for path in stage.runs.glob("[!.]*")] if stage.runs.is_dir() else []
         if left:
             stage.call("cancel", "--yes", "--cluster", stage.cluster, *left)
+
+
+@pytest.fixture
+def queue(stage: Stage) -> NamedJobs:
+    return NamedJobs(stage)

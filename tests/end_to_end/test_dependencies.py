@@ -5,51 +5,11 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from support.scenario import Stage, wait_until
-
-FIELDS = "State:|,Reason:|,Dependency:"
-
-
-class Queue:
-    """Jobs by names of the test's own, for their numbers differ."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.numbers: dict[str, str] = {}
-        assert stage.call("nodes", "--cluster", stage.cluster).returncode == 0  # the stand-ins are there from then on
-
-    def submit(self, name: str, text: str, *options: str) -> None:
-        script = self.stage.folder / f"{name}.sh"
-        script.write_text(f"#!/bin/bash\n{text}\n")
-        words = [self._numbered(option) for option in options]
-        folder = f"--chdir={self.stage.folder}"
-        answer = self.stage.slurm("sbatch", "--parsable", "--output=/dev/null", folder, *words, str(script))
-        self.numbers[name] = answer.strip()
-
-    def state(self, name: str) -> str:
-        shown = self.stage.slurm("squeue", "-h", "--states=all", "-j", self.numbers[name], "-O", FIELDS).strip()
-        for other, number in self.numbers.items():
-            shown = shown.replace(number, other)
-        return shown
-
-    def until(self, name: str, *shown: str) -> None:
-        wait_until(lambda: self.state(name) in shown, 30, f"{name} to be {shown}", every=0.2)
-
-    def do(self, *words: str) -> None:
-        self.stage.slurm(*(self._numbered(word) for word in words))
-
-    def _numbered(self, text: str) -> str:
-        for name, number in self.numbers.items():
-            text = text.replace(f"<{name}>", number)
-        return text
+from support.named_jobs import NamedJobs
+from support.scenario import wait_until
 
 
-@pytest.fixture
-def queue(stage: Stage) -> Queue:
-    return Queue(stage)
-
-
-def test_a_job_starts_when_all_that_it_waits_for_has_come(queue: Queue) -> None:
+def test_a_job_starts_when_all_that_it_waits_for_has_come(queue: NamedJobs) -> None:
     queue.submit("held", "true", "--hold")
     queue.submit("bad", "exit 3", "--hold")
     queue.submit("next", "true", "--dependency=afterok:<held>,afterany:<bad>", "--kill-on-invalid-dep=yes")
@@ -64,7 +24,7 @@ def test_a_job_starts_when_all_that_it_waits_for_has_come(queue: Queue) -> None:
     queue.until("both", "COMPLETED|None|(null)")
 
 
-def test_a_job_that_can_never_start_stays_or_ends_as_it_asked_for(queue: Queue) -> None:
+def test_a_job_that_can_never_start_stays_or_ends_as_it_asked_for(queue: NamedJobs) -> None:
     queue.submit("bad", "exit 3", "--hold")
     queue.submit("kept", "true", "--dependency=afterok:<bad>")
     queue.submit("ended", "true", "--dependency=afterok:<bad>", "--kill-on-invalid-dep=yes")
@@ -78,7 +38,7 @@ def test_a_job_that_can_never_start_stays_or_ends_as_it_asked_for(queue: Queue) 
     queue.do("scancel", "<kept>")
 
 
-def test_a_job_that_has_ended_already_decides_at_once(queue: Queue) -> None:
+def test_a_job_that_has_ended_already_decides_at_once(queue: NamedJobs) -> None:
     queue.submit("good", "true")
     queue.submit("bad", "exit 3")
     queue.until("good", "COMPLETED|None|(null)")
@@ -89,13 +49,13 @@ def test_a_job_that_has_ended_already_decides_at_once(queue: Queue) -> None:
     queue.until("never", "CANCELLED|DependencyNeverSatisfied|afterok:bad(failed)")
 
 
-def test_a_job_that_is_not_known_is_not_waited_for(queue: Queue) -> None:
+def test_a_job_that_is_not_known_is_not_waited_for(queue: NamedJobs) -> None:
     """Why clusterctl never hands Slurm the number of a run that has ended: it may be forgotten, and would be no bar."""
     queue.submit("next", "true", "--dependency=afterok:4000000000", "--kill-on-invalid-dep=yes")
     queue.until("next", "COMPLETED|None|(null)")
 
 
-def test_a_job_that_goes_back_to_the_queue_is_waited_for(queue: Queue) -> None:
+def test_a_job_that_goes_back_to_the_queue_is_waited_for(queue: NamedJobs) -> None:
     text = """[ -n "$SLURM_RESTART_COUNT" ] || { touch ready; sleep 600; }
 until [ -e go ]; do sleep 0.1; done"""
     queue.submit("first", text, "--requeue", "--hold")
@@ -113,7 +73,7 @@ until [ -e go ]; do sleep 0.1; done"""
     queue.until("again", "COMPLETED|None|(null)")
 
 
-def test_of_a_job_that_is_cancelled_before_it_starts_the_start_has_come(queue: Queue) -> None:
+def test_of_a_job_that_is_cancelled_before_it_starts_the_start_has_come(queue: NamedJobs) -> None:
     queue.submit("first", "true", "--hold")
     queue.submit("begun", "true", "--dependency=after:<first>")
     queue.submit("ended", "true", "--dependency=afterok:<first>", "--kill-on-invalid-dep=yes")
@@ -123,7 +83,7 @@ def test_of_a_job_that_is_cancelled_before_it_starts_the_start_has_come(queue: Q
 
 
 @pytest.mark.parametrize("words", ["afterok", "afterok:x", "foo:1", "afterok:1,", ",afterok:1"])
-def test_a_list_that_makes_no_sense_is_refused(queue: Queue, words: str) -> None:
+def test_a_list_that_makes_no_sense_is_refused(queue: NamedJobs, words: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         queue.submit("next", "true", f"--dependency={words}")
     assert "Job dependency problem" in refused.value.stderr

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.emulator import jobs
+from clusterctl.emulator import arrays, jobs
 from clusterctl.emulator.jobs import EmulatedState
 from clusterctl.errors import SlurmError
 
@@ -28,10 +27,10 @@ class DependencyKind(StrEnum):
 
 
 class Dependency(NamedTuple):
-    """One job that is waited for. Those that are met are dropped, as from squeue's list."""
+    """One job, array or element that is waited for. Those that are met are dropped, as from squeue's list."""
 
     kind: str
-    job: int
+    job: str  # 12, 12_* or 12_3
     failed: bool = False  # it can never be met
 
     def __str__(self) -> str:
@@ -44,25 +43,40 @@ def parse(text: str) -> list[Dependency]:
         raise SlurmError(f"the emulator does not do --dependency={text}")
     found = []
     for word in text.split(",") if text else ():
-        kind, *numbers = word.lower().split(":")
-        if (
-            kind not in set(DependencyKind)
-            or not numbers
-            or not all(re.fullmatch(r"[0-9]{1,10}", one) for one in numbers)
-        ):
+        kind, *targets = word.lower().split(":")
+        if kind not in set(DependencyKind) or not targets:
             raise SlurmError(_NONSENSE)
-        found += [Dependency(kind, int(number)) for number in numbers]
+        found += [Dependency(kind, job) for target in targets for job in _jobs(target)]
     return list(dict.fromkeys(found))
+
+
+def _jobs(target: str) -> list[str]:
+    """12_[3-4] -> 12_3, 12_4"""
+    try:
+        number, indices = arrays.parse_target(target)
+    except SlurmError:
+        raise SlurmError(_NONSENSE) from None
+    return [f"{number}_{index}" for index in indices] or [str(number)]
 
 
 def left(machine: Machine, dependencies: Sequence[Dependency]) -> list[Dependency]:
     """Those that are not met yet, or never can be. A job that is not known, or no longer, meets every one of them."""
-    found = {one.job: jobs.EmulatedJob(machine.jobs / str(one.job)) for one in dependencies}
-    known = {number: job for number, job in found.items() if job.folder.is_dir()}
-    if any(job.is_lost for job in known.values()):
+    judged = [_judge(machine, one) for one in dependencies]
+    return [one for one in judged if one]
+
+
+def _judge(machine: Machine, one: Dependency) -> Dependency | None:
+    """The dependency as squeue shows it; None once it is met."""
+    try:
+        found = jobs.chosen(machine, one.job)
+    except SlurmError:
+        return None
+    if any(job.is_lost for job in found):
         jobs.bury_lost(machine)
-    judged = ((one, verdict(one.kind, known[one.job].record)) for one in dependencies if one.job in known)
-    return [one._replace(failed=met is False) for one, met in judged if met is not True]
+    records = [job.record for job in found]
+    met = verdict(one.kind, records)
+    job = f"{one.job}_*" if one.job == str(records[0].array) else one.job
+    return None if met else Dependency(one.kind, job, failed=met is False)
 
 
 def shown(record: JobRecord) -> str:
@@ -70,8 +84,16 @@ def shown(record: JobRecord) -> str:
     return ",".join(str(Dependency(*one)) for one in record.dependencies) or "(null)"
 
 
-def verdict(kind: str, record: JobRecord) -> bool | None:
-    """Whether what a job waits for has come; None while it may. A job that is requeued has neither ended nor begun."""
+def verdict(kind: str, records: Sequence[JobRecord]) -> bool | None:
+    """Whether what all these jobs are waited for has come; None while it may."""
+    verdicts = [_verdict(kind, record) for record in records]
+    if None in verdicts:
+        return None
+    return any(verdicts) if kind == DependencyKind.AFTER_NOT_OK else all(verdicts)
+
+
+def _verdict(kind: str, record: JobRecord) -> bool | None:
+    """As `verdict`. A job that is requeued has neither ended nor begun."""
     state = record.state
     if kind == DependencyKind.AFTER:
         return state is EmulatedState.RUNNING or state.ended or None

@@ -14,14 +14,14 @@ from clusterctl.errors import SlurmError
 _EFFECTIVE = """
     job-name=/J nodes=/N ntasks=/n ntasks-per-node= cpus-per-task=/c gpus-per-node= gres= exclusive? time=/t signal=
     chdir=/D output=/o error=/e open-mode= requeue no-requeue hold/H parsable test-only partition=/p comment=
-    dependency=/d kill-on-invalid-dep=
+    dependency=/d kill-on-invalid-dep= array=/a
 """
 _WITHOUT_EFFECT = """
     account=/A qos=/q constraint=/C mem= mem-per-cpu= mem-per-gpu= cpus-per-gpu= licenses=/L switches= nice? wckey=
     mail-user= export= quiet/Q input=/i
 """
 _NOT_DONE = """
-    array=/a begin=/b deadline= reservation= nodelist=/w exclude=/x gpus-per-task= gpus=/G gpu-bind= wrap=
+    begin=/b deadline= reservation= nodelist=/w exclude=/x gpus-per-task= gpus=/G gpu-bind= wrap=
     mail-type=
 """
 SBATCH = Options(_EFFECTIVE + _WITHOUT_EFFECT + _NOT_DONE)
@@ -57,6 +57,7 @@ class JobRequest(NamedTuple):
     arguments: list[str]
     kill_on_invalid_dependency: bool = False
     gpu_type: str = ""  # empty: any
+    array: str = ""  # as it was asked for
 
     @property
     def tier(self) -> int:
@@ -99,7 +100,7 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
     per_node = count(options, "ntasks-per-node")
     nodes = count(options, "nodes") or 1
     tasks = count(options, "ntasks") or nodes * (per_node or 1)
-    output = options.get("output", "slurm-%j.out")
+    output = options.get("output", "slurm-%A_%a.out" if options.get("array") else "slurm-%j.out")
     gpus, gpu_type = _gpus(options)
     number, lead, batch_only = _signal(options.get("signal", ""))
     return JobRequest(
@@ -125,6 +126,7 @@ def make_request(options: dict[str, str], arguments: list[str], name: str, folde
         comment=options.get("comment", ""),
         kill_on_invalid_dependency=_kills(options.get("kill-on-invalid-dep", "no")),
         arguments=arguments,
+        array=options.get("array", ""),
     )
 
 

@@ -4,6 +4,9 @@ jobs/<id>/request.json      what sbatch was asked for, environment.json and scri
 jobs/<id>/record.json       state, nodes, times; written by the job's supervisor alone
 jobs/<id>/control           the pipe that the supervisor listens on, until the job has ended
 jobs/<id>/steps/<n>         the pipe of each srun; its name in names/<n>
+
+The elements of an array that wait are one job, with the array's number. Each becomes a job of its own when it starts,
+or when a command names it; the last one keeps the number.
 """
 
 from __future__ import annotations
@@ -11,15 +14,17 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterctl.emulator import fifo, process_trees
+from clusterctl.emulator import arrays, fifo, process_trees
+from clusterctl.emulator.arrays import UNKNOWN_JOB
 from clusterctl.emulator.job_request import JobRequest
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from clusterctl.emulator.virtual_cluster import Machine
@@ -27,7 +32,6 @@ if TYPE_CHECKING:
 KEPT_SECONDS = 86400
 _ANSWER_SECONDS = 10.0
 HELD = "JobHeldUser"
-UNKNOWN_JOB = "Invalid job id specified"
 _COMPLETING = "Job/step already completing or completed"
 JOB_MARK = "CLUSTERCTL_EMULATOR_JOB"  # in the environment of every process of a job: its folder
 
@@ -60,12 +64,19 @@ class JobRecord(NamedTuple):
     status: int = 0
     nodes: Sequence[int] = ()  # that it holds, or held when it ended
     gpus: Sequence[Sequence[int]] = ()  # of each of them
-    dependencies: Sequence[tuple[str, int, bool]] = ()  # that are not met (`dependencies`)
+    dependencies: Sequence[tuple[str, str, bool]] = ()  # that are not met (`dependencies`)
+    array: int = 0  # the number of the array that it is of
+    tasks: Sequence[int] = ()  # its index in the array, or the indices that wait; each becomes a job when it starts
+    throttle: int = 0  # how many jobs of the array may have nodes at once; 0: all
 
     @property
     def in_line(self) -> bool:
         """Whether the job stands in the queue, before those of lower tiers and those with higher ids."""
         return self.state is EmulatedState.PENDING and self.reason in ("None", "Priority", "Resources")
+
+    def holds(self, indices: Sequence[int]) -> bool:
+        """Whether one of these elements of the array is in this job; any is meant where none is named."""
+        return not indices or not set(indices).isdisjoint(self.tasks)
 
 
 class EmulatedJob:
@@ -150,29 +161,39 @@ def find(machine: Machine, job_id: str) -> EmulatedJob:
     return EmulatedJob(folder)
 
 
-def publish(
-    machine: Machine, request: JobRequest, environment: dict[str, str], script: bytes, record: JobRecord
-) -> tuple[EmulatedJob, int]:
-    """Make a new job, whole at once, under the next free id; returns it with its pipe, held open."""
-    machine.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
-    aside = machine.jobs / f".new-{os.getpid()}-{time.time_ns()}"
-    aside.mkdir(mode=0o700)
-    for name in ("steps", "names"):
-        (aside / name).mkdir()
-    (aside / "script").write_bytes(script)
-    (aside / "script").chmod(0o700)
-    write_aside(aside / "request.json", request._asdict())
-    write_aside(aside / "environment.json", environment)
-    write_aside(aside / "record.json", record._asdict())
-    control = fifo.create(aside / "control")
-    while True:
-        known = all_jobs(machine)
-        folder = machine.jobs / str(known[-1].id + 1 if known else 1)
-        try:
-            aside.rename(folder)
-        except OSError:  # taken meanwhile: a folder with content cannot be renamed over
-            continue
-        return EmulatedJob(folder), control
+def chosen(machine: Machine, target: str) -> list[EmulatedJob]:
+    """The jobs that hold what `target` names: `12`, which may be an array, `12_3` or `12_[3-5]`, the oldest first.
+
+    Raises SlurmError if there is none.
+    """
+    number, indices = arrays.parse_target(target)
+    job = EmulatedJob(machine.jobs / str(number))
+    if job.folder.is_dir() and not indices and job.record.array != number:
+        return [job]
+    found = [(job, job.record) for job in all_jobs(machine)]
+    wanted = [job for job, record in found if record.array == number and record.holds(indices)]
+    if not wanted:
+        raise SlurmError(UNKNOWN_JOB)
+    return wanted
+
+
+def split(machine: Machine, target: str) -> Iterator[EmulatedJob]:
+    """As `chosen`, but jobs that hold nothing else: what waits with them goes on as a job without them.
+
+    Jobs of several elements come first: once the caller has dealt with them, no further element starts.
+    """
+    indices = set(arrays.parse_target(target)[1])
+    for job in chosen(machine, target) if indices else ():
+        with suppress(SlurmError):  # it has just ended
+            if not indices.issuperset(job.record.tasks):
+                job.ask("split", arrays.ranges(sorted(indices)))
+    seen = set()
+    for several in (True, False):
+        for job in chosen(machine, target):
+            tasks = job.record.tasks
+            if job.id not in seen and (len(tasks) > 1 or not several) and (not indices or indices.issuperset(tasks)):
+                seen.add(job.id)
+                yield job
 
 
 def nudge(machine: Machine) -> None:

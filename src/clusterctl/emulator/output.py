@@ -14,13 +14,16 @@ from clusterctl.errors import SlurmError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from clusterctl.emulator.jobs import JobRecord
+
 Row = TypeVar("Row")
 
 
-def symbols(job_id: int, job_name: str, node: int) -> dict[str, str]:
+def symbols(job_id: int, record: JobRecord, job_name: str, node: int) -> dict[str, str]:
     """The replacement symbols of a job's file names. A step adds its own."""
-    batch = dict.fromkeys("jJA", str(job_id)) | dict.fromkeys("nt", "0")
-    return {**batch, "N": node_name(node), "x": job_name, "u": user_name()}
+    batch = dict.fromkeys("jJ", str(job_id)) | dict.fromkeys("nt", "0") | {"A": str(record.array or job_id)}
+    element = {"a": str(record.tasks[0])} if record.tasks else {}
+    return {**batch, **element, "N": node_name(node), "x": job_name, "u": user_name()}
 
 
 def expand(pattern: str, symbols: dict[str, str]) -> str:

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.emulator import dependencies, jobs
+from clusterctl.emulator import arrays, dependencies, jobs, starting
 from clusterctl.emulator.job_request import SBATCH, make_request, script_options
-from clusterctl.emulator.jobs import HELD, JOB_MARK, EmulatedJob, EmulatedState, JobRecord
+from clusterctl.emulator.jobs import HELD, EmulatedState, JobRecord
 from clusterctl.emulator.output import shown_time
 from clusterctl.errors import SlurmError
 
@@ -27,6 +27,7 @@ def main(machine: Machine, arguments: list[str]) -> int:
         raise SlurmError("This does not look like a batch script: its first line must start with #!")
     options = script_options(script.decode(errors="surrogateescape")) | options  # the command line wins
     request = make_request(options, words[1:], name, str(Path.cwd()))
+    tasks = arrays.parse(request.array)
     waits_for = dependencies.parse(options.get("dependency", ""))
     if (
         request.nodes > machine.nodes
@@ -46,9 +47,15 @@ def main(machine: Machine, arguments: list[str]) -> int:
     jobs.forget_old(machine)
     waits_for = [one._replace(failed=False) for one in dependencies.left(machine, waits_for)]
     reason = HELD if "hold" in options else dependencies.WAITS if waits_for else "None"
-    record = JobRecord(EmulatedState.PENDING, reason, time.time(), dependencies=waits_for)
-    job, control = jobs.publish(machine, request, dict(os.environ), script, record)
-    _start_supervisor(machine, job, control)
+    record = JobRecord(
+        EmulatedState.PENDING,
+        reason,
+        submitted=time.time(),
+        dependencies=waits_for,
+        tasks=tasks,
+        throttle=arrays.throttle(request.array),
+    )
+    job = starting.start(machine, request, dict(os.environ), script, record)
     print(job.id if "parsable" in options else f"Submitted batch job {job.id}")
     return 0
 
@@ -62,20 +69,3 @@ def _read(words: list[str]) -> tuple[str, bytes]:
         return path.name, path.read_bytes()
     except OSError as error:
         raise SlurmError(f"Unable to open file {path}: {error.strerror}") from None
-
-
-def _start_supervisor(machine: Machine, job: EmulatedJob, control: int) -> None:
-    """A process of its own that outlives this command. Its standard input is the job's pipe, open all the way."""
-    log = os.fspath(job.folder / "supervisor.log")
-    start = os.fspath(machine.bin / "start.py")
-    os.posix_spawn(
-        sys.executable,
-        [sys.executable, "-X", "utf8", "-I", "-S", start, "supervisor", str(job.id)],
-        {name: value for name, value in os.environ.items() if name != JOB_MARK},  # sbatch may run inside a job
-        file_actions=[
-            (os.POSIX_SPAWN_DUP2, control, 0),
-            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
-    )

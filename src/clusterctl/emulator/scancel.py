@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from clusterctl.emulator import fifo, jobs
+from clusterctl.emulator.arrays import UNKNOWN_JOB
 from clusterctl.emulator.getopt import Options
 from clusterctl.emulator.job_request import parse_signal
 from clusterctl.errors import SlurmError
@@ -30,11 +31,11 @@ def main(machine: Machine, arguments: list[str]) -> int:
     for target in job_ids:
         job_id, _, step = target.partition(".")
         try:
-            job = jobs.find(machine, job_id)
-            if step:
-                _signal_step(job, step, options)
-            elif not job.record.state.ended:  # to Slurm, a job that has ended is no error either
-                job.ask(*request)
+            for job in jobs.split(machine, job_id):
+                if step:
+                    _signal_step(job, step, options)
+                elif not job.record.state.ended:  # to Slurm, a job that has ended is no error either
+                    job.ask(*request)
         except SlurmError as error:
             print(f"scancel: error: Kill job error on job id {target}: {error.message}", file=sys.stderr)
             code = 1
@@ -45,4 +46,4 @@ def _signal_step(job: jobs.EmulatedJob, step: str, options: dict[str, str]) -> N
     """As Slurm's, it ends a step with KILL unless told otherwise."""
     number = parse_signal(options.get("signal", "KILL"))
     if not step.isdigit() or not fifo.send(job.steps / step, str(int(number)), "all"):
-        raise SlurmError(jobs.UNKNOWN_JOB)
+        raise SlurmError(UNKNOWN_JOB)

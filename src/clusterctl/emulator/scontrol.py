@@ -7,11 +7,17 @@ import re
 import sys
 import time
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from clusterctl.emulator import jobs
+from clusterctl.emulator import arrays, jobs
 from clusterctl.emulator.stand_in import VERSION
 from clusterctl.emulator.virtual_cluster import Machine, gres, node_list, node_name
 from clusterctl.errors import SlurmError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.emulator.jobs import EmulatedJob, JobRecord
 
 
 def main(machine: Machine, arguments: list[str]) -> int:
@@ -22,7 +28,9 @@ def main(machine: Machine, arguments: list[str]) -> int:
         case ["version"]:
             print(VERSION)
         case ["requeue" | "hold" | "release" as verb, *job_ids] if job_ids:
-            return _ask(machine, verb, ",".join(job_ids).split(","))
+            return _ask(machine, arrays.targets(",".join(job_ids)), verb)
+        case ["show", "config"]:
+            print(f"MaxArraySize            = {arrays.MAX_SIZE}")
         case ["show", "hostnames" | "hostname", names]:
             print("\n".join(_expand(names)))
         case ["show", "job" | "jobs", job_id]:
@@ -31,27 +39,40 @@ def main(machine: Machine, arguments: list[str]) -> int:
             for node in [_number(machine, name) for name in names] or range(1, machine.nodes + 1):
                 _show_node(machine, node)
         case ["update", *words] if all("=" in word for word in words):
-            _update_node(machine, {word.partition("=")[0].lower(): word.partition("=")[2] for word in words})
+            values = {word.partition("=")[0].lower(): word.partition("=")[2] for word in words}
+            if set(values) == {"jobid", "arraytaskthrottle"} and values["arraytaskthrottle"].isdecimal():
+                return _ask(machine, [values["jobid"]], "throttle", values["arraytaskthrottle"])
+            _update_node(machine, values)
         case _:
             raise SlurmError(f"invalid keyword: {' '.join(arguments)}")
     return 0
 
 
-def _ask(machine: Machine, verb: str, job_ids: list[str]) -> int:
-    code = 0
-    for job_id in job_ids:
-        try:
-            jobs.find(machine, job_id).ask(verb)
-        except SlurmError as error:
-            print(f"{error.message} for job {job_id}", file=sys.stderr)
-            code = 1
-    return code
+def _ask(machine: Machine, targets: list[str], *words: str) -> int:
+    refusals = [refusal for target in targets for refusal in _refusals(machine, target, words)]
+    for refusal in refusals:
+        print(refusal, file=sys.stderr)
+    return int(bool(refusals))
+
+
+def _refusals(machine: Machine, target: str, words: tuple[str, ...]) -> Iterator[str]:
+    """Ask all jobs that `target` names to do something, but for elements of a whole array that have ended."""
+    try:
+        for job in jobs.split(machine, target):
+            record = job.record
+            try:
+                if not (record.array and record.state.ended and "_" not in target):
+                    job.ask(*words)
+            except SlurmError as error:
+                yield f"{error.message} for job {arrays.job_name(job.id, record)}"
+    except SlurmError as error:
+        yield f"{error.message} for job {target}"
 
 
 def _update_node(machine: Machine, values: dict[str, str]) -> None:
     state = values.get("state", "").lower()
     if state not in ("down", "resume", "idle") or "nodename" not in values:
-        raise SlurmError("the emulator updates nothing but a node's state, to down, resume or idle")
+        raise SlurmError("the emulator updates only a node's state (down, resume, idle) and a job's ArrayTaskThrottle")
     for name in _expand(values["nodename"]):
         node = _number(machine, name)
         marker = machine.down_marker(node)
@@ -68,15 +89,27 @@ def _update_node(machine: Machine, values: dict[str, str]) -> None:
 
 
 def _show_job(machine: Machine, job_id: str) -> None:
-    job = jobs.find(machine, job_id)
+    for job in jobs.chosen(machine, job_id):
+        _show(job)
+
+
+def _show(job: EmulatedJob) -> None:
     request, record = job.request, job.record
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.started)) if record.started else "Unknown"
     restarts = f"Restarts={record.restarts} Requeue={int(request.requeue)}"
-    print(f"JobId={job_id} JobName={request.name}\n   JobState={record.state} Reason={record.reason} {restarts}")
+    print(f"JobId={job.id} {_element(record)}JobName={request.name}")
+    print(f"   JobState={record.state} Reason={record.reason} {restarts}")
     print(f"   ExitCode={record.status >> 8}:{record.status & 127} StartTime={start}")
     print(f"   Partition={request.partition} NodeList={node_list(record.nodes) or '(null)'}")
     print(f"   NumNodes={request.nodes} NumTasks={request.tasks} CPUs/Task={request.cpus_per_task or 1}")
     print(f"   Command={job.folder / 'script'}\n   WorkDir={request.folder}\n")
+
+
+def _element(record: JobRecord) -> str:
+    if not record.tasks:
+        return ""
+    throttle = f"ArrayTaskThrottle={record.throttle} " if record.throttle else ""
+    return f"ArrayJobId={record.array} ArrayTaskId={arrays.shown(record)} {throttle}"
 
 
 def _show_node(machine: Machine, node: int) -> None:

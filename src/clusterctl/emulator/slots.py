@@ -42,15 +42,30 @@ def lease(machine: Machine) -> Iterator[None]:
 
 
 def is_behind(machine: Machine, job: EmulatedJob) -> bool:
-    """Whether a job of a higher tier, or one of the same with a lower id, is in the queue."""
-    tier = job.request.tier
+    """Whether a job of a higher tier, or one of the same that was submitted earlier, is in the queue."""
+    place = _place_in_line(job, job.record)
     # From the nearest one down: most jobs wait for it.
     others = (other for other in reversed(all_jobs(machine)) if other.id != job.id and other.is_supervised)
-    return any((-other.request.tier, other.id) < (-tier, job.id) for other in others if other.record.in_line)
+    waiting = ((other, record) for other in others if (record := other.record).in_line)
+    return any(_place_in_line(other, record) < place for other, record in waiting)
+
+
+def _place_in_line(job: EmulatedJob, record: JobRecord) -> tuple[int, int, int]:
+    """Elements of an array stand where it does, in the order of their indices."""
+    return -job.request.tier, record.array or job.id, record.tasks[0] if record.tasks else 0
+
+
+def is_throttled(machine: Machine, job: EmulatedJob) -> bool:
+    """Whether as many elements of its array have nodes as may at once."""
+    array, most = job.record.array, job.record.throttle
+    records = (other.record for other in all_jobs(machine) if most and other.is_supervised)
+    return bool(most) and sum(record.array == array and bool(record.nodes) for record in records) >= most
 
 
 def place(machine: Machine, job: EmulatedJob) -> tuple[list[int], list[list[int]]] | None:
     """The slots for `job` as `choose` returns them. To be called, and acted on, under the lease."""
+    if is_throttled(machine, job):
+        return None
     others = (other for other in all_jobs(machine) if other.id != job.id and other.is_supervised)
     return choose(machine, job.request, free_slots(machine, ((other.request, other.record) for other in others)))
 

@@ -6,7 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.emulator import dependencies, jobs
+from clusterctl.emulator import arrays, dependencies, jobs
 from clusterctl.emulator.getopt import Options
 from clusterctl.emulator.jobs import EmulatedJob, EmulatedState, JobRecord
 from clusterctl.emulator.output import cell, long_format, shown_time, user_name
@@ -14,11 +14,11 @@ from clusterctl.emulator.virtual_cluster import Machine, gres, node_list
 from clusterctl.errors import SlurmError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from clusterctl.emulator.job_request import JobRequest
 
-_SQUEUE = Options("me user=/u noheader/h states=/t jobs=/j steps/s Format=/O format=/o")
+_SQUEUE = Options("me user=/u noheader/h states=/t jobs=/j steps/s array/r Format=/O format=/o")
 _SHOWN_SECONDS = 300  # after their end, as MinJobAge
 _CODES = {
     EmulatedState.PENDING: "PD",
@@ -50,33 +50,43 @@ def main(machine: Machine, arguments: list[str]) -> int:
         header, columns = long_format(options["Format"], _FIELDS)
     else:
         header, columns = _format(options.get("format", _DEFAULT))
+    rows = list(_rows(machine, options))
     if "noheader" not in options:
         print(header)
-    for row in _rows(machine, options):
+    for row in rows:
         print(columns(row))
     return 0
 
 
-def _wanted(machine: Machine, options: dict[str, str]) -> list[EmulatedJob]:
-    if "jobs" not in options:
-        return jobs.all_jobs(machine)
-    return [jobs.find(machine, job_id) for job_id in options["jobs"].split(",")]
+def _wanted(machine: Machine, options: dict[str, str]) -> Iterator[tuple[EmulatedJob, JobRecord]]:
+    """The jobs that are asked for, each with those of its array's elements that are."""
+    targets = arrays.targets(options["jobs"]) if "jobs" in options else [""]
+    for target in targets:
+        indices = arrays.parse_target(target)[1] if target else []
+        for job in jobs.chosen(machine, target) if target else jobs.all_jobs(machine):
+            record = job.record
+            tasks = [task for task in record.tasks if not indices or task in indices]
+            if "array" in options and len(tasks) > 1:
+                yield from ((job, record._replace(tasks=[task])) for task in tasks)
+            else:
+                yield job, record._replace(tasks=tasks)
 
 
 def _show_steps(machine: Machine, options: dict[str, str]) -> None:
     """Number and name of each step of the jobs that run: `-o` with only %i and %j."""
-    for job in _wanted(machine, options):
+    for job, record in _wanted(machine, options):
         for number, name in jobs.live_steps(job) if job.is_supervised else []:
-            row = options.get("format", "%i %j").replace("%i", f"{job.id}.{number}", 1)
+            row = options.get("format", "%i %j").replace("%i", f"{arrays.job_name(job.id, record)}.{number}", 1)
             print(row.replace("%j", name, 1))
 
 
-def _rows(machine: Machine, options: dict[str, str]) -> list[JobRow]:
-    rows = [JobRow(job.id, job.request, job.record) for job in _wanted(machine, options)]
+def _rows(machine: Machine, options: dict[str, str]) -> Iterator[JobRow]:
     states = _states(options.get("states", "PENDING,RUNNING,COMPLETING"))
     fresh = time.time() - _SHOWN_SECONDS
     mine = options.get("user", user_name()) == user_name()
-    return [row for row in rows if mine and row.record.state in states and (row.record.ended or fresh) >= fresh]
+    for job, record in _wanted(machine, options):
+        if mine and record.state in states and (record.ended or fresh) >= fresh:
+            yield JobRow(job.id, job.request, record)
 
 
 def _states(text: str) -> set[EmulatedState]:
@@ -97,7 +107,9 @@ def _format(text: str) -> tuple[str, Callable[[JobRow], str]]:
     def fill(value: Callable[[str], str]) -> str:
         return _PERCENT.sub(lambda found: cell(value(_LETTERS[found[3]]), int(found[2] or 0), bool(found[1])), text)
 
-    return fill(str.upper), lambda row: fill(lambda name: _FIELDS[name](row))
+    return fill(lambda name: name.replace("jobarrayid", "jobid").upper()), lambda row: fill(
+        lambda name: _FIELDS[name](row)
+    )
 
 
 def _tres(request: JobRequest) -> str:
@@ -133,11 +145,13 @@ def _reason_or_nodes(row: JobRow) -> str:
 
 
 _FIELDS: dict[str, Callable[[JobRow], str]] = {
+    "arrayjobid": lambda row: str(row.record.array or row.id),
+    "arraytaskid": lambda row: arrays.shown(row.record),
     "comment": lambda row: row.request.comment or "(null)",
     "dependency": lambda row: dependencies.shown(row.record),
     "endtime": lambda row: _time(_end(row)),
     "exit_code": lambda row: str(row.record.status),
-    "jobarrayid": lambda row: str(row.id),
+    "jobarrayid": lambda row: arrays.job_name(row.id, row.record),
     "jobid": lambda row: str(row.id),
     "name": lambda row: row.request.name,
     "nodelist": lambda row: node_list(row.record.nodes),
@@ -160,7 +174,7 @@ _FIELDS: dict[str, Callable[[JobRow], str]] = {
 }
 _PERCENT = re.compile(r"%(\.?)(\d*)(\w)")
 _LETTERS = {
-    **dict.fromkeys("iA", "jobid"),
+    **dict(zip("iAFK", ("jobarrayid", "jobid", "arrayjobid", "arraytaskid"), strict=True)),
     **dict(zip("PjukDN", ("partition", "name", "username", "comment", "numnodes", "nodelist"), strict=True)),
     **dict(zip("tTrRMl", ("statecompact", "state", "reason", "reasonlist", "timeused", "timelimit"), strict=True)),
     **dict(zip("VSeZE", ("submittime", "starttime", "endtime", "workdir", "dependency"), strict=True)),

@@ -166,7 +166,7 @@ class EmulatedStep:
         if pattern is None:
             return inherited
         step = {"J": f"{self.job.id}.{self.id}", "s": str(self.id), "t": str(task.rank), "n": str(task.position)}
-        name = expand(pattern, symbols(self.job.id, self.request.name, task.node) | step)
+        name = expand(pattern, symbols(self.job.id, self.record, self.request.name, task.node) | step)
         if name not in self.files:
             mode = self.options.get("open-mode", os.environ.get("SLURM_OPEN_MODE", ""))
             try:

@@ -8,13 +8,17 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from clusterctl.emulator import dependencies, fifo, jobs, process_trees, slots
+from clusterctl.emulator import arrays, dependencies, fifo, jobs, process_trees, slots, starting
 from clusterctl.emulator.dependencies import Dependency
 from clusterctl.emulator.jobs import HELD, EmulatedJob, EmulatedState
 from clusterctl.emulator.output import expand, open_output, symbols
 from clusterctl.emulator.slurm_variables import batch_environment
 from clusterctl.emulator.virtual_cluster import Machine, node_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _CONTROL = 0  # standard input is the job's pipe
 _LOOK_AGAIN_SECONDS = 1.0  # a supervisor that was killed frees its slots without telling
@@ -35,6 +39,10 @@ def main(machine: Machine, arguments: list[str]) -> int:
     return 0
 
 
+def _started(nodes: list[int], gpus: list[list[int]]) -> dict[str, object]:
+    return {"state": EmulatedState.RUNNING, "reason": "None", "started": time.time(), "nodes": nodes, "gpus": gpus}
+
+
 class Supervisor:
     """One job from the queue to its end. The only writer of its record."""
 
@@ -50,7 +58,7 @@ class Supervisor:
         self.warn_at = self.limit_at = self.yield_at = self.kill_at = math.inf  # on the monotonic clock
 
     def supervise(self) -> None:
-        while self._wait_for_slots():
+        while self.record.state is EmulatedState.RUNNING or self._wait_for_slots():
             state = self._run()
             if state is not EmulatedState.PENDING:
                 self._note(state=state, reason=_REASONS.get(state, "None"), ended=time.time(), status=self.status or 0)
@@ -91,21 +99,40 @@ class Supervisor:
         if not slots.is_behind(self.machine, self.job):
             with slots.lease(self.machine):
                 if placed := slots.place(self.machine, self.job):
-                    nodes, gpus = placed
-                    self._note(state=EmulatedState.RUNNING, reason="None", started=time.time(), nodes=nodes, gpus=gpus)
+                    self._split(self.record.tasks[:1], **_started(*placed))
             if placed:
                 jobs.nudge(self.machine)  # another one is now the first in line
-                return True
+                return self.record.state is EmulatedState.RUNNING
             jobs.bury_lost(self.machine)
-            # With a node down it may never fit: then the jobs behind it need not wait.
-            possible = slots.choose(self.machine, self.request, slots.free_slots(self.machine, []))
-            for victim in slots.victims(self.machine, self.job):
-                fifo.send(victim.control, "-", "preempt")
-            reason = "Resources" if possible else "ReqNodeNotAvail"
+            reason = self._obstacle()
         if reason != self.record.reason:
             self._note(reason=reason)
             jobs.nudge(self.machine)
         return False
+
+    def _obstacle(self) -> str:
+        """Why the first in line gets no nodes. Jobs that must make room for it are told so."""
+        if slots.is_throttled(self.machine, self.job):
+            return "JobArrayTaskLimit"
+        for victim in slots.victims(self.machine, self.job):
+            fifo.send(victim.control, "-", "preempt")
+        # With a node down it may never fit: then the jobs behind it need not wait.
+        possible = slots.choose(self.machine, self.request, slots.free_slots(self.machine, []))
+        return "Resources" if possible else "ReqNodeNotAvail"
+
+    def _split(self, tasks: Sequence[int], **changes: object) -> None:
+        """Change these elements of the array alone: they go on as a job of their own unless they are all that is left.
+
+        So the last element has the number of the array.
+        """
+        left = [task for task in self.record.tasks if task not in tasks]
+        if not left:
+            self._note(**changes)
+            return
+        record = self.record._replace(tasks=tasks, **changes)  # type: ignore[arg-type]
+        script = (self.job.folder / "script").read_bytes()
+        starting.start(self.machine, self.request, self.job.environment, script, record)
+        self._note(tasks=left)
 
     # On its nodes
 
@@ -147,7 +174,7 @@ class Supervisor:
         os.close(error)
 
     def _open(self, pattern: str) -> int:
-        names = symbols(self.job.id, self.request.name, self.record.nodes[0])
+        names = symbols(self.job.id, self.record, self.request.name, self.record.nodes[0])
         path = Path(self.request.folder, expand(pattern, names))
         return open_output(os.fspath(path), append=self.request.append)
 
@@ -232,6 +259,14 @@ class Supervisor:
         match words:
             case ["cancel"]:
                 self._end(EmulatedState.CANCELLED)
+            case ["split", indices]:
+                if tasks := [task for task in arrays.parse(indices) if task in self.record.tasks]:
+                    self._split(tasks)
+            case ["throttle", number]:
+                self._note(throttle=int(number))
+                jobs.nudge(self.machine)
+            case ["signal", *_] if pending and self.record.array:
+                pass
             case ["requeue" | "signal", *_] if pending:
                 return "Job is pending execution"
             case ["requeue"] if not self.request.requeue:
@@ -240,9 +275,9 @@ class Supervisor:
                 self._end(EmulatedState.PENDING)
             case ["signal", number, scope]:
                 self._signal(int(number), steps=scope != "batch", batch=scope != "steps")
-            case ["hold"] if not pending:
+            case ["hold"] if not pending and not self.record.array:
                 return "Job is no longer pending execution"
-            case ["hold"]:
+            case ["hold"] if pending:
                 self._note(reason=HELD)
                 jobs.nudge(self.machine)
             case ["release"] if self.record.reason == HELD:

@@ -1,0 +1,143 @@
+"""Job arrays, as sbatch takes them and squeue shows them: the emulator does what Slurm does."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from support.named_jobs import NamedJobs
+from support.scenario import wait_until
+
+# Each element says that it has begun, and ends when it is told to.
+ELEMENT = """touch begun.$SLURM_ARRAY_TASK_ID.${SLURM_RESTART_COUNT:-0}
+until [ -e go.$SLURM_ARRAY_TASK_ID ] || [ -e go.all ]; do sleep 0.1; done
+[ ! -e fail.$SLURM_ARRAY_TASK_ID ]"""
+
+
+def tell(queue: NamedJobs, *names: str) -> None:
+    for name in names:
+        (queue.stage.folder / name).touch()
+
+
+def test_elements_start_in_order_as_many_at_once_as_may(queue: NamedJobs) -> None:
+    queue.submit("sweep", ELEMENT, "--array=0-5%2")
+    limit = "PENDING JobArrayTaskLimit"
+    queue.until_rows("<sweep>", f"sweep_[2-5%2] 2-5%2 {limit}", "sweep_0 0 RUNNING None", "sweep_1 1 RUNNING None")
+    assert queue.rows("-r", "-j", "<sweep>_4") == {f"sweep_4 4 {limit}"}
+    assert queue.rows("-j", "<sweep>_1") == {"sweep_1 1 RUNNING None"}
+    assert len(queue.rows("-r", "-j", "<sweep>")) == 6
+    tell(queue, "go.1")
+    queue.until_rows("<sweep>", f"sweep_[3-5%2] 3-5%2 {limit}", "sweep_0 0 RUNNING None", "sweep_2 2 RUNNING None")
+    queue.do("scontrol", "update", "JobId=<sweep>", "ArrayTaskThrottle=3")
+    queue.until_rows(
+        "<sweep>",
+        f"sweep_[4-5%3] 4-5%3 {limit}",
+        *(f"sweep_{index} {index} RUNNING None" for index in (0, 2, 3)),
+    )
+    tell(queue, "go.all")
+    queue.until_rows("<sweep>")
+    ended = queue.rows("--states=all", "-j", "<sweep>")
+    assert ended == {f"sweep_{index} {index} COMPLETED None" for index in range(6)}
+
+
+def test_an_element_has_a_number_of_its_own_and_the_last_one_that_of_the_array(queue: NamedJobs) -> None:
+    names = "JOB_ID ARRAY_JOB_ID ARRAY_TASK_ID ARRAY_TASK_COUNT ARRAY_TASK_MIN ARRAY_TASK_MAX ARRAY_TASK_STEP"
+    text = f"for name in {names}; do eval echo \\$SLURM_$name; done"
+    queue.submit("sweep", f"#SBATCH --array=0-20:5\n{text}", "--output=%A_%4a_%j.out")
+    queue.submit("listed", text, "--array=1,3,5-6", "--output=%A_%a.out")
+    queue.until_rows("<sweep>,<listed>")
+    folder, array = queue.stage.folder, int(queue.numbers["sweep"])
+    found = sorted(path.name for path in folder.glob(f"{array}_*_*.out"))
+    jobs = [int(name.removesuffix(".out").split("_")[2]) for name in found]
+    assert found == [f"{array}_{index:04}_{job}.out" for index, job in zip(range(0, 21, 5), jobs, strict=True)]
+    assert jobs[-1] == array
+    assert len(set(jobs)) == 5
+    for name, job, index in zip(found, jobs, range(0, 21, 5), strict=True):
+        assert (folder / name).read_text().split() == [str(value) for value in (job, array, index, 5, 0, 20, 5)]
+    listed = (folder / f"{queue.numbers['listed']}_5.out").read_text().split()
+    assert listed[2:] == ["5", "4", "1", "6", "1"]
+
+
+def test_elements_are_cancelled_by_their_indices_and_all_by_the_number(queue: NamedJobs) -> None:
+    queue.submit("sweep", ELEMENT, "--array=0-9%3")
+    wait_until((queue.stage.folder / "begun.2.0").exists)
+    queue.do("scancel", "<sweep>_1", "<sweep>_[4-7]")
+    running = [f"sweep_{index} {index} RUNNING None" for index in (0, 2, 3)]
+    queue.until_rows("<sweep>", "sweep_[8-9%3] 8-9%3 PENDING JobArrayTaskLimit", *running)
+    queue.do("scancel", "<sweep>")
+    queue.until_rows("<sweep>")
+    begun = {path.name for path in queue.stage.folder.glob("begun.*")}
+    assert begun == {f"begun.{index}.0" for index in range(4)}
+
+
+def test_an_element_that_goes_back_to_the_queue_counts_as_itself(queue: NamedJobs) -> None:
+    queue.submit("sweep", ELEMENT, "--array=0-3%2", "--requeue")
+    wait_until((queue.stage.folder / "begun.1.0").exists)
+    queue.do("scontrol", "requeue", "<sweep>_0")
+    tell(queue, "go.1", "go.2")
+    wait_until((queue.stage.folder / "begun.0.1").exists)
+    tell(queue, "go.all")
+    queue.until_rows("<sweep>")
+    begun = {path.name for path in queue.stage.folder.glob("begun.*")}
+    assert begun == {"begun.0.0", "begun.0.1", "begun.1.0", "begun.2.0", "begun.3.0"}
+
+
+def test_elements_are_held_and_released_alone_or_all_at_once(queue: NamedJobs) -> None:
+    queue.submit("sweep", ELEMENT, "--array=0-3", "--hold")
+    assert queue.rows("-j", "<sweep>") == {"sweep_[0-3] 0-3 PENDING JobHeldUser"}
+    tell(queue, "go.all")
+    queue.do("scontrol", "release", "<sweep>")
+    queue.until_rows("<sweep>")
+    assert len(queue.rows("--states=completed", "-j", "<sweep>")) == 4
+
+
+@pytest.mark.parametrize(("option", "heard"), [((), False), (("--batch",), True)])
+def test_a_signal_reaches_the_elements_that_run(queue: NamedJobs, option: tuple[str, ...], heard: bool) -> None:
+    queue.submit("sweep", f"trap 'touch heard.$SLURM_ARRAY_TASK_ID' USR1\n{ELEMENT}", "--array=0-2%2")
+    wait_until((queue.stage.folder / "begun.1.0").exists)
+    queue.do("scancel", *option, "--signal=USR1", "<sweep>_1")
+    tell(queue, "go.all")
+    queue.until_rows("<sweep>")
+    assert [path.name for path in queue.stage.folder.glob("heard.*")] == ["heard.1"] * heard
+
+
+def test_a_job_waits_for_all_of_an_array_or_for_one_element(queue: NamedJobs) -> None:
+    queue.submit("sweep", ELEMENT, "--array=0-2%1")
+    kill = "--kill-on-invalid-dep=yes"
+    queue.submit("all", "true", "--dependency=afterok:<sweep>", kill)
+    queue.submit("any", "true", "--dependency=afterany:<sweep>")
+    queue.submit("one", "true", "--dependency=afterok:<sweep>_0", kill)
+    queue.submit("bad", "true", "--dependency=afterok:<sweep>_1", kill)
+    queue.submit("not", "true", "--dependency=afternotok:<sweep>")
+    queue.submit("begun", "true", "--dependency=after:<sweep>")
+    queue.submit("next", "true", "--array=1-2", "--dependency=afterany:<sweep>_1")
+    assert queue.state("all") == "PENDING|Dependency|afterok:sweep_*(unfulfilled)"
+    assert queue.state("bad") == "PENDING|Dependency|afterok:sweep_1(unfulfilled)"
+    assert queue.rows("-j", "<next>") == {"next_[1-2] 1-2 PENDING Dependency"}
+    tell(queue, "go.0", "fail.1")
+    queue.until("one", "COMPLETED|None|(null)")
+    assert queue.state("begun") == "PENDING|Dependency|after:sweep_*(unfulfilled)"
+    tell(queue, "go.1")
+    queue.until("bad", "CANCELLED|DependencyNeverSatisfied|afterok:sweep_1(failed)")
+    queue.until_rows("<next>")
+    queue.until("begun", "COMPLETED|None|(null)")  # the last element has begun
+    assert queue.state("all") == "PENDING|Dependency|afterok:sweep_*(unfulfilled)"  # and has not ended
+    tell(queue, "go.all")
+    queue.until("all", "CANCELLED|DependencyNeverSatisfied|afterok:sweep_*(failed)")
+    queue.until("any", "COMPLETED|None|(null)")
+    queue.until("not", "COMPLETED|None|(null)")
+
+
+def test_a_whole_array_ends_where_what_it_waits_for_has_failed(queue: NamedJobs) -> None:
+    queue.submit("bad", "exit 3", "--hold")
+    queue.submit("sweep", "true", "--array=0-3", "--dependency=afterok:<bad>", "--kill-on-invalid-dep=yes")
+    queue.do("scontrol", "release", "<bad>")
+    queue.until("sweep", "CANCELLED|DependencyNeverSatisfied|afterok:bad(failed)")
+
+
+def test_a_list_of_indices_that_makes_no_sense_is_refused(queue: NamedJobs) -> None:
+    for words in ("x", "5-1", "0-10:0", "0-9:", "1 2", "1-2-3", "20001", "-3"):
+        with pytest.raises(subprocess.CalledProcessError) as refused:
+            queue.submit("sweep", "true", f"--array={words}")
+        assert "Batch job submission failed: Invalid job array specification" in refused.value.stderr
+    assert "\nMaxArraySize " in "\n" + queue.do("scontrol", "show", "config")

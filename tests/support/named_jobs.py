@@ -1,0 +1,54 @@
+"""Jobs as sbatch takes them and squeue shows them, on either back end, by names of the test's own."""
+
+from __future__ import annotations
+
+import re
+
+from support.scenario import Stage, wait_until
+
+FIELDS = "State:|,Reason:|,Dependency:"
+ELEMENTS = "%i %K %T %r"
+
+
+class NamedJobs:
+    """The numbers differ: `<name>` in a command is replaced by the job's number, and back in what squeue shows."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.numbers: dict[str, str] = {}
+        assert stage.call("nodes", "--cluster", stage.cluster).returncode == 0  # the stand-ins are there from then on
+
+    def submit(self, name: str, text: str, *options: str) -> None:
+        script = self.stage.folder / f"{name}.sh"
+        script.write_text(f"#!/bin/bash\n{text}\n")
+        words = [self._numbered(option) for option in options]
+        folder = f"--chdir={self.stage.folder}"
+        answer = self.stage.slurm("sbatch", "--parsable", "--output=/dev/null", folder, *words, str(script))
+        self.numbers[name] = answer.strip()
+
+    def state(self, name: str) -> str:
+        return self._named(self.stage.slurm("squeue", "-h", "--states=all", "-j", self.numbers[name], "-O", FIELDS))
+
+    def rows(self, *words: str) -> set[str]:
+        """What squeue shows, a line each, of jobs that have not ended unless `words` say so."""
+        return set(self._named(self.do("squeue", "-h", "-o", ELEMENTS, *words)).splitlines())
+
+    def until(self, name: str, *shown: str) -> None:
+        wait_until(lambda: self.state(name) in shown, 30, f"{name} to be {shown}", every=0.2)
+
+    def until_rows(self, words: str, *rows: str) -> None:
+        """Wait until squeue shows these lines of the jobs that `words` names."""
+        wait_until(lambda: self.rows("-j", words) == set(rows), 30, f"{words} to be {rows}", every=0.2)
+
+    def do(self, *words: str) -> str:
+        return self.stage.slurm(*(self._numbered(word) for word in words))
+
+    def _named(self, shown: str) -> str:
+        for name, number in self.numbers.items():
+            shown = re.sub(rf"(?m)(?:^|(?<=:)){number}(?=[_( ])", name, shown)
+        return shown.strip()
+
+    def _numbered(self, text: str) -> str:
+        for name, number in self.numbers.items():
+            text = text.replace(f"<{name}>", number)
+        return text
