@@ -7,17 +7,21 @@ from io import StringIO
 
 from rich.console import Console
 
-from clusterctl.display.runs_table import watch_runs
+from clusterctl.display.runs_table import row_of, watch_runs
 from clusterctl.errors import SlurmError
+from clusterctl.observe.listing import Listing
 from clusterctl.observe.stage import Status
-from clusterctl.observe.status import Report
 
 Consoles = Callable[..., tuple[Console, StringIO]]
 NOW = 1_000_000.0
 
 
+def listing(statuses: list[Status], *problems: SlurmError) -> Listing:
+    return Listing(NOW, tuple(row_of(status, NOW) for status in statuses), problems)
+
+
 def test_in_a_file_the_table_stands_again_only_when_it_changed(statuses: list[Status], console: Consoles) -> None:
-    waiting, training = Report(NOW, (statuses[0],), ()), Report(NOW, (statuses[1],), ())
+    waiting, training = listing(statuses[:1]), listing(statuses[1:2])
     out, file = console(200)
     watch_runs([waiting, waiting, training], out)
     assert [line.split()[0] for line in file.getvalue().splitlines() if line] == [
@@ -27,6 +31,6 @@ def test_in_a_file_the_table_stands_again_only_when_it_changed(statuses: list[St
 
 def test_on_a_terminal_it_fits_the_height_and_says_what_is_wrong(statuses: list[Status], console: Consoles) -> None:
     out, file = console(80, force_terminal=True, no_color=True, height=5)
-    watch_runs([Report(NOW, tuple(statuses), (SlurmError("squeue: \x1b[2Jdown"),))], out)
+    watch_runs([listing(statuses, SlurmError("squeue: \x1b[2Jdown"))], out)
     assert "and 4 more" in file.getvalue()
     assert "warning: squeue: down" in file.getvalue()

@@ -98,6 +98,13 @@ def test_of_ten_runs_in_one_stage_the_others_are_not_even_looked_up(
     assert len(ended._read) == 1
 
 
+def test_a_run_without_a_recorded_end_is_not_kept(fabricate: Fabricate, kept: Any) -> None:
+    """How long it ran would change with the clock."""
+    run = fabricate(files={"attempts/0/host.json": {"start": 1.0, "exit_code": 3}})
+    look(run, kept())
+    assert kept().stage(run) is None
+
+
 def test_a_run_that_ended_just_now_is_read_again(fabricate: Fabricate, tmp_path: Path, read: list[str]) -> None:
     run = fabricate(files=FAILED)
     for _ in range(2):
@@ -223,4 +230,6 @@ def test_a_full_disk_costs_no_answer(fabricate: Fabricate, tmp_path: Path) -> No
 
 def test_what_is_written_is_json(fabricate: Fabricate, kept: Any) -> None:
     look(fabricate(files=FAILED), kept())
-    json.loads(kept().file.read_text().partition("\n")[2])
+    digest, *lines = kept().file.read_text().split("\n")
+    assert len(digest) == 64
+    assert len([*map(json.loads, lines)]) == 1 + 1 + 2  # the rows; the run; its job and its cluster

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.api.run import Run
 from clusterctl.config import cache_folder, chosen_runs_folder
 from clusterctl.errors import UsageError
 from clusterctl.observe.ended_runs import EndedRuns
+from clusterctl.observe.listing import Listing as Listing
+from clusterctl.observe.listing import listing
 from clusterctl.observe.runs import find_run, names_beginning, newest_first
-from clusterctl.observe.status import Filter, newest, report
+from clusterctl.observe.status import Filter, candidates, newest, report
 from clusterctl.observe.status import run_columns as run_columns
 from clusterctl.observe.status import to_json as to_json
 from clusterctl.observe.sweeps import one_run, read_sweep, sweep_named
@@ -23,10 +25,12 @@ from clusterctl.spec.records import nearest
 from clusterctl.spec.values import parse_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from clusterctl.observe.ended_runs import Row as Row
     from clusterctl.observe.overview import Overview
+    from clusterctl.observe.stage import Status
     from clusterctl.observe.status import Report as Report
     from clusterctl.runs.layout import RunDir
 
@@ -100,6 +104,17 @@ class Query:
         found = newest(self.folder, self.wanted, self.count, self.ended)
         self.ended.save()
         return found
+
+    def rows(self, row_of: Callable[[Status, float], Row]) -> Listing:
+        """As `look`, as rows of a table that `row_of` makes: of a run that has ended, once for all."""
+        if self.named:
+            looked = self.look()
+            rows = tuple(row_of(status, looked.as_of) for status in looked.statuses)
+            return Listing(looked.as_of, rows, looked.problems)
+        runs = candidates(self.folder, self.wanted, self.count, unwritten=True)
+        found = listing(runs, self.wanted, row_of, self.ended)
+        self.ended.save()
+        return replace(found, rows=found.rows[: self.count])
 
     def list(self) -> list[RunDir]:
         """The runs alone: read only where a stage or an age has to be known."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,13 +15,18 @@ from clusterctl.cli.options import cluster_option, complete_run, echo_json, warn
 from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from clusterctl.api.find import Query, Report
+    from clusterctl.api.find import Query, Row
+    from clusterctl.errors import ConfigError, SlurmError
 
+    Problems = tuple[ConfigError | SlurmError, ...]
+
+Look = TypeVar("Look")
 LOOK_SECONDS = 2.0
 _DEFAULT_COUNT = 10
 _OUTPUTS = ["table", "wide", "json", "jsonl", "csv"]
+_ENDED_BADLY = (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST, Stage.CANCELLED)
 
 
 @click.command(short_help="Show runs: stage, progress, accuracy")
@@ -55,28 +61,42 @@ def status(
     if watch:
         _watch(wanted, output)
         return
-    found = wanted.look()
-    if names and not found.statuses:
-        raise found.problems[0]
-    if found.statuses or output in ("json", "csv"):
-        _show(found, output)
-    elif not found.problems and output in ("table", "wide"):
-        click.echo("no such runs" if narrowed else "no runs yet; try: clusterctl submit cora --follow", err=True)
-    warn_of(found.problems)
-
-
-def _show(found: Report, output: str) -> None:
     if output in ("table", "wide"):
-        from clusterctl.display import runs_table, terminal  # rich: for people only
+        any_found, problems = _show_table(wanted, wide=output == "wide")
+        if not any_found and not problems:
+            click.echo("no such runs" if narrowed else "no runs yet; try: clusterctl submit cora --follow", err=True)
+    else:
+        any_found, problems = _show_data(wanted, output)
+    if names and not any_found:
+        raise problems[0]
+    warn_of(problems)
 
-        runs_table.show_runs(terminal.data(), found.statuses, found.as_of, wide=output == "wide")
-        newest = found.statuses[0] if found.statuses else None
-        never_started = newest and newest.stage is Stage.CANCELLED and newest.reason
-        if newest and (never_started or newest.stage in (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST)):
-            from clusterctl.display.explanation import first_cause
 
-            click.echo(f"{newest.stage}: {first_cause(newest)}\nnext: clusterctl why {newest.record.run.id}", err=True)
-    elif output == "json":
+def _show_table(wanted: Query, *, wide: bool) -> tuple[bool, Problems]:
+    from clusterctl.display import runs_table, terminal  # rich: for people only
+
+    found = wanted.rows(runs_table.row_of)
+    if found.rows:
+        runs_table.show_runs(terminal.data(), found.rows, found.as_of, wide=wide)
+        _show_cause(wanted, found.rows[0])
+    return bool(found.rows), found.problems
+
+
+def _show_cause(wanted: Query, newest: Row) -> None:
+    """What ended the newest run, in a line, unless it ended well."""
+    if newest.stage not in _ENDED_BADLY:
+        return
+    from clusterctl.display.explanation import first_cause
+
+    for status in replace(wanted, named=(newest.run,)).look().statuses:
+        if status.stage is not Stage.CANCELLED or status.reason:  # cancelled before it started
+            text = f"{status.stage}: {first_cause(status)}\nnext: clusterctl why {newest.run.id}"
+            click.echo(text, err=True)
+
+
+def _show_data(wanted: Query, output: str) -> tuple[bool, Problems]:
+    found = wanted.look()
+    if output == "json":
         echo_json(to_json(found))
     elif output == "jsonl":
         for run in to_json(found)["runs"]:
@@ -88,23 +108,26 @@ def _show(found: Report, output: str) -> None:
         writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(to_json(found)["runs"])
+    return bool(found.statuses), found.problems
 
 
 def _watch(wanted: Query, output: str) -> None:
-    def reports() -> Iterator[Report]:
-        while True:
-            yield wanted.look()
-            time.sleep(LOOK_SECONDS)
-
     if output != "jsonl":
         from clusterctl.display import runs_table, terminal
 
-        runs_table.watch_runs(reports(), terminal.data(), wide=output == "wide")
+        listings = _again_and_again(lambda: wanted.rows(runs_table.row_of))
+        runs_table.watch_runs(listings, terminal.data(), wide=output == "wide")
         return
     printed: dict[str, object] = {}
-    for found in reports():
+    for found in _again_and_again(wanted.look):
         for run in to_json(found)["runs"]:
             news = {name: value for name, value in run.items() if name != "seconds_left"}
             if printed.get(run["id"]) != news:
                 printed[run["id"]] = news
                 click.echo(json.dumps(run))
+
+
+def _again_and_again(look: Callable[[], Look]) -> Iterator[Look]:
+    while True:
+        yield look()
+        time.sleep(LOOK_SECONDS)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from clusterctl.diagnosis.learning import not_learning, single_steps
 from clusterctl.display.plain import bar, duration, plain, share
+from clusterctl.observe.ended_runs import Row
 from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import KNOWN, number, own_metrics, score_of
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
     from clusterctl.observe.attempt import AttemptEvidence
+    from clusterctl.observe.listing import Listing
     from clusterctl.observe.stage import Status
-    from clusterctl.observe.status import Report
 
 _STYLES = {Stage.FINISHED: "green", Stage.QUEUED: "yellow", Stage.CANCELLED: "dim"}
 _AT_WORK = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
@@ -37,68 +38,66 @@ _IMPORTANCE = {  # 0 is never left out; the column with the greatest number goes
 _LEFT_ALIGNED = ("RUN", "STAGE", "PROGRESS", "NOTE", "ON")
 
 
-def show_runs(console: Console, statuses: Sequence[Status], now: float, *, wide: bool = False) -> None:
+def show_runs(console: Console, rows: Sequence[Row], now: float, *, wide: bool = False) -> None:
     """Print one line a run, newest first as given; `wide` prints every column, however long the lines get."""
-    console.print(RunsTable(statuses, now, None if wide else console.width), soft_wrap=True)
+    console.print(RunsTable(rows, now, None if wide else console.width), soft_wrap=True)
 
 
-def watch_runs(reports: Iterable[Report], console: Console, *, wide: bool = False) -> None:
-    """Show each of `reports` as it comes: in place on a terminal, elsewhere whenever the table has changed."""
+def watch_runs(listings: Iterable[Listing], console: Console, *, wide: bool = False) -> None:
+    """Show each of `listings` as it comes: in place on a terminal, elsewhere whenever the table has changed."""
     from rich.console import Group
     from rich.live import Live
 
     if not console.is_terminal or console.is_dumb_terminal:
-        _show_changes(reports, console, wide=wide)
+        _show_changes(listings, console, wide=wide)
         return
     with Live(console=console, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
-        for report in reports:
-            problems = _problems(report)
-            width, rows = console.width, console.height - len(problems) - 1
-            table = RunsTable(report.statuses, report.as_of, width, rows) if report.statuses else Text("no runs yet")
+        for one in listings:
+            problems = _problems(one)
+            width, height = console.width, console.height - len(problems) - 1
+            table = RunsTable(one.rows, one.as_of, width, height) if one.rows else Text("no runs yet")
             live.update(Group(table, *problems), refresh=True)
 
 
-def _show_changes(reports: Iterable[Report], console: Console, *, wide: bool) -> None:
+def _show_changes(listings: Iterable[Listing], console: Console, *, wide: bool) -> None:
     before = ""
-    for report in reports:
-        table = RunsTable(report.statuses, report.as_of, None if wide else console.width)
-        shown = "\n".join([table.plain, *(problem.plain for problem in _problems(report))])
+    for one in listings:
+        table = RunsTable(one.rows, one.as_of, None if wide else console.width)
+        shown = "\n".join([table.plain, *(problem.plain for problem in _problems(one))])
         if shown != before:
             console.print(Text(("\n" if before else "") + shown), soft_wrap=True)
             before = shown
 
 
-def _problems(report: Report) -> list[Text]:
-    lines = [f"warning: {plain(problem.message)}" for problem in report.problems]
+def _problems(listing: Listing) -> list[Text]:
+    lines = [f"warning: {plain(problem.message)}" for problem in listing.problems]
     return [Text(line, "yellow", no_wrap=True, overflow="ellipsis") for line in lines]
 
 
 class RunsTable:
-    """The table, in lines of at most `width` cells (None: as they come) and at most `rows` of them with its head.
+    """The table, in lines of at most `width` cells (None: as they come) and at most `height` of them with its head.
 
     Made of segments, as the console writes them: rich's own table takes a millisecond a line, and a text a line a tenth
     of that.
     """
 
-    def __init__(self, statuses: Sequence[Status], now: float, width: int | None, rows: int | None = None) -> None:
-        left_out = len(statuses) - (rows - 2) if rows is not None and len(statuses) + 1 > rows else 0
-        shown = statuses[: len(statuses) - left_out]
-        cells = [_cells(status, now) for status in shown]
+    def __init__(self, rows: Sequence[Row], now: float, width: int | None, height: int | None = None) -> None:
+        left_out = len(rows) - (height - 2) if height is not None and len(rows) + 1 > height else 0
+        shown = rows[: len(rows) - left_out]
         columns = [*_IMPORTANCE, *(["ON"] if width is None else [])]
-        texts = {column: {row[column] for row in cells} for column in columns}
-        widths = {column: max(map(cell_len, (column, *texts[column]))) for column in columns}
-        columns = _fitting([column for column in columns if texts[column] != {""}], widths, width)
-        head = "  ".join(_padded(column, widths[column], column) for column in columns).rstrip()
-        self._lines = [[Segment(head, Style(bold=True))]]
-        padded = {column: {text: _padded(text, widths[column], column) for text in texts[column]} for column in columns}
+        cells = {column: [row.cells.get(column, "") for row in shown] for column in columns}
+        cells["AGE"] = [duration(now - row.created) for row in shown]
+        widths = {column: max(map(_width, {column, *cells[column]})) for column in columns}
+        columns = _fitting([column for column in columns if any(cells[column])], widths, width)
+        head, *texts = zip(*(_aligned(column, cells[column], widths[column]) for column in columns), strict=True)
+        self._lines = [[Segment("  ".join(head).rstrip(), Style(bold=True))]]
         place = columns.index("STAGE")
-        for status, row in zip(shown, cells, strict=True):
-            *before, stage = (padded[column][row[column]] for column in columns[: place + 1])
-            name = Segment(row["STAGE"], Style.parse(stage_style(status.stage)))
-            blank = stage.removeprefix(row["STAGE"])
-            after = (padded[column][row[column]] for column in columns[place + 1 :])
-            rest = Segment("  ".join([blank, *after]).rstrip())
-            self._lines.append([Segment("  ".join([*before, ""])), name, rest])
+        for row, of_row in zip(shown, texts, strict=True):
+            stage = of_row[place].rstrip()
+            blank = of_row[place][len(stage) :]
+            before = Segment("  ".join([*of_row[:place], ""]))
+            after = Segment("  ".join([blank, *of_row[place + 1 :]]).rstrip())
+            self._lines.append([before, Segment(stage, Style.parse(stage_style(row.stage))), after])
         if left_out:
             self._lines.append([Segment(f"and {left_out} more", Style(dim=True))])
         if width is not None and sum(widths[column] + _GAP for column in columns) - _GAP > width:
@@ -151,9 +150,15 @@ def _fitting(filled: list[str], widths: dict[str, int], width: int | None) -> li
     return filled
 
 
-def _padded(text: str, width: int, column: str) -> str:
-    blank = " " * (width - cell_len(text))
-    return text + blank if column in _LEFT_ALIGNED else blank + text
+def _aligned(column: str, texts: list[str], width: int) -> list[str]:
+    """The title of `column` and `texts`, each with as many blanks as `width` needs."""
+    blanks = {text: " " * (width - _width(text)) for text in {column, *texts}}
+    left = column in _LEFT_ALIGNED
+    return [text + blanks[text] if left else blanks[text] + text for text in (column, *texts)]
+
+
+def _width(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text)
 
 
 def stage_style(stage: Stage) -> str:
@@ -165,8 +170,8 @@ def stage_text(status: Status) -> str:
     return status.stage.value if status.sure else f"{status.stage}?"
 
 
-def _cells(status: Status, now: float) -> dict[str, str]:
-    """The text of one run in every column, by its title."""
+def row_of(status: Status, now: float) -> Row:
+    """The row of one run. Of one that has ended nothing in it changes with `now`."""
     stage, metrics, attempt, job = status.stage, status.metrics, status.attempt, status.record.job
     at_work = stage in _AT_WORK
     done = progress(metrics) if stage not in (Stage.QUEUED, Stage.STARTING) else None
@@ -175,7 +180,7 @@ def _cells(status: Status, now: float) -> dict[str, str]:
     ran = status.ran(now)
     scores = (score_of(metrics, "val"), score_of(metrics, "test"))
     val, test = (score[0].text(score[1]) if score else "" for score in scores)
-    return {
+    cells = {
         "RUN": status.record.run.id,
         "STAGE": stage_text(status),
         "PROGRESS": "" if done is None else f"{bar(done, _BAR_CELLS)}{int(done * 100):>4}%",
@@ -188,10 +193,10 @@ def _cells(status: Status, now: float) -> dict[str, str]:
         "NODES/S": KNOWN["nodes_per_second"].text(metrics.get("nodes_per_second") if at_work else None),
         "GPU": "" if gpu is None else f"{gpu:.0f}%",
         "TASKS": f"{job.resources.nodes}x{status.record.tasks_per_node}",
-        "AGE": duration(now - status.record.created),
         "RAN": "" if ran is None else duration(ran),
         "TRY": str(len(status.attempts) or ""),
         "JOB": status.job_id or "",
         "NOTE": note(status) or "  ".join(f"{plain(name)} {number(own)}" for name, own in own_metrics(metrics).items()),
         "ON": plain(attempt.nodes) if attempt else "",
     }
+    return Row(status.record.run, stage, status.record.created, {title: text for title, text in cells.items() if text})

@@ -33,8 +33,8 @@ class KnownDigests:
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
-        kept = read_kept(self.file, _FORM) or {}
-        self._known = {name: (stamp, digest) for name, (stamp, digest) in kept.items()}
+        kept = read_kept(self.file, _FORM)
+        self._known = {name: (stamp, digest) for name, (stamp, digest) in kept.content.items()} if kept else {}
         self._local, self._began = local_devices(), time.time()
 
     def of(self, file: CodeFile) -> str:

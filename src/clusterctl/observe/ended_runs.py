@@ -23,7 +23,7 @@ from clusterctl.observe.deaths import Death
 from clusterctl.observe.predecessors import Condition, Predecessor
 from clusterctl.observe.run_record import RunRecord, read_record, read_spec
 from clusterctl.observe.stage import settled
-from clusterctl.runs.kept import read_kept, write_kept
+from clusterctl.runs.kept import Kept, read_kept, write_kept
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import metric_of
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import RunDir
 
 QUIET_SECONDS = 60.0  # what other nodes wrote may arrive so late; and two changes may fall into one tick of a clock
-# Another version keeps other fields, or means something else by them.
-_FORM = [__version__, *([f.name for f in fields(kept)] for kept in (RunRecord, RunEvidence, AttemptEvidence, Course))]
 
 Stamp = tuple[int, ...]
 
@@ -45,10 +43,22 @@ Stamp = tuple[int, ...]
 def stamp(run: RunDir) -> Stamp:
     """Which directory and folder of attempts these are, and when they last changed; empty if one of them is missing."""
     try:
-        found = (os.stat(run.path), os.stat(f"{run.path}/attempts"))  # noqa: PTH116 - ten thousand in a row
+        own, attempts = os.stat(run.path), os.stat(f"{run.path}/attempts")  # noqa: PTH116 - ten thousand in a row
     except OSError:
         return ()
-    return tuple(number for one in found for number in (one.st_ino, one.st_mtime_ns, one.st_ctime_ns))
+    return (
+        *(own.st_ino, own.st_mtime_ns, own.st_ctime_ns),
+        *(attempts.st_ino, attempts.st_mtime_ns, attempts.st_ctime_ns),
+    )
+
+
+class Row(NamedTuple):
+    """A run in a table: the text in each column that has one, but for the age, which changes with the clock."""
+
+    run: RunDir
+    stage: Stage
+    created: float
+    cells: Mapping[str, str]
 
 
 class _KeptRun(NamedTuple):
@@ -56,7 +66,15 @@ class _KeptRun(NamedTuple):
 
     stamp: list[int]
     stage: str
-    evidence: dict[str, Any]
+    created: float
+    cells: dict[str, str] | None  # of its row, once there was one
+    specs: list[str]  # the keys of its job and cluster
+    evidence: str  # JSON, parsed where more is asked than the row
+
+
+# Another version keeps other fields, or means something else by them.
+_PACKED = (RunRecord, RunEvidence, AttemptEvidence, Course)
+_FORM = [__version__, [*_KeptRun._fields], *([each.name for each in fields(kept)] for kept in _PACKED)]
 
 
 @dataclass
@@ -86,6 +104,19 @@ class EndedRuns:
         kept = self._load().get(run.id)
         return Stage(kept.stage) if kept and kept.stamp == [*stamp(run)] else None
 
+    def row(self, run: RunDir) -> Row | None:
+        """`run` as `keep_row` had it; None where that has to be made."""
+        kept = self._load().get(run.id)
+        if not kept or kept.cells is None or kept.stamp != [*stamp(run)]:
+            return None
+        return Row(run, Stage(kept.stage), kept.created, kept.cells)
+
+    def keep_row(self, row: Row) -> None:
+        """Keep what was made of the `evidence` of a run, where that is kept."""
+        if (kept := self._load().get(row.run.id)) and row.run in self._read:
+            self._load()[row.run.id] = kept._replace(cells=dict(row.cells))
+            self._changed = True
+
     def save(self) -> None:
         """Write down what was read since, without the runs that are gone. Of two processes the later one wins."""
         if self.file is None or not self._changed:
@@ -94,8 +125,10 @@ class EndedRuns:
         with suppress(OSError):  # it has just been removed
             present = set(os.listdir(folder))  # noqa: PTH208 - names alone
             kept = {name: one for name, one in self._load().items() if name in present}
-            used = {one.evidence["record"][kind] for one in kept.values() for kind in ("job", "cluster")}
-            write_kept(self.file, _FORM, [kept, {key: self._specs[key] for key in used}])
+            used = sorted({key for one in kept.values() for key in one.specs})
+            runs = {name: one[:-1] for name, one in kept.items()}
+            lines = [*(one.evidence for one in kept.values()), *map(self._specs.__getitem__, used)]
+            write_kept(self.file, _FORM, [runs, used], lines)
             self._changed = False
 
     def _known(self, run: RunDir, found: Stamp) -> RunEvidence | None:
@@ -105,21 +138,28 @@ class EndedRuns:
         if not kept or not found or kept.stamp != [*found]:
             return None
         with suppress(ConfigError, ValueError):  # written by a checkout of the same version
-            self._read[run] = found, _unpacked(run, kept.evidence, self._specs)
+            self._read[run] = (
+                found,
+                _unpacked(run, json.loads(kept.evidence), *map(self._specs.__getitem__, kept.specs)),
+            )
             return self._read[run][1]
         return None
 
     def _is_over(self, evidence: RunEvidence, found: Stamp) -> bool:
         """Whether nobody writes to the run any more, as far as its files can tell."""
         last = evidence.last
-        if not found or not last or last.exit_code is None or not settled(evidence) or not evidence.record.is_ours:
+        if not found or not last or last.exit_code is None or last.end is None:
             return False
-        changed = max(*(number / 1e9 for place, number in enumerate(found) if place % 3), last.end or 0.0)
+        if not settled(evidence) or not evidence.record.is_ours:
+            return False
+        changed = max(*(number / 1e9 for place, number in enumerate(found) if place % 3), last.end)
         return changed < self.clock() - QUIET_SECONDS
 
     def _keep(self, run: RunDir, found: Stamp, evidence: RunEvidence) -> None:
         if self.file is not None and (stage := settled(evidence)):
-            self._load()[run.id] = _KeptRun([*found], stage.value, _packed(evidence, self._key))
+            specs = [self._key(evidence.record.job), self._key(evidence.record.cluster)]
+            packed = json.dumps(_packed(evidence))
+            self._load()[run.id] = _KeptRun([*found], stage.value, evidence.record.created, None, specs, packed)
             self._changed = True
 
     def _key(self, spec: Job | Cluster) -> str:
@@ -130,21 +170,25 @@ class EndedRuns:
 
     def _load(self) -> dict[str, _KeptRun]:
         if self._kept is None:
-            kept, self._specs = (self.file and read_kept(self.file, _FORM)) or ({}, {})
-            self._kept = {name: _KeptRun(*one) for name, one in kept.items()}
+            kept = read_kept(self.file, _FORM) if self.file else None
+            (runs, used), lines = kept or Kept(({}, []), [])
+            self._kept = {
+                name: _KeptRun._make([*one, line]) for (name, one), line in zip(runs.items(), lines, strict=False)
+            }
+            self._specs = dict(zip(used, lines[len(runs) :], strict=True))
         return self._kept
 
 
-def _packed(evidence: RunEvidence, key: Callable[[Job | Cluster], str]) -> dict[str, Any]:
-    """`evidence` as JSON types, without the run itself and what Slurm said."""
-    record = _set(evidence.record) | {"job": key(evidence.record.job), "cluster": key(evidence.record.cluster)}
+def _packed(evidence: RunEvidence) -> dict[str, Any]:
+    """`evidence` as JSON types, without the run itself, its job and cluster, and what Slurm said."""
+    record = _set(evidence.record)
     attempts = [{name: _plain(value) for name, value in _set(one).items()} for one in evidence.attempts]
     return {**_set(evidence), "record": {name: _plain(value) for name, value in record.items()}, "attempts": attempts}
 
 
 def _set(value: RunRecord | RunEvidence | AttemptEvidence) -> dict[str, Any]:
-    """The fields that differ from their defaults, without `run` and `answer`."""
-    left_out = ("run", "answer")
+    """The fields that differ from their defaults, without `run`, `job`, `cluster` and `answer`."""
+    left_out = ("run", "job", "cluster", "answer")
     values = ((one, getattr(value, one.name)) for one in fields(value) if one.name not in left_out)
     return {one.name: found for one, found in values if found != one.default}
 
@@ -157,9 +201,8 @@ def _plain(value: object) -> object:
     return vars(value) if isinstance(value, Death) else value
 
 
-def _unpacked(run: RunDir, packed: Mapping[str, Any], specs: Mapping[str, str]) -> RunEvidence:
-    record = dict(packed["record"])
-    record |= {"job": read_spec(Job, specs[record["job"]]), "cluster": read_spec(Cluster, specs[record["cluster"]])}
+def _unpacked(run: RunDir, packed: Mapping[str, Any], job: str, cluster: str) -> RunEvidence:
+    record = {**packed["record"], "job": read_spec(Job, job), "cluster": read_spec(Cluster, cluster)}
     for name, of in (("argv", tuple), ("past_jobs", frozenset), ("predecessors", _predecessors)):
         if name in record:
             record[name] = of(record[name])

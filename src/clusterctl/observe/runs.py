@@ -24,12 +24,17 @@ _ZONES_SECONDS = 26 * 3600  # between the clocks of two places
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}(?:\.[0-9]{1,5})?")
 
 
-def newest_first(folder: Path, takes: Callable[[str], bool] = bool) -> Iterator[RunDir]:
-    """The runs in `folder` whose ids `takes` takes, the newest one first; a run not yet written is passed over."""
-    for _, same_second in itertools.groupby(filter(takes, _ids(folder)), key=_stamp):
-        runs = [RunDir(folder / name) for name in same_second]
-        ages = {run: age for run in runs if (age := _modified(f"{folder}/{run.id}/run.json")) is not None}
-        yield from sorted(ages, key=lambda run: ages[run], reverse=True)
+def newest_first(folder: Path, takes: Callable[[str], bool] = bool, *, unwritten: bool = False) -> Iterator[RunDir]:
+    """The runs in `folder` whose ids `takes` takes, the newest one first.
+
+    A run not yet written is passed over. With `unwritten` it may be among them, for a caller that knows most runs.
+    """
+    for _, group in itertools.groupby(filter(takes, _ids(folder)), key=_stamp):
+        same_second = [*group]
+        if len(same_second) > 1 or not unwritten:
+            ages = {name: age for name in same_second if (age := _modified(f"{folder}/{name}/run.json")) is not None}
+            same_second = sorted(ages, key=ages.__getitem__, reverse=True)
+        yield from (RunDir(folder / name) for name in same_second)
 
 
 def named_since(moment: float) -> Callable[[RunDir], bool]:

@@ -164,26 +164,34 @@ class Filter:
         names = (run, job_name(run))
         return not self.names or any(fnmatchcase(name, pattern) for name in names for pattern in self.names)
 
-    def takes(self, status: Status, now: float) -> bool:
-        in_time = self.seconds is None or now - status.record.created <= self.seconds
-        return in_time and (not self.stages or status.stage in self.stages)
+    def takes(self, stage: Stage, created: float, now: float) -> bool:
+        in_time = self.seconds is None or now - created <= self.seconds
+        return in_time and (not self.stages or stage in self.stages)
 
     @property
     def needs_reading(self) -> bool:
         return bool(self.stages) or self.seconds is not None
 
 
+def candidates(folder: Path, wanted: Filter, count: int | None, *, unwritten: bool = False) -> Iterable[RunDir]:
+    """The runs in `folder` that have to be looked at to know the newest `count` (None: all) that `wanted` takes."""
+    runs = newest_first(folder, wanted.takes_id, unwritten=unwritten and (count is None or wanted.needs_reading))
+    if not wanted.needs_reading:
+        return itertools.islice(runs, count)
+    if wanted.seconds is None:
+        return runs
+    return itertools.takewhile(named_since(time.time() - wanted.seconds), runs)  # those before are not even looked at
+
+
 def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | None = None) -> Report:
     """The status of the newest `count` runs in `folder` (None: all) that `wanted` takes."""
-    runs = newest_first(folder, wanted.takes_id)
-    if not wanted.needs_reading:
-        return report(itertools.islice(runs, count), ended=ended)
-    if wanted.seconds is not None:  # the runs before that are not even looked at
-        runs = itertools.takewhile(named_since(time.time() - wanted.seconds), runs)
+    runs = candidates(folder, wanted, count)
     if ended and wanted.stages:
         runs = (run for run in runs if (stage := ended.stage(run)) is None or stage in wanted.stages)
     found = report(runs, ended=ended)
-    taken = [status for status in found.statuses if wanted.takes(status, found.as_of)]
+    if not wanted.needs_reading:
+        return found
+    taken = [one for one in found.statuses if wanted.takes(one.stage, one.record.created, found.as_of)]
     return replace(found, statuses=tuple(taken[:count]))
 
 

@@ -8,19 +8,27 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.errors import ConfigError
 from clusterctl.runs.files import make_private, open_regular, write_text
 from clusterctl.runs.ownership import require_own
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 _MOST_BYTES = 2**28
 
 
-def read_kept(path: Path, form: Any) -> Any:
+class Kept(NamedTuple):
+    """The `content`, and `lines` beside it that whoever wrote them parses only when one is needed."""
+
+    content: Any
+    lines: list[str]
+
+
+def read_kept(path: Path, form: Any) -> Kept | None:
     """What `write_kept` wrote there; None where it is missing, damaged, someone else's or of another `form`."""
     try:
         require_own(path.parent, "")
@@ -30,13 +38,14 @@ def read_kept(path: Path, form: Any) -> Any:
         return None
     if digest != _digest(body):
         return None
-    found, content = json.loads(body)
-    return content if found == form else None
+    first, *lines = body.decode().split("\n")
+    found, content = json.loads(first)
+    return Kept(content, lines) if found == form else None
 
 
-def write_kept(path: Path, form: Any, content: Any) -> None:
+def write_kept(path: Path, form: Any, content: Any, lines: Iterable[str] = ()) -> None:
     """Keep `content` for the next process; `form` changes with its meaning. A full disk costs that one its time."""
-    body = json.dumps([form, content])
+    body = "\n".join([json.dumps([form, content]), *lines])
     with suppress(OSError):
         make_private(path.parent)
         write_text(path, f"{_digest(body.encode()).decode()}\n{body}")

@@ -1,0 +1,111 @@
+"""Rows of a table: of an ended run made once, and never shown against what its directory says."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterctl.observe import ended_runs
+from clusterctl.observe.ended_runs import QUIET_SECONDS, EndedRuns, Row
+from clusterctl.observe.listing import listing
+from clusterctl.observe.stage import Status
+from clusterctl.observe.status import Filter, candidates
+from clusterctl.runs.files import write_json
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+
+Fabricate = Callable[..., RunDir]
+FINISHED = {"attempts/0/host.json": {"start": 1.0, "end": 2.0, "exit_code": 0}, "finished.json": {"time": 2.0}}
+FAILED = {"attempts/0/host.json": {"start": 1.0, "end": 2.0, "exit_code": 3}}
+RUNS = 10
+
+
+@pytest.fixture
+def made() -> list[str]:
+    """The ids of the runs whose rows were made."""
+    return []
+
+
+@pytest.fixture
+def look(tmp_path: Path, made: list[str]) -> Callable[..., list[Row]]:
+    """What a further process lists, minutes later."""
+
+    def row_of(status: Status, now: float) -> Row:
+        made.append(status.record.run.id)
+        return Row(status.record.run, status.stage, status.record.created, {"STAGE": str(status.stage)})
+
+    def once(folder: Path, wanted: Filter = Filter()) -> list[Row]:  # noqa: B008 - frozen
+        ended = EndedRuns(tmp_path / "cache" / "runs.json", lambda: time.time() + 2 * QUIET_SECONDS)
+        found = listing(candidates(folder, wanted, None, unwritten=True), wanted, row_of, ended)
+        ended.save()
+        assert not found.problems
+        return [*found.rows]
+
+    return once
+
+
+@pytest.fixture
+def folder(fabricate: Fabricate) -> Path:
+    """Ten ended runs, one of which failed."""
+    for number in range(RUNS):
+        run = fabricate(f"cora-20260102-03040{number}-000{number}", FAILED if number == 4 else FINISHED)
+    return run.path.parent
+
+
+@pytest.fixture
+def calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """How often something in the folder of runs was looked at, opened or listed."""
+    counted: Counter[str] = Counter()
+    with monkeypatch.context() as patch:
+        for name in ("stat", "open", "listdir", "scandir"):
+            original = getattr(os, name)
+
+            def call(path: Any, *words: Any, _name: str = name, _original: Any = original, **named: Any) -> Any:
+                counted[_name] += isinstance(path, str | Path) and str(path).startswith(str(folder))
+                return _original(path, *words, **named)
+
+            patch.setattr(os, name, call)
+        yield counted
+
+
+def test_a_table_of_ended_runs_costs_two_looks_a_run_and_parses_nothing_of_them(
+    folder: Path, look: Any, made: list[str], calls: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = look(folder)
+    assert len(made) == RUNS
+    calls.clear()
+    monkeypatch.setattr(ended_runs, "_unpacked", None)
+    assert look(folder) == first
+    assert len(made) == RUNS
+    assert calls == {"stat": 2 * RUNS, "open": 0, "listdir": 1}
+
+
+def test_rows_are_chosen_by_stage_and_age_without_being_made(folder: Path, look: Any, made: list[str]) -> None:
+    look(folder)
+    assert [row.stage for row in look(folder, Filter(stages=frozenset({Stage.FAILED})))] == [Stage.FAILED]
+    assert look(folder, Filter(seconds=1.0)) == []
+    assert len(made) == RUNS
+
+
+def test_a_run_that_is_started_again_gets_a_new_row_in_its_place(folder: Path, look: Any, made: list[str]) -> None:
+    before = look(folder)
+    run = before[5].run
+    run.attempt(1).path.mkdir()
+    write_json(run.attempt(1).host_json, {"start": 3.0, "end": 4.0, "exit_code": 0})
+    after = look(folder)
+    assert made[RUNS:] == [run.id]
+    assert [row.run for row in after] == [row.run for row in before]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [place != 5 for place in range(RUNS)]
+
+
+def test_a_run_that_is_removed_or_not_yet_written_has_no_row(folder: Path, look: Any) -> None:
+    gone, *others = look(folder)
+    gone.run.path.rename(gone.run.path.with_name("elsewhere"))
+    (folder / "cora-20260103-030400-0001").mkdir()
+    assert look(folder) == others
