@@ -26,14 +26,11 @@ def test_elements_start_in_order_as_many_at_once_as_may(queue: NamedJobs) -> Non
     assert queue.rows("-r", "-j", "<sweep>_4") == {f"sweep_4 4 {limit}"}
     assert queue.rows("-j", "<sweep>_1") == {"sweep_1 1 RUNNING None"}
     assert len(queue.rows("-r", "-j", "<sweep>")) == 6
-    tell(queue, "go.1")
-    queue.until_rows("<sweep>", f"sweep_[3-5%2] 3-5%2 {limit}", "sweep_0 0 RUNNING None", "sweep_2 2 RUNNING None")
     queue.do("scontrol", "update", "JobId=<sweep>", "ArrayTaskThrottle=3")
-    queue.until_rows(
-        "<sweep>",
-        f"sweep_[4-5%3] 4-5%3 {limit}",
-        *(f"sweep_{index} {index} RUNNING None" for index in (0, 2, 3)),
-    )
+    running = {index: f"sweep_{index} {index} RUNNING None" for index in range(6)}
+    queue.until_rows("<sweep>", f"sweep_[3-5%3] 3-5%3 {limit}", running[0], running[1], running[2])
+    tell(queue, "go.1")
+    queue.until_rows("<sweep>", f"sweep_[4-5%3] 4-5%3 {limit}", running[0], running[2], running[3])
     tell(queue, "go.all")
     queue.until_rows("<sweep>")
     ended = queue.rows("--states=all", "-j", "<sweep>")

@@ -5,8 +5,8 @@ jobs/<id>/record.json       state, nodes, times; written by the job's supervisor
 jobs/<id>/control           the pipe that the supervisor listens on, until the job has ended
 jobs/<id>/steps/<n>         the pipe of each srun; its name in names/<n>
 
-The elements of an array that wait are one job, with the array's number. Each becomes a job of its own when it starts,
-or when a command names it; the last one keeps the number.
+The elements of an array that wait are one job, with the array's number. Each becomes a job of its own when it starts or
+a command names it; the last one keeps the number.
 """
 
 from __future__ import annotations
