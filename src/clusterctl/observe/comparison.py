@@ -87,7 +87,7 @@ def compare(first: RunDir, second: RunDir) -> Comparison:
     return Comparison(
         as_of=found.as_of,
         statuses=(before, after),
-        configuration=differences(*(_configuration(record) for record, _ in records)),
+        configuration=differences(*(configuration(record) for record, _ in records)),
         code=code,
         versions=differences(*(_versions(fields) for _, fields in records)),
         image=differences(*(_image(record, fields) for record, fields in records)),
@@ -132,7 +132,8 @@ def _run(status: Status, now: float) -> dict[str, Any]:
     }
 
 
-def _configuration(record: RunRecord) -> Iterator[tuple[Key, Any]]:
+def configuration(record: RunRecord) -> Iterator[tuple[Key, Any]]:
+    """The values that a run was submitted with, as in `Comparison.configuration`."""
     yield from leaves_as_written(to_record(record.job))
     for key, value in leaves(to_record(record.cluster)):
         yield ("cluster", *key), value

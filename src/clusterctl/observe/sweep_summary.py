@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Best:
-    """The run of a sweep with the best value of `metric`, its newest."""
+class Score:
+    """A run with the newest value of the metric that it is ranked by."""
 
     status: Status
     metric: Metric
@@ -35,7 +36,7 @@ class SweepSummary:
     record: SweepRecord
     statuses: tuple[Status, ...]
     stages: Mapping[Stage, int]  # in the order of a run's life
-    best: Best | None
+    best: Score | None
     seconds_left: float | None  # until all have ended, by those that have; None: nothing is known yet
 
     @property
@@ -47,25 +48,32 @@ def summarise(record: SweepRecord, statuses: Sequence[Status], now: float, metri
     """The summary of `statuses`, the runs of the sweep; the best by `metric`, else by validation, else by the loss."""
     counts = Counter(status.stage for status in statuses)
     stages = {stage: counts[stage] for stage in Stage if counts[stage]}
-    return SweepSummary(record, tuple(statuses), stages, _best(statuses, metric), _seconds_left(record, statuses, now))
+    best = next(iter(ranked(statuses, metric)), None)
+    return SweepSummary(record, tuple(statuses), stages, best, _seconds_left(record, statuses, now))
 
 
-def _best(statuses: Sequence[Status], name: str | None) -> Best | None:
-    found = [one for status in statuses if (one := _value(status, name))]
-    names = {one.metric.name for one in found}
+def ranked(statuses: Sequence[Status], metric: str | None = None) -> list[Score]:
+    """The runs with a value of `metric`, else of one that most of them have: of validation, test, or the loss.
+
+    The best comes first. A run whose value is nan or infinite has none.
+    """
+    found = [one for status in statuses if (one := _score(status, metric))]
+    names = Counter(one.metric.name for one in found)
     if len(names) > 1:  # of some the loss alone is known yet
-        found = [one for one in found if one.metric is not KNOWN["loss"]]
-    sign = -1 if found and found[0].metric.better is Better.LOWER else 1
-    return max(found, key=lambda one: sign * one.value, default=None)
+        del names["loss"]
+    chosen = max(names, key=lambda name: names[name], default=None)
+    sign = 1 if metric_of(chosen or "").better is Better.LOWER else -1
+    return sorted((one for one in found if one.metric.name == chosen), key=lambda one: sign * one.value)
 
 
-def _value(status: Status, name: str | None) -> Best | None:
+def _score(status: Status, name: str | None) -> Score | None:
     metrics = status.metrics
     if name is not None:
-        return Best(status, metric_of(name), metrics[name]) if name in metrics else None
-    if score := score_of(metrics, "val") or score_of(metrics, "test"):
-        return Best(status, *score)
-    return Best(status, KNOWN["loss"], metrics["loss"]) if "loss" in metrics else None
+        found = (metric_of(name), metrics[name]) if name in metrics else None
+    else:
+        loss = (KNOWN["loss"], metrics["loss"]) if "loss" in metrics else None
+        found = score_of(metrics, "val") or score_of(metrics, "test") or loss
+    return Score(status, *found) if found and math.isfinite(found[1]) else None
 
 
 def _seconds_left(record: SweepRecord, statuses: Sequence[Status], now: float) -> float | None:

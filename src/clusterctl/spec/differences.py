@@ -19,7 +19,15 @@ class Difference(NamedTuple):
 
 
 def differences(first: Iterable[tuple[Key, Any]], second: Iterable[tuple[Key, Any]]) -> tuple[Difference, ...]:
-    """Where two sets of values differ, in the order of the keys. An empty table is no value."""
-    before, after = ({".".join(key): value for key, value in values if value != {}} for values in (first, second))
-    found = (Difference(key, before.get(key), after.get(key)) for key in before | after)
-    return tuple(one for one in found if one.first != one.second)
+    """Where two sets of values differ, in the order of the keys."""
+    return tuple(Difference(key, *values) for key, values in varying(first, second).items())
+
+
+def varying(*records: Iterable[tuple[Key, Any]]) -> dict[str, tuple[Any, ...]]:
+    """The keys that have not the same value in all records, with their values; None where there is none.
+
+    An empty table is no value.
+    """
+    tables = [{".".join(key): value for key, value in values if value != {}} for values in records]
+    found = {key: tuple(table.get(key) for table in tables) for table in tables for key in table}
+    return {key: values for key, values in found.items() if any(value != values[0] for value in values)}

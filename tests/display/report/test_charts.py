@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.display.curves import robust
-from clusterctl.display.report.charts import HEIGHT, WIDTH, PhasesRow, Piece, _ticks, line_chart, shares, waterfall
+from clusterctl.display.report.charts import HEIGHT, WIDTH, PhasesRow, Piece, line_chart, shares, ticks, waterfall
 from clusterctl.observe.curve import Point
 from clusterctl.runs.stages import Stage
 
@@ -35,10 +35,10 @@ def test_a_chart_is_well_formed_and_stays_in_its_frame(points: list[Point]) -> N
 
 @given(st.floats(-1e9, 1e9), st.floats(1e-6, 1e9))
 def test_ticks_are_few_and_enclose_the_values(low: float, length: float) -> None:
-    ticks = _ticks(low, low + length)
-    assert 2 <= len(ticks) <= 8
-    assert ticks[0] <= low + 1e-6 * abs(low) + 1e-9 * length
-    assert ticks[-1] >= low + length - 1e-6 * abs(low + length)
+    marked = ticks(low, low + length)
+    assert 2 <= len(marked) <= 8
+    assert marked[0] <= low + 1e-6 * abs(low) + 1e-9 * length
+    assert marked[-1] >= low + length - 1e-6 * abs(low + length)
 
 
 def test_a_value_that_never_changes_is_a_line_too() -> None:
@@ -79,4 +79,4 @@ def test_shares_fill_the_bar() -> None:
 
 
 def test_values_that_differ_by_less_than_any_power_of_ten_are_one_tick() -> None:
-    assert _ticks(-5e-324, 5e-324) == [-5e-324]
+    assert ticks(-5e-324, 5e-324) == [-5e-324]

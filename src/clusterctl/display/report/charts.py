@@ -39,51 +39,94 @@ def line_chart(
     low, high = bounds or whole(points)
     low = low if floor is None else min(low, floor)
     high = high if ceiling is None else max(high, ceiling)
-    ticks = _ticks(low, high)
-    axis = Bounds(min(low, ticks[0]), max(high, ticks[-1]))
-    low, high = axis
     first, last = points[0].x, points[-1].x
-
-    def x_of(x: float) -> float:
-        return _LEFT + (WIDTH - _LEFT - _RIGHT) * ((x - first) / (last - first) if last > first else 0.5)
-
-    def y_of(value: float) -> float:
-        return _TOP + (HEIGHT - _TOP - _BOTTOM) * ((high - axis.clip(value)) / (high - low) if high > low else 0.5)
-
-    def places(pairs: Sequence[tuple[float, float]]) -> str:
-        return " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in pairs)
-
-    drawn = []
-    for tick in ticks:
-        y = y_of(tick)
-        drawn.append(tag("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
-        drawn.append(tag("text", _tick_text(tick), x=_LEFT - 6, y=y + 4, class_="axis end"))
-    drawn += [
-        tag("text", x_text(first), x=_LEFT, y=HEIGHT - 6, class_="axis"),
-        tag("text", x_text(last), x=WIDTH - _RIGHT, y=HEIGHT - 6, class_="axis end"),
-    ]
+    frame = _Frame.around(first, last, low, high)
+    drawn = frame.drawn(x_text)
     band = [(point.x, point.high) for point in points] + [(point.x, point.low) for point in reversed(points)]
     if any(point.high > point.low for point in points):
-        drawn.append(tag("polygon", points=places(band), class_="band"))
-    drawn.append(tag("polyline", points=places([(point.x, point.mean) for point in points]), class_="line"))
-    if len(points) == 1:
-        drawn.append(tag("circle", cx=x_of(first), cy=y_of(points[0].mean), r=3, class_="dot"))
-    drawn += _outside(points, axis, x_of)
+        drawn.append(tag("polygon", points=frame.places(band), class_="band"))
+    drawn.append(_curve(points, frame))
+    drawn += _outside(points, frame)
     drawn += [
-        tag("line", x1=x_of(mark), x2=x_of(mark), y1=_TOP, y2=HEIGHT - _BOTTOM, class_="mark")
+        tag("line", x1=frame.x_of(mark), x2=frame.x_of(mark), y1=_TOP, y2=HEIGHT - _BOTTOM, class_="mark")
         for mark in marks
         if first <= mark <= last
     ]
-    return _svg(WIDTH, HEIGHT, label, drawn)
+    return svg(WIDTH, HEIGHT, label, drawn)
 
 
-def _outside(points: Sequence[Point], axis: Bounds, x_of: Callable[[float], float]) -> Iterator[Markup]:
+class Line(NamedTuple):
+    """One of several lines in a chart: its name as a tooltip, and the class of its colour."""
+
+    name: str
+    style: str
+    points: Sequence[Point]
+
+
+def several_lines(
+    lines: Sequence[Line], label: str, *, bounds: Bounds, x_text: Callable[[float], str] = lambda x: f"{x:.0f}"
+) -> Markup:
+    """The means of several lines over each other, the first one on top. Values beyond `bounds` are at its edge."""
+    places = [point.x for line in lines for point in line.points]
+    frame = _Frame.around(min(places), max(places), *bounds)
+    drawn = [tag("g", tag("title", line.name), _curve(line.points, frame), class_=line.style) for line in lines]
+    return svg(WIDTH, HEIGHT, label, [*frame.drawn(x_text), *reversed(drawn)])
+
+
+class _Frame(NamedTuple):
+    """Where points are in a chart."""
+
+    first: float
+    last: float
+    values: Bounds
+    ticks: Sequence[float]
+
+    @classmethod
+    def around(cls, first: float, last: float, low: float, high: float) -> _Frame:
+        marked = ticks(low, high)
+        return cls(first, last, Bounds(min(low, marked[0]), max(high, marked[-1])), marked)
+
+    def x_of(self, x: float) -> float:
+        length = self.last - self.first
+        return _LEFT + (WIDTH - _LEFT - _RIGHT) * ((x - self.first) / length if length > 0 else 0.5)
+
+    def y_of(self, value: float) -> float:
+        low, high = self.values
+        height = HEIGHT - _TOP - _BOTTOM
+        return _TOP + height * ((high - self.values.clip(value)) / (high - low) if high > low else 0.5)
+
+    def places(self, pairs: Sequence[tuple[float, float]]) -> str:
+        return " ".join(f"{self.x_of(x):.1f},{self.y_of(y):.1f}" for x, y in pairs)
+
+    def drawn(self, x_text: Callable[[float], str]) -> list[Markup]:
+        """The grid and its labels."""
+        drawn = []
+        for tick in self.ticks:
+            y = self.y_of(tick)
+            drawn.append(tag("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y, class_="grid"))
+            drawn.append(tag("text", tick_text(tick), x=_LEFT - 6, y=y + 4, class_="axis end"))
+        return [
+            *drawn,
+            tag("text", x_text(self.first), x=_LEFT, y=HEIGHT - 6, class_="axis"),
+            tag("text", x_text(self.last), x=WIDTH - _RIGHT, y=HEIGHT - 6, class_="axis end"),
+        ]
+
+
+def _curve(points: Sequence[Point], frame: _Frame) -> Markup:
+    """The means as a line; of a single one, a dot."""
+    if len(points) == 1:
+        (point,) = points
+        return tag("circle", cx=frame.x_of(point.x), cy=frame.y_of(point.mean), r=3, class_="dot")
+    return tag("polyline", points=frame.places([(point.x, point.mean) for point in points]), class_="line")
+
+
+def _outside(points: Sequence[Point], frame: _Frame) -> Iterator[Markup]:
     """A triangle at the end of the axis for each point beyond it, with the value as its tooltip."""
     for point in points:
-        x = x_of(point.x)
+        x = frame.x_of(point.x)
         for value, beyond, tip in (
-            (point.high, point.high > axis.high, _TOP - 3),
-            (point.low, point.low < axis.low, HEIGHT - _BOTTOM + 3),
+            (point.high, point.high > frame.values.high, _TOP - 3),
+            (point.low, point.low < frame.values.low, HEIGHT - _BOTTOM + 3),
         ):
             if beyond:
                 base = tip + 8 if tip < _TOP else tip - 8
@@ -122,7 +165,7 @@ def waterfall(rows: Sequence[PhasesRow], label: str) -> Markup:
         tag("text", "0s", x=left, y=bottom, class_="axis"),
         tag("text", duration(end - start), x=width - _RIGHT, y=bottom, class_="axis end"),
     ]
-    return _svg(width, bottom + 6, label, drawn)
+    return svg(width, bottom + 6, label, drawn)
 
 
 def shares(parts: dict[str, float], label: str) -> Markup:
@@ -132,19 +175,21 @@ def shares(parts: dict[str, float], label: str) -> Markup:
         width = 2 * WIDTH * value / whole
         drawn.append(tag("rect", tag("title", name), x=x, y=0, width=width, height=18, class_=f"part-{index % 6}"))
         x += width
-    return _svg(2 * WIDTH, 18, label, drawn)
+    return svg(2 * WIDTH, 18, label, drawn)
 
 
-def _svg(width: int, height: int, label: str, drawn: list[Markup]) -> Markup:
+def svg(width: int, height: int, label: str, drawn: list[Markup]) -> Markup:
+    """A drawing that scales; `label` is for screen readers."""
     return tag("svg", join(drawn), viewBox=f"0 0 {width} {height}", role="img", aria_label=label)
 
 
-def _tick_text(value: float) -> str:
+def tick_text(value: float) -> str:
+    """A number at an axis, without zeros that say nothing."""
     text = compact(value)
     return text.rstrip("0").rstrip(".") if "." in text and text[-1].isdigit() and "e" not in text else text
 
 
-def _ticks(low: float, high: float, wanted: int = 4) -> list[float]:
+def ticks(low: float, high: float, wanted: int = 4) -> list[float]:
     """Round numbers that enclose `low` and `high`, about `wanted` of them."""
     rough = (high - low) / wanted
     if not rough > sys.float_info.min:  # equal, or so close that no power of ten lies between

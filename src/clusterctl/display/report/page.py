@@ -1,18 +1,17 @@
-"""A report: everything known of one run at one moment, and its page with a policy that forbids everything else."""
+"""A report: everything known of one run at one moment, and its page."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from clusterctl import __version__
 from clusterctl.diagnosis.diagnose import diagnose_status
 from clusterctl.diagnosis.efficiency import advise, use_of
 from clusterctl.display.explanation import explanation
 from clusterctl.display.report import origins, sections
-from clusterctl.display.report.markup import Markup, join, tag
+from clusterctl.display.report.document import document
+from clusterctl.display.report.markup import tag
 from clusterctl.observe.history import History
 from clusterctl.observe.overview import happenings
 from clusterctl.observe.status import report
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from clusterctl.observe.timeline import Happening
     from clusterctl.runs.layout import RunDir
     from clusterctl.spec import Cluster
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True)
@@ -83,19 +80,10 @@ def examine(
 
 
 def page(examined: PostMortem) -> str:
-    """The whole HTML file. A browser that opens it asks for nothing else."""
+    """The whole HTML file."""
     run = examined.status.record.run.id
-    style = Markup(files("clusterctl.display.report").joinpath("style.css").read_text(encoding="utf-8"))
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{run} - {examined.status.stage}"),
-        tag("style", style),
-    )
-    body = tag(
-        "body",
+    return document(
+        f"{run} - {examined.status.stage}",
         tag("header", tag("h1", run)),
         tag(
             "main",
@@ -109,6 +97,4 @@ def page(examined: PostMortem) -> str:
             origins.logs(examined),
             origins.files(examined),
         ),
-        tag("footer", tag("p", f"clusterctl {__version__}", class_="faint")),
     )
-    return "<!doctype html>\n" + join([tag("html", head, body, lang="en")]) + "\n"

@@ -1,0 +1,51 @@
+"""Which of several runs is best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from clusterctl.observe.attempt import AttemptEvidence
+from clusterctl.observe.run_record import RunRecord
+from clusterctl.observe.stage import Status
+from clusterctl.observe.sweep_summary import ranked
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+from clusterctl.spec import Cluster, Job
+
+_RECORD = RunRecord(RunDir(Path("/runs/x-0")), 0.0, Job(name="x", workload="reddit"), Cluster(name="site"))
+_RUNNING = Status(
+    record=_RECORD,
+    stage=Stage.TRAINING,
+    sure=True,
+    job_id=None,
+    attempts=(),
+    cancelling=False,
+    reason="",
+    started=None,
+    ended=None,
+)
+
+
+def values(metric: str | None, *runs: dict[str, float]) -> list[float]:
+    statuses = [replace(_RUNNING, attempts=(AttemptEvidence(number=0, metrics=metrics),)) for metrics in runs]
+    return [one.value for one in ranked([_RUNNING, *statuses], metric)]
+
+
+def test_the_direction_is_that_of_the_metric() -> None:
+    assert values("loss", {"loss": 2}, {"loss": 1}, {"loss": 3}) == [1, 2, 3]
+    assert values("mine", {"mine": 2}, {"mine": 1}, {"loss": 3}) == [2, 1]
+
+
+def test_by_default_runs_are_ranked_by_a_score_and_by_the_loss_where_there_is_none() -> None:
+    assert values(None, {"loss": 1, "val_auc": 0.5}, {"loss": 3}, {"loss": 2, "val_auc": 0.7}) == [0.7, 0.5]
+    assert values(None, {"loss": 1}, {"loss": 3}, {"other": 9}) == [1, 3]
+    assert values(None, {"other": 9}) == []
+
+
+def test_different_scores_are_not_compared_with_each_other() -> None:
+    assert values(None, {"val_auc": 0.9}, {"val_accuracy": 0.5}, {"val_accuracy": 0.6}) == [0.6, 0.5]
+
+
+def test_a_run_that_diverged_is_not_the_best() -> None:
+    assert values("loss", {"loss": float("nan")}, {"loss": 3}, {"loss": float("-inf")}) == [3]
