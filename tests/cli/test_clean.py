@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.json_schema import schema, violations
 
 from clusterctl import cli
 from clusterctl.launch.snapshot import find_code, take_snapshot
+from clusterctl.runs.layout import RunDir
 
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CLUSTERCTL_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("CONFIG", "CACHE", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    monkeypatch.setenv("CLUSTERCTL_UNPACK", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "250")
     monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody answers
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
@@ -27,7 +35,7 @@ def test_it_lists_then_asks_then_removes(runs: Path, capsys: pytest.CaptureFixtu
     os.utime(copy, (0, 0))
     assert cli.run(["clean"]) == 2
     out, err = capsys.readouterr()
-    size, path = out.split()
+    size, path = out.splitlines()[-1].split()
     assert path == str(copy)
     assert f"remove 1, {size}?" in err
     assert "--yes" in err
@@ -35,7 +43,7 @@ def test_it_lists_then_asks_then_removes(runs: Path, capsys: pytest.CaptureFixtu
     assert cli.run(["clean", "--yes"]) == 0
     assert capsys.readouterr().err == f"removed 1, {size}\n"
     assert cli.run(["clean"]) == 0
-    assert capsys.readouterr() == ("", "nothing to remove\n")
+    assert capsys.readouterr().err == "nothing to remove\n"
 
 
 def test_a_run_that_is_there_keeps_its_code(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,5 +52,31 @@ def test_a_run_that_is_there_keeps_its_code(runs: Path, capsys: pytest.CaptureFi
     (runs / "a-20260101-000000-aaaa").mkdir()
     (runs / "a-20260101-000000-aaaa" / "code").symlink_to(f"../.code/{copy.name}")
     assert cli.run(["clean", "--yes"]) == 0
-    assert capsys.readouterr() == ("", "nothing to remove\n")
+    assert capsys.readouterr().err == "nothing to remove\n"
     assert copy.is_dir()
+
+
+def test_it_says_what_takes_room_what_would_go_and_which_old_runs_stay(
+    runs: Path, fabricate: Callable[..., RunDir], capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = {"start": 5, "end": 10, "exit_code": 0, "signal": ""}
+    for number, loss in enumerate((0.5, 0.25)):
+        files = {"attempts/0/host.json": host, "attempts/0/metrics.jsonl": [{"step": 1, "loss": loss}]}
+        fabricate(f"cora-20260101-00000{number}-aaaa", files)
+    assert cli.run(["clean", "--older-than", "30d", "--keep-best"]) == 2
+    out = capsys.readouterr().out
+    assert re.search(r"^ *\S+ +2  runs +\S*/runs$", out, re.MULTILINE)
+    assert re.search(r"^ *\S+  \d+d\d\dh ago  \S*/cora-20260101-000000-aaaa$", out, re.MULTILINE)
+    assert re.search(r"^cora-20260101-000001-aaaa  the best of cora: loss 0.2500$", out, re.MULTILINE)
+
+
+def test_programs_read_the_same_and_nothing_goes_without_yes(
+    runs: Path, fabricate: Callable[..., RunDir], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = fabricate(files={"attempts/0/host.json": {"start": 5, "end": 10, "exit_code": 0, "signal": ""}})
+    for words, gone in (([], False), (["--yes"], True)):
+        assert cli.run(["clean", "--older-than", "30d", "-o", "json", *words]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert violations(found, schema("clean")) == []
+        assert [(one["path"], one["since"]) for one in found["removals"]] == [(str(run.path), 10)]
+        assert (found["removed"], run.path.exists()) == (gone, not gone)

@@ -93,6 +93,19 @@ def value(typed: str | tuple[str, ...], says: str) -> Mistake:
 
 
 @rows(
+    usage("clean --keep-best", "--keep-best needs --older-than", "--older-than 30d"),
+    usage("clean --checkpoints-only --yes", "--checkpoints-only needs --older-than", "--older-than 30d"),
+    usage("clean --older-than soon", "--older-than soon: not a duration", "--older-than 2d"),
+    usage("clean --older-than -1d", "--older-than -1d: not a duration", "--older-than 2d"),
+    usage("clean --older-than", "requires an argument"),
+    usage("clean cora", "unexpected extra argument"),
+    usage("clean -o csv", "invalid value for '-o'"),
+)
+def test_removing_what_nobody_named(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
+
+
+@rows(
     value("submit cora --nodes 0", "--set: resources.nodes: must be at least 1"),
     value("submit cora --nodes two", "--set: resources.nodes: expected a whole number, not 'two'"),
     value("submit cora --nodes 1.5", "expected a whole number, not 1.5"),

@@ -134,7 +134,7 @@ def query(
 ) -> Query:
     """The runs called `names`, else those that fit, as for `runs`. Raises NotFoundError and UsageError."""
     named = tuple(run.directory for run in find_all(names, cluster))
-    wanted = Filter(_several(name), _stages(_several(stage)), _seconds(since))
+    wanted = Filter(_several(name), _stages(_several(stage)), age_seconds("--since", since))
     folder = chosen_runs_folder(cluster)
     many = not named and (count is None or wanted.needs_reading)
     return Query(folder, named, wanted, count, EndedRuns(_kept_runs(folder) if many else None))
@@ -175,10 +175,11 @@ def _stages(words: tuple[str, ...]) -> frozenset[Stage]:
     return frozenset(stages)
 
 
-def _seconds(age: str | float | None) -> float | None:
+def age_seconds(option: str, age: str | float | None) -> float | None:
+    """The seconds that `option` was given, as "2d" or as a number. Raises UsageError."""
     if not isinstance(age, str):
         return age
     try:
         return float(parse_seconds(age))
     except ValueError as error:
-        raise UsageError(f"--since {age}: {error}", "for example --since 2d") from None
+        raise UsageError(f"{option} {age}: {error}", f"for example {option} 2d") from None

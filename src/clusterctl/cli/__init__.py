@@ -43,7 +43,7 @@ COMMANDS = {
     "attach": "Open a shell beside a rank of a run",
     "alloc": "Hold nodes, to start runs on them in seconds",
     "nodes": "Show what is free, and where a job would fit",
-    "clean": "Remove copies of code that no run needs",
+    "clean": "Show what runs take on the disk, and remove old ones",
     "image": "Build, import and look after container images",
     "doctor": "Check this machine and a cluster",
     "sandbox": "Start a real Slurm on this machine",
@@ -98,7 +98,7 @@ class LazyGroup(click.Group):
 def _meant(name: str) -> str:
     """The hint for a command that does not exist."""
     if name in _REMOVING:
-        return "a run is a folder, which clusterctl status -o json shows: remove it with rm -r, then: clusterctl clean"
+        return "a run is a folder: remove it with rm -r; old ones go with: clusterctl clean --older-than 30d"
     import difflib
 
     close = [_SYNONYMS[name]] if name in _SYNONYMS else difflib.get_close_matches(name, COMMANDS, 1, _LEAST_LIKENESS)

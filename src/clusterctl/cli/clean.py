@@ -1,34 +1,52 @@
-"""`clusterctl clean`: remove copies of code that no run refers to any more."""
+"""`clusterctl clean`: what takes room on the disk, and removing what nobody needs."""
 
 from __future__ import annotations
 
-import os
+from typing import Any
 
 import click
 
-from clusterctl.api.clean import remove_unused, unused_code
-from clusterctl.cli.options import cluster_option, confirmed
-from clusterctl.display.plain import as_bytes, plain
+from clusterctl.api import clean as api
+from clusterctl.cli.options import cluster_option, confirmed, echo_json, output_option, warn_of
+from clusterctl.display.plain import as_bytes
 
 
-@click.command(short_help="Remove copies of code that no run needs")
+@click.command(short_help="Show what runs take on the disk, and remove old ones")
+@click.option("--older-than", metavar="AGE", help="Also remove runs that ended this long ago: 8h, 30d; 0d: all.")
+@click.option("--keep-best", is_flag=True, help="Keep the best run of each job, by the score that `status` shows.")
+@click.option("--checkpoints-only", is_flag=True, help="Remove the checkpoints of those runs and keep the rest.")
 @cluster_option
+@output_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-def clean(cluster: str | None, yes: bool) -> None:
-    """Remove the copies of code that no run refers to any more, after the directories of their runs were removed.
+def clean(output: str, yes: bool, **wanted: Any) -> None:
+    """Show what runs, copies of code, data sets, images and caches take on the disk, and what may be removed; then ask.
 
-    They are listed first, with what each takes on the disk. The code of a run whose directory is there stays.
+    That is code that no run refers to and, with --older-than, old runs. A run that is queued, held or running stays,
+    and so do the runs it waits for, its code, and the runs of others. With -o json, nothing is removed without --yes.
 
     \b
-    Example:
+    Examples:
       clusterctl clean
+      clusterctl clean --older-than 30d --keep-best
+      clusterctl clean --older-than 7d --checkpoints-only --yes
     """
-    found = unused_code(cluster)
-    if not found:
-        click.echo("nothing to remove", err=True)
+    found = api.clean(**wanted)
+    warn_of(found.problems)
+    if output == "json":
+        done = found.carry_out() if yes else found
+        warn_of(done.problems if yes else ())
+        echo_json(api.to_json(done, removed=yes))
         return
-    for one in found:
-        click.echo(plain(f"{as_bytes(one.size):>10}  {os.fspath(one.path)}"))
-    if confirmed(f"remove {len(found)}, {as_bytes(sum(one.size for one in found))}?", yes=yes):
-        removed = [one for one in found if remove_unused(one)]
-        click.echo(f"removed {len(removed)}, {as_bytes(sum(one.size for one in removed))}", err=True)
+    from clusterctl.display import disk_table, terminal  # rich: for people only
+
+    disk_table.show(terminal.data(), found)
+    if not found.removals:
+        click.echo("nothing to remove", err=True)
+    elif confirmed(f"remove {_sum(found)}?", yes=yes):
+        done = found.carry_out()
+        warn_of(done.problems)
+        click.echo(f"removed {_sum(done)}", err=True)
+
+
+def _sum(found: api.CleanUp) -> str:
+    return f"{len(found.removals)}, {as_bytes(sum(one.bytes for one in found.removals))}"

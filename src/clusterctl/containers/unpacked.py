@@ -92,6 +92,11 @@ def stores(environment: Mapping[str, str] = os.environ) -> list[Path]:
     return [place for place in found if chosen or not _is_taken(_own(place))]
 
 
+def own_folders(environment: Mapping[str, str] = os.environ) -> list[Path]:
+    """Where this user's trees are on this node."""
+    return [_own(store) for store in stores(environment)]
+
+
 def room(store: Path) -> int:
     """Bytes that may be written to `store`; of memory half of what is available, for the program needs some too."""
     status = os.statvfs(store)

@@ -8,10 +8,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from clusterctl.display.plain import plain, ranges, when
+from clusterctl.display.columns import show_columns
+from clusterctl.display.plain import ranges, when
 from clusterctl.errors import SlurmError
 from clusterctl.slurm.fits import gpus_by_type, largest_now
 from clusterctl.spec.values import plural
@@ -19,11 +18,11 @@ from clusterctl.spec.values import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from clusterctl.display.columns import Row
     from clusterctl.launch.sbatch import Estimate, SlurmRefused
     from clusterctl.slurm import Inventory, Node, Partition
     from clusterctl.slurm.fits import Largest, Room
 
-Row = tuple[str, ...]
 _PANE_WIDTH = 100  # longer lines are cut by the pane
 _LONGEST_NAME = 256  # of a host; Python reads no number of thousands of digits
 
@@ -31,7 +30,7 @@ _LONGEST_NAME = 256  # of a host; Python reads no number of thousands of digits
 def show_partitions(console: Console, inventory: Inventory) -> None:
     """One line a partition: what is free in it now, and the largest job that there is room for."""
     rows = [_partition_row(partition, inventory) for partition in inventory.partitions.values()]
-    _print(console, ("PARTITION", "NODES", "GPUS FREE", "CPUS FREE", "ROOM NOW FOR"), rows)
+    show_columns(console, ("PARTITION", "NODES", "GPUS FREE", "CPUS FREE", "ROOM NOW FOR"), rows)
 
 
 def show_nodes(console: Console, nodes: Iterable[Node]) -> None:
@@ -40,7 +39,7 @@ def show_nodes(console: Console, nodes: Iterable[Node]) -> None:
     for node in nodes:
         alike.setdefault(_node_row(node), []).append(node.name)
     rows = [(node_set(names), *row) for row, names in alike.items()]
-    _print(console, ("NODES", "STATE", "GPUS FREE", "CPUS FREE", "MEMORY FREE", "REASON"), rows)
+    show_columns(console, ("NODES", "STATE", "GPUS FREE", "CPUS FREE", "MEMORY FREE", "REASON"), rows)
 
 
 def node_lines(inventory: Inventory) -> list[str]:
@@ -59,7 +58,7 @@ def show_room(console: Console, rooms: Sequence[Room]) -> None:
         (room.partition, "yes" if room.fits_now else "no", str(room.nodes_with_room), "; ".join(room.objections))
         for room in rooms
     ]
-    _print(console, ("PARTITION", "FITS NOW", "NODES WITH ROOM", "WHY NOT"), rows)
+    show_columns(console, ("PARTITION", "FITS NOW", "NODES WITH ROOM", "WHY NOT"), rows)
 
 
 def largest_in_words(largest: Largest | None) -> str:
@@ -109,16 +108,6 @@ def _node_row(node: Node) -> Row:
 def _gpus(nodes: Iterable[Node]) -> str:
     """2/8 a100, 0/4 h100."""
     return ", ".join(f"{free}/{total} {kind}".rstrip() for kind, (free, total) in gpus_by_type(nodes).items())
-
-
-def _print(console: Console, titles: Row, rows: Sequence[Row]) -> None:
-    shown = [column for column in range(len(titles)) if any(row[column] for row in rows)]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in shown:
-        table.add_column(titles[column], overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(plain(row[column])) for column in shown))
-    console.print(table)
 
 
 def verdict(answer: Estimate | SlurmRefused | None) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 import time
 from collections import Counter
@@ -21,9 +20,10 @@ from typing import TYPE_CHECKING
 from clusterctl.errors import ConfigError
 from clusterctl.runs.file_systems import clock_ahead
 from clusterctl.runs.layout import ENVIRONMENTS, SHARED_FILES, RunDir, code_folder
+from clusterctl.runs.removal import remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 YOUNG_SECONDS = 3600.0  # far longer than from taking up a copy to the link to it
 _COPY = re.compile(r"[0-9a-f]{20}|\.[0-9a-f]{20}\..+")  # the latter is half made, or half removed
@@ -37,8 +37,8 @@ class Unused:
     size: int
 
 
-def find_unused(runs: Path, clock: Callable[[], float] = time.time) -> list[Unused]:
-    """What may be removed from the copies of code in the folder `runs`.
+def find_unused(runs: Path, clock: Callable[[], float] = time.time, without: Collection[str] = ()) -> list[Unused]:
+    """What may be removed from the copies of code in the folder `runs`, and could be `without` these runs.
 
     Raises ConfigError where a folder cannot be looked into: it may be a run.
     """
@@ -46,7 +46,7 @@ def find_unused(runs: Path, clock: Callable[[], float] = time.time) -> list[Unus
     if not code.is_dir():
         return []
     now = clock() + (clock_ahead(code) or 0.0)
-    used = set(_used(runs))
+    used = set(_used(runs, without))
     copies = [path for path in sorted(code.iterdir()) if _COPY.fullmatch(path.name) and path.name not in used]
     copies = [path for path in copies if not path.is_symlink() and path.is_dir() and not _is_young(path, now)]
     shared = {status.st_ino: path for path, status in _files(code / SHARED_FILES)}
@@ -79,18 +79,16 @@ def remove_unused(unused: Unused, clock: Callable[[], float] = time.time) -> boo
         aside.unlink()
         return True
     contents = {status.st_ino for _, status in _files(aside)}
-    for parent, _, _ in os.walk(aside):
-        Path(parent).chmod(0o700)
-    shutil.rmtree(aside)
+    remove_tree(aside)
     for shared, status in _files(path.parent / SHARED_FILES):
         if status.st_ino in contents and status.st_nlink == 1:
             shared.unlink(missing_ok=True)
     return True
 
 
-def _used(runs: Path) -> Iterator[str]:
+def _used(runs: Path, without: Collection[str]) -> Iterator[str]:
     """The names of the copies that the runs in the folder refer to, in whatever state they are."""
-    for run in runs.iterdir():
+    for run in (path for path in runs.iterdir() if path.name not in without):
         try:
             yield Path(os.readlink(run / "code")).name  # noqa: PTH115 - a link that leads nowhere is one, too
             yield from (Path(os.readlink(link)).name for link in RunDir(run).environments.iterdir())  # noqa: PTH115

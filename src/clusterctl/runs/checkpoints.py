@@ -195,6 +195,14 @@ def prune(attempt: Attempt, keep: int) -> None:
             remove(path)
 
 
+def remove_all(run: RunDir) -> bool:
+    """Remove all checkpoints of a run that has ended, whole or not; whether there were any. No link is followed."""
+    found = [path for _, path in _checkpoints(run) if not path.is_symlink()]
+    for path in found:
+        remove(path)
+    return bool(found)
+
+
 def remove(folder: Path) -> None:
     """Remove a checkpoint, the manifest first: half of one is none."""
     with suppress(OSError):

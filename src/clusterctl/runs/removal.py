@@ -1,0 +1,19 @@
+"""Removing a folder with everything in it. No link is followed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove `folder`, even where folders in it may not be changed. Raises OSError for what cannot be removed."""
+    for parent, _, _ in os.walk(folder):
+        with suppress(OSError):
+            os.chmod(parent, 0o700)  # noqa: PTH101 - of strings
+    shutil.rmtree(folder)

@@ -1,0 +1,99 @@
+"""Which ended runs may be removed, and why others stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterctl.observe.attempt import AttemptEvidence
+from clusterctl.observe.expendable import best_runs, judged
+from clusterctl.observe.predecessors import Condition, Predecessor
+from clusterctl.observe.run_record import RunRecord
+from clusterctl.observe.stage import Status
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+from clusterctl.spec import Cluster, Job, RedditTrain
+
+NOW, DAY = 100 * 86400.0, 86400.0
+
+
+def status(name: str, days: float, stage: Stage = Stage.FINISHED, **metrics: float) -> Status:
+    """A run of job "cora" that ended so many days ago."""
+    ended = NOW - days * DAY
+    job = Job(name="cora", workload="reddit", train=RedditTrain())
+    record = RunRecord(RunDir(Path("/runs", name)), ended - DAY, job, Cluster(name="site"))
+    attempt = AttemptEvidence(number=0, start=ended - DAY, end=ended, exit_code=0, metrics=metrics)
+    over = ended if stage.ended else None
+    return Status(record, stage, True, "7", (attempt,), False, "", ended - DAY, over)
+
+
+def stays(*statuses: Status, days: float = 30, keep_best: bool = False) -> dict[str, str]:
+    found = judged(statuses, days * DAY, NOW, keep_best=keep_best)
+    return {one.status.record.run.id: one.stays for one in found}
+
+
+def test_old_runs_may_go_and_young_ones_and_those_that_go_on_are_not_mentioned() -> None:
+    assert stays(status("old", 31), status("young", 29), status("runs", 90, Stage.TRAINING)) == {"old": ""}
+    assert stays(status("queued", 90, Stage.QUEUED), status("lost", 90, Stage.LOST)) == {"lost": ""}
+
+
+def test_a_run_stays_while_slurm_does_not_answer() -> None:
+    assert "Slurm" in stays(replace(status("old", 31), sure=False))["old"]
+    assert "Slurm" in stays(replace(status("old", 31, Stage.TRAINING), sure=False))["old"]
+
+
+def test_somebody_elses_run_stays() -> None:
+    old = status("old", 31)
+    assert stays(replace(old, record=replace(old.record, is_ours=False))) == {"old": "belongs to someone else"}
+
+
+def test_what_a_queued_run_waits_for_stays_until_that_has_ended() -> None:
+    waiting = status("waiting", 0, Stage.QUEUED)
+    record = replace(waiting.record, predecessors=(Predecessor("old", Condition.FINISHED),))
+    assert stays(status("old", 31), replace(waiting, record=record)) == {"old": "waiting waits for it"}
+    over = replace(waiting, record=record, stage=Stage.CANCELLED, ended=NOW - DAY)
+    assert stays(status("old", 31), over) == {"old": ""}
+
+
+def test_a_run_whose_batch_script_has_not_ended_yet_goes_on() -> None:
+    just = status("just", 0.0001)
+    under_way = replace(just, attempts=(replace(just.attempts[0], exit_code=None, end=None),))
+    assert stays(under_way, days=0) == {}
+    assert stays(just, days=0) == {"just": ""}
+
+
+def test_the_best_of_each_job_stays_even_among_those_too_young_to_go() -> None:
+    good, bad = status("good", 40, val_accuracy=0.9, loss=5.0), status("bad", 31, val_accuracy=0.8, loss=1.0)
+    assert stays(good, bad, keep_best=True) == {"good": "the best of cora: val accuracy 0.9000", "bad": ""}
+    assert stays(good, bad, status("best", 1, val_accuracy=0.95), keep_best=True) == {"good": "", "bad": ""}
+    other = replace(bad, record=replace(bad.record, job=replace(bad.record.job, name="other")))
+    assert stays(good, other, keep_best=True)["bad"]
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        ({"val_auc": 0.7}, {"val_auc": 0.6}),
+        ({"test_accuracy": 0.7, "loss": 9.0}, {"test_accuracy": 0.6, "loss": 1.0}),
+        ({"mse": 1.0, "loss": 9.0}, {"mse": 2.0, "loss": 1.0}),
+        ({"f1": 0.7}, {"f1": 0.6}),
+        ({"loss": 1.0}, {"loss": 2.0}),
+        ({"loss": 2.0}, {"loss": float("nan")}),
+        ({"val_accuracy": 0.1}, {"loss": 0.0}),
+        ({"loss": 3.0, "temperature": 1.0}, {"loss": 4.0, "temperature": 0.0}),
+    ],
+)
+def test_the_best_is_told_by_the_scores_then_by_the_programs_own_metrics_then_by_the_loss(
+    better: dict[str, float], worse: dict[str, float]
+) -> None:
+    for runs in (
+        [status("a", 2, **better), status("b", 1, **worse)],
+        [status("b", 2, **worse), status("a", 1, **better)],
+    ):
+        assert [best.status.record.run.id for best in best_runs(runs)] == ["a"]
+
+
+def test_no_run_is_the_best_without_a_metric_or_before_its_end() -> None:
+    assert best_runs([status("a", 1), status("b", 1, Stage.TRAINING, loss=1.0)]) == []
