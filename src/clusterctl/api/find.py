@@ -14,7 +14,7 @@ from clusterctl.errors import UsageError
 from clusterctl.observe.ended_runs import EndedRuns
 from clusterctl.observe.listing import Listing as Listing
 from clusterctl.observe.listing import listing
-from clusterctl.observe.runs import find_run, names_beginning, newest_first
+from clusterctl.observe.runs import find_run, names_beginning, newest_first, newest_submissions
 from clusterctl.observe.status import Filter, candidates, newest, report
 from clusterctl.observe.status import run_columns as run_columns
 from clusterctl.observe.status import to_json as to_json
@@ -25,7 +25,7 @@ from clusterctl.spec.records import nearest
 from clusterctl.spec.values import parse_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from clusterctl.observe.ended_runs import Row as Row
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import RunDir
 
 _MOST_COMPLETIONS = 200
+_MANY = 50  # runs: more of them are worth a file of what is known of those that have ended
 # Words for several stages at once.
 _GROUPS = {
     "ended": ENDED,
@@ -100,21 +101,31 @@ class Query:
     def look(self) -> Report:
         """Their status now. Neither a damaged run nor an unreachable Slurm hides the others."""
         if self.named:
-            return report(self.named, ended=self.ended)
+            found = report(self.named, ended=self.ended)
+            self.ended.save()
+            return found
         found = newest(self.folder, self.wanted, self.count, self.ended)
         self.ended.save()
         return found
 
-    def rows(self, row_of: Callable[[Status, float], Row]) -> Listing:
-        """As `look`, as rows of a table that `row_of` makes: of a run that has ended, once for all."""
+    def rows(
+        self, row_of: Callable[[Status, float], Row], together: Callable[[Sequence[Row]], Sequence[Row]] | None = None
+    ) -> Listing:
+        """As `look`, as rows of a table that `row_of` makes: of a run that has ended, once for all.
+
+        `together` makes one of the rows of a sweep; then the newest submissions are meant, however many runs they are.
+        """
         if self.named:
             looked = self.look()
             rows = tuple(row_of(status, looked.as_of) for status in looked.statuses)
             return Listing(looked.as_of, rows, looked.problems)
-        runs = candidates(self.folder, self.wanted, self.count, unwritten=True)
+        count = None if together else self.count
+        runs: Iterable[RunDir] = candidates(self.folder, self.wanted, count, unwritten=True)
+        if together and not self.wanted.needs_reading:
+            runs = newest_submissions(runs, self.count)
         found = listing(runs, self.wanted, row_of, self.ended)
         self.ended.save()
-        return replace(found, rows=found.rows[: self.count])
+        return replace(found, rows=tuple((together or tuple)(found.rows))[: self.count])
 
     def list(self) -> list[RunDir]:
         """The runs alone: read only where a stage or an age has to be known."""
@@ -136,7 +147,7 @@ def query(
     named = tuple(run.directory for run in find_all(names, cluster))
     wanted = Filter(_several(name), _stages(_several(stage)), age_seconds("--since", since))
     folder = chosen_runs_folder(cluster)
-    many = not named and (count is None or wanted.needs_reading)
+    many = len(named) > _MANY or (not named and (count is None or wanted.needs_reading))
     return Query(folder, named, wanted, count, EndedRuns(_kept_runs(folder) if many else None))
 
 

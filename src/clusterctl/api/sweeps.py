@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from clusterctl.checks.check import Check
+    from clusterctl.observe.status import Report
 
 _LOOK_SECONDS = 5.0  # every look reads what changed in all runs that go on
 
@@ -61,9 +62,16 @@ class Sweep:
 
     def status(self, metric: str | None = None) -> SweepSummary:
         """How many runs are where, and which is best so far, by `metric`. Raises ConfigError for a damaged sweep."""
+        return self.summary(report(read_sweep(self.directory).runs), metric)
+
+    def summary(self, looked: Report, metric: str | None = None) -> SweepSummary:
+        """`status`, from a look at its runs. Raises UsageError for a metric that none of them has."""
         record = read_sweep(self.directory)
-        found = report(record.runs)
-        return summarise(record, found.statuses, found.as_of, metric)
+        found = summarise(record, looked.statuses, looked.as_of, metric)
+        if metric and found.best is None and any(status.metrics for status in looked.statuses):
+            known = sorted({name for status in looked.statuses for name in status.metrics})
+            raise UsageError(f"no run of {self.id} has logged: {metric}", f"one of {', '.join(known)}")
+        return found
 
     def wait(self, timeout: float | None = None) -> SweepSummary:
         """Wait until all runs have ended. Raises SweepFailed unless all finished, WaitTimedOut after `timeout` seconds.

@@ -8,13 +8,15 @@ from clusterctl.api.cancel import cancel as cancel_all
 from clusterctl.api.find import find_all
 from clusterctl.cli.options import cluster_option, complete_run, confirmed, warn_of
 
+_MOST_NAMED = 20
+
 
 @click.command(short_help="End runs, waiting or running")
-@click.argument("names", metavar="RUN...", shell_complete=complete_run, nargs=-1, required=True)
+@click.argument("names", metavar="RUN|SWEEP...", shell_complete=complete_run, nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before cancelling several runs.")
 @cluster_option
 def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
-    """End RUNs, waiting or running. Those that have ended already are left alone.
+    """End RUNs, waiting or running, and all runs of a SWEEP. Those that have ended already are left alone.
 
     \b
     Examples:
@@ -27,6 +29,9 @@ def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:
 
     done = cancel_all(find_all(names, cluster), agreed)
     warn_of(done.problems)
+    if len(done.ended) + len(done.cancelled) > _MOST_NAMED:
+        click.echo(f"cancelled {len(done.cancelled)} runs; {len(done.ended)} had ended already", err=True)
+        return
     for status in done.ended:
         click.echo(f"{status.record.run.id} has ended already: {status.stage}", err=True)
     for status in done.cancelled:

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from clusterctl.api.find import Stage, query, run_columns, to_json
+from clusterctl.api.sweeps import sweep_meant
 from clusterctl.cli.options import cluster_option, complete_run, echo_json, warn_of
 from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from clusterctl.api.find import Query, Row
+    from clusterctl.api.find import Listing, Query, Row
+    from clusterctl.api.sweeps import Sweep
     from clusterctl.errors import ConfigError, SlurmError
 
     Problems = tuple[ConfigError | SlurmError, ...]
@@ -30,19 +32,28 @@ _ENDED_BADLY = (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST, Stage.CANCELLED)
 
 
 @click.command(short_help="Show runs: stage, progress, accuracy")
-@click.argument("names", metavar="[RUN]...", shell_complete=complete_run, nargs=-1)
+@click.argument("names", metavar="[RUN|SWEEP]...", shell_complete=complete_run, nargs=-1)
 @click.option("-n", "count", metavar="N", type=click.IntRange(min=1), help="The newest N; default: 10.")
 @click.option("-a", "--all", "everything", is_flag=True, help="All runs, however old.")
 @click.option("--name", metavar="GLOB", multiple=True, help="Runs whose job or id is like this: 'cora*'.")
 @click.option("--state", "stage", metavar="STAGE", multiple=True, help="In this stage, or: alive, running, ended.")
 @click.option("--since", metavar="AGE", help="Submitted no longer ago than this: 90m, 8h, 2d.")
+@click.option("--metric", metavar="NAME", help="Of a sweep: the best run by this metric; default: its score.")
 @click.option("-w", "--watch", is_flag=True, help="Show them again every 2 seconds, until Ctrl-C.")
 @click.option("-o", "output", type=click.Choice(_OUTPUTS), default="table", help="What stdout gets.")
 @cluster_option
 def status(
-    names: tuple[str, ...], count: int | None, everything: bool, watch: bool, output: str, **chosen: Any
+    names: tuple[str, ...],
+    count: int | None,
+    everything: bool,
+    watch: bool,
+    output: str,
+    metric: str | None,
+    **chosen: Any,
 ) -> None:
     """Show RUNs, or the newest ones: stage, progress, time left, loss, accuracy, throughput.
+
+    A sweep is one line among others; named, it is shown with each of its runs and what they change.
 
     \b
     Examples:
@@ -58,11 +69,14 @@ def status(
         raise UsageError(f"--watch does not end, and {output} has one", "use -o jsonl: a line whenever a run changes")
     most = None if everything else count or _DEFAULT_COUNT
     wanted = query(names, **chosen, count=most)
+    sweep = sweep_meant(names[0], chosen["cluster"]) if len(names) == 1 else None
+    if metric and sweep is None:
+        raise UsageError("--metric ranks the runs of a sweep", "name one: clusterctl status SWEEP --metric NAME")
     if watch:
-        _watch(wanted, output)
+        _watch(wanted, sweep, metric, output)
         return
     if output in ("table", "wide"):
-        any_found, problems = _show_table(wanted, wide=output == "wide")
+        any_found, problems = _show_table(wanted, sweep, metric, wide=output == "wide")
         if not any_found and not problems:
             click.echo("no such runs" if narrowed else "no runs yet; try: clusterctl submit cora --follow", err=True)
     else:
@@ -72,14 +86,26 @@ def status(
     warn_of(problems)
 
 
-def _show_table(wanted: Query, *, wide: bool) -> tuple[bool, Problems]:
+def _show_table(wanted: Query, sweep: Sweep | None, metric: str | None, *, wide: bool) -> tuple[bool, Problems]:
     from clusterctl.display import runs_table, terminal  # rich: for people only
 
-    found = wanted.rows(runs_table.row_of)
+    found = _listing(wanted, sweep, metric)
     if found.rows:
-        runs_table.show_runs(terminal.data(), found.rows, found.as_of, wide=wide)
-        _show_cause(wanted, found.rows[0])
+        runs_table.show_runs(terminal.data(), found, wide=wide)
+        if sweep is None:
+            _show_cause(wanted, found.rows[0])
     return bool(found.rows), found.problems
+
+
+def _listing(wanted: Query, sweep: Sweep | None, metric: str | None) -> Listing:
+    """The table to show: a sweep in one row, unless it alone is asked for, or runs in a stage are."""
+    from clusterctl.display import runs_table, sweep_rows
+
+    if sweep is None:
+        together = None if wanted.named or wanted.wanted.stages else sweep_rows.together
+        return wanted.rows(runs_table.row_of, together)
+    looked = wanted.look()
+    return sweep_rows.listing(sweep.summary(looked, metric), looked, runs_table.row_of)
 
 
 def _show_cause(wanted: Query, newest: Row) -> None:
@@ -111,11 +137,11 @@ def _show_data(wanted: Query, output: str) -> tuple[bool, Problems]:
     return bool(found.statuses), found.problems
 
 
-def _watch(wanted: Query, output: str) -> None:
+def _watch(wanted: Query, sweep: Sweep | None, metric: str | None, output: str) -> None:
     if output != "jsonl":
         from clusterctl.display import runs_table, terminal
 
-        listings = _again_and_again(lambda: wanted.rows(runs_table.row_of))
+        listings = _again_and_again(lambda: _listing(wanted, sweep, metric))
         runs_table.watch_runs(listings, terminal.data(), wide=output == "wide")
         return
     printed: dict[str, object] = {}

@@ -18,7 +18,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import KNOWN, number, own_metrics, score_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from rich.console import Console, ConsoleOptions
 
@@ -38,9 +38,11 @@ _IMPORTANCE = {  # 0 is never left out; the column with the greatest number goes
 _LEFT_ALIGNED = ("RUN", "STAGE", "PROGRESS", "NOTE", "ON")
 
 
-def show_runs(console: Console, rows: Sequence[Row], now: float, *, wide: bool = False) -> None:
-    """Print one line a run, newest first as given; `wide` prints every column, however long the lines get."""
-    console.print(RunsTable(rows, now, None if wide else console.width), soft_wrap=True)
+def show_runs(console: Console, listing: Listing, *, wide: bool = False) -> None:
+    """Print one line a run, in their order; `wide` prints every column, however long the lines get."""
+    if listing.head:
+        console.print(Text(listing.head), soft_wrap=True)
+    console.print(RunsTable(listing, None if wide else console.width), soft_wrap=True)
 
 
 def watch_runs(listings: Iterable[Listing], console: Console, *, wide: bool = False) -> None:
@@ -54,16 +56,17 @@ def watch_runs(listings: Iterable[Listing], console: Console, *, wide: bool = Fa
     with Live(console=console, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
         for one in listings:
             problems = _problems(one)
-            width, height = console.width, console.height - len(problems) - 1
-            table = RunsTable(one.rows, one.as_of, width, height) if one.rows else Text("no runs yet")
-            live.update(Group(table, *problems), refresh=True)
+            above = [Text(line, no_wrap=True, overflow="ellipsis") for line in one.head.splitlines()]
+            height = console.height - len(problems) - len(above) - 1
+            table = RunsTable(one, console.width, height) if one.rows else Text("no runs yet")
+            live.update(Group(*above, table, *problems), refresh=True)
 
 
 def _show_changes(listings: Iterable[Listing], console: Console, *, wide: bool) -> None:
     before = ""
     for one in listings:
-        table = RunsTable(one.rows, one.as_of, None if wide else console.width)
-        shown = "\n".join([table.plain, *(problem.plain for problem in _problems(one))])
+        table = RunsTable(one, None if wide else console.width)
+        shown = "\n".join([*one.head.splitlines(), table.plain, *(problem.plain for problem in _problems(one))])
         if shown != before:
             console.print(Text(("\n" if before else "") + shown), soft_wrap=True)
             before = shown
@@ -81,10 +84,12 @@ class RunsTable:
     of that.
     """
 
-    def __init__(self, rows: Sequence[Row], now: float, width: int | None, height: int | None = None) -> None:
+    def __init__(self, listing: Listing, width: int | None, height: int | None = None) -> None:
+        rows, now = listing.rows, listing.as_of
         left_out = len(rows) - (height - 2) if height is not None and len(rows) + 1 > height else 0
         shown = rows[: len(rows) - left_out]
-        columns = [*_IMPORTANCE, *(["ON"] if width is None else [])]
+        first, *others = _IMPORTANCE
+        columns = [first, *listing.varied, *others, *(["ON"] if width is None else [])]
         cells = {column: [row.cells.get(column, "") for row in shown] for column in columns}
         cells["AGE"] = [duration(now - row.created) for row in shown]
         widths = {column: max(map(_width, {column, *cells[column]})) for column in columns}
@@ -144,10 +149,16 @@ def _end(attempt: AttemptEvidence) -> str:
 def _fitting(filled: list[str], widths: dict[str, int], width: int | None) -> list[str]:
     """The columns that `width` has room for."""
     while width is not None and sum(widths[column] + _GAP for column in filled) - _GAP > width:
-        if not any(_IMPORTANCE[column] for column in filled):
+        least = max(filled, key=_importance)
+        if not _importance(least):
             break
-        filled.remove(max(filled, key=_IMPORTANCE.__getitem__))
+        filled.remove(least)
     return filled
+
+
+def _importance(column: str) -> int:
+    """What a sweep varies comes right after the runs and their stages."""
+    return _IMPORTANCE.get(column, 1)
 
 
 def _aligned(column: str, texts: list[str], width: int) -> list[str]:

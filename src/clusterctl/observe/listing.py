@@ -26,6 +26,8 @@ class Listing:
     as_of: float
     rows: tuple[Row, ...]
     problems: tuple[ConfigError | SlurmError, ...] = ()
+    head: str = ""  # of a sweep: how it stands
+    varied: tuple[str, ...] = ()  # the columns of what its runs change
 
 
 def listing(

@@ -14,7 +14,7 @@ from clusterctl.runs.layout import RunDir
 from clusterctl.spec.records import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 NEWEST = "@last"
@@ -35,6 +35,16 @@ def newest_first(folder: Path, takes: Callable[[str], bool] = bool, *, unwritten
             ages = {name: age for name in same_second if (age := _modified(f"{folder}/{name}/run.json")) is not None}
             same_second = sorted(ages, key=ages.__getitem__, reverse=True)
         yield from (RunDir(folder / name) for name in same_second)
+
+
+def newest_submissions(runs: Iterable[RunDir], count: int | None) -> Iterator[RunDir]:
+    """Those of `runs`, the newest first, in the newest `count` submissions: a sweep is one, whatever its size."""
+    seen: set[str] = set()
+    for run in runs:
+        seen.add(submission(run.id))
+        if count is not None and len(seen) > count:
+            return
+        yield run
 
 
 def named_since(moment: float) -> Callable[[RunDir], bool]:

@@ -1,0 +1,95 @@
+"""Rows of the table of runs for sweeps: the runs of one in a single row, or one by one with what each changes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from clusterctl.display.plain import bar, duration, plain
+from clusterctl.observe.ended_runs import Row
+from clusterctl.observe.listing import Listing
+from clusterctl.observe.runs import submission
+from clusterctl.observe.sweeps import values_of
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from clusterctl.observe.stage import Status
+    from clusterctl.observe.status import Report
+    from clusterctl.observe.sweep_summary import SweepSummary
+
+BAR_CELLS = 10
+_MOST_COLUMNS = 6  # of what is varied
+
+
+def together(rows: Sequence[Row]) -> list[Row]:
+    """`rows` with the runs of each sweep in one, at the place of the first of them."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(submission(row.run.id), []).append(row)
+    return [_one(name, group) if group[0].run.id != name else group[0] for name, group in groups.items()]
+
+
+def _one(sweep: str, rows: Sequence[Row]) -> Row:
+    counts = Counter(row.stage for row in rows)
+    ended = sum(row.stage.ended for row in rows) / len(rows)
+    cells = {
+        "RUN": sweep,
+        "STAGE": f"{len(rows)} runs",
+        "PROGRESS": f"{bar(ended, BAR_CELLS)}{int(ended * 100):>4}%",
+        "NOTE": in_words(counts),
+    }
+    return Row(RunDir(rows[0].run.path.with_name(sweep)), _stage(counts), max(row.created for row in rows), cells)
+
+
+def in_words(counts: Mapping[Stage, int]) -> str:
+    """`9 finished, 2 training`, in the order of a run's life."""
+    return ", ".join(f"{counts[stage]} {stage}" for stage in Stage if counts.get(stage))
+
+
+def _stage(counts: Mapping[Stage, int]) -> Stage:
+    """What colours a sweep: that of runs that go on, else of those that ended badly."""
+    going = [stage for stage in counts if not stage.ended]
+    badly = [stage for stage in counts if stage.ended and stage is not Stage.FINISHED]
+    return next(itertools.chain((one for one in going if one is not Stage.QUEUED), going, badly), Stage.FINISHED)
+
+
+def apart(rows: Iterable[Row], settings: Mapping[str, Sequence[str]]) -> tuple[list[Row], list[str]]:
+    """`rows`, each with what its run changes by `settings` in columns of their own, and the titles of these."""
+    values = {run: values_of(row) for run, row in settings.items()}
+    titles = _titles(dict.fromkeys(key for row in values.values() for key in row))
+    changed = []
+    for row in rows:
+        mine = {titles[key]: plain(text) for key, text in values.get(row.run.id, {}).items() if key in titles}
+        changed.append(row._replace(cells={**row.cells, "RUN": f".{row.run.id.rpartition('.')[2]}", **mine}))
+    return changed, [*titles.values()]
+
+
+def listing(summary: SweepSummary, looked: Report, row_of: Callable[[Status, float], Row]) -> Listing:
+    """A sweep as a table of its runs, by their places, with its headline."""
+    record = summary.record
+    settings = {run.id: row for run, row in zip(record.runs, record.settings, strict=True)}
+    rows, varied = apart((row_of(status, looked.as_of) for status in summary.statuses), settings)
+    return Listing(looked.as_of, tuple(rows), looked.problems, headline(summary), tuple(varied))
+
+
+def headline(found: SweepSummary) -> str:
+    """How the sweep stands, in a line or two."""
+    lines = [f"{found.record.sweep.id}: {len(found.statuses)} runs: {in_words(found.stages)}"]
+    if found.seconds_left:
+        lines[0] += f"; about {duration(found.seconds_left)} left"
+    if best := found.best:
+        place = best.status.record.run.id.rpartition(".")[2]
+        settings = " ".join(found.record.settings[int(place)])
+        lines.append(f"best {best.metric.label}: {best.metric.text(best.value)} of .{place}: {settings}")
+    return "\n".join(map(plain, lines))
+
+
+def _titles(keys: Iterable[str]) -> dict[str, str]:
+    """The columns of the first keys: `train.lr` -> `lr`, unless another key ends in that, too."""
+    some = [*itertools.islice(keys, _MOST_COLUMNS)]
+    ends = Counter(key.rpartition(".")[2] for key in some)
+    return {key: plain(end if ends[end := key.rpartition(".")[2]] == 1 else key) for key in some}
