@@ -5,9 +5,9 @@
     run = clusterctl.submit("cora", cluster="local", overrides={"train.epochs": 5, "resources.nodes": 2})
     run.wait(timeout=600)
 
-`load` resolves a job, `plan` renders its script, `submit` sends it, `resume` starts a run again, `rerun` repeats one
-as a new run, `diff` compares two; `runs` and `find` return the runs there are. Every name below is imported when it is
-first used (docs/guides/from-python.md).
+`load` resolves a job, `plan` renders its script, `submit` sends it, `sweep` with many settings; `resume` starts a run
+again, `rerun` repeats one as a new run, `diff` compares two; `runs` and `find` return the runs there are. Every name
+below is imported when it is first used (docs/guides/from-python.md).
 """
 
 TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this; type checkers know the name
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from clusterctl.api.resume import resume
     from clusterctl.api.run import Run, RunFailed
     from clusterctl.api.submit import DryRun, load, plan, submit
+    from clusterctl.api.sweep import sweep
+    from clusterctl.api.sweeps import Sweep, SweepFailed, find_sweep
     from clusterctl.errors import (
         ClusterctlError,
         ConfigError,
@@ -57,10 +59,13 @@ __all__ = [
     "Run",
     "RunFailed",
     "SlurmError",
+    "Sweep",
+    "SweepFailed",
     "UsageError",
     "WaitTimedOut",
     "diff",
     "find",
+    "find_sweep",
     "images",
     "load",
     "nodes",
@@ -69,9 +74,11 @@ __all__ = [
     "resume",
     "runs",
     "submit",
+    "sweep",
 ]
 _HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
 _HOMES |= {"diff": "api.diff", "rerun": "api.rerun", "resume": "api.resume"}
+_HOMES |= {"sweep": "api.sweep"} | dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "api.sweeps")
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from pathlib import Path
 
 import pytest
+from support.guide import follow
 from support.scenario import Stage, wait_until
 
 from clusterctl.runs.layout import RunDir, SweepDir
 
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "sweeps.md"
 # Ends when the test says so, badly where the setting says so and nobody has mended it.
 PROGRAM = """
 import os, pathlib, sys, time
@@ -101,3 +106,14 @@ def test_runs_whose_submitter_died_are_found_in_their_array(stage: Stage) -> Non
     assert [stage.job_id(sweep.run(place)) for place in range(2)] == numbers
     sweep.let_go()
     sweep.wait_for("finished", "finished")
+
+
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+def test_every_command_of_the_guide_does_what_it_says(stage: Stage) -> None:
+    environment = {
+        **stage.environment,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "CLUSTERCTL_CLUSTER": stage.cluster,
+        "COLUMNS": "160",
+    }
+    assert follow(GUIDE.read_text(), stage.folder, environment) >= 7

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.api.resume import renewed, resolved_again
-from clusterctl.api.settings import settings, typed
+from clusterctl.api.settings import axes_typed, settings, typed
 from clusterctl.api.sweep import Wanted, plans_of, send_arrays, shown_rows, write_runs
 from clusterctl.api.sweeps import Sweep, find_sweep
 from clusterctl.api.verify import verify_all
@@ -37,6 +37,7 @@ from clusterctl.spec.sweep import combinations, filled, key_of, names_of_program
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from clusterctl.api.settings import Axes
     from clusterctl.containers.listener import ProgressListener
     from clusterctl.observe.stage import Status
     from clusterctl.observe.sweeps import SweepRecord
@@ -48,7 +49,7 @@ def resume_sweep(
     sweep: Sweep | str,
     cluster: str | None = None,
     *,
-    axes: Iterable[str] = (),
+    axes: Axes = (),
     hold: bool = False,
     progress: ProgressListener = SILENT,
 ) -> Sweep:
@@ -58,7 +59,7 @@ def resume_sweep(
     it was submitted with. Raises NotFoundError, UsageError where nothing is to be done, ConfigError, and SlurmError.
     """
     sweep = find_sweep(sweep, cluster) if isinstance(sweep, str) else sweep
-    place, axes = sweep.directory, list(axes)
+    place, axes = sweep.directory, axes_typed(axes)
     record = read_sweep(place)
     before = record.settings
     statuses = _known(record)

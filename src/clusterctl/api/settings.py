@@ -12,6 +12,9 @@ from clusterctl.errors import UsageError
 Overrides = Mapping[str, object] | Iterable[str]
 """Values by key (`{"train.epochs": 5}`), or what follows `--set` (`["train.epochs=5"]`)."""
 
+Axes = Mapping[str, str | Iterable[object]] | Iterable[str]
+"""Values of a sweep by key (`{"train.lr": [1e-3, 1e-2], "train.seed": "0..4"}`), or what follows `--sweep`."""
+
 Program = Sequence[str | os.PathLike[str]]
 """A program and its arguments, each word as it is."""
 
@@ -23,6 +26,18 @@ def settings(overrides: Overrides) -> list[str]:
     if not isinstance(overrides, Mapping):
         return list(overrides)
     return [f"{key}={_as_toml(key, value)}" for key, value in overrides.items()]
+
+
+def axes_typed(axes: Axes) -> list[str]:
+    """`axes` as `KEY=VALUES`, as after --sweep. Raises UsageError."""
+    if isinstance(axes, str):
+        raise UsageError(f"axes: a string: {axes!r}", 'write {"train.lr": [1e-3, 1e-2]}, or ["train.lr=1e-3,1e-2"]')
+    if not isinstance(axes, Mapping):
+        return list(axes)
+    return [
+        f"{key}={values}" if isinstance(values, str) else f"{key}={','.join(_as_toml(key, value) for value in values)}"
+        for key, values in axes.items()
+    ]
 
 
 def program_words(program: Program) -> list[str]:

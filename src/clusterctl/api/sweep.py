@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
-from clusterctl.api.settings import program_words, settings, typed
+from clusterctl.api.settings import axes_typed, program_words, settings, typed
 from clusterctl.api.submit import code_of, copied, find_waited_for, new_id
 from clusterctl.api.verify import verify_all
 from clusterctl.checks.verify import explained
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from clusterctl.api.predecessors import Named, Predecessors
-    from clusterctl.api.settings import Overrides, Program
+    from clusterctl.api.settings import Axes, Overrides, Program
     from clusterctl.api.sweeps import Sweep
     from clusterctl.config import Resolved
     from clusterctl.containers.listener import ProgressListener
@@ -62,7 +62,7 @@ def load_sweep(
     cluster: str | None = None,
     *,
     program: Program = (),
-    axes: Iterable[str] = (),
+    axes: Axes = (),
     file: str | os.PathLike[str] | None = None,
     samples: int | None = None,
     seed: int = 0,
@@ -72,7 +72,7 @@ def load_sweep(
 
     Raises UsageError for axes that make no sense, ConfigError where one of the runs would be wrong.
     """
-    found = [*map(parse_axis, axes), *([_read_lines(Path(file))] if file else [])]
+    found = [*map(parse_axis, axes_typed(axes)), *([_read_lines(Path(file))] if file else [])]
     rows = combinations(found, samples, seed)
     given = settings(overrides)
     swept = {key_of(setting): "" for row in rows for setting in row}
@@ -103,7 +103,7 @@ def sweep(
     cluster: str | None = None,
     *,
     program: Program = (),
-    axes: Iterable[str] = (),
+    axes: Axes = (),
     file: str | os.PathLike[str] | None = None,
     samples: int | None = None,
     seed: int = 0,
@@ -118,16 +118,16 @@ def sweep(
 ) -> Sweep:
     """Submit `job`, or `program`, once for each combination of the values in `axes`, and return all these runs.
 
-    An axis such as `train.lr=1e-3,3e-3` has values after commas, whole numbers as `0..4`, or a range to draw from
-    (`log:1e-4..1e-1`, `uniform:0..1`) with `samples`, how many runs to draw at random with `seed`. What is no key of a
-    job stands in braces in the program: `{lr}`. `file` holds the settings of one run on each line. At most `at_once`
-    runs go on at the same time. The rest is as for `submit`.
+    `axes` are the values by key, each a list, or a text as after --sweep: `1e-3,3e-3`, whole numbers as `0..4`, a range
+    to draw from (`log:1e-4..1e-1`, `uniform:0..1`) with `samples`, how many runs to draw at random with `seed`. What is
+    no key of a job stands in braces in the program: `{lr}`. `file` holds the settings of one run on each line. At most
+    `at_once` runs go on at the same time. The rest is as for `submit`.
 
     Raises what `submit` raises, before anything is queued; where Slurm refuses, nothing is left behind.
     """
     from clusterctl.api.sweeps import Sweep  # a dry run needs none of what it reads
 
-    axes = list(axes)
+    axes = axes_typed(axes)
     wanted = load_sweep(
         job, cluster, program=program, axes=axes, file=file, samples=samples, seed=seed, overrides=overrides
     )
