@@ -16,6 +16,7 @@ from clusterctl.display.monitor.panes import MonitorView, frame
 from clusterctl.display.report.page import examine, page
 from clusterctl.display.runs_table import RunsTable, row_of
 from clusterctl.errors import Cause
+from clusterctl.observe.listing import Listing
 from clusterctl.observe.overview import Overview
 from clusterctl.observe.stage import Status
 from clusterctl.observe.status import report
@@ -42,7 +43,9 @@ def run(fabricate) -> RunDir:
 def test_status_notes_it_and_the_run_stays_finished(run: RunDir) -> None:
     (status,) = report([run]).statuses
     assert (status.stage, status.exit_code) == (Stage.FINISHED, 0)
-    assert "finished" in (line := RunsTable([row_of(status, 1_000_500.0)], 1_000_500.0, 200).plain.splitlines()[1])
+    assert "finished" in (
+        line := RunsTable(Listing(1_000_500.0, (row_of(status, 1_000_500.0),)), 200).plain.splitlines()[1]
+    )
     assert line.endswith("not learning: loss is NaN")
 
 
@@ -82,7 +85,9 @@ def test_epochs_of_a_single_step_are_noted_where_the_ranks_made_the_batch_so_lar
         attempts = (replace(attempt, metrics=metrics),)
         shown = replace(finished, record=replace(finished.record, job=job), attempts=attempts)
         found = single_steps(shown) == TEXT
-        assert ("1 step per epoch" in RunsTable([row_of(shown, 1_000_000.0)], 1_000_000.0, None).plain) == found
+        assert (
+            "1 step per epoch" in RunsTable(Listing(1_000_000.0, (row_of(shown, 1_000_000.0),)), None).plain
+        ) == found
         return found
 
     assert noted()

@@ -15,7 +15,7 @@ from rich.text import Text
 from clusterctl.display.runs_table import RunsTable, note, row_of, show_runs
 from clusterctl.observe.attempt import AttemptEvidence
 from clusterctl.observe.deaths import Death
-from clusterctl.observe.ended_runs import Row
+from clusterctl.observe.listing import Listing
 from clusterctl.observe.stage import Status
 from clusterctl.runs.stages import Stage
 
@@ -24,8 +24,8 @@ NOW = 1_000_000.0
 Consoles = Callable[..., tuple[Console, StringIO]]
 
 
-def rows(statuses: list[Status]) -> list[Row]:
-    return [row_of(status, NOW) for status in statuses]
+def listing(statuses: list[Status], now: float = NOW) -> Listing:
+    return Listing(now, tuple(row_of(status, NOW) for status in statuses))
 
 
 @pytest.mark.parametrize("width", [80, 120, 160, 200])
@@ -33,7 +33,7 @@ def test_the_table_is_as_in_the_golden_file(
     statuses: list[Status], console: Consoles, width: int, update_golden: bool
 ) -> None:
     out, file = console(width)
-    show_runs(out, rows(statuses), NOW)
+    show_runs(out, listing(statuses))
     golden = GOLDEN / f"table_{width}.txt"
     if update_golden:
         golden.write_text(file.getvalue())
@@ -45,7 +45,7 @@ def test_no_line_is_wider_than_the_terminal_and_every_id_is_whole_where_it_fits(
     statuses: list[Status], console: Consoles, width: int
 ) -> None:
     out, file = console(width)
-    show_runs(out, rows(statuses), NOW)
+    show_runs(out, listing(statuses))
     assert max(map(len, file.getvalue().splitlines())) <= width
     if width >= 80:
         assert all(status.record.run.id in file.getvalue() for status in statuses)
@@ -53,7 +53,7 @@ def test_no_line_is_wider_than_the_terminal_and_every_id_is_whole_where_it_fits(
 
 def test_wide_prints_every_column_whatever_the_terminal(statuses: list[Status], console: Consoles) -> None:
     out, file = console(80)
-    show_runs(out, rows(statuses), NOW, wide=True)
+    show_runs(out, listing(statuses), wide=True)
     head, _, training, *_ = file.getvalue().splitlines()
     assert head.split()[-2:] == ["NOTE", "ON"]
     assert training.endswith("node[1-2]")
@@ -66,7 +66,7 @@ def test_of_many_runs_no_line_is_laid_out_by_rich(
     made: list[None] = []
     text = Text.__init__
     monkeypatch.setattr(Text, "__init__", lambda *words, **named: made.append(None) or text(*words, **named))
-    show_runs(out, rows(statuses * 20), NOW)
+    show_runs(out, listing(statuses * 20))
     assert file.getvalue().count("\n") == 20 * len(statuses) + 1
     assert not made
 
@@ -74,35 +74,35 @@ def test_of_many_runs_no_line_is_laid_out_by_rich(
 def test_the_row_of_an_ended_run_does_not_change_with_the_clock(statuses: list[Status]) -> None:
     ended = [status for status in statuses if status.stage.ended]
     assert [row_of(status, NOW + 1000) for status in ended] == rows(ended)
-    before, after = (RunsTable(rows(ended), now, 200).plain.split() for now in (NOW, NOW + 1000))
+    before, after = (RunsTable(listing(ended, now), 200).plain.split() for now in (NOW, NOW + 1000))
     assert [*set(before) - set(after)] == ["10m00s"]  # the age
 
 
 def test_what_has_no_room_in_height_is_counted(statuses: list[Status]) -> None:
-    assert RunsTable(rows(statuses), NOW, 80, 6).plain.count("\n") == 5
-    *_, last = RunsTable(rows(statuses), NOW, 80, 4).plain.splitlines()
+    assert RunsTable(listing(statuses), 80, 6).plain.count("\n") == 5
+    *_, last = RunsTable(listing(statuses), 80, 4).plain.splitlines()
     assert last == "and 3 more"
 
 
 def test_names_in_wide_characters_keep_the_columns_in_place(statuses: list[Status]) -> None:
     odd = replace(statuses[0], reason="図図")
-    lines = RunsTable(rows([odd, statuses[3]]), NOW, 200).plain.splitlines()
+    lines = RunsTable(listing([odd, statuses[3]]), 200).plain.splitlines()
     assert lines[1].index("図") == lines[0].index("NOTE")
 
 
 def test_what_slurm_says_cannot_steer_the_terminal(statuses: list[Status], console: Consoles) -> None:
     out, file = console(160)
-    show_runs(out, rows([replace(statuses[0], reason="[red]x[/red]\x1b[2J\n:smile:")]), NOW)
+    show_runs(out, listing([replace(statuses[0], reason="[red]x[/red]\x1b[2J\n:smile:")]))
     assert "[red]x[/red]:smile:" in file.getvalue()
     assert "\x1b" not in file.getvalue()
 
 
 def test_no_color_is_honoured(statuses: list[Status], console: Consoles) -> None:
     coloured, file = console(force_terminal=True)
-    show_runs(coloured, rows(statuses), NOW)
+    show_runs(coloured, listing(statuses))
     assert "\x1b[32m" in file.getvalue()
     plain, file = console(force_terminal=True, no_color=True)
-    show_runs(plain, rows(statuses), NOW)
+    show_runs(plain, listing(statuses))
     assert "\x1b[32m" not in file.getvalue()
 
 
