@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterctl.checks.check import Verdict
-from clusterctl.checks.job_rules import misfit, request_rules
+from clusterctl.checks.job_rules import misfit, request_rules, requeue_rules
 from clusterctl.checks.look import sizes
-from clusterctl.checks.surroundings import Folder, NodeSize, Surroundings, WantedRun
+from clusterctl.checks.surroundings import Answer, Folder, NodeSize, Surroundings, WantedRun
 from clusterctl.config import Resolved, resolve
+from clusterctl.errors import SlurmError
 from clusterctl.slurm.nodes import parse_nodes
 from clusterctl.spec import Cluster, Job, RedditTrain, Resources, from_record, to_record
 from clusterctl.spec.values import GpuCount
@@ -185,6 +186,24 @@ def test_what_a_cluster_does_not_have_is_a_warning_before_slurm_is_asked_and_the
     assert warned(replace(on_slurm, cluster=Cluster(name="local", kind="emulator")), LAPTOP) == [
         (Verdict.FAIL, message)
     ]
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"),
+    [
+        ("slurm 25.11.0\n", False),
+        ("slurm-wlm 26.05.1", False),
+        ("slurm 25.05.4", True),
+        ("slurm-wlm 22.05.8", True),
+        ("", True),
+        (SlurmError("sbatch gave no answer"), True),
+    ],
+)
+def test_an_expedited_requeue_is_refused_where_slurm_does_not_know_it(version: Answer, refused: bool) -> None:
+    asked = asking(requeue="expedite")
+    wanted = WantedRun(asked, slurm_version=version)
+    found = Surroundings(asked.cluster, Folder("/runs", True, True), 1024, wanted=wanted)
+    assert [check.verdict for check in requeue_rules(found)] == [Verdict.FAIL] * refused
 
 
 @pytest.mark.parametrize(("tasks", "gpus", "warns"), [(2, 4, True), (4, 4, False), (1, 4, False), (2, 0, False)])

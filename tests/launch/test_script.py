@@ -99,6 +99,13 @@ def test_gpus_of_a_type_are_asked_for_as_the_cluster_takes_them(gpu_request: str
     assert f"#SBATCH {line}\n" in render(plan(job, replace(CONTAINER_CLUSTER, gpu_request=gpu_request)))
 
 
+def test_an_expedited_requeue_is_asked_for_in_slurms_word() -> None:
+    job = replace(HOST_JOB, resources=replace(HOST_JOB.resources, requeue="expedite"))
+    planned = plan(job, CONTAINER_CLUSTER)
+    assert "#SBATCH --requeue=expedite\n" in render(planned)
+    assert planned.restarts == job.restart.limit
+
+
 @pytest.mark.parametrize("job", [HOST_JOB, CONTAINER_JOB])
 def test_bash_accepts_the_script(job: Job) -> None:
     checked = subprocess.run(["bash", "-n"], input=render(plan(job, CONTAINER_CLUSTER)).encode(), capture_output=True)

@@ -152,6 +152,7 @@ def test_a_job_that_says_something_odd(desk: Desk, mistake: Mistake) -> None:
         ("resources.nodes = inf", "expected a whole number"),
         ("resources.nodes = 99999999999999999999", "must be at most"),
         ("resources.gpus_per_node = -1", "must be at least 0"),
+        ('resources.requeue = "fast"', 'expected true or false or "expedite"'),
         ('resources.gpus_per_node = "a100"', 'expected a whole number or "TYPE:NUMBER"'),
         ('resources.gpus_per_node = "a100:1 --uid=0"', 'expected a whole number or "TYPE:NUMBER"'),
         ("resources.tasks_per_node = 0", "must be at least 1"),
@@ -267,6 +268,14 @@ def test_a_job_that_cannot_be_carried_out(desk: Desk, mistake: Mistake) -> None:
         code=SLURM,
         says="job asks for 1 h100 GPU per node; typed nodes have 0 h100 GPUs",
         hint="types of GPUs there: a100",
+    ),
+    Mistake(
+        what="an expedited requeue where Slurm is too old",
+        typed="submit ./job.toml --set resources.requeue=expedite",
+        job=JOB,
+        code=CONFIG,
+        says='requeue = "expedite" needs Slurm 25.11 or later; sbatch --version: slurm 22.05.0',
+        hint="clusterctl submit ./job.toml --set resources.requeue=true",
     ),
     Mistake(
         what="an option that sbatch does not know",

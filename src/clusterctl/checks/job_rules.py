@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from clusterctl.config import shipped_folder
 from clusterctl.errors import SlurmError
 from clusterctl.slurm.fits import asked_of
 from clusterctl.spec import WORKLOADS, from_record, to_record
+from clusterctl.spec.job import EXPEDITE
 from clusterctl.spec.values import GpuCount, plural
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from clusterctl.spec import Batches, Resources
 
 _GIBIBYTE = 1024  # MiB
+_EXPEDITED_SINCE = (25, 11)  # Slurm
 
 
 def data_rules(found: Surroundings) -> Iterator[Check]:
@@ -77,6 +80,16 @@ def request_rules(found: Surroundings) -> Iterator[Check]:
     if 1 < tasks < gpus:  # a single one may be torchrun, which starts a process per GPU
         message = f"{tasks} tasks per node use {tasks} of its {gpus} GPUs"
         yield warn("size", message, "leave tasks_per_node out, for one task per GPU; or lower gpus_per_node")
+
+
+def requeue_rules(found: Surroundings) -> Iterator[Check]:
+    if not found.wanted or found.wanted.resolved.job.resources.requeue != EXPEDITE:
+        return
+    answer = found.wanted.slurm_version
+    version = re.match(r"slurm\S* (\d+)\.(\d+)", str(answer))
+    if not version or (int(version[1]), int(version[2])) < _EXPEDITED_SINCE:
+        message = f'requeue = "{EXPEDITE}" needs Slurm 25.11 or later; sbatch --version: {str(answer).strip()}'
+        yield Check("requeue", Verdict.FAIL, message, changes={"resources.requeue": "true"})
 
 
 def batch_rules(found: Surroundings) -> Iterator[Check]:

@@ -30,6 +30,7 @@ from clusterctl.runs.ownership import is_trusted
 from clusterctl.slurm import Slurm
 from clusterctl.slurm.fits import asked_of, gpus_by_type, has_features
 from clusterctl.spec import WORKLOADS
+from clusterctl.spec.job import EXPEDITE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,6 +115,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             nodes=nodes,
             where=where,
             gpu_types=gpu_types,
+            slurm_version=_ask(cluster, QUESTIONS["version"]) if job.resources.requeue == EXPEDITE else "",
         ),
     )
 

@@ -129,6 +129,7 @@ class WantedRun:
     nodes: tuple[NodeSize, ...] = ()  # that the job could get, as far as they are known
     where: str = ""  # what those are called together
     gpu_types: tuple[str, ...] = ()  # of their GPUs, where they are named
+    slurm_version: Answer = ""  # asked only where something depends on it
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from clusterctl.containers.pyxis import IMAGE_PYTHON, Mount, check_image, make_v
 from clusterctl.errors import ConfigError
 from clusterctl.launch.programs import activated_environments
 from clusterctl.runs.staging import PREFIX
+from clusterctl.spec.job import EXPEDITE
 from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
@@ -224,7 +225,8 @@ def _options(resources: Resources, cluster: Cluster) -> list[tuple[str, str | in
         options.append(("mem", resources.memory))
     if resources.warning:
         options.append(("signal", f"USR2@{resources.warning}"))
-    options.append(("requeue" if resources.requeue else "no-requeue", None))
+    expedite = resources.requeue if resources.requeue == EXPEDITE else None
+    options.append(("requeue" if resources.requeue else "no-requeue", expedite))
     if resources.exclusive:
         options.append(("exclusive", None))
     for name, value in vars(resources).items():

@@ -24,6 +24,7 @@ from clusterctl.spec.values import (
     OneOf,
     Option,
     OptionText,
+    Or,
     Seconds,
     Text,
     Unshown,
@@ -32,6 +33,7 @@ from clusterctl.spec.values import (
 
 EnvName = Annotated[str, Matches(r"[A-Za-z_][A-Za-z0-9_]*", "a shell variable's name (letters, digits and '_')")]
 Environment = Annotated[dict[EnvName, Annotated[Text, Unshown()]], Unshown()]
+EXPEDITE = "expedite"
 OptionName = Annotated[str, Matches(r"[a-z][a-z0-9-]*", "the long name of an sbatch option, without '--'")]
 
 
@@ -90,8 +92,9 @@ class Resources:
     """Memory for each GPU, instead of for each node."""
     exclusive: bool = False
     """Whether to keep other jobs off the nodes."""
-    requeue: bool = True
-    """Whether the run may be started again after a preemption, a lost node, a failure or its time limit."""
+    requeue: Annotated[bool | str, Or(EXPEDITE)] = True
+    """Whether the run may be started again after a preemption, a lost node, a failure or its time limit; "expedite": at
+    once after a lost node (Slurm 25.11)."""
     switches: Option | None = None
     """Most network switches that the nodes may span."""
     nice: Annotated[int, AtLeast(-LARGEST)] | None = None

@@ -53,7 +53,7 @@ class FileKey:
         plain, marks = unwrapped(self.hint)
         if self.duration:
             return f"duration ({'minutes' if self.duration.unit == 60 else 'seconds'})"
-        choices = next((mark.choices for mark in marks if isinstance(mark, values.OneOf)), ())
+        choices = next((mark.choices for mark in marks if isinstance(mark, values.OneOf | values.Or)), ())
         return " | ".join(choices) or _KINDS[get_origin(plain) or plain]
 
     @property
@@ -202,6 +202,8 @@ def _apply(mark: values.Mark, schema: Schema) -> None:
             schema |= {"minItems": count, "maxItems": count}
         case values.Window():
             schema |= {"items": {"type": "integer", "minimum": 1, "maximum": values.LARGEST}, "maxItems": 2}
+        case values.Or(text):
+            schema |= {"type": ["boolean", "string"], "enum": [True, False, text]}
         case values.Unshown() | values.InsteadOf():
             pass
         case _:

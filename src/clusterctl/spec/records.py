@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from clusterctl.errors import ConfigError
 from clusterctl.spec.train import WORKLOADS, Train
-from clusterctl.spec.values import TYPED_GPUS, GpuCount, InsteadOf, Mark, Unshown
+from clusterctl.spec.values import TYPED_GPUS, GpuCount, InsteadOf, Mark, Or, Unshown
 
 if typing.TYPE_CHECKING:
     from collections.abc import Mapping
@@ -150,7 +150,9 @@ def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: lis
         for mark in marks if parse else ():
             raw = mark.parse(raw)
         value: Any
-        if dataclasses.is_dataclass(hint) and isinstance(raw, dict):
+        if any(isinstance(mark, Or) and raw == mark.text for mark in marks):
+            value = raw
+        elif dataclasses.is_dataclass(hint) and isinstance(raw, dict):
             value = _read_table(hint, raw, parse, path, problems)
         elif origin is tuple and isinstance(raw, list | tuple):
             value = tuple(_read(arguments[0], item, parse, path, problems) for item in raw)
@@ -169,7 +171,8 @@ def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: lis
             value = raw
         else:
             unshown = any(isinstance(mark, Unshown) for mark in marks)
-            raise ValueError(f"expected {_describe(hint)}" + ("" if unshown else f", not {_shown(raw)}"))
+            others = "".join(f' or "{mark.text}"' for mark in marks if isinstance(mark, Or))
+            raise ValueError(f"expected {_describe(hint)}{others}" + ("" if unshown else f", not {_shown(raw)}"))
         for mark in marks if len(problems) == before else ():
             mark.check(value)
     except (ValueError, OverflowError) as error:

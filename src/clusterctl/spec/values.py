@@ -32,6 +32,17 @@ class InsteadOf(Mark):
 
 
 @dataclass(frozen=True)
+class Or(Mark):
+    """Besides true and false the value may be this text."""
+
+    text: str
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return "true", "false", self.text
+
+
+@dataclass(frozen=True)
 class AtLeast(Mark):
     """Bounded above too: neither Slurm nor torch takes a number of more than 32 bits everywhere."""
 

@@ -118,7 +118,7 @@ def joined(context: Context) -> Iterator[Task]:
 def may_restart(job: Job, environment: Mapping[str, str] = os.environ) -> bool:
     """Whether the batch script may send the run back to the queue once more."""
     count = environment.get("SLURM_RESTART_COUNT", "0")
-    return job.resources.requeue and int(count if count.isdigit() else 0) < job.restart.limit
+    return bool(job.resources.requeue) and int(count if count.isdigit() else 0) < job.restart.limit
 
 
 def _record_collectives(attempt: Attempt) -> None:
