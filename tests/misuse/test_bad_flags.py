@@ -100,8 +100,12 @@ def value(typed: str | tuple[str, ...], says: str) -> Mistake:
     usage("clean --older-than", "requires an argument"),
     usage("clean cora", "unexpected extra argument"),
     usage("clean -o csv", "invalid value for '-o'"),
+    usage("usage --by node", "invalid value for '--by'"),
+    usage("usage --since yesterday", "--since yesterday: not a duration", "--since 2d"),
+    usage("usage --since", "requires an argument"),
+    usage("usage cora", "unexpected extra argument"),
 )
-def test_removing_what_nobody_named(desk: Desk, mistake: Mistake) -> None:
+def test_removing_and_summing_up_what_cannot_be_meant(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
 
 

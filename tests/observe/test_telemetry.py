@@ -36,7 +36,7 @@ def attempt(tmp_path: Path) -> Attempt:
 
 
 def test_a_sample_is_read_field_by_field() -> None:
-    assert parse_sample(RECORD) == Sample(100.0, 3.5, 8, 10, None, (Gpu(1, 90),), {3: RankSample(step=7, phase="x")})
+    assert parse_sample(RECORD) == Sample(100.0, 3.5, 8, 10, None, (Gpu(1, 90),), {3: RankSample(step=7, phase="x")}, 5)
 
 
 JSON = st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["index", "name", "3", "step", "x"]), inner, max_size=4))  # fmt: skip # noqa: E501

@@ -74,14 +74,19 @@ class Status:
 
     def ran(self, now: float) -> float | None:
         """The seconds that its attempts ran until `now`, without the pauses between them; None before the first."""
+        spans = self.spans(now)
+        return sum(end - start for _, start, end in spans) if spans else None
+
+    def spans(self, now: float) -> list[tuple[AttemptEvidence, float, float]]:
+        """The attempts that have started, each with its start, and its end or `now`; the newest first."""
         until = self.ended if self.stage.ended and self.ended else now
-        total = None
+        found = []
         for attempt in reversed(self.attempts):
             if attempt.start is not None:
                 end = until if attempt.end is None else attempt.end  # a lost one ran until the next at most
-                total = (total or 0.0) + max(0.0, end - attempt.start)
+                found.append((attempt, attempt.start, max(attempt.start, end)))
                 until = attempt.start
-        return total
+        return found
 
 
 def judge(evidence: RunEvidence, now: float) -> Status:

@@ -52,6 +52,7 @@ class Sample:
     memory_limit: float | None = None
     gpus: tuple[Gpu, ...] = ()
     ranks: Mapping[int, RankSample] = field(default_factory=dict)
+    seconds: float | None = None  # how long it lasted
 
 
 def parse_sample(record: Mapping[str, Any]) -> Sample | None:
@@ -64,7 +65,7 @@ def parse_sample(record: Mapping[str, Any]) -> Sample | None:
     ranks = fields.table("ranks")
     of_ranks = {int(rank): _of_rank(ranks.table(rank)) for rank in ranks.content if _RANK.fullmatch(rank)}
     cpu, cpus, memory, memory_limit = map(fields.number, ("cpu", "cpus", "memory", "memory_limit"))
-    return Sample(time, cpu, cpus, memory, memory_limit, gpus, of_ranks)
+    return Sample(time, cpu, cpus, memory, memory_limit, gpus, of_ranks, fields.number("seconds"))
 
 
 def _of_rank(fields: Fields) -> RankSample:

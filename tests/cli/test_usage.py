@@ -1,0 +1,63 @@
+"""clusterctl usage: the table, and the same for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+
+import pytest
+from support.json_schema import schema, violations
+from support.mistake import Desk
+
+from clusterctl.runs.files import read_json, write_json
+from clusterctl.runs.layout import RunDir
+
+START = 1_770_000_000.0  # a Monday
+
+
+@pytest.fixture
+def runs(desk: Desk, fabricate: Callable[..., RunDir]) -> list[RunDir]:
+    """Two runs of two hours on 2 nodes with 4 GPUs each; one had to do half of its first hour again."""
+    found = []
+    for name in ("cora-20260202-000000-aaaa", "reddit-20260202-000000-bbbb"):
+        first = {"start": START, "end": START + 3600, "exit_code": 1, "signal": ""}
+        last = {"start": START + 3600, "end": START + 7200, "exit_code": 0, "signal": ""}
+        run = fabricate(name, {"attempts/0/host.json": first, "attempts/1/host.json": last}, created=START - 5)
+        record = read_json(run.run_json)
+        record["job"]["resources"] |= {"gpus_per_node": 4, "cpus_per_task": 8}
+        write_json(run.run_json, record)
+        found.append(run)
+    for attempt, steps in enumerate((range(60), range(30, 60))):
+        lines = [json.dumps({"step": step, "time": START + 60 * step}) for step in steps]
+        found[0].attempt(attempt).metrics.write_text("\n".join(lines) + "\n")
+    return found
+
+
+def test_the_table_has_a_row_for_each_and_their_sum(desk: Desk, runs: list[RunDir]) -> None:
+    code, out, err = desk.type("usage --by job")
+    assert (code, err) == (0, "")
+    rows = [line.split() for line in out.splitlines()]
+    assert rows == [
+        ["JOB", "RUNS", "GPU-HOURS", "CPU-HOURS", "REPEATED"],
+        ["cora", "1", "16.0", "64.0", "25%"],
+        ["reddit", "1", "16.0", "64.0"],
+        ["total", "2", "32.0", "128.0", "12%"],
+    ]
+
+
+def test_programs_read_the_same(desk: Desk, runs: list[RunDir]) -> None:
+    for by in ("user", "job", "week"):
+        code, out, _ = desk.type(f"usage --by {by} -o json")
+        found = json.loads(out)
+        assert (code, violations(found, schema("usage"))) == (0, [])
+        assert found["total"]["gpu_hours"] == sum(row["gpu_hours"] for row in found["rows"]) == 32
+    code, out, _ = desk.type("usage --by week -o csv")
+    (row,) = csv.DictReader(io.StringIO(out))
+    assert (code, row["name"], row["runs"], row["cpu_hours"], row["gpu_busy"]) == (0, "2026-W06", "2", "128.0", "")
+
+
+def test_without_any_hours_it_says_so(desk: Desk, runs: list[RunDir]) -> None:
+    assert desk.type("usage --since 1h") == (0, "", "no run has started in this time\n")
+    assert desk.type("usage --since 1h -o csv")[1].count("\n") == 1
