@@ -12,7 +12,7 @@ from clusterctl.api.run import Run
 from clusterctl.config import cache_folder, chosen_runs_folder
 from clusterctl.errors import UsageError
 from clusterctl.observe.ended_runs import EndedRuns
-from clusterctl.observe.runs import find_run, names_beginning, newest_first
+from clusterctl.observe.runs import find_run, newest_first
 from clusterctl.observe.status import Filter, newest, report
 from clusterctl.observe.status import run_columns as run_columns
 from clusterctl.observe.status import to_json as to_json
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from clusterctl.observe.status import Report as Report
     from clusterctl.runs.layout import RunDir
 
-_MOST_COMPLETIONS = 200
 # Words for several stages at once.
 _GROUPS = {
     "ended": ENDED,
@@ -121,11 +120,6 @@ def overview(names: Iterable[str], cluster: str | None = None, count: int = 100)
     from clusterctl.observe.overview import Overview
 
     return Overview(chosen_runs_folder(cluster), count, tuple(run.directory for run in find_all(names, cluster)))
-
-
-def completions(typed: str, cluster: str | None = None) -> list[str]:
-    """What may be meant by `typed`, the beginning of a run's name, at a shell's prompt."""
-    return names_beginning(chosen_runs_folder(cluster), typed, _MOST_COMPLETIONS)
 
 
 def _kept_runs(folder: Path) -> Path:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from clusterctl.api.find import find
-from clusterctl.cli.options import cluster_option, complete_run
+from clusterctl.cli.options import cluster_option
 
 
 @click.command(short_help="Let a run start that was submitted with --hold")
-@click.argument("name", metavar="RUN", shell_complete=complete_run)
+@click.argument("name", metavar="RUN")
 @cluster_option
 def release(name: str, cluster: str | None) -> None:
     """Let RUN start, which was submitted with --hold.

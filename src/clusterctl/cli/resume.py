@@ -8,7 +8,7 @@ from clusterctl.cli import options
 
 
 @click.command(short_help="Start a run again that ended before it was finished")
-@click.argument("name", metavar="RUN", shell_complete=options.complete_run)
+@click.argument("name", metavar="RUN")
 @click.option("--cluster", metavar="NAME", help="Where to run now; default: where it ran before.")
 @options.resource_options
 @options.waiting_options

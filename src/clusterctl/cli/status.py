@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.api.find import Stage, query, run_columns, to_json
-from clusterctl.cli.options import cluster_option, complete_run, echo_json, warn_of
+from clusterctl.cli.options import cluster_option, echo_json, warn_of
 from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _OUTPUTS = ["table", "wide", "json", "jsonl", "csv"]
 
 
 @click.command(short_help="Show runs: stage, progress, accuracy")
-@click.argument("names", metavar="[RUN]...", shell_complete=complete_run, nargs=-1)
+@click.argument("names", metavar="[RUN]...", nargs=-1)
 @click.option("-n", "count", metavar="N", type=click.IntRange(min=1), help="The newest N; default: 10.")
 @click.option("-a", "--all", "everything", is_flag=True, help="All runs, however old.")
 @click.option("--name", metavar="GLOB", multiple=True, help="Runs whose job or id is like this: 'cora*'.")
