@@ -76,7 +76,7 @@ lint: setup ## Check style, types and shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck .ci/run tests/*.sh src/clusterctl/sandbox/*.sh
+	$(BIN)/shellcheck --shell=bash .ci/run tests/*.sh src/clusterctl/sandbox/*.sh src/clusterctl/cli/completion.bash
 	$(BIN)/shellcheck --shell=bash --exclude=SC2034,SC2154 src/clusterctl/launch/*.sh # whose values come before them
 	$(BIN)/shellcheck --exclude=SC2016,SC2054,SC2329 tests/launch/golden/*.sh # where they do
 

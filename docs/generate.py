@@ -6,6 +6,7 @@ python docs/generate.py reference   without the pictures (tests/test_docs.py che
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -29,8 +30,17 @@ def reference() -> dict[Path, str]:
         DOCS / "reference" / "commands.md": "\n".join(["# Commands\n\nGenerated from `--help`.\n", *commands]),
         DOCS / "reference" / "keys.md": "# Keys of job and cluster files\n\n" + _fenced(_output("config", "keys")),
         DOCS / "faults.md": faults(),
+        SCHEMAS.with_name("cli") / "commands.json": commands_file(),
         **{SCHEMAS / f"{name}.json": _output("config", "schema", name) for name in ("job", "cluster")},
     }
+
+
+def commands_file() -> str:
+    """What a shell offers, for `api/completions.py`."""
+    from clusterctl.cli import clusterctl
+    from clusterctl.cli.completion import described
+
+    return json.dumps(described(clusterctl), indent=1, ensure_ascii=False) + "\n"
 
 
 def faults() -> str:

@@ -1,6 +1,22 @@
 """`python -m clusterctl`, and the `clusterctl` command."""
 
-from clusterctl.cli import main
+import os
+import sys
+
+
+def main() -> None:
+    """Run the command that was typed; for a shell that completes one, print what it may be, at once."""
+    shell = os.environ.get("_CLUSTERCTL_COMPLETE")
+    if shell is None:
+        from clusterctl import cli
+
+        cli.main()
+    from clusterctl.api.completions import answer
+
+    found = answer(shell, os.environ.get("COMP_LINE", ""), os.environ.get("COMP_WORD", ""))
+    sys.stdout.write("".join(f"{line}\n" for line in found))
+    raise SystemExit
+
 
 if __name__ == "__main__":
     main()

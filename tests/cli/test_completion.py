@@ -2,38 +2,215 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from click.shell_completion import ShellComplete
+from support.mistake import Desk
 
-from clusterctl import cli
+import clusterctl
+from clusterctl.api.completions import answer, settings, split
 from clusterctl.runs.layout import RunDir
 
 RUN = "cora-20260102-030405-00a1"
+OURS = Path(sys.executable).with_name("clusterctl")
+HEAVY = {"click", "dataclasses", "inspect", "subprocess", "clusterctl.cli", "clusterctl.runs", "clusterctl.spec"}
+SCHEMA = json.loads((Path(clusterctl.__file__).parent / "schemas" / "job.json").read_text())
 
 
-def offered(words: list[str], typed: str) -> list[str]:
-    found = ShellComplete(cli.clusterctl, {}, "clusterctl", "_CLUSTERCTL_COMPLETE").get_completions(words, typed)
-    return [item.value for item in found]
+def offered(line: str, shell: str = "zsh") -> list[str]:
+    return answer(shell, f"clusterctl {line}", re.split("[ =:]", line)[-1])
 
 
 @pytest.fixture(autouse=True)
-def runs(fabricate: Callable[..., RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fabricate(RUN, {"run.json": "damaged: names need no reading"})
-    monkeypatch.setenv("CLUSTERCTL_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("CLUSTERCTL_CLUSTER", "local")
+def runs(fabricate: Callable[..., RunDir], desk: Desk) -> None:
+    run = fabricate(RUN, {"run.json": "damaged: names need no reading"})
+    desk.set(CLUSTERCTL_RUNS=str(run.path.parent))
+
+
+def test_commands_and_those_below_them() -> None:
+    assert offered("re") == ["report", "resume", "rerun", "release"]
+    assert offered("config s") == ["schema", "show"]
+    assert offered("nonsense ") == offered("config nonsense ") == []
+
+
+def test_options_and_their_values() -> None:
+    assert offered("submit --in") == ["--in-allocation"]
+    assert offered("diff a b -o ") == ["table", "json"]
+    assert offered("diff -o t") == ["table"]
+    assert offered("submit --dry-run=s") == ["--dry-run=script", "--dry-run=slurm"]
+    assert offered("submit --dry-run co") == ["command", "cora"]
+    assert offered("submit --nodes ") == []
+
+
+COMMANDS = ["attach", "cancel", "logs", "monitor", "release", "report", "resume", "rerun", "status", "why", "diff"]
 
 
 @pytest.mark.parametrize(
-    "command", ["attach", "cancel", "logs", "monitor", "release", "report", "resume", "status", "why"]
+    "typed",
+    [*COMMANDS, "diff other", "cancel other another", "submit --after", "submit --wait --after-any", "why -o json"],
 )
-def test_every_command_that_takes_a_run_completes_it(command: str) -> None:
-    assert offered([command], "") == ["@last", "cora", RUN]
-    assert offered([command], "cora-") == [RUN]
-    assert offered([command], "x") == []
+def test_every_place_for_a_run_offers_runs(typed: str) -> None:
+    assert offered(f"{typed} ") == ["@last", "cora", RUN]
+    assert offered(f"{typed} cora-") == [RUN]
+    assert offered(f"{typed} x") == []
 
 
-def test_where_the_runs_are_not_known_nothing_is_offered() -> None:
-    assert offered(["why", "--cluster", "nowhere"], "") == []
+def test_jobs_and_clusters_are_offered_by_name_and_a_job_by_its_path(desk: Desk) -> None:
+    desk.write("jobs/cora-of-mine.toml", "")
+    desk.write("jobs/no word of a shell's.toml", "")
+    desk.write("cluster/site.toml", 'runs = "elsewhere"')
+    assert offered("submit co") == offered("nodes --for co") == ["command", "cora", "cora-of-mine"]
+    assert offered("submit no") == offered("submit cora ") == []
+    assert offered("submit ./") == [":file"]
+    assert offered("submit --cluster s") == offered("doctor --cluster s") == ["sandbox", "site"]
+    assert offered("why --cluster site ") == []
+
+
+def test_the_words_of_a_program_are_the_shells_business() -> None:
+    assert offered("submit cora -- python tr") == offered("config show -- --") == [":file"]
+    assert offered("why -- x") == []
+
+
+def test_settings_are_those_of_the_jobs_workload_and_values_that_can_be_counted_follow() -> None:
+    assert offered("submit cora --set train.mo") == ["train.model="]
+    assert offered("submit cora --set train.model=") == ["train.model=sage", "train.model=gcn"]
+    assert offered("submit imdb-gin --set train.model=") == ["train.model=gin", "train.model=plain"]
+    assert offered("nodes --for imdb-gin --set train.model=g") == ["train.model=gin"]
+    assert offered("submit command --set train.") == []
+    assert offered("rerun x --set train.row") == ["train.row_optimizer="]
+    assert offered("submit --set resources.exclusive=") == ["resources.exclusive=true", "resources.exclusive=false"]
+    assert offered("submit --set resources.nodes=") == offered("submit --set no.such=") == []
+    assert offered("submit --set=watchdog.act") == ["--set=watchdog.action="]
+    assert "env." in offered("submit --set ")
+
+
+def test_every_key_has_a_line_of_help() -> None:
+    found = settings(SCHEMA, "")
+    assert len(found) > 60
+    assert all(found.values())
+
+
+def test_fish_gets_a_line_of_help_and_bash_what_is_behind_the_equals_sign() -> None:
+    assert offered("config sh", "fish") == ["show\tPrint a resolved job, every value with its origin"]
+    assert offered("submit --set train.schedule=c", "bash") == ["constant", "cosine"]
+    assert answer("bash", "clusterctl submit --set 'train.schedule=co", "train.schedule=co") == [
+        "train.schedule=constant",
+        "train.schedule=cosine",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", [""]),
+        ("a b", ["a", "b"]),
+        ("a b ", ["a", "b", ""]),
+        ("a 'b c", ["a", "b c"]),
+        ("a \"b c' ", ["a", "b c' "]),
+        ("a b\\", ["a", "b"]),
+        ("a # b", ["a", "#", "b"]),
+    ],
+)
+def test_an_unfinished_line_has_words(line: str, words: list[str]) -> None:
+    assert split(line) == words
+
+
+def test_where_the_runs_are_not_known_nothing_is_offered_and_nothing_is_said(desk: Desk) -> None:
+    assert offered("why --cluster nowhere ") == []
+    desk.write("cluster/bad.toml", "runs =")
+    assert offered("why --cluster bad ") == []
+
+
+def test_a_press_of_tab_imports_next_to_nothing(desk: Desk) -> None:
+    """What it costs; seconds are for the benchmarks."""
+    code = (
+        "import atexit, sys; atexit.register(lambda: print(*sys.modules)); from clusterctl.__main__ import main; main()"
+    )
+    desk.write("cluster/site.toml", f'runs = "{desk.runs}"')
+    for line in ("submit co", "submit cora --set train.l", "status --cluster local @"):
+        environment = {**os.environ, "_CLUSTERCTL_COMPLETE": "bash", "COMP_LINE": f"clusterctl {line}"}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        *found, modules = done.stdout.splitlines()
+        assert found, line
+        assert HEAVY & {*modules.split()} == set(), line
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_is_that_of_the_environment_unless_it_is_named(desk: Desk, shell: str) -> None:
+    named = desk.type(["completion", shell])
+    desk.set(SHELL=f"/usr/bin/{shell}")
+    assert desk.type("completion") == named
+    assert f"_CLUSTERCTL_COMPLETE={shell}" in named[1]
+
+
+class Bash:
+    """An interactive bash in which the completion is loaded."""
+
+    def __init__(self) -> None:
+        self.controller, end = pty.openpty()
+        environment = {**os.environ, "PATH": f"{OURS.parent}:{os.environ['PATH']}", "TERM": "dumb"}
+        command = ["bash", "--norc", "--noprofile", "-i"]
+        self.process = subprocess.Popen(
+            command, stdin=end, stdout=end, stderr=end, env=environment, start_new_session=True
+        )
+        os.close(end)
+        self.send('eval "$(clusterctl completion bash)"\n')
+        self.send('bind -x \'"\\C-g": echo "<<$READLINE_LINE>>"\'\n')
+        self.send('echo lo""aded\n')
+        self.read("loaded")
+
+    def send(self, text: str) -> None:
+        os.write(self.controller, text.encode())
+
+    def read(self, pattern: str) -> re.Match[str]:
+        text, deadline = "", time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if select.select([self.controller], [], [], 1)[0]:
+                text += os.read(self.controller, 4096).decode()
+            if found := re.search(pattern, text):
+                return found
+        raise AssertionError(f"no {pattern} in:\n{text}")
+
+    def completed(self, line: str) -> str:
+        """`line` after Tab."""
+        self.send(f"\x15{line}\t\x07")
+        return self.read("<<(.*)>>")[1]
+
+
+@pytest.fixture
+def bash() -> Iterator[Bash]:
+    shell = Bash()
+    yield shell
+    shell.process.kill()
+    shell.process.wait()
+    os.close(shell.controller)
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("clusterctl su", "clusterctl submit "),
+        ("clusterctl status cora-", f"clusterctl status {RUN} "),
+        ("clusterctl submit cora --set train.sch", "clusterctl submit cora --set train.schedule="),
+        ("clusterctl submit cora --set train.schedule=cos", "clusterctl submit cora --set train.schedule=cosine "),
+        ("clusterctl submit cora --set train.schedule=", "clusterctl submit cora --set train.schedule=co"),
+        ("clusterctl submit cora --set 'train.sch", "clusterctl submit cora --set 'train.schedule='"),
+        ("clusterctl submit --cluster=loc", "clusterctl submit --cluster=local "),
+        ("clusterctl submit -- python tra", "clusterctl submit -- python train.py "),
+        ("true && clusterctl why @", "true && clusterctl why @last "),
+        ("clusterctl why no", "clusterctl why no"),
+    ],
+)
+def test_bash_itself_completes_so(bash: Bash, desk: Desk, typed: str, completed: str) -> None:
+    desk.write("train.py", "")
+    desk.write("nothing", "")
+    assert bash.completed(typed) == completed

@@ -28,6 +28,10 @@ TEXT = "each epoch is a single step: the 8 ranks share a batch of 1,024, the who
 SENTENCE = "the training does not learn: the loss is NaN since step 50"
 
 
+def table(status: Status, now: float, width: int | None = None) -> str:
+    return RunsTable(Listing(now, (row_of(status, now),)), width).plain
+
+
 @pytest.fixture
 def run(fabricate) -> RunDir:
     """Finished, its loss NaN from step 50 on."""

@@ -81,6 +81,7 @@ def usage(typed: str | tuple[str, ...], says: str, hint: str = "--help") -> Mist
     usage("repeat cora", "no such command: repeat", "did you mean rerun?"),
     usage("config", "missing command"),
     usage("config show", "neither a job nor a program", "clusterctl submit -- python train.py"),
+    usage("completion tcsh", "'tcsh' is not one of"),
     usage("config shwo cora", "no such command"),
     usage("config show cora -o toml", "'toml' is not one of"),
 )

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from clusterctl.errors import ClusterctlError, NotFoundError, UsageError
-from clusterctl.observe.runs import find_run, names_beginning, newest_first
+from clusterctl.observe.run_names import names_beginning
+from clusterctl.observe.runs import find_run, newest_first
 from clusterctl.runs.layout import RunDir
 
 Fabricate = Callable[..., RunDir]

@@ -21,7 +21,7 @@ from clusterctl.launch.unused_code import find_unused, remove_unused
 from clusterctl.observe.disk import DiskUse
 from clusterctl.observe.ended_runs import stamp
 from clusterctl.observe.expendable import ended_at, judged
-from clusterctl.observe.runs import is_run_id
+from clusterctl.observe.run_names import is_run_id
 from clusterctl.runs import checkpoints
 from clusterctl.runs.layout import RunDir, code_folder
 from clusterctl.runs.removal import remove_tree

@@ -14,7 +14,7 @@ from clusterctl.errors import UsageError
 from clusterctl.observe.ended_runs import EndedRuns
 from clusterctl.observe.listing import Listing as Listing
 from clusterctl.observe.listing import listing
-from clusterctl.observe.runs import find_run, names_beginning, newest_first, newest_submissions
+from clusterctl.observe.runs import find_run, newest_first, newest_submissions
 from clusterctl.observe.status import Filter, candidates, newest, report
 from clusterctl.observe.status import run_columns as run_columns
 from clusterctl.observe.status import to_json as to_json
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from clusterctl.observe.status import Report as Report
     from clusterctl.runs.layout import RunDir
 
-_MOST_COMPLETIONS = 200
 _MANY = 50  # runs: more of them are worth a file of what is known of those that have ended
 # Words for several stages at once.
 _GROUPS = {
@@ -156,11 +155,6 @@ def overview(names: Iterable[str], cluster: str | None = None, count: int = 100)
     from clusterctl.observe.overview import Overview
 
     return Overview(chosen_runs_folder(cluster), count, tuple(run.directory for run in find_all(names, cluster)))
-
-
-def completions(typed: str, cluster: str | None = None) -> list[str]:
-    """What may be meant by `typed`, the beginning of a run's name, at a shell's prompt."""
-    return names_beginning(chosen_runs_folder(cluster), typed, _MOST_COMPLETIONS)
 
 
 def _kept_runs(folder: Path) -> Path:

@@ -81,7 +81,7 @@ class Run:
     @property
     def name(self) -> str:
         """The job's name."""
-        from clusterctl.observe.runs import job_name
+        from clusterctl.observe.run_names import job_name
 
         return job_name(self.id)
 

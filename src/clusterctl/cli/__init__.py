@@ -50,6 +50,7 @@ COMMANDS = {
     "sandbox": "Start a real Slurm on this machine",
     "data": "Bring data sets here, or make them up",
     "config": "Show jobs, clusters and where values come from",
+    "completion": "Print what completes commands in your shell",
 }
 # What other tools call a command.
 _SYNONYMS = {

@@ -10,12 +10,12 @@ import click
 
 from clusterctl.api.attach import beside
 from clusterctl.api.find import find
-from clusterctl.cli.options import cluster_option, complete_run
+from clusterctl.cli.options import cluster_option
 from clusterctl.errors import SlurmError, UsageError
 
 
 @click.command(short_help="Open a shell beside a rank of a run")
-@click.argument("name", metavar="RUN", shell_complete=complete_run)
+@click.argument("name", metavar="RUN")
 @click.argument("command", nargs=-1)
 @click.option("--rank", metavar="N", type=click.IntRange(min=0), default=0, help="Beside this rank; default: 0.")
 @cluster_option

@@ -6,13 +6,13 @@ import click
 
 from clusterctl.api.cancel import cancel as cancel_all
 from clusterctl.api.find import find_all
-from clusterctl.cli.options import cluster_option, complete_run, confirmed, warn_of
+from clusterctl.cli.options import cluster_option, confirmed, warn_of
 
 _MOST_NAMED = 20
 
 
 @click.command(short_help="End runs, waiting or running")
-@click.argument("names", metavar="RUN|SWEEP...", shell_complete=complete_run, nargs=-1, required=True)
+@click.argument("names", metavar="RUN|SWEEP...", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask before cancelling several runs.")
 @cluster_option
 def cancel(names: tuple[str, ...], yes: bool, cluster: str | None) -> None:

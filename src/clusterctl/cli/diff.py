@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from clusterctl.api import diff as api
-from clusterctl.cli.options import cluster_option, complete_run, echo_json, warn_of
+from clusterctl.cli.options import cluster_option, echo_json, warn_of
 
 
 @click.command(short_help="Show what differs between two runs")
-@click.argument("first", metavar="RUN1", shell_complete=complete_run)
-@click.argument("second", metavar="RUN2", shell_complete=complete_run)
+@click.argument("first", metavar="RUN1")
+@click.argument("second", metavar="RUN2")
 @click.option("--code", is_flag=True, help="Also show the code's differences line by line.")
 @click.option("-o", "output", type=click.Choice(["table", "json"]), default="table", help="Output format.")
 @cluster_option

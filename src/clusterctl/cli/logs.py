@@ -7,14 +7,14 @@ from typing import Any
 import click
 
 from clusterctl.api.find import find
-from clusterctl.cli.options import cluster_option, complete_run
+from clusterctl.cli.options import cluster_option
 from clusterctl.display.logs import follow as show_growing
 from clusterctl.display.logs import show, show_errors
 from clusterctl.errors import UsageError
 
 
 @click.command(short_help="Show what the ranks of a run wrote")
-@click.argument("name", metavar="RUN", shell_complete=complete_run)
+@click.argument("name", metavar="RUN")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run ends; Ctrl-C leaves the run alone.")
 @click.option(
     "--rank", metavar="N", type=click.IntRange(min=0), help="One rank; default: all, each line with its rank."

@@ -8,12 +8,12 @@ import sys
 import click
 
 from clusterctl.api.find import overview as overview_of
-from clusterctl.cli.options import cluster_option, complete_run
+from clusterctl.cli.options import cluster_option
 from clusterctl.errors import UsageError
 
 
 @click.command(short_help="Watch runs: curves, GPUs, logs, the queue")
-@click.argument("names", metavar="[RUN]...", shell_complete=complete_run, nargs=-1)
+@click.argument("names", metavar="[RUN]...", nargs=-1)
 @click.option("--once", is_flag=True, help="Print one frame and leave; no terminal is needed.")
 @click.option(
     "--every", metavar="SECONDS", type=click.FloatRange(min=0.5), default=2.0, help="Between two looks; default: 2."

@@ -6,12 +6,11 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from clusterctl.errors import ClusterctlError, UsageError
+from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
     from clusterctl.api.run import Run
@@ -41,15 +40,6 @@ class WithProgram(click.Command):
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- PROGRAM...]"]
-
-
-def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001 - click's
-    """What a shell offers for a run."""
-    from clusterctl.api.find import completions
-
-    with suppress(ClusterctlError, OSError):  # no place for a message
-        return completions(incomplete, ctx.params.get("cluster"))
-    return []
 
 
 cluster_option = click.option("--cluster", metavar="NAME", help="The cluster whose runs are meant.")

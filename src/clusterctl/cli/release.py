@@ -6,11 +6,11 @@ import click
 
 from clusterctl.api.find import find
 from clusterctl.api.sweeps import sweep_meant
-from clusterctl.cli.options import cluster_option, complete_run
+from clusterctl.cli.options import cluster_option
 
 
 @click.command(short_help="Let a run start that was submitted with --hold")
-@click.argument("name", metavar="RUN", shell_complete=complete_run)
+@click.argument("name", metavar="RUN|SWEEP")
 @cluster_option
 def release(name: str, cluster: str | None) -> None:
     """Let RUN start, or all runs of a sweep, which were submitted with --hold.

@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from clusterctl.api.find import find
-from clusterctl.cli.options import cluster_option, complete_run, warn_of
+from clusterctl.cli.options import cluster_option, warn_of
 from clusterctl.errors import UsageError
 
 
 @click.command(short_help="Write one HTML file about a run")
-@click.argument("name", metavar="RUN", shell_complete=complete_run)
+@click.argument("name", metavar="RUN")
 @click.option("--output", metavar="FILE", help="Where to; default: report.html in the run directory; -: stdout.")
 @cluster_option
 def report(name: str, output: str | None, cluster: str | None) -> None:

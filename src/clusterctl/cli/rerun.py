@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Submit a new run with the code and settings of an earlier one")
-@click.argument("name", metavar="RUN", shell_complete=options.complete_run)
+@click.argument("name", metavar="RUN")
 @click.option("--cluster", metavar="NAME", help="Where to run; default: where RUN was sent.")
 @options.resource_options
 @click.option("--name", "new_name", metavar="NAME", help="The new run's name; default: RUN's.")

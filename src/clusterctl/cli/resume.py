@@ -9,7 +9,7 @@ from clusterctl.errors import UsageError
 
 
 @click.command(short_help="Start a run again that ended before it was finished")
-@click.argument("name", metavar="RUN|SWEEP", shell_complete=options.complete_run)
+@click.argument("name", metavar="RUN|SWEEP")
 @click.option("--cluster", metavar="NAME", help="Where to run now; default: where it ran before.")
 @options.resource_options
 @options.sweep_options

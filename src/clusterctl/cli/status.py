@@ -12,7 +12,7 @@ import click
 
 from clusterctl.api.find import Stage, query, run_columns, to_json
 from clusterctl.api.sweeps import sweep_meant
-from clusterctl.cli.options import cluster_option, complete_run, echo_json, warn_of
+from clusterctl.cli.options import cluster_option, echo_json, warn_of
 from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _ENDED_BADLY = (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST, Stage.CANCELLED)
 
 
 @click.command(short_help="Show runs: stage, progress, accuracy")
-@click.argument("names", metavar="[RUN|SWEEP]...", shell_complete=complete_run, nargs=-1)
+@click.argument("names", metavar="[RUN|SWEEP]...", nargs=-1)
 @click.option("-n", "count", metavar="N", type=click.IntRange(min=1), help="The newest N; default: 10.")
 @click.option("-a", "--all", "everything", is_flag=True, help="All runs, however old.")
 @click.option("--name", metavar="GLOB", multiple=True, help="Runs whose job or id is like this: 'cora*'.")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], options.Command]:
-    return click.option(flag, metavar="RUN", multiple=True, shell_complete=options.complete_run, help=text)
+    return click.option(flag, metavar="RUN", multiple=True, help=text)
 
 
 @click.command(cls=options.WithProgram, short_help="Send a job to a cluster")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from clusterctl.api.find import find
-from clusterctl.cli.options import cluster_option, complete_run, echo_json, output_option
+from clusterctl.cli.options import cluster_option, echo_json, output_option
 from clusterctl.display.explanation import explanation, to_json
 
 
 @click.command(short_help="Say why a run waits or failed")
-@click.argument("name", metavar="RUN", shell_complete=complete_run)
+@click.argument("name", metavar="RUN")
 @output_option
 @cluster_option
 def why(name: str, output: str, cluster: str | None) -> None:

@@ -1,17 +1,22 @@
-"""Reads job and cluster files; every value knows where it came from."""
+"""Reads job and cluster files; every value knows where it came from.
 
-from clusterctl.config.clusters import chosen_images_folder, chosen_runs_folder, load_cluster
-from clusterctl.config.places import (
-    cache_folder,
-    expanded,
-    images_folder,
-    names,
-    runs_folder,
-    shipped_folder,
-    state_folder,
-    state_path,
-)
-from clusterctl.config.resolve import Resolved, resolve, resolve_again
+Each name is imported when it is first used: a shell that completes a word needs the folders alone, at once.
+"""
+
+TYPE_CHECKING = False  # as in typing; type checkers know the name
+if TYPE_CHECKING:
+    from clusterctl.config.clusters import chosen_images_folder, chosen_runs_folder, load_cluster
+    from clusterctl.config.places import (
+        cache_folder,
+        expanded,
+        images_folder,
+        names,
+        runs_folder,
+        shipped_folder,
+        state_folder,
+        state_path,
+    )
+    from clusterctl.config.resolve import Resolved, resolve, resolve_again
 
 __all__ = [
     "Resolved",
@@ -29,3 +34,15 @@ __all__ = [
     "state_folder",
     "state_path",
 ]
+_HOMES = dict.fromkeys(("chosen_images_folder", "chosen_runs_folder", "load_cluster"), "clusters")
+_HOMES |= dict.fromkeys(("Resolved", "resolve", "resolve_again"), "resolve")
+
+
+if not TYPE_CHECKING:  # type checkers are to find a name that is not there
+
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"clusterctl.config.{_HOMES.get(name, 'places')}"), name)

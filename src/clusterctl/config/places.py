@@ -6,14 +6,11 @@ import os
 import shlex
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import clusterctl
 from clusterctl.errors import ConfigError, NotFoundError
-from clusterctl.runs.files import make_private
-from clusterctl.runs.ownership import is_trusted, owner_name
-from clusterctl.spec.records import nearest
 
+TYPE_CHECKING = False  # a shell waits at each Tab for what this module imports: hence the imports in functions, too
 if TYPE_CHECKING:
     from clusterctl.spec import Cluster
 
@@ -37,6 +34,8 @@ def state_path() -> Path:
 
 def state_folder() -> Path:
     """Where the emulator and the sandbox live: private and on this machine's own disk."""
+    from clusterctl.runs.files import make_private
+
     try:
         return make_private(state_path())
     except OSError as error:
@@ -47,7 +46,12 @@ def state_folder() -> Path:
 
 def runs_folder(cluster: Cluster | None) -> Path:
     """The folder of all runs: the cluster's, else CLUSTERCTL_RUNS, else the user's data folder."""
-    configured = (cluster and cluster.runs) or os.environ.get("CLUSTERCTL_RUNS")
+    return runs_at(cluster.runs if cluster else None)
+
+
+def runs_at(configured: str | None) -> Path:
+    """`runs_folder` of a cluster that says `configured`, or nothing."""
+    configured = configured or os.environ.get("CLUSTERCTL_RUNS")
     return expanded(configured).absolute() if configured else _own_folder("data") / "runs"
 
 
@@ -91,6 +95,8 @@ def find_file(kind: str, name: str, cwd: Path) -> Path:
                 if len(candidates) > 1 and path.parent in _project_folders(kind, cwd):
                     _require_trusted(path, noun)
                 return path
+    from clusterctl.spec.records import nearest
+
     known = sorted(names(kind, cwd))
     close = nearest(Path(name).stem, known)
     raise NotFoundError(problem, f"did you mean {close}?" if close else f"known: {', '.join(known)}")
@@ -136,6 +142,8 @@ def is_home(folder: Path) -> bool:
 
 
 def _require_trusted(path: Path, noun: str) -> None:
+    from clusterctl.runs.ownership import is_trusted, owner_name
+
     if not is_trusted(path.stat().st_uid):
         shown = f"./{os.path.relpath(path)}"
         message = f"{noun} {path.stem} is someone else's file: {path} ({owner_name(path)})"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clusterctl.display.plain import bar, duration, plain
 from clusterctl.observe.ended_runs import Row
 from clusterctl.observe.listing import Listing
-from clusterctl.observe.runs import submission
+from clusterctl.observe.run_names import submission
 from clusterctl.observe.sweeps import values_of
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage

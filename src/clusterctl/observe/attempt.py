@@ -11,7 +11,7 @@ from clusterctl.observe.lines import last_lines
 from clusterctl.observe.measurements import Pace, newest_values, pace_of
 from clusterctl.observe.milestones import read_cancellation, read_finish, read_submission
 from clusterctl.observe.rank_events import newest_stage
-from clusterctl.observe.runs import submission as submission_of
+from clusterctl.observe.run_names import submission as submission_of
 from clusterctl.observe.telemetry import NodesNow, nodes_now
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import exists

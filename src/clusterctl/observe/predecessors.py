@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.observe.runs import is_run_id
+from clusterctl.observe.run_names import is_run_id
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from clusterctl.launch.sbatch import adopt
 from clusterctl.observe.accounting import accounted
 from clusterctl.observe.attempt import Answer, read_evidence
 from clusterctl.observe.measurements import progress, seconds_left
+from clusterctl.observe.run_names import job_name
 from clusterctl.observe.run_record import read_record, unreadable
-from clusterctl.observe.runs import job_name, named_since, newest_first
+from clusterctl.observe.runs import named_since, newest_first
 from clusterctl.observe.stage import judge, settled
 from clusterctl.observe.sweeps import place_in_array
 from clusterctl.runs.vocabulary import KNOWN, Role

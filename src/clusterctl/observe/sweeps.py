@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import ConfigError, UsageError
-from clusterctl.observe.runs import NEWEST, is_run_id, job_name, newest_first, submission
+from clusterctl.observe.run_names import NEWEST, is_run_id, job_name, submission
+from clusterctl.observe.runs import newest_first
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import exists
 from clusterctl.runs.layout import SWEEP_FORMAT, SweepDir

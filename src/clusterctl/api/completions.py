@@ -1,0 +1,179 @@
+"""What a shell offers when Tab is pressed, in a few hundredths of a second: from files alone, without click.
+
+The commands are in `cli/commands.json`, the keys of `--set` in `schemas/job.json`; `make docs` writes both. All that is
+looked at beyond them are the names in a few folders.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from contextlib import suppress
+from pathlib import Path
+
+import clusterctl
+from clusterctl.config.places import find_file, names, runs_at, user_config_folder
+from clusterctl.errors import ClusterctlError
+from clusterctl.observe.run_names import names_beginning
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+Offers = dict[str, str]
+"""A line of help for each word."""
+
+FILES: Offers = {":file": ""}  # the shell's own business
+_PACKAGE = Path(clusterctl.__file__).parent
+_MOST_RUNS = 200
+_PLAIN = re.compile(r"[\w.@=:/+-]+")  # no word that a shell would have to quote
+_WORKLOAD = re.compile(r"""^workload\s*=\s*["']([\w-]+)["']""", re.MULTILINE)
+
+
+def answer(shell: str, line: str, replaced: str) -> list[str]:
+    """The lines that `shell` reads: what the last word of `line`, a command line up to the cursor, may become.
+
+    bash replaces only `replaced`, the part of that word behind `=` or `:`.
+    """
+    *words, typed = split(line)
+    found: Offers = {}
+    with suppress(ClusterctlError, OSError, ValueError):  # no place for a message
+        found = offers(_read("cli/commands.json"), words[1:], typed)
+    if found == FILES:
+        return [*FILES]
+    fitting = {word: text for word, text in found.items() if word.startswith(typed) and _PLAIN.fullmatch(word)}
+    kept = len(typed) - len(split(replaced)[-1]) if shell == "bash" else 0
+    return [f"{word}\t{text}" if shell == "fish" else word[kept:] for word, text in fitting.items()]
+
+
+def split(line: str) -> list[str]:
+    """The words of an unfinished command line; the last one is empty behind a blank."""
+    lexer = shlex.shlex(line, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    words: list[str] = []
+    try:
+        words.extend(lexer)
+    except ValueError:  # an open quote
+        return [*words, lexer.token]
+    return words if line[-1:].strip() else [*words, ""]
+
+
+def offers(node: Mapping[str, Any], words: Sequence[str], typed: str) -> Offers:
+    """What fits behind `words`, the command line below the commands `node`; not all of it begins with `typed`."""
+    given: dict[str, str] = {}
+    arguments: list[str] = []
+    waiting = ""  # the option whose value comes next
+    for word in words:
+        options = node["options"]
+        flag, equals, value = word.partition("=")
+        if waiting:
+            given[waiting], waiting = word, ""
+        elif word == "--":
+            return FILES if "program" in node else {}
+        elif word.startswith("-"):
+            option = options.get(flag, {})
+            given[flag] = value
+            waiting = flag if "value" in option and not equals and "optional" not in option else ""
+        elif "commands" in node:
+            if word not in node["commands"]:
+                return {}
+            node = node["commands"][word]
+        else:
+            arguments.append(word)
+    options, kinds = node["options"], node.get("arguments", [])
+    job = given.get("--for") or (arguments[0] if arguments and kinds[:1] == ["job"] else None)
+
+    def values(kind: str | list[str] | None, typed: str) -> Offers:
+        return _values(kind, typed, given.get("--cluster"), job)
+
+    flag, equals, value = typed.partition("=")
+    if waiting:
+        return values(options[waiting]["value"], typed)
+    if typed.startswith("-") and equals:
+        found = values(options.get(flag, {}).get("value"), value)
+        return {f"{flag}={word}": text for word, text in found.items()}
+    if typed.startswith("-"):
+        return {name: option["help"] for name, option in options.items()}
+    if "commands" in node:
+        return {name: command["help"] for name, command in node["commands"].items()}
+    position = len(arguments) if "repeats" not in node else min(len(arguments), len(kinds) - 1)
+    return values(kinds[position], typed) if position < len(kinds) else {}
+
+
+def _values(kind: str | list[str] | None, typed: str, cluster: str | None, job: str | None) -> Offers:
+    match kind:
+        case list():
+            return dict.fromkeys(kind, "")
+        case "run":
+            return dict.fromkeys(names_beginning(_runs_folder(cluster), typed, _MOST_RUNS), "")
+        case "cluster":
+            return dict.fromkeys(sorted(names("cluster", Path.cwd())), "")
+        case "job":
+            return FILES if "/" in typed else dict.fromkeys(sorted(names("jobs", Path.cwd())), "")
+        case "setting":
+            return settings(_read("schemas/job.json"), typed, _workload(job))
+        case "file":
+            return FILES
+    return {}
+
+
+def settings(schema: Mapping[str, Any], typed: str, workload: str = "") -> Offers:
+    """Keys of a job of `workload`, or of any, up to the `=`; behind it the values, where they can be counted."""
+    keys = dict(_leaves({**schema["properties"], "train": _train(schema, workload)}))
+    key, equals, _ = typed.partition("=")
+    if not equals:
+        return {name: of["description"] for name, of in keys.items()}
+    of = keys.get(f"{key}=", {})
+    values = ["true", "false"] if of.get("type") == "boolean" else of.get("enum", [])
+    return {f"{key}={value}": "" for value in values}
+
+
+def _train(schema: Mapping[str, Any], workload: str) -> Mapping[str, Any]:
+    """The schema of [train] for `workload`; that of all workloads where none is known."""
+    each: Mapping[str, Any] | None = schema
+    while each:
+        if each["if"]["properties"]["workload"]["const"] == workload:
+            found: Mapping[str, Any] = each["then"]["properties"]["train"]
+            return found
+        each = each.get("else")
+    every: Mapping[str, Any] = schema["properties"]["train"]
+    return every
+
+
+def _leaves(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """`resources.nodes=` and what is known of it; `env.` of a table whose keys are the user's."""
+    for name, of in properties.items():
+        if "properties" in of:
+            yield from _leaves(of["properties"], f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}{'.' if 'propertyNames' in of else '='}", of
+
+
+def _workload(job: str | None) -> str:
+    if job:
+        with suppress(ClusterctlError, OSError, ValueError):
+            found = _WORKLOAD.search(find_file("jobs", job, Path.cwd()).read_text())
+            return found[1] if found else ""
+    return ""
+
+
+def _runs_folder(cluster: str | None) -> Path:
+    """The folder of the runs of `cluster`, read without a look at the rest of the files."""
+    chosen = cluster or os.environ.get("CLUSTERCTL_CLUSTER") or _toml(user_config_folder() / "config.toml", "cluster")
+    return runs_at(_toml(find_file("cluster", chosen, Path.cwd()), "runs") if chosen else None)
+
+
+def _toml(path: Path, key: str) -> str | None:
+    if not path.is_file():
+        return None
+    import tomllib  # where there is no such file, nobody waits for it
+
+    value = tomllib.loads(path.read_text()).get(key)
+    return value if isinstance(value, str) else None
+
+
+def _read(name: str) -> Any:
+    return json.loads((_PACKAGE / name).read_text())

@@ -1,0 +1,78 @@
+"""`clusterctl completion`: what a shell needs to complete words; what it then offers is in `api/completions.py`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from clusterctl.cli.options import WithProgram
+from clusterctl.errors import UsageError
+
+_SHELLS = ("bash", "zsh", "fish")
+# What the value of an option, or an argument, is, by the word for it in --help.
+_KINDS = {
+    "RUN": "run",
+    "RUN|SWEEP": "run",
+    "RUN1": "run",
+    "RUN2": "run",
+    "JOB": "job",
+    "KEY=VALUE": "setting",
+    "KEY=VALUES": "setting",
+}
+_KINDS |= dict.fromkeys(("FILE", "FOLDER", "DIR", "PATH"), "file")
+
+
+@click.command(short_help="Print what completes commands in your shell")
+@click.argument("shell", type=click.Choice(_SHELLS), required=False)
+def completion(shell: str | None) -> None:
+    """Print the shell code that completes commands, options, jobs, clusters, runs and settings.
+
+    \b
+    Examples:
+      eval "$(clusterctl completion bash)"     in ~/.bashrc
+      eval "$(clusterctl completion zsh)"      in ~/.zshrc
+      clusterctl completion fish | source      in ~/.config/fish/config.fish
+    """
+    shell = shell or Path(os.environ.get("SHELL", "")).name
+    if shell not in _SHELLS:
+        raise UsageError("which shell? $SHELL is none of bash, zsh and fish", "clusterctl completion bash")
+    click.echo(Path(__file__).with_suffix(f".{shell}").read_text(), nl=False)
+
+
+def described(command: click.Command, text: str = "") -> dict[str, Any]:
+    """What `api.completions` has to know of `command` and of those below it."""
+    context = click.Context(command)
+    arguments: list[Any] = []
+    options: dict[str, Any] = {}
+    found: dict[str, Any] = {"help": text, "options": options}
+    for parameter in command.get_params(context):
+        if isinstance(parameter, click.Option):
+            options |= dict.fromkeys([*parameter.opts, *parameter.secondary_opts], _option(parameter))
+        else:
+            arguments.append(_kind(parameter))
+            found |= {"repeats": True} if parameter.nargs == -1 else {}
+    if isinstance(command, click.Group):
+        below = {name: command.get_command(context, name) for name in command.list_commands(context)}
+        found["commands"] = {name: described(one, one.get_short_help_str(200)) for name, one in below.items() if one}
+    found |= {"arguments": arguments} if arguments else {}
+    return found | ({"program": True} if isinstance(command, WithProgram) else {})
+
+
+def _option(option: click.Option) -> dict[str, Any]:
+    found: dict[str, Any] = {"help": option.help or ""}
+    if option.is_flag or option.count:
+        return found
+    optional = {"optional": True} if isinstance(option.flag_value, str) else {}
+    return found | {"value": _kind(option)} | optional
+
+
+def _kind(parameter: click.Parameter) -> str | list[str]:
+    if isinstance(parameter.type, click.Choice):
+        return list(parameter.type.choices)
+    if parameter.name == "cluster":
+        return "cluster"
+    word = (parameter.metavar or str(parameter.name)).upper().strip("[].")
+    return _KINDS.get(word, "file" if isinstance(parameter.type, click.Path) else "")
