@@ -177,3 +177,35 @@ def test_jobs_and_elements_are_shown_by_scontrol(cluster):
     done = cluster.run("scontrol", "requeue", f"{array}_7")
     assert (done.returncode, done.stderr) == (1, f"Invalid job id specified for job {array}_7\n")
     assert cluster.call("scontrol", "show", "config") == "MaxArraySize            = 1001\n"
+
+
+def test_an_element_whose_supervisor_was_killed_is_lost_alone(cluster):
+    array = cluster.submit(WAIT, "--array=0-1", "--output=/dev/null")
+    for index in (0, 1):
+        cluster.until((cluster.work / f"ready.{index}").exists, "both elements")
+    os.kill(cluster.supervisor(cluster.field(f"{array}_0", "A")), signal.SIGKILL)
+    cluster.until(lambda: cluster.field(f"{array}_0") == "NODE_FAIL", "the lost element")
+    (cluster.work / "leave").touch()
+    cluster.until(lambda: cluster.field(f"{array}_1") == "COMPLETED", "the other one")
+
+
+def test_a_time_limit_and_the_loss_of_a_node_concern_one_element(cluster):
+    text = """echo $SLURM_ARRAY_TASK_ID:${SLURM_RESTART_COUNT:-0} >>begun
+[ "$SLURM_ARRAY_TASK_ID" = 1 ] && exit 0
+touch ready; srun sleep 60"""
+    array = cluster.submit(text, "--array=0-1%1", "--time=0:02", "--output=/dev/null")
+    cluster.wait_for_ready()
+    cluster.call("scontrol", "update", "nodename=node1", "state=down", "reason=power")
+    cluster.until(lambda: cluster.field(f"{array}_0") == "TIMEOUT", "the time limit of the second start")
+    cluster.until(lambda: cluster.field(f"{array}_1") == "COMPLETED", "the other element")
+    assert (cluster.work / "begun").read_text().split() == ["0:0", "0:1", "1:0"]
+
+
+def test_no_element_escapes_when_an_array_is_cancelled_while_its_elements_start(make_cluster):
+    cluster = make_cluster(nodes=4, cpus=4)
+    for begun in (0, 1, 4, 9):
+        array = cluster.submit("sleep 60", "--array=0-99", "--output=/dev/null")
+        cluster.until(lambda: len(cluster.call("squeue", "-h", "-t", "R").split("\n")) > begun, "some elements")  # noqa: B023
+        cluster.call("scancel", array)
+        cluster.until(lambda: not cluster.call("squeue", "-h"), "the end of all")
+        assert set(cluster.field(array).split()) == {"CANCELLED"}

@@ -88,6 +88,33 @@ def test_elements_are_held_and_released_alone_or_all_at_once(queue: NamedJobs) -
     assert len(queue.rows("--states=completed", "-j", "<sweep>")) == 4
 
 
+def test_one_element_is_held_while_the_others_go_on(queue: NamedJobs) -> None:
+    queue.submit("sweep", ELEMENT, "--array=0-3%1")
+    wait_until((queue.stage.folder / "begun.0.0").exists)
+    queue.do("scontrol", "hold", "<sweep>_2")
+    tell(queue, "go.all")
+    wait_until((queue.stage.folder / "begun.3.0").exists)
+    wait_until(lambda: len(queue.rows("-j", "<sweep>")) == 1)
+    (held,) = queue.rows("-j", "<sweep>")
+    assert held.startswith("sweep_2 2 PENDING JobHeld")  # by the user or, for root, by the administrator
+    queue.do("scontrol", "release", "<sweep>_2")
+    queue.until_rows("<sweep>")
+    assert (queue.stage.folder / "begun.2.0").exists()
+
+
+def test_the_number_of_the_array_means_all_elements_also_in_the_last_one_whose_number_it_is(queue: NamedJobs) -> None:
+    queue.submit("sweep", f"echo $SLURM_JOB_ID >number.$SLURM_ARRAY_TASK_ID\n{ELEMENT}", "--array=0-1", "--requeue")
+    for index in (0, 1):
+        wait_until((queue.stage.folder / f"begun.{index}.0").exists)
+    last = (queue.stage.folder / "number.1").read_text().strip()
+    assert last == queue.numbers["sweep"]
+    queue.do("scontrol", "requeue", last)
+    for index in (0, 1):
+        wait_until((queue.stage.folder / f"begun.{index}.1").exists)
+    tell(queue, "go.all")
+    queue.until_rows("<sweep>")
+
+
 @pytest.mark.parametrize(("option", "heard"), [((), False), (("--batch",), True)])
 def test_a_signal_reaches_the_elements_that_run(queue: NamedJobs, option: tuple[str, ...], heard: bool) -> None:
     queue.submit("sweep", f"trap 'touch heard.$SLURM_ARRAY_TASK_ID' USR1\n{ELEMENT}", "--array=0-2%2")

@@ -170,7 +170,7 @@ def chosen(machine: Machine, target: str) -> list[EmulatedJob]:
     job = EmulatedJob(machine.jobs / str(number))
     if job.folder.is_dir() and not indices and job.record.array != number:
         return [job]
-    found = [(job, job.record) for job in all_jobs(machine)]
+    found = [(job, job.record) for job in all_jobs(machine) if job.id >= number]  # its elements came later
     wanted = [job for job, record in found if record.array == number and record.holds(indices)]
     if not wanted:
         raise SlurmError(UNKNOWN_JOB)
