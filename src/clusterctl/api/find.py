@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.api.run import Run
@@ -15,7 +15,7 @@ from clusterctl.observe.ended_runs import EndedRuns
 from clusterctl.observe.listing import Listing as Listing
 from clusterctl.observe.listing import listing
 from clusterctl.observe.runs import find_run, names_beginning, newest_first
-from clusterctl.observe.status import Filter, candidates, newest, report
+from clusterctl.observe.status import Filter, newest, report
 from clusterctl.observe.status import run_columns as run_columns
 from clusterctl.observe.status import to_json as to_json
 from clusterctl.runs.stages import ENDED
@@ -102,10 +102,9 @@ class Query:
             looked = self.look()
             rows = tuple(row_of(status, looked.as_of) for status in looked.statuses)
             return Listing(looked.as_of, rows, looked.problems)
-        runs = candidates(self.folder, self.wanted, self.count, unwritten=True)
-        found = listing(runs, self.wanted, row_of, self.ended)
+        found = listing(self.folder, self.wanted, self.count, row_of, self.ended)
         self.ended.save()
-        return replace(found, rows=found.rows[: self.count])
+        return found
 
     def list(self) -> list[RunDir]:
         """The runs alone: read only where a stage or an age has to be known."""

@@ -24,12 +24,13 @@ from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve, runs_folder
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError, reason
+from clusterctl.launch.adoption import adopt
 from clusterctl.launch.code_files import LargeCode as LargeCode
 from clusterctl.launch.git import git_state
 from clusterctl.launch.module_archives import archive_modules, link_archives
 from clusterctl.launch.plan import has_project, make_plan
 from clusterctl.launch.programs import Programs
-from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch, submitit_version, test_only
+from clusterctl.launch.sbatch import SlurmRefused, call_sbatch, submitit_version, test_only
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import find_code, take_snapshot
 from clusterctl.launch.task_versions import image_digest, task_versions
