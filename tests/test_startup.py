@@ -60,6 +60,11 @@ def test_asking_and_planning_import_nothing_heavy(tmp_path: Path, words: tuple[s
     assert not loaded(tmp_path, *words) & HEAVY
 
 
+def test_looking_imports_nothing_that_plans_a_run(tmp_path: Path) -> None:
+    planning = {"clusterctl.launch.plan", "clusterctl.launch.script", "clusterctl.containers.pyxis"}
+    assert not loaded(tmp_path, "status", "-a") & planning
+
+
 def test_only_a_table_needs_rich(tmp_path: Path) -> None:
     assert "rich" not in loaded(tmp_path, "status", "-o", "json")
 

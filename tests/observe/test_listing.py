@@ -15,7 +15,7 @@ from clusterctl.observe import ended_runs
 from clusterctl.observe.ended_runs import QUIET_SECONDS, EndedRuns, Row
 from clusterctl.observe.listing import listing
 from clusterctl.observe.stage import Status
-from clusterctl.observe.status import Filter, candidates
+from clusterctl.observe.status import Filter
 from clusterctl.runs.files import write_json
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
@@ -38,11 +38,11 @@ def look(tmp_path: Path, made: list[str]) -> Callable[..., list[Row]]:
 
     def row_of(status: Status, now: float) -> Row:
         made.append(status.record.run.id)
-        return Row(status.record.run, status.stage, status.record.created, {"STAGE": str(status.stage)})
+        return Row(status.record.run.id, status.stage, status.record.created, {"STAGE": str(status.stage)})
 
     def once(folder: Path, wanted: Filter = Filter()) -> list[Row]:  # noqa: B008 - frozen
         ended = EndedRuns(tmp_path / "cache" / "runs.json", lambda: time.time() + 2 * QUIET_SECONDS)
-        found = listing(candidates(folder, wanted, None, unwritten=True), wanted, row_of, ended)
+        found = listing(folder, wanted, None, row_of, ended)
         ended.save()
         assert not found.problems
         return [*found.rows]
@@ -95,7 +95,7 @@ def test_rows_are_chosen_by_stage_and_age_without_being_made(folder: Path, look:
 
 def test_a_run_that_is_started_again_gets_a_new_row_in_its_place(folder: Path, look: Any, made: list[str]) -> None:
     before = look(folder)
-    run = before[5].run
+    run = RunDir(folder / before[5].run)
     run.attempt(1).path.mkdir()
     write_json(run.attempt(1).host_json, {"start": 3.0, "end": 4.0, "exit_code": 0})
     after = look(folder)
@@ -106,6 +106,6 @@ def test_a_run_that_is_started_again_gets_a_new_row_in_its_place(folder: Path, l
 
 def test_a_run_that_is_removed_or_not_yet_written_has_no_row(folder: Path, look: Any) -> None:
     gone, *others = look(folder)
-    gone.run.path.rename(gone.run.path.with_name("elsewhere"))
+    (folder / gone.run).rename(folder / "elsewhere")
     (folder / "cora-20260103-030400-0001").mkdir()
     assert look(folder) == others

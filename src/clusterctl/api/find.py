@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.api.run import Run
@@ -14,8 +14,8 @@ from clusterctl.errors import UsageError
 from clusterctl.observe.ended_runs import EndedRuns
 from clusterctl.observe.listing import Listing as Listing
 from clusterctl.observe.listing import listing
-from clusterctl.observe.runs import find_run, newest_first, newest_submissions
-from clusterctl.observe.status import Filter, candidates, newest, report
+from clusterctl.observe.runs import find_run, newest_first
+from clusterctl.observe.status import Filter, newest, report
 from clusterctl.observe.status import run_columns as run_columns
 from clusterctl.observe.status import to_json as to_json
 from clusterctl.observe.sweeps import one_run, read_sweep, sweep_named
@@ -25,7 +25,7 @@ from clusterctl.spec.records import nearest
 from clusterctl.spec.values import parse_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from clusterctl.observe.ended_runs import Row as Row
@@ -108,23 +108,21 @@ class Query:
         return found
 
     def rows(
-        self, row_of: Callable[[Status, float], Row], together: Callable[[Sequence[Row]], Sequence[Row]] | None = None
+        self,
+        row_of: Callable[[Status, float], Row],
+        together: Callable[[Iterable[Row]], Iterable[Row]] = iter,
     ) -> Listing:
         """As `look`, as rows of a table that `row_of` makes: of a run that has ended, once for all.
 
-        `together` makes one of the rows of a sweep; then the newest submissions are meant, however many runs they are.
+        The newest submissions are meant, however many runs a sweep has; `together` makes one row of those.
         """
         if self.named:
             looked = self.look()
             rows = tuple(row_of(status, looked.as_of) for status in looked.statuses)
             return Listing(looked.as_of, rows, looked.problems)
-        count = None if together else self.count
-        runs: Iterable[RunDir] = candidates(self.folder, self.wanted, count, unwritten=True)
-        if together and not self.wanted.needs_reading:
-            runs = newest_submissions(runs, self.count)
-        found = listing(runs, self.wanted, row_of, self.ended)
+        found = listing(self.folder, self.wanted, self.count, row_of, self.ended, together)
         self.ended.save()
-        return replace(found, rows=tuple((together or tuple)(found.rows))[: self.count])
+        return found
 
     def list(self) -> list[RunDir]:
         """The runs alone: read only where a stage or an age has to be known."""

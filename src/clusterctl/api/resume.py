@@ -24,9 +24,10 @@ from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve_again
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, SlurmError, UsageError
+from clusterctl.launch.adoption import adopt
 from clusterctl.launch.module_archives import archive_modules, link_archives
 from clusterctl.launch.plan import has_project, make_plan
-from clusterctl.launch.sbatch import Batch, SlurmRefused, adopt, call_sbatch
+from clusterctl.launch.sbatch import Batch, SlurmRefused, call_sbatch
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import kept_code
 from clusterctl.observe.run_record import read_record

@@ -23,12 +23,13 @@ from clusterctl.config import load_cluster, resolve, runs_folder
 from clusterctl.config.program import with_options
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError, reason
+from clusterctl.launch.adoption import adopt
 from clusterctl.launch.code_files import LargeCode as LargeCode
 from clusterctl.launch.module_archives import archive_modules
 from clusterctl.launch.new_run import Earlier, from_earlier, from_project, record_of, versions, write_run
 from clusterctl.launch.plan import has_project, make_plan
 from clusterctl.launch.programs import Programs
-from clusterctl.launch.sbatch import Batch, SlurmRefused, adopt, call_sbatch, test_only
+from clusterctl.launch.sbatch import Batch, SlurmRefused, call_sbatch, test_only
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import find_code, take_snapshot
 from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed

@@ -21,10 +21,11 @@ from clusterctl.config import load_cluster, resolve, runs_folder
 from clusterctl.config.secrets import Secrets
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError, reason
+from clusterctl.launch.adoption import adopt
 from clusterctl.launch.array import arrays_of, batch_of, write_array
 from clusterctl.launch.new_run import from_project, record_of, versions, write_run
 from clusterctl.launch.plan import make_plan
-from clusterctl.launch.sbatch import SlurmRefused, adopt, call_sbatch
+from clusterctl.launch.sbatch import SlurmRefused, call_sbatch
 from clusterctl.runs.files import make_private, write_json
 from clusterctl.runs.layout import SWEEP_FORMAT, SweepDir
 from clusterctl.slurm import Slurm

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from clusterctl.api.find import Stage, query, run_columns, to_json
+from clusterctl.api.run import Run
 from clusterctl.api.sweeps import sweep_meant
 from clusterctl.cli.options import cluster_option, echo_json, warn_of
 from clusterctl.errors import UsageError
@@ -102,8 +102,7 @@ def _listing(wanted: Query, sweep: Sweep | None, metric: str | None) -> Listing:
     from clusterctl.display import runs_table, sweep_rows
 
     if sweep is None:
-        together = None if wanted.named or wanted.wanted.stages else sweep_rows.together
-        return wanted.rows(runs_table.row_of, together)
+        return wanted.rows(runs_table.row_of, iter if wanted.wanted.stages else sweep_rows.together)
     looked = wanted.look()
     return sweep_rows.listing(sweep.summary(looked, metric), looked, runs_table.row_of)
 
@@ -114,10 +113,9 @@ def _show_cause(wanted: Query, newest: Row) -> None:
         return
     from clusterctl.display.explanation import first_cause
 
-    for status in replace(wanted, named=(newest.run,)).look().statuses:
-        if status.stage is not Stage.CANCELLED or status.reason:  # cancelled before it started
-            text = f"{status.stage}: {first_cause(status)}\nnext: clusterctl why {newest.run.id}"
-            click.echo(text, err=True)
+    status = Run(wanted.folder / newest.run).status()
+    if status.stage is not Stage.CANCELLED or status.reason:  # cancelled before it started
+        click.echo(f"{status.stage}: {first_cause(status)}\nnext: clusterctl why {newest.run}", err=True)
 
 
 def _show_data(wanted: Query, output: str) -> tuple[bool, Problems]:

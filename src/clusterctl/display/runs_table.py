@@ -210,4 +210,5 @@ def row_of(status: Status, now: float) -> Row:
         "NOTE": note(status) or "  ".join(f"{plain(name)} {number(own)}" for name, own in own_metrics(metrics).items()),
         "ON": plain(attempt.nodes) if attempt else "",
     }
-    return Row(status.record.run, stage, status.record.created, {title: text for title, text in cells.items() if text})
+    shown = {column: text for column, text in cells.items() if text}
+    return Row(status.record.run.id, stage, status.record.created, shown)

@@ -11,7 +11,6 @@ from clusterctl.observe.ended_runs import Row
 from clusterctl.observe.listing import Listing
 from clusterctl.observe.run_names import submission
 from clusterctl.observe.sweeps import values_of
-from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
@@ -25,12 +24,12 @@ BAR_CELLS = 10
 _MOST_COLUMNS = 6  # of what is varied
 
 
-def together(rows: Sequence[Row]) -> list[Row]:
+def together(rows: Iterable[Row]) -> list[Row]:
     """`rows` with the runs of each sweep in one, at the place of the first of them."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(submission(row.run.id), []).append(row)
-    return [_one(name, group) if group[0].run.id != name else group[0] for name, group in groups.items()]
+        groups.setdefault(submission(row.run), []).append(row)
+    return [_one(name, group) if group[0].run != name else group[0] for name, group in groups.items()]
 
 
 def _one(sweep: str, rows: Sequence[Row]) -> Row:
@@ -42,7 +41,7 @@ def _one(sweep: str, rows: Sequence[Row]) -> Row:
         "PROGRESS": f"{bar(ended, BAR_CELLS)}{int(ended * 100):>4}%",
         "NOTE": in_words(counts),
     }
-    return Row(RunDir(rows[0].run.path.with_name(sweep)), _stage(counts), max(row.created for row in rows), cells)
+    return Row(sweep, _stage(counts), max(row.created for row in rows), cells)
 
 
 def in_words(counts: Mapping[Stage, int]) -> str:
@@ -63,8 +62,8 @@ def apart(rows: Iterable[Row], settings: Mapping[str, Sequence[str]]) -> tuple[l
     titles = _titles(dict.fromkeys(key for row in values.values() for key in row))
     changed = []
     for row in rows:
-        mine = {titles[key]: plain(text) for key, text in values.get(row.run.id, {}).items() if key in titles}
-        changed.append(row._replace(cells={**row.cells, "RUN": f".{row.run.id.rpartition('.')[2]}", **mine}))
+        mine = {titles[key]: plain(text) for key, text in values.get(row.run, {}).items() if key in titles}
+        changed.append(row._replace(cells={**row.cells, "RUN": f".{row.run.rpartition('.')[2]}", **mine}))
     return changed, [*titles.values()]
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.errors import SlurmError
 from clusterctl.launch.script import render
-from clusterctl.runs.files import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from clusterctl.launch.plan import Plan
-    from clusterctl.runs.layout import ArrayDir, RunDir
 
 TIMEOUT_SECONDS = 60
 
@@ -114,12 +111,6 @@ def _answer(argv: list[str], environment: Mapping[str, str], maybe: str) -> str:
     if code:
         raise refusal(text)
     return answer
-
-
-def adopt(run: RunDir | ArrayDir, job_id: str) -> None:
-    """Note the job of `run`, when sbatch has answered or later when it is found, unless it is noted: one job a run."""
-    if not run.submission_json.exists():
-        write_json(run.submission_json, {"job_id": job_id, "time": time.time()})
 
 
 def pipe_to_sbatch(

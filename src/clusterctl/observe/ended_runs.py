@@ -42,8 +42,12 @@ Stamp = tuple[int, ...]
 
 def stamp(run: RunDir) -> Stamp:
     """Which directory and folder of attempts these are, and when they last changed; empty if one of them is missing."""
+    return _stamp(os.fspath(run.path))
+
+
+def _stamp(run: str) -> Stamp:
     try:
-        own, attempts = os.stat(run.path), os.stat(f"{run.path}/attempts")  # noqa: PTH116 - ten thousand in a row
+        own, attempts = os.stat(run), os.stat(f"{run}/attempts")  # noqa: PTH116 - ten thousand in a row
     except OSError:
         return ()
     return (
@@ -55,7 +59,7 @@ def stamp(run: RunDir) -> Stamp:
 class Row(NamedTuple):
     """A run in a table: the text in each column that has one, but for the age, which changes with the clock."""
 
-    run: RunDir
+    run: str  # its id
     stage: Stage
     created: float
     cells: Mapping[str, str]
@@ -104,17 +108,17 @@ class EndedRuns:
         kept = self._load().get(run.id)
         return Stage(kept.stage) if kept and kept.stamp == [*stamp(run)] else None
 
-    def row(self, run: RunDir) -> Row | None:
-        """`run` as `keep_row` had it; None where that has to be made."""
-        kept = self._load().get(run.id)
-        if not kept or kept.cells is None or kept.stamp != [*stamp(run)]:
+    def row(self, folder: str, run: str) -> Row | None:
+        """The row of the run of that id, as `keep_row` had it; None where it has to be made."""
+        kept = self._load().get(run)
+        if not kept or kept.cells is None or kept.stamp != [*_stamp(f"{folder}/{run}")]:
             return None
         return Row(run, Stage(kept.stage), kept.created, kept.cells)
 
-    def keep_row(self, row: Row) -> None:
-        """Keep what was made of the `evidence` of a run, where that is kept."""
-        if (kept := self._load().get(row.run.id)) and row.run in self._read:
-            self._load()[row.run.id] = kept._replace(cells=dict(row.cells))
+    def keep_row(self, run: RunDir, row: Row) -> None:
+        """Keep what was made of the `evidence` of `run`, where that is kept."""
+        if run in self._read and (kept := self._load().get(run.id)):
+            self._load()[run.id] = kept._replace(cells=dict(row.cells))
             self._changed = True
 
     def save(self) -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.observe.ended_runs import Row
+from clusterctl.observe.runs import newest_first, newest_ids, newest_submissions
 from clusterctl.observe.status import report
 from clusterctl.runs.files import exists
+from clusterctl.runs.layout import RunDir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from clusterctl.errors import ConfigError, SlurmError
-    from clusterctl.observe.ended_runs import EndedRuns
+    from clusterctl.observe.ended_runs import EndedRuns, Row
     from clusterctl.observe.stage import Status
     from clusterctl.observe.status import Filter
-    from clusterctl.runs.layout import RunDir
 
 
 @dataclass(frozen=True)
@@ -31,15 +35,33 @@ class Listing:
 
 
 def listing(
-    runs: Iterable[RunDir], wanted: Filter, row_of: Callable[[Status, float], Row], ended: EndedRuns
+    folder: Path,
+    wanted: Filter,
+    count: int | None,
+    row_of: Callable[[Status, float], Row],
+    ended: EndedRuns,
+    together: Callable[[Iterable[Row]], Iterable[Row]] = iter,
 ) -> Listing:
-    """The rows of those of `runs` that `wanted` takes, in their order; `row_of` makes those that are not kept."""
-    found = [ended.row(run) or run for run in runs]
-    unknown = (one for one in found if not isinstance(one, Row))
+    """The newest `count` submissions in `folder` (None: all) that `wanted` takes.
+
+    `row_of` makes a row that is not kept, and `together` one of the rows of a sweep.
+    """
+    ids = [*_ids(folder, wanted, count)]
+    where = os.fspath(folder)
+    rows = {run: row for run in ids if (row := ended.row(where, run))}
+    unknown = (RunDir(folder / run) for run in ids if run not in rows)
     looked = report((run for run in unknown if exists(run.run_json)), ended=ended)
-    made = {status.record.run: row_of(status, looked.as_of) for status in looked.statuses}
-    for row in made.values():
-        ended.keep_row(row)
-    rows = (one if isinstance(one, Row) else made.get(one) for one in found)
-    taken = (row for row in rows if row and wanted.takes(row.stage, row.created, looked.as_of))
-    return Listing(looked.as_of, tuple(taken), looked.problems)
+    for status in looked.statuses:
+        run = status.record.run
+        rows[run.id] = row = row_of(status, looked.as_of)
+        ended.keep_row(run, row)
+    found = (rows[run] for run in ids if run in rows)
+    taken = (row for row in found if wanted.takes(row.stage, row.created, looked.as_of))
+    return Listing(looked.as_of, tuple(itertools.islice(together(taken), count)), looked.problems)
+
+
+def _ids(folder: Path, wanted: Filter, count: int | None) -> Iterable[str]:
+    """The runs that have to be looked at."""
+    if count is None or wanted.needs_reading:
+        return newest_ids(folder, wanted.takes_id, wanted.since(time.time()))
+    return newest_submissions((run.id for run in newest_first(folder, wanted.takes_id)), count)

@@ -21,33 +21,36 @@ _STAMP = "%Y%m%d-%H%M%S"
 _ZONES_SECONDS = 26 * 3600  # between the clocks of two places
 
 
-def newest_first(folder: Path, takes: Callable[[str], bool] = bool, *, unwritten: bool = False) -> Iterator[RunDir]:
-    """The runs in `folder` whose ids `takes` takes, the newest one first.
+def newest_first(folder: Path, takes: Callable[[str], bool] = bool, since: float | None = None) -> Iterator[RunDir]:
+    """The runs in `folder` as `newest_ids` has them; a run not yet written is passed over."""
+    ids = newest_ids(folder, takes, since)
+    return (RunDir(folder / run) for run in ids if _modified(folder, run) is not None)
 
-    A run not yet written is passed over. With `unwritten` it may be among them, for a caller that knows most runs.
+
+def newest_ids(folder: Path, takes: Callable[[str], bool] = bool, since: float | None = None) -> Iterator[str]:
+    """The ids that `takes` takes, the newest one first, also of runs not yet written.
+
+    `since`: only those submitted after it, as far as an id can tell: some other place's clock wrote it.
     """
-    for _, group in itertools.groupby(filter(takes, run_ids(folder)), key=stamp):
+    ids: Iterable[str] = filter(takes, run_ids(folder))
+    if since is not None:
+        earliest = time.strftime(_STAMP, time.localtime(since - _ZONES_SECONDS))
+        ids = itertools.takewhile(lambda run: stamp(run) >= earliest, ids)
+    for _, group in itertools.groupby(ids, key=stamp):
         same_second = [*group]
-        if len(same_second) > 1 or not unwritten:
-            ages = {name: age for name in same_second if (age := _modified(f"{folder}/{name}/run.json")) is not None}
-            same_second = sorted(ages, key=ages.__getitem__, reverse=True)
-        yield from (RunDir(folder / name) for name in same_second)
+        if len(same_second) > 1:
+            same_second.sort(key=lambda run: _modified(folder, run) or 0, reverse=True)
+        yield from same_second
 
 
-def newest_submissions(runs: Iterable[RunDir], count: int | None) -> Iterator[RunDir]:
-    """Those of `runs`, the newest first, in the newest `count` submissions: a sweep is one, whatever its size."""
+def newest_submissions(ids: Iterable[str], count: int | None) -> Iterator[str]:
+    """Those of `ids`, the newest first, in the newest `count` submissions: a sweep is one, whatever its size."""
     seen: set[str] = set()
-    for run in runs:
-        seen.add(submission(run.id))
+    for run in ids:
+        seen.add(submission(run))
         if count is not None and len(seen) > count:
             return
         yield run
-
-
-def named_since(moment: float) -> Callable[[RunDir], bool]:
-    """Whether a run was submitted after `moment`, as far as its id can tell: some other place's clock wrote it."""
-    earliest = time.strftime(_STAMP, time.localtime(moment - _ZONES_SECONDS))
-    return lambda run: stamp(run.id) >= earliest
 
 
 def find_run(folder: Path, name: str) -> RunDir:
@@ -70,10 +73,10 @@ def find_run(folder: Path, name: str) -> RunDir:
     return begun[0]
 
 
-def _modified(path: str) -> int | None:
-    """None where there is no such file; 0 of one that cannot be looked at, which its reader will say."""
+def _modified(folder: Path, run: str) -> int | None:
+    """None where there is no such run; 0 of one that cannot be looked at, which its reader will say."""
     try:
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 - ten thousand in a row
+        return os.stat(f"{folder}/{run}/run.json").st_mtime_ns  # noqa: PTH116 - ten thousand in a row
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:

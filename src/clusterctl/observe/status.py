@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import ConfigError, SlurmError
-from clusterctl.launch.sbatch import adopt
+from clusterctl.launch.adoption import adopt
 from clusterctl.observe.accounting import accounted
 from clusterctl.observe.attempt import Answer, read_evidence
 from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.observe.run_names import job_name
 from clusterctl.observe.run_record import read_record, unreadable
-from clusterctl.observe.runs import named_since, newest_first
+from clusterctl.observe.runs import newest_first
 from clusterctl.observe.stage import judge, settled
 from clusterctl.observe.sweeps import place_in_array
 from clusterctl.runs.vocabulary import KNOWN, Role
@@ -169,29 +169,23 @@ class Filter:
         in_time = self.seconds is None or now - created <= self.seconds
         return in_time and (not self.stages or stage in self.stages)
 
+    def since(self, now: float) -> float | None:
+        """When the oldest run that may be meant was submitted; those before are not even looked at."""
+        return None if self.seconds is None else now - self.seconds
+
     @property
     def needs_reading(self) -> bool:
         return bool(self.stages) or self.seconds is not None
 
 
-def candidates(folder: Path, wanted: Filter, count: int | None, *, unwritten: bool = False) -> Iterable[RunDir]:
-    """The runs in `folder` that have to be looked at to know the newest `count` (None: all) that `wanted` takes."""
-    runs = newest_first(folder, wanted.takes_id, unwritten=unwritten and (count is None or wanted.needs_reading))
-    if not wanted.needs_reading:
-        return itertools.islice(runs, count)
-    if wanted.seconds is None:
-        return runs
-    return itertools.takewhile(named_since(time.time() - wanted.seconds), runs)  # those before are not even looked at
-
-
 def newest(folder: Path, wanted: Filter, count: int | None, ended: EndedRuns | None = None) -> Report:
     """The status of the newest `count` runs in `folder` (None: all) that `wanted` takes."""
-    runs = candidates(folder, wanted, count)
+    runs = newest_first(folder, wanted.takes_id, wanted.since(time.time()))
+    if not wanted.needs_reading:
+        return report(itertools.islice(runs, count), ended=ended)
     if ended and wanted.stages:
         runs = (run for run in runs if (stage := ended.stage(run)) is None or stage in wanted.stages)
     found = report(runs, ended=ended)
-    if not wanted.needs_reading:
-        return found
     taken = [one for one in found.statuses if wanted.takes(one.stage, one.record.created, found.as_of)]
     return replace(found, statuses=tuple(taken[:count]))
 
