@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from clusterctl.config.resolve import SCRIPT_VARIABLES, contradictions
+from clusterctl.config.resolution import SCRIPT_VARIABLES, contradictions
 from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
 
 GOLDEN = Path(__file__).parents[1] / "launch" / "golden" / "host.sh"

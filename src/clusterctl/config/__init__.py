@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         state_folder,
         state_path,
     )
-    from clusterctl.config.resolve import Resolved, resolve, resolve_again
+    from clusterctl.config.resolution import Resolved, resolve, resolve_again
 
 __all__ = [
     "Resolved",
@@ -35,7 +35,7 @@ __all__ = [
     "state_path",
 ]
 _HOMES = dict.fromkeys(("chosen_images_folder", "chosen_runs_folder", "load_cluster"), "clusters")
-_HOMES |= dict.fromkeys(("Resolved", "resolve", "resolve_again"), "resolve")
+_HOMES |= dict.fromkeys(("Resolved", "resolve", "resolve_again"), "resolution")
 
 
 if not TYPE_CHECKING:  # type checkers are to find a name that is not there
