@@ -14,7 +14,7 @@ from clusterctl.runs.layout import RunDir
 from clusterctl.runs.metrics import MetricsWriter
 from clusterctl.runs.place import Place
 from clusterctl.runs.signals import StopRequest
-from clusterctl.task.task import Task
+from clusterctl.task.task import Task, leave
 
 
 @pytest.fixture
@@ -33,4 +33,4 @@ def lone_task(tmp_path: Path) -> Iterator[Task]:
         metrics=MetricsWriter(attempt, 0),
         stop=StopRequest(),
     )
-    dist.destroy_process_group()
+    leave()

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 # ever new sizes 600 MB a rank, and nothing saved (torch 2.13). A step of `rounded` sizes needs some 30. Both read this
 # at their first product.
 _PRODUCTS_KEPT = "64"
+_kept: list[dist.ProcessGroup | None] = []
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,18 @@ def joined(context: Context) -> Iterator[Task]:
     events.stage(Stage.LOADING)
     settings = attempt, agreeing, writing, job.checkpoint, may_restart(job)
     yield Task(place, device, node, cache, events, metrics, context.stop, StepClock(device), *settings)
-    dist.destroy_process_group()  # not after an error: NCCL would wait for ranks that may never come
+    leave(node, agreeing)  # not after an error: NCCL would wait for ranks that may never come
+
+
+def leave(*groups: dist.ProcessGroup | None) -> None:
+    """Destroy the world group and `groups`.
+
+    Before torch 2.8 a gloo group that is destroyed waits for its threads, and they may wait for Python's lock, which it
+    holds (pytorch/pytorch#154976): it is kept until the process ends.
+    """
+    if torch.__version__ < "2.8":  # compares versions, not text
+        _kept.extend([dist.group.WORLD, *groups])
+    dist.destroy_process_group()
 
 
 def may_restart(job: Job, environment: Mapping[str, str] = os.environ) -> bool:
