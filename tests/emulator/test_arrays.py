@@ -209,3 +209,14 @@ def test_no_element_escapes_when_an_array_is_cancelled_while_its_elements_start(
         cluster.call("scancel", array)
         cluster.until(lambda: not cluster.call("squeue", "-h"), "the end of all")
         assert set(cluster.field(array).split()) == {"CANCELLED"}
+
+
+def test_a_throttle_is_nothing_to_a_job_that_is_not_of_an_array(cluster):
+    blocker = cluster.submit("touch ready; until [ -e leave ]; do sleep 0.02; done")
+    cluster.wait_for_ready()
+    job = cluster.submit("true", "--hold")
+    cluster.call("scontrol", "update", f"JobId={job}", "ArrayTaskThrottle=1")
+    cluster.call("scontrol", "release", job)
+    assert cluster.wait(job) == "COMPLETED"
+    (cluster.work / "leave").touch()
+    assert cluster.wait(blocker) == "COMPLETED"

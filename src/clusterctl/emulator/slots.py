@@ -51,15 +51,17 @@ def is_behind(machine: Machine, job: EmulatedJob) -> bool:
 
 
 def _place_in_line(job: EmulatedJob, record: JobRecord) -> tuple[int, int, int]:
-    """Elements of an array stand where it does, in the order of their indices."""
+    """Elements of an array have its place, in the order of their indices."""
     return -job.request.tier, record.array or job.id, record.tasks[0] if record.tasks else 0
 
 
 def is_throttled(machine: Machine, job: EmulatedJob) -> bool:
     """Whether as many elements of its array have nodes as may at once."""
-    array, most = job.record.array, job.record.throttle
-    records = (other.record for other in all_jobs(machine) if most and other.is_supervised)
-    return bool(most) and sum(record.array == array and bool(record.nodes) for record in records) >= most
+    record = job.record
+    if not record.throttle:
+        return False
+    others = (other.record for other in all_jobs(machine) if other.is_supervised)
+    return sum(other.array == record.array and bool(other.nodes) for other in others) >= record.throttle
 
 
 def place(machine: Machine, job: EmulatedJob) -> tuple[list[int], list[list[int]]] | None:

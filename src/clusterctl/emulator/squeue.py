@@ -107,9 +107,8 @@ def _format(text: str) -> tuple[str, Callable[[JobRow], str]]:
     def fill(value: Callable[[str], str]) -> str:
         return _PERCENT.sub(lambda found: cell(value(_LETTERS[found[3]]), int(found[2] or 0), bool(found[1])), text)
 
-    return fill(lambda name: name.replace("jobarrayid", "jobid").upper()), lambda row: fill(
-        lambda name: _FIELDS[name](row)
-    )
+    header = fill(lambda name: name.replace("jobarrayid", "jobid").upper())
+    return header, lambda row: fill(lambda name: _FIELDS[name](row))
 
 
 def _tres(request: JobRequest) -> str:

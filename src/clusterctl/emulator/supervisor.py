@@ -39,10 +39,6 @@ def main(machine: Machine, arguments: list[str]) -> int:
     return 0
 
 
-def _started(nodes: list[int], gpus: list[list[int]]) -> dict[str, object]:
-    return {"state": EmulatedState.RUNNING, "reason": "None", "started": time.time(), "nodes": nodes, "gpus": gpus}
-
-
 class Supervisor:
     """One job from the queue to its end. The only writer of its record."""
 
@@ -99,7 +95,8 @@ class Supervisor:
         if not slots.is_behind(self.machine, self.job):
             with slots.lease(self.machine):
                 if placed := slots.place(self.machine, self.job):
-                    self._split(self.record.tasks[:1], **_started(*placed))
+                    started = {"state": EmulatedState.RUNNING, "reason": "None", "started": time.time()}
+                    self._split(self.record.tasks[:1], **started, nodes=placed[0], gpus=placed[1])
             if placed:
                 jobs.nudge(self.machine)  # another one is now the first in line
                 return self.record.state is EmulatedState.RUNNING
@@ -259,10 +256,10 @@ class Supervisor:
         match words:
             case ["cancel"]:
                 self._end(EmulatedState.CANCELLED)
-            case ["split", indices]:
+            case ["split", indices] if pending:
                 if tasks := [task for task in arrays.parse(indices) if task in self.record.tasks]:
                     self._split(tasks)
-            case ["throttle", number]:
+            case ["throttle", number] if self.record.array:
                 self._note(throttle=int(number))
                 jobs.nudge(self.machine)
             case ["signal", *_] if pending and self.record.array:
