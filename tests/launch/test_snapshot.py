@@ -251,6 +251,43 @@ def test_of_a_project_that_was_copied_before_only_what_changed_is_read(
     assert find_code(runs, project).folder != second
 
 
+def test_files_of_any_name_are_known_but_for_names_of_several_lines(
+    tmp_path: Path, project: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = ["tab\there.py", " blank ", "ret\rurn", os.fsdecode(b"\xff.py"), "a\nb.py"]
+    for name in odd:
+        (project / name).write_text(f"{odd.index(name)}\n")
+    minutes_pass(monkeypatch)
+    first = take_snapshot(find_code(tmp_path / "runs", project))
+    read.clear()
+    assert take_snapshot(find_code(tmp_path / "runs", project)) == first
+    assert read == ["a\nb.py"]
+
+
+def test_an_unchanged_file_costs_one_look_and_what_is_known_of_it_is_taken_over_as_it_is(
+    tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes_pass(monkeypatch)
+    take_snapshot(find_code(tmp_path / "runs", project))
+    kept = {path: path.read_text().splitlines() for path in (tmp_path / "runs" / ".code" / ".digests").iterdir()}
+    (project / "train.py").write_text("print(2)\n")
+    calls: list[str] = []
+
+    def counting(call: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda path, *how, **more: calls.append(str(path)) or call(path, *how, **more)
+
+    for name in ("open", "stat", "lstat"):
+        monkeypatch.setattr(os, name, counting(getattr(os, name)))
+    code = find_code(tmp_path / "runs", project)
+    files = {file.source for file in code.project if file.link is None}
+    assert [path for path in calls if path in files] == [str(project / "train.py")]
+    take_snapshot(code)
+    monkeypatch.undo()
+    for path, lines in kept.items():
+        changed = set(path.read_text().splitlines()[2:]) ^ set(lines[2:])
+        assert all(line.endswith(" train.py") for line in changed)
+
+
 def test_a_file_that_changed_just_now_is_read_again(tmp_path: Path, project: Path, read: list[str]) -> None:
     take_snapshot(find_code(tmp_path / "runs", project))
     read.clear()

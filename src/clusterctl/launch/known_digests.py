@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.launch.code_files import CodeFile
 
 QUIET_SECONDS = 2.0  # two changes within one tick of a file system's clock look like one
-_FORM = 1
+_FORM = 2
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -27,32 +27,35 @@ class KnownDigests:
     """The digests of the files below one folder, as `file` has them from earlier submissions."""
 
     file: Path
-    _known: dict[str, tuple[list[int], str]] = field(init=False)
-    _seen: dict[str, tuple[list[int], str]] = field(default_factory=dict, init=False)
+    _known: dict[str, str] = field(init=False)  # by what was seen of a file: a text, since there may be 50,000
+    _seen: dict[str, str] = field(default_factory=dict, init=False)
     _local: frozenset[int] = field(init=False)  # devices
     _began: float = field(init=False)
 
     def __post_init__(self) -> None:
         kept = read_kept(self.file, _FORM)
-        self._known = {name: (stamp, digest) for name, (stamp, digest) in kept.content.items()} if kept else {}
+        self._known = dict(line.split("\t", 1)[::-1] for line in kept.lines) if kept else {}
         self._local, self._began = local_devices(), time.time()
 
     def of(self, file: CodeFile) -> str:
         """The digest of `file` as far as a look at it tells; empty where `learned` has to find it."""
-        known = self._known.get(file.name)
-        if known is None or known[0] != [*file.stamp] or self.is_remote(file):
+        if not file.stamp or self.is_remote(file):
             return ""
-        self._seen[file.name] = known
-        return known[1]
+        look = _look(file)
+        if digest := self._known.get(look, ""):
+            self._seen[look] = digest
+        return digest
 
     def learned(self, file: CodeFile, read: Callable[[CodeFile], str]) -> str:
         """The digest of `file`, which `read` makes unless a closer look is enough. Several threads may call."""
+        if not file.stamp:
+            return read(file)
         if self.is_remote(file):
             file = _looked_at_closely(file)
-        stamp, known = [*file.stamp], self._known.get(file.name)
-        digest = known[1] if known and known[0] == stamp else read(file)
-        if stamp and max(stamp[-2:]) / 1e9 < self._began - QUIET_SECONDS:
-            self._seen[file.name] = stamp, digest
+        look = _look(file)
+        digest = self._known.get(look) or read(file)
+        if max(file.stamp[-2:]) / 1e9 < self._began - QUIET_SECONDS and "\n" not in look:
+            self._seen[look] = digest
         return digest
 
     def is_remote(self, file: CodeFile) -> bool:
@@ -62,8 +65,13 @@ class KnownDigests:
     def save(self) -> None:
         """Keep them for the next submission."""
         if self._seen != self._known:
-            write_kept(self.file, _FORM, self._seen)
+            write_kept(self.file, _FORM, None, (f"{digest}\t{look}" for look, digest in self._seen.items()))
             self._known = self._seen
+
+
+def _look(file: CodeFile) -> str:
+    device, number, size, modified, changed = file.stamp
+    return f"{device} {number} {size} {modified} {changed} {file.name}"
 
 
 def _looked_at_closely(file: CodeFile) -> CodeFile:

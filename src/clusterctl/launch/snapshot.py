@@ -109,8 +109,12 @@ def _known(runs: Path, folder: Path) -> KnownDigests:
 
 def _digests(place: str, files: list[CodeFile], known: KnownDigests, progress: ProgressListener) -> dict[str, str]:
     """The digests of `files` by their names in the copy; those that are not known are read."""
-    found = {f"{place}/{file.name}": known.of(file) for file in files}
-    unknown = [file for file in files if not found[f"{place}/{file.name}"]]
+    found: dict[str, str] = {}
+    unknown: list[CodeFile] = []
+    for file in files:
+        found[f"{place}/{file.name}"] = digest = known.of(file)
+        if not digest:
+            unknown.append(file)
     _announce("reading", unknown, progress)
     learned = in_threads(lambda file: known.learned(file, _digest), unknown, remote=any(map(known.is_remote, unknown)))
     for file, digest in zip(unknown, learned, strict=True):

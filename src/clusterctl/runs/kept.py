@@ -38,7 +38,7 @@ def read_kept(path: Path, form: Any) -> Kept | None:
         return None
     if digest != _digest(body):
         return None
-    first, *lines = body.decode().split("\n")
+    first, *lines = body.decode(errors="surrogateescape").split("\n")
     found, content = json.loads(first)
     return Kept(content, lines) if found == form else None
 
@@ -48,7 +48,7 @@ def write_kept(path: Path, form: Any, content: Any, lines: Iterable[str] = ()) -
     body = "\n".join([json.dumps([form, content]), *lines])
     with suppress(OSError):
         make_private(path.parent)
-        write_text(path, f"{_digest(body.encode()).decode()}\n{body}")
+        write_text(path, f"{_digest(body.encode(errors='surrogateescape')).decode()}\n{body}")
 
 
 def _digest(body: bytes) -> bytes:
