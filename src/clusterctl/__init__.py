@@ -5,15 +5,24 @@
     run = clusterctl.submit("cora", cluster="local", overrides={"train.epochs": 5, "resources.nodes": 2})
     run.wait(timeout=600)
 
+<<<<<<< HEAD
 `load` resolves a job, `plan` renders its script, `submit` sends it, `sweep` with many settings; `resume` starts a run
 again, `rerun` repeats one as a new run, `diff` compares two; `runs` and `find` return the runs there are. Every name
 below is imported when it is first used (docs/guides/from-python.md).
+=======
+`load` resolves a job, `plan` renders its script, `submit` sends it, `resume` starts a run again, `rerun` repeats one
+as a new run, `diff` compares two, `export` puts one into an archive; `runs` and `find` return the runs there are,
+`usage` sums up what they have used, `clean` removes old ones. Every name below is imported when it is first used
+(docs/guides/from-python.md).
+>>>>>>> usage
 """
 
 TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this; type checkers know the name
 if TYPE_CHECKING:
     from clusterctl.api import find as _find
+    from clusterctl.api.clean import clean
     from clusterctl.api.diff import diff
+    from clusterctl.api.export import export
     from clusterctl.api.find import find
     from clusterctl.api.images import images
     from clusterctl.api.nodes import nodes
@@ -21,8 +30,12 @@ if TYPE_CHECKING:
     from clusterctl.api.resume import resume
     from clusterctl.api.run import Run, RunFailed
     from clusterctl.api.submit import DryRun, load, plan, submit
+<<<<<<< HEAD
     from clusterctl.api.sweep import sweep
     from clusterctl.api.sweeps import Sweep, SweepFailed, find_sweep
+=======
+    from clusterctl.api.usage import usage
+>>>>>>> usage
     from clusterctl.errors import (
         ClusterctlError,
         ConfigError,
@@ -63,7 +76,9 @@ __all__ = [
     "SweepFailed",
     "UsageError",
     "WaitTimedOut",
+    "clean",
     "diff",
+    "export",
     "find",
     "find_sweep",
     "images",
@@ -74,11 +89,18 @@ __all__ = [
     "resume",
     "runs",
     "submit",
+<<<<<<< HEAD
     "sweep",
 ]
 _HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
 _HOMES |= {"diff": "api.diff", "rerun": "api.rerun", "resume": "api.resume"}
 _HOMES |= {"sweep": "api.sweep"} | dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "api.sweeps")
+=======
+    "usage",
+]
+_HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
+_HOMES |= {name: f"api.{name}" for name in ("clean", "diff", "export", "rerun", "resume", "usage")}
+>>>>>>> usage
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")
 
 

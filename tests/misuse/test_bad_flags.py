@@ -111,6 +111,29 @@ def test_removing_and_summing_up_what_cannot_be_meant(desk: Desk, mistake: Mista
 
 
 @rows(
+    usage("export", "missing argument 'RUN'"),
+    usage("export @last --output no/such/a.tar.gz", "no such folder: no/such", "mkdir -p 'no/such'"),
+    usage("export @last --output .", "is a folder: .", "--output 'synthetic-"),
+    usage("export @last --output there.tar.gz", "there is a file already: there.tar.gz", "--force"),
+    usage("export @last --output /dev/null --force", "there is a file already: /dev/null", "--output names another"),
+)
+def test_exporting_to_where_nothing_can_be_written(desk: Desk, mistake: Mistake) -> None:
+    assert desk.type("submit synthetic --hold")[0] == 0
+    assert desk.type("cancel --yes @last")[0] == 0
+    desk.write("there.tar.gz", "mine")
+    code, out, err = desk.type(mistake.typed)
+    check_message(err, mistake.says, mistake.hint)
+    assert (code, out) == (mistake.code, "")
+    assert (desk.project / "there.tar.gz").read_text() == "mine"
+
+
+def test_exporting_a_run_that_is_not_there(desk: Desk) -> None:
+    code, out, err = desk.type("export nothing")
+    assert (code, out, list(desk.project.iterdir())) == (NOT_FOUND, "", [])
+    check_message(err, "no runs in", "clusterctl status")
+
+
+@rows(
     value("submit cora --nodes 0", "--set: resources.nodes: must be at least 1"),
     value("submit cora --nodes two", "--set: resources.nodes: expected a whole number, not 'two'"),
     value("submit cora --nodes 1.5", "expected a whole number, not 1.5"),

@@ -193,12 +193,12 @@ def _secrets(records: Sequence[RunRecord], folders: Sequence[Path], changes: Ite
     tables: list[object] = [dict(os.environ)]
     for change in changes:
         if change.name.endswith((".toml", "/.env")):
-            tables += [_env_of(folder / change.name) for folder in folders]
+            tables += [variables_in(folder / change.name) for folder in folders]
     return Secrets(patterns).having(*tables)
 
 
-def _env_of(path: Path) -> object:
-    """The variables that a file sets."""
+def variables_in(path: Path) -> object:
+    """The variables that a job file or a file `.env` sets; None for what cannot be read as one."""
     try:
         text = read_whole(path).decode()
         return tomllib.loads(text).get("env") if path.suffix == ".toml" else dict(_ASSIGNED.findall(text))

@@ -1,0 +1,156 @@
+"""A run as one archive: what is in it, what is not, and that nothing is replaced unasked."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.busy_run import CREATED, busy_files
+
+import clusterctl
+from clusterctl.api.export import export
+from clusterctl.api.run import Run
+from clusterctl.errors import ConfigError, UsageError
+from clusterctl.observe import exported
+from clusterctl.runs.layout import RunDir
+
+
+@pytest.fixture
+def run(fabricate: Callable[..., RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A run of two attempts that has finished, with what must not leave it."""
+    files: dict[str, Any] = busy_files() | {
+        "finished.json": {"time": 2e6},
+        "git.patch": "+token = 'hunter2'\n",
+        "script.sh": "#!/bin/bash\n",
+        "weights.pt": "weights" * 1000,
+        "attempts/0/secret": "of the ranks",
+        "attempts/0/host.log": "no newline at the end",
+        "attempts/0/logs/rank_00000.err": "using hunter2\nfine\n",
+        "checkpoints/0-10/manifest.json": "{}",
+        "work/out.txt": "written",
+        "code/project/.env": "OTHER_TOKEN=swordfish\n",
+        "code/project/train.py": "",
+        "attempts/1/logs/rank_00001.out": "swordfish\n",
+    }
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    monkeypatch.chdir(tmp_path)
+    return Run(fabricate(files=files, created=CREATED).path)
+
+
+def content(path: Path) -> dict[str, bytes]:
+    """Name below the folder of the run -> content, in the order of the archive."""
+    with tarfile.open(path) as archive:
+        found = archive.getmembers()
+        assert all(one.isfile() and not one.name.startswith("/") and ".." not in one.name.split("/") for one in found)
+        assert {(one.uid, one.gid, one.uname, one.mode) for one in found} == {(0, 0, "", 0o644)}
+        top, names = {one.name.split("/")[0] for one in found}, [one.name.partition("/")[2] for one in found]
+        assert len(top) == 1
+        return dict(zip(names, [(archive.extractfile(one) or io.BytesIO()).read() for one in found], strict=True))
+
+
+def test_it_holds_the_record_the_metrics_the_weights_and_the_logs(run: Run, tmp_path: Path) -> None:
+    path = export(run, pages={"report.html": "<html>"})
+    assert path.resolve() == tmp_path / f"{run.id}.tar.gz"
+    found = content(path)
+    assert found["weights.pt"] == b"weights" * 1000
+    assert found["report.html"] == b"<html>"
+    assert json.loads(found["run.json"])["id"] == run.id
+    assert json.loads(found["status.json"])["stage"] == "finished"
+    rows = list(csv.DictReader(io.StringIO(found["metrics.csv"].decode())))
+    assert [row["step"] for row in rows if row["loss"]] == [str(step) for step in range(1, 301)]
+    assert {row["attempt"] for row in rows} == {"0", "1"}
+    for name in ("script.sh", "attempts/0/host.json", "attempts/1/telemetry/node0.jsonl", "attempts/1/metrics.jsonl"):
+        assert found[name]
+    assert found["attempts/0/host.log"] == b"no newline at the end"
+    left_out = ("secret", "checkpoints", "work", "code", "nodes/")
+    assert not [name for name in found if any(part in name for part in left_out)]
+
+
+def test_its_readme_names_every_file(run: Run) -> None:
+    found = content(export(run, pages={"report.html": ""}))
+    text = found["README.txt"].decode()
+    assert text.startswith(f"{run.id}\n")
+    assert "stage: finished\n" in text
+    for name in found:
+        first, *rest = name.split("/")
+        assert first in text or first.endswith(".json") or name == "README.txt", name
+        assert not rest or first == "attempts", name
+        assert len(rest) < 2 or rest[1] in text or rest[1].endswith(".json"), name
+
+
+def test_secrets_are_hidden_in_every_text(run: Run) -> None:
+    found = content(export(run))
+    assert found["git.patch"] == b"+token = '***'\n"
+    assert found["attempts/0/logs/rank_00000.err"] == b"using ***\nfine\n"
+    assert found["attempts/1/logs/rank_00001.out"] == b"***\n"
+    assert not [name for name, text in found.items() if b"hunter2" in text or b"swordfish" in text]
+
+
+def test_the_order_is_always_the_same_and_weights_may_be_left_out(run: Run) -> None:
+    first, second = (content(export(run, f"{name}.tar.gz", weights=False)) for name in "ab")
+    assert list(first) == list(second)
+    assert "weights.pt" not in first
+
+
+def test_nothing_behind_a_link_is_in_it(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    for name in ("outside/rank_00002.out", "passwords"):
+        (tmp_path / name).write_text("not of the run")
+    attempt = run.directory.attempt(1)
+    attempt.log(3).symlink_to(tmp_path / "passwords")
+    os.mkfifo(attempt.log(4))
+    first = run.directory.attempt(0)
+    first.log(0, "err").unlink()
+    first.log(0).parent.rmdir()
+    first.log(0).parent.symlink_to(tmp_path / "outside")
+    found = content(export(run))
+    assert not [name for name, text in found.items() if b"not of the run" in text]
+    assert "attempts/1/logs/rank_00004.out" not in found
+
+
+def test_a_run_that_goes_on_is_exported_as_it_was_at_one_moment(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.directory.finished_json.unlink()
+    log, metrics = run.directory.attempt(1).log(0), run.directory.attempt(1).metrics
+    before = log.read_bytes()
+    with metrics.open("a") as file:
+        file.write('{"step": 301, "lo')
+    real = exported.RunArchive.add_text
+
+    def while_it_writes(archive: exported.RunArchive, name: str, text: str) -> None:
+        with log.open("a") as file:
+            file.write("later\n")
+        real(archive, name, text)
+
+    monkeypatch.setattr(exported.RunArchive, "add_text", while_it_writes)
+    found = content(export(run))
+    assert found["attempts/1/logs/rank_00000.out"] == before
+    assert found["attempts/1/metrics.jsonl"].endswith(b"}\n")
+    assert b"it had not ended: each file is as it was then" in found["README.txt"]
+
+
+def test_nothing_is_replaced_without_force_and_nothing_is_left_behind(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.tar.gz"
+    path.write_text("mine")
+    with pytest.raises(UsageError, match="there is a file already"):
+        export(run, path)
+    assert path.read_text() == "mine"
+    assert export(run, path, force=True) == path
+    assert len(content(path)) > 10
+    monkeypatch.setattr(exported, "_lines", lambda file, most_bytes: [os.close(-1)])
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ConfigError, match="cannot export"):
+        export(run, tmp_path / "other.tar.gz")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_it_is_a_name_of_the_package() -> None:
+    assert clusterctl.export is export
