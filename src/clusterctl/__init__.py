@@ -30,12 +30,9 @@ if TYPE_CHECKING:
     from clusterctl.api.resume import resume
     from clusterctl.api.run import Run, RunFailed
     from clusterctl.api.submit import DryRun, load, plan, submit
-<<<<<<< HEAD
     from clusterctl.api.sweep import sweep
     from clusterctl.api.sweeps import Sweep, SweepFailed, find_sweep
-=======
     from clusterctl.api.usage import usage
->>>>>>> usage
     from clusterctl.errors import (
         ClusterctlError,
         ConfigError,
@@ -89,18 +86,12 @@ __all__ = [
     "resume",
     "runs",
     "submit",
-<<<<<<< HEAD
     "sweep",
-]
-_HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
-_HOMES |= {"diff": "api.diff", "rerun": "api.rerun", "resume": "api.resume"}
-_HOMES |= {"sweep": "api.sweep"} | dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "api.sweeps")
-=======
     "usage",
 ]
 _HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
-_HOMES |= {name: f"api.{name}" for name in ("clean", "diff", "export", "rerun", "resume", "usage")}
->>>>>>> usage
+_HOMES |= {name: f"api.{name}" for name in ("clean", "diff", "export", "rerun", "resume", "sweep", "usage")}
+_HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "api.sweeps")
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")
 
 
