@@ -6,11 +6,11 @@ import click
 
 from clusterctl.api.export import export as export_run
 from clusterctl.api.find import find
-from clusterctl.cli.options import cluster_option, complete_run, warn_of
+from clusterctl.cli.options import cluster_option, warn_of
 
 
 @click.command(short_help="Put a run into one archive, to keep or send")
-@click.argument("name", metavar="RUN", shell_complete=complete_run)
+@click.argument("name", metavar="RUN")
 @click.option("--output", metavar="FILE", help="Where to; default: RUN.tar.gz in the current folder.")
 @click.option("--no-weights", is_flag=True, help="Leave the trained weights out.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
