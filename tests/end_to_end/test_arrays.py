@@ -120,6 +120,8 @@ def test_a_signal_reaches_the_elements_that_run(queue: NamedJobs, option: tuple[
     queue.submit("sweep", f"trap 'touch heard.$SLURM_ARRAY_TASK_ID' USR1\n{ELEMENT}", "--array=0-2%2")
     wait_until((queue.stage.folder / "begun.1.0").exists)
     queue.do("scancel", *option, "--signal=USR1", "<sweep>_1")
+    if heard:
+        wait_until((queue.stage.folder / "heard.1").exists)
     tell(queue, "go.all")
     queue.until_rows("<sweep>")
     assert [path.name for path in queue.stage.folder.glob("heard.*")] == ["heard.1"] * heard
@@ -135,9 +137,9 @@ def test_a_job_waits_for_all_of_an_array_or_for_one_element(queue: NamedJobs) ->
     queue.submit("not", "true", "--dependency=afternotok:<sweep>")
     queue.submit("begun", "true", "--dependency=after:<sweep>")
     queue.submit("next", "true", "--array=1-2", "--dependency=afterany:<sweep>_1")
-    assert queue.state("all") == "PENDING|Dependency|afterok:sweep_*(unfulfilled)"
-    assert queue.state("bad") == "PENDING|Dependency|afterok:sweep_1(unfulfilled)"
-    assert queue.rows("-j", "<next>") == {"next_[1-2] 1-2 PENDING Dependency"}
+    queue.until("all", "PENDING|Dependency|afterok:sweep_*(unfulfilled)")
+    queue.until("bad", "PENDING|Dependency|afterok:sweep_1(unfulfilled)")
+    queue.until_rows("<next>", "next_[1-2] 1-2 PENDING Dependency")
     tell(queue, "go.0", "fail.1")
     queue.until("one", "COMPLETED|None|(null)")
     assert queue.state("begun") == "PENDING|Dependency|after:sweep_*(unfulfilled)"
