@@ -117,3 +117,21 @@ def test_every_command_of_the_guide_does_what_it_says(stage: Stage) -> None:
         "COLUMNS": "160",
     }
     assert follow(GUIDE.read_text(), stage.folder, environment) >= 7
+
+
+def test_only_the_run_that_asks_for_it_is_started_again(stage: Stage) -> None:
+    program = """
+import os, pathlib, sys
+from clusterctl import runs
+run = pathlib.Path(os.environ["CLUSTERCTL_RUN_DIR"])
+if sys.argv[1] == "2" and os.environ["CLUSTERCTL_ATTEMPT"] == "0":
+    (run / "checkpoints" / "0-1").mkdir(parents=True)
+    runs.request_restart()
+"""
+    job = f'workload = "command"\nargv = ["python", "-c", {json.dumps(program)}, "{{place}}"]\n[resources]\nnodes = 1\n'
+    stage.write_job("restarted", job)
+    words = ("--sweep", "place=0..2", "--wait")
+    done = stage.call("submit", "./restarted.toml", "--cluster", stage.cluster, *words)
+    assert done.returncode == 0, done.stderr
+    sweep = SweepDir.of(stage.runs, done.stdout.strip())
+    assert [len(sweep.run(place).attempts()) for place in range(3)] == [1, 1, 2]

@@ -58,19 +58,21 @@ def load(
     job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
     *,
+    stage: str | None = None,
     program: Program = (),
     overrides: Overrides = (),
     profile: bool = False,
 ) -> Resolved:
     """`job`, a name or the path of a TOML file, resolved for `cluster`: every value checked, each with its origin.
 
-    `program`, such as `["python", "train.py"]`, runs instead of the job's own, or without a job.
+    `program`, such as `["python", "train.py"]`, runs instead of the job's own, or without a job. Of a job with stages,
+    `stage` is the one that is meant.
     Without `cluster` it is CLUSTERCTL_CLUSTER's, else that of your configuration, else `local`, this machine.
     `overrides` are values by key, or `KEY=VALUE` as after --set. `profile` traces some steps on every rank.
     Raises NotFoundError, and ConfigError with everything that is wrong at once.
     """
     name = None if job is None else os.fspath(job)
-    resolved = resolve(name, load_cluster(cluster), settings(overrides), program=program_words(program))
+    resolved = resolve(name, load_cluster(cluster), settings(overrides), program=program_words(program), stage=stage)
     return _profiled(resolved) if profile else resolved
 
 
@@ -211,11 +213,13 @@ def send(
     predecessors: Predecessors | None = None,
     large_code: bool = False,
     earlier: Earlier | None = None,
+    suffix: str | None = None,
     progress: ProgressListener = SILENT,
 ) -> Run:
     """`submit`, from the resolved job on. `words` are the command line that does the same, for the record.
 
-    The code is that of the `earlier` run where there is one, and the new run's directory beside it.
+    The code is that of the `earlier` run where there is one, and the new run's directory beside it. `suffix` ends the
+    new id.
     """
     from clusterctl.api.run import Run  # a dry run needs none of what it reads
 
@@ -229,7 +233,7 @@ def send(
     if allocation:
         check_fits(resolved.job.resources, allocation)
     code = earlier.code if earlier else code_of(resolved, large=large_code, progress=progress)
-    plan = _planned(resolved, _runs(resolved, earlier), code.folder, allocation)
+    plan = _planned(resolved, _runs(resolved, earlier), code.folder, allocation, suffix)
     warnings = verify(plan, resolved, slurm, progress, code)
     archives = copied(code, plan, progress)
     waiting = predecessors.options() if predecessors else []  # to prepare the run may have taken long
@@ -286,14 +290,17 @@ def _runs(resolved: Resolved, earlier: Earlier | None) -> Path:
     return earlier.run.path.parent if earlier else runs_folder(resolved.cluster)
 
 
-def _planned(resolved: Resolved, runs: Path, code: Path, allocation: Allocation | None) -> Plan:
-    plan = make_plan(resolved, RunDir(runs / new_id(resolved.job.name)), code, clusterctl.__version__)
+def _planned(
+    resolved: Resolved, runs: Path, code: Path, allocation: Allocation | None, suffix: str | None = None
+) -> Plan:
+    run = RunDir(runs / f"{resolved.job.name}-{suffix or new_suffix()}")
+    plan = make_plan(resolved, run, code, clusterctl.__version__)
     return warmed(plan, resolved, allocation, image_stamp(resolved.job.container.image)) if allocation else plan
 
 
-def new_id(job: str) -> str:
-    """The id of a run or sweep that is submitted now."""
-    return f"{job}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
+def new_suffix() -> str:
+    """The end of the id of what is submitted now: the time, and letters."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
 def code_of(resolved: Resolved, *, large: bool = False, progress: ProgressListener = SILENT) -> Code:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
 from clusterctl.api.settings import axes_typed, program_words, settings, typed
-from clusterctl.api.submit import code_of, copied, find_waited_for, new_id
+from clusterctl.api.submit import code_of, copied, find_waited_for, new_suffix
 from clusterctl.api.verify import verify_all
 from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve, runs_folder
@@ -146,7 +146,7 @@ def sweep(
     slurm = Slurm.of(first.cluster)
     slurm.path_of("sbatch")
     code = code_of(first, large=large_code, progress=progress)
-    place = SweepDir.of(runs_folder(first.cluster), new_id(first.job.name))
+    place = SweepDir.of(runs_folder(first.cluster), f"{first.job.name}-{new_suffix()}")
     plans = plans_of(place, wanted.jobs, code)
     warnings = verify_all(plans, wanted.jobs, slurm, progress, code)
     try:

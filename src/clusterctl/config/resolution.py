@@ -15,6 +15,7 @@ from clusterctl.config.places import expanded, find_file, is_home
 from clusterctl.config.program import ORIGIN, without_job_file
 from clusterctl.config.secrets import HIDDEN, Secrets
 from clusterctl.config.source import Values, explained, read_toml, read_values
+from clusterctl.config.stages import chosen, parted
 from clusterctl.errors import ConfigError, UsageError
 from clusterctl.spec import WORKLOADS, Container, Job, to_record
 from clusterctl.spec.keys import leaves_as_written
@@ -40,7 +41,7 @@ RESERVED_OPTIONS = frozenset(
 RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
 SCRIPT_VARIABLES = frozenset(
     {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "failed", "folder", "found"}
-    | {"full", "gone", "late", "marks", "no_work", "number", "opening", "python", "python_is_named", "ranks"}
+    | {"full", "gone", "late", "marks", "no_work", "number", "opening", "own_job", "python", "python_is_named", "ranks"}
     | {"refused", "restarts", "run", "said", "setup", "signal", "srun", "staging", "start", "task", "text", "try"}
 )
 
@@ -59,6 +60,7 @@ class Resolved:
     secrets: Secrets = field(default_factory=Secrets)
     typed: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    stage: str | None = None  # which one of the job file's
 
 
 def resolve(
@@ -68,8 +70,11 @@ def resolve(
     environment: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
     program: Sequence[str] = (),
+    stage: str | None = None,
 ) -> Resolved:
     """Resolve `job` (a name or a path) for `cluster`; `program` replaces its `argv`, and needs no job.
+
+    Of a job with stages, `stage` is the one that is meant.
 
     Raises ConfigError with every problem and its place at once.
     """
@@ -79,6 +84,10 @@ def resolve(
         path = find_file("jobs", job, cwd)
         file = read_toml(path)
         values.put(("name",), path.stem, "file name")
+        if found := chosen(parted(file, path), stage, path):
+            values.put(("name",), f"{file.get(('name',)) or path.stem}-{found.name}", f"stage {found.name}")
+            file.drop(("name",))
+            file.layer(found.values)
     elif program:
         path, file = cwd / f"the {ORIGIN}", without_job_file(program)
     else:
@@ -99,8 +108,13 @@ def resolve(
         values.put(("container", "mounts"), mounts, values.origin(("container", "mounts")))
     complete, origins = _read_job(values, cluster, path, cwd)
     secrets = Secrets(cluster.secrets).having(cluster.env, file.get(("env",)), overrides.get(("env",)))
-    typed = ["submit", *([] if job is None else [job]), *(["--", *program] if program else [])]
-    return Resolved(complete, cluster, origins, path, secrets, tuple(secrets.hide_typed(typed)), settings)
+    typed = [
+        "submit",
+        *([] if job is None else [job]),
+        *(["--stage", stage] if stage else []),
+        *(["--", *program] if program else []),
+    ]
+    return Resolved(complete, cluster, origins, path, secrets, tuple(secrets.hide_typed(typed)), settings, stage)
 
 
 def resolve_again(

@@ -99,6 +99,7 @@ def record_of(plan: Plan, resolved: Resolved, words: Sequence[str]) -> dict[str,
         "cluster": to_record(resolved.secrets.hide_in(resolved.cluster)),
         "origins": resolved.origins,
         "argv": resolved.secrets.hide_typed(words),
+        **({"stage": resolved.stage} if resolved.stage else {}),
     }
 
 

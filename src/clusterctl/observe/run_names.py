@@ -30,6 +30,11 @@ def submission(run: str) -> str:
     return sweep if place.isdigit() else run  # an id ends otherwise: `-1a2b`
 
 
+def suffix(run: str) -> str:
+    """The end of a run's id, time and letters: the runs of a job's stages have it in common."""
+    return submission(run)[-_STAMP_LETTERS - _SUFFIX_LETTERS :]
+
+
 def stamp(run: str) -> str:
     """The time in a run's id, by the clock of the place: `20260131-120000`."""
     return submission(run)[-_STAMP_LETTERS - _SUFFIX_LETTERS : -_SUFFIX_LETTERS]

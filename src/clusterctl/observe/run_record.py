@@ -43,6 +43,7 @@ class RunRecord:
     past_attempts: int = 0  # those before that
     past_jobs: frozenset[str] = frozenset()
     predecessors: tuple[Predecessor, ...] = ()  # that have to finish, end or start before it
+    stage: str = ""  # which one of its job file's: the others have the same end of their ids
     is_ours: bool = True
 
     @property
@@ -96,6 +97,7 @@ def _parse(run: RunDir, fields: Fields) -> RunRecord:
         past_attempts=resumes[-1].whole("attempts") or 0 if resumes else 0,
         past_jobs=frozenset(job_id for one in resumes if (job_id := one.job("job_id"))),
         predecessors=read_predecessors(fields),
+        stage=fields.text("stage"),
     )
 
 

@@ -209,6 +209,9 @@ make_work && stage_code && [ -z "$signal" ] && "${srun[@]}" \
 code=$?
 printf -v end '%(%s)T' -1
 
+# The number of an array's last element means the whole array to scontrol.
+own_job=$SLURM_JOB_ID
+[ -z "$SLURM_ARRAY_JOB_ID" ] || own_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 superseded() { [ -d "$run/attempts/$((number + 1))" ]; }
 # A task asks for a restart by a mark, as inside a container there is no scontrol.
 asked() { [ -e "$attempt/marks/restart" ]; }
@@ -231,7 +234,7 @@ settled() { asked || ended_well || [ "$(($(count_ranks 'done') + $(count_ranks e
 interrupted() {
   ! begun && [ "$restarts" -gt 0 ] || return
   if [ "$signal" = TERM ]; then
-    [[ $(timeout 5 scontrol show job "$SLURM_JOB_ID" 2>&1) == *JobState=RUNNING* ]]
+    [[ $(timeout 5 scontrol show job "$own_job" 2>&1) == *JobState=RUNNING* ]]
   else
     grep -qrsw "terminated with signal $(kill -l USR2)" "$attempt/host.log" "$attempt/logs"
   fi
@@ -258,7 +261,7 @@ refusal() {
 requeue() {
   local answer try deadline=$((SECONDS + 600)) # scontrol itself may wait for two minutes (SlurmctldTimeout)
   for try in {1..60}; do
-    answer=$(trap '' TERM; scontrol requeue "$SLURM_JOB_ID" 2>&1) && return
+    answer=$(trap '' TERM; scontrol requeue "$own_job" 2>&1) && return
     [ "$try" -gt 1 ] || echo "clusterctl: scontrol requeue failed: $answer"
     case $answer in
       *"pending execution"*) return ;; # it has been sent back already: by a preemption, or an answer was lost
