@@ -61,6 +61,7 @@ class JobRecord(NamedTuple):
     nodes: Sequence[int] = ()  # that it holds, or held when it ended
     gpus: Sequence[Sequence[int]] = ()  # of each of them
     dependencies: Sequence[tuple[str, int, bool]] = ()  # that are not met (`dependencies`)
+    excluded: Sequence[int] = ()  # nodes that it must not get
 
     @property
     def in_line(self) -> bool:

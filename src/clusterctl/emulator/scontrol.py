@@ -31,7 +31,11 @@ def main(machine: Machine, arguments: list[str]) -> int:
             for node in [_number(machine, name) for name in names] or range(1, machine.nodes + 1):
                 _show_node(machine, node)
         case ["update", *words] if all("=" in word for word in words):
-            _update_node(machine, {word.partition("=")[0].lower(): word.partition("=")[2] for word in words})
+            values = {word.partition("=")[0].lower(): word.partition("=")[2] for word in words}
+            if values.keys() == {"jobid", "excnodelist"}:
+                nodes = [str(_number(machine, name)) for name in _expand(values["excnodelist"])]
+                return _ask(machine, " ".join(["exclude", *nodes]), [values["jobid"]])
+            _update_node(machine, values)
         case _:
             raise SlurmError(f"invalid keyword: {' '.join(arguments)}")
     return 0
@@ -51,7 +55,7 @@ def _ask(machine: Machine, verb: str, job_ids: list[str]) -> int:
 def _update_node(machine: Machine, values: dict[str, str]) -> None:
     state = values.get("state", "").lower()
     if state not in ("down", "resume", "idle") or "nodename" not in values:
-        raise SlurmError("the emulator updates nothing but a node's state, to down, resume or idle")
+        raise SlurmError("the emulator updates a node's state, to down, resume or idle, and a job's ExcNodeList alone")
     for name in _expand(values["nodename"]):
         node = _number(machine, name)
         marker = machine.down_marker(node)

@@ -49,10 +49,11 @@ def is_behind(machine: Machine, job: EmulatedJob) -> bool:
     return any((-other.request.tier, other.id) < (-tier, job.id) for other in others if other.record.in_line)
 
 
-def place(machine: Machine, job: EmulatedJob) -> tuple[list[int], list[list[int]]] | None:
-    """The slots for `job` as `choose` returns them. To be called, and acted on, under the lease."""
-    others = (other for other in all_jobs(machine) if other.id != job.id and other.is_supervised)
-    return choose(machine, job.request, free_slots(machine, ((other.request, other.record) for other in others)))
+def place(machine: Machine, job: EmulatedJob, *, alone: bool = False) -> tuple[list[int], list[list[int]]] | None:
+    """The slots for `job` as `choose` returns them, or those of an empty cluster. To be called under the lease."""
+    others = () if alone else (other for other in all_jobs(machine) if other.id != job.id and other.is_supervised)
+    free = free_slots(machine, ((other.request, other.record) for other in others))
+    return choose(machine, job.request, [slot for slot in free if slot.node not in job.record.excluded])
 
 
 def victims(machine: Machine, job: EmulatedJob) -> list[EmulatedJob]:

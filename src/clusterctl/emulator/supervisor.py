@@ -98,7 +98,7 @@ class Supervisor:
                 return True
             jobs.bury_lost(self.machine)
             # With a node down it may never fit: then the jobs behind it need not wait.
-            possible = slots.choose(self.machine, self.request, slots.free_slots(self.machine, []))
+            possible = slots.place(self.machine, self.job, alone=True)
             for victim in slots.victims(self.machine, self.job):
                 fifo.send(victim.control, "-", "preempt")
             reason = "Resources" if possible else "ReqNodeNotAvail"
@@ -240,7 +240,9 @@ class Supervisor:
                 self._end(EmulatedState.PENDING)
             case ["signal", number, scope]:
                 self._signal(int(number), steps=scope != "batch", batch=scope != "steps")
-            case ["hold"] if not pending:
+            case ["exclude", *nodes] if pending or self.becomes is EmulatedState.PENDING:
+                self._note(excluded=tuple(map(int, nodes)))
+            case ["hold" | "exclude", *_] if not pending:
                 return "Job is no longer pending execution"
             case ["hold"]:
                 self._note(reason=HELD)
