@@ -65,3 +65,16 @@ def test_what_is_not_done_is_refused(cluster, words):
     done = cluster.run("scontrol", *words)
     assert done.returncode == 1
     assert done.stderr.startswith("scontrol: error: ")
+
+
+def test_a_requeued_job_stays_off_the_nodes_that_it_is_told_to_leave_out(cluster):
+    """As Slurm does: from when it has been sent back, though its script still runs; not while it is to go on."""
+    script = """[ -z "$SLURM_RESTART_COUNT" ] || { echo again on $SLURM_JOB_NODELIST; exit; }
+trap : TERM
+scontrol update JobId=$SLURM_JOB_ID ExcNodeList=$SLURM_JOB_NODELIST 2>&1
+(trap '' TERM; scontrol requeue $SLURM_JOB_ID; scontrol update JobId=$SLURM_JOB_ID ExcNodeList=$SLURM_JOB_NODELIST)"""
+    job = cluster.submit(script, "--requeue", "--open-mode=append")
+    cluster.wait(job, "COMPLETED")
+    lines = cluster.log(job).splitlines()
+    assert lines[0] == f"Job is no longer pending execution for job {job}"
+    assert lines[-1] == "again on node2"

@@ -27,6 +27,7 @@ class Outcome(StrEnum):
     """What comes of a run; the words are those of the docs."""
 
     RECOVERS = "starts again from its newest checkpoint, and ends with the same losses"
+    ELSEWHERE = "starts again without that node"
     RESUMED = "goes on by `clusterctl resume`, from the newest whole checkpoint, and ends with the same losses"
     UNHARMED = "is not disturbed"
     FAILS = "fails"
@@ -273,6 +274,7 @@ def _largest(folder: Path) -> Path:
 TRAININGS = tuple(workload for workload in WORKLOADS if workload != "command")
 _WHY = "tests/end_to_end/test_why.py"
 _SURVIVAL = "tests/end_to_end/test_survival.py"
+_NODE_CHECK = "tests/end_to_end/test_node_check.py"
 _ON_SLURM = "tests/end_to_end/test_on_slurm.py"
 FAULTS = (
     Fault(name="kill-0", words="SIGKILL of rank 0", inflict=kill_first, cause=Cause.KILLED, rank=0),
@@ -332,6 +334,20 @@ FAULTS = (
         inflict=cut_and_join,
         cause=Cause.NODE,
         own_nodes=3,
+    ),
+    Fault(
+        name="unfit",
+        words="a node whose own disk is full or missing at the start, with `node_check.enabled`",
+        outcome=Outcome.ELSEWHERE,
+        cause=Cause.NODE,
+        tests=_NODE_CHECK,
+    ),
+    Fault(
+        name="unfit-hang",
+        words="a node that hangs at the start, with `node_check.enabled`",
+        outcome=Outcome.ELSEWHERE,
+        cause=Cause.NODE,
+        tests=_NODE_CHECK,
     ),
     Fault(name="slurmd", words="slurmd killed", inflict=kill_slurmd, cause=Cause.NODE, own_nodes=3),
     Fault(

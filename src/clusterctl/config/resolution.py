@@ -41,8 +41,9 @@ RESERVED_OPTIONS = frozenset(
 RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
 SCRIPT_VARIABLES = frozenset(
     {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "failed", "folder", "found"}
-    | {"full", "gone", "late", "marks", "no_work", "number", "opening", "own_job", "python", "python_is_named", "ranks"}
-    | {"refused", "restarts", "run", "said", "setup", "signal", "srun", "staging", "start", "task", "text", "try"}
+    | {"full", "gone", "late", "marks", "no_work", "node_check", "number", "opening", "own_job", "python"}
+    | {"python_is_named", "ranks", "refused", "restarts", "run", "said", "setup", "signal", "srun", "staging", "start"}
+    | {"task", "text", "try", "unfit"}
 )
 
 

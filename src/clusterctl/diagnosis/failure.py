@@ -27,7 +27,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.runs.watchdog import EXIT_HUNG
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from clusterctl.diagnosis.traces import AttemptTrace, RankTrace, RunTrace
     from clusterctl.observe.deaths import Death
@@ -80,6 +80,8 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         found = hang(attempt)
     elif ending and not _came_before(first, ending.time - _SOONER_SECONDS if ending.time else None):
         found = _ended_from_outside(attempt, ending)
+    elif attempt.unfit:
+        found = _unfit_nodes(attempt.unfit)
     elif attempt.no_work:
         cause, facts = (Cause.DISK, ()) if attempt.disk_full else (Cause.LAUNCH, attempt.lines[-1:])
         reason = "the disk of the run directory is full" if attempt.disk_full else "its code could not be copied"
@@ -106,6 +108,13 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         why = _REFUSALS[attempt.refused].format(limit=trace.status.record.job.restart.limit)
         found = replace(found, facts=(*found.facts, f"not started again: {why}"))
     return replace(found, attempt=attempt.number, secondary=_consequences(attempt, told, found))
+
+
+def _unfit_nodes(unfit: Mapping[str, str]) -> Finding:
+    (node, problem), *others = unfit.items()
+    facts = tuple(f"{other} failed it too: {words}" for other, words in others)
+    hint = "tell the administrators of the cluster; runs are kept off it by hand with resources.exclude"
+    return Finding(Cause.NODE, f"failed its check: {problem}", CERTAIN, node=node, facts=facts, hint=hint)
 
 
 def candidates(attempt: AttemptTrace) -> list[Candidate]:

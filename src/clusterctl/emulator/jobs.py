@@ -68,6 +68,7 @@ class JobRecord(NamedTuple):
     array: int = 0  # the number of the array that it is of
     tasks: Sequence[int] = ()  # its index in the array, or the indices that wait; each becomes a job when it starts
     throttle: int = 0  # how many jobs of the array may have nodes at once; 0: all
+    excluded: Sequence[int] = ()  # nodes that it must not get
 
     @property
     def in_line(self) -> bool:

@@ -42,6 +42,9 @@ def main(machine: Machine, arguments: list[str]) -> int:
             values = {word.partition("=")[0].lower(): word.partition("=")[2] for word in words}
             if set(values) == {"jobid", "arraytaskthrottle"} and values["arraytaskthrottle"].isdecimal():
                 return _ask(machine, [values["jobid"]], "throttle", values["arraytaskthrottle"])
+            if values.keys() == {"jobid", "excnodelist"}:
+                nodes = [str(_number(machine, name)) for name in _expand(values["excnodelist"])]
+                return _ask(machine, [values["jobid"]], "exclude", *nodes)
             _update_node(machine, values)
         case _:
             raise SlurmError(f"invalid keyword: {' '.join(arguments)}")
@@ -72,7 +75,8 @@ def _refusals(machine: Machine, target: str, words: tuple[str, ...]) -> Iterator
 def _update_node(machine: Machine, values: dict[str, str]) -> None:
     state = values.get("state", "").lower()
     if state not in ("down", "resume", "idle") or "nodename" not in values:
-        raise SlurmError("the emulator updates only a node's state (down, resume, idle) and a job's ArrayTaskThrottle")
+        what = "a node's state (down, resume, idle), and a job's ArrayTaskThrottle and ExcNodeList"
+        raise SlurmError(f"the emulator updates only {what}")
     for name in _expand(values["nodename"]):
         node = _number(machine, name)
         marker = machine.down_marker(node)

@@ -64,12 +64,13 @@ def is_throttled(machine: Machine, job: EmulatedJob) -> bool:
     return sum(other.array == record.array and bool(other.nodes) for other in others) >= record.throttle
 
 
-def place(machine: Machine, job: EmulatedJob) -> tuple[list[int], list[list[int]]] | None:
-    """The slots for `job` as `choose` returns them. To be called, and acted on, under the lease."""
-    if is_throttled(machine, job):
+def place(machine: Machine, job: EmulatedJob, *, alone: bool = False) -> tuple[list[int], list[list[int]]] | None:
+    """The slots for `job` as `choose` returns them, or those of an empty cluster. To be called under the lease."""
+    if not alone and is_throttled(machine, job):
         return None
-    others = (other for other in all_jobs(machine) if other.id != job.id and other.is_supervised)
-    return choose(machine, job.request, free_slots(machine, ((other.request, other.record) for other in others)))
+    others = () if alone else (other for other in all_jobs(machine) if other.id != job.id and other.is_supervised)
+    free = free_slots(machine, ((other.request, other.record) for other in others))
+    return choose(machine, job.request, [slot for slot in free if slot.node not in job.record.excluded])
 
 
 def victims(machine: Machine, job: EmulatedJob) -> list[EmulatedJob]:

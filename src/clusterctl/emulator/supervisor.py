@@ -114,7 +114,7 @@ class Supervisor:
         for victim in slots.victims(self.machine, self.job):
             fifo.send(victim.control, "-", "preempt")
         # With a node down it may never fit: then the jobs behind it need not wait.
-        possible = slots.choose(self.machine, self.request, slots.free_slots(self.machine, []))
+        possible = slots.place(self.machine, self.job, alone=True)
         return "Resources" if possible else "ReqNodeNotAvail"
 
     def _split(self, tasks: Sequence[int], **changes: object) -> None:
@@ -272,6 +272,10 @@ class Supervisor:
                 self._end(EmulatedState.PENDING)
             case ["signal", number, scope]:
                 self._signal(int(number), steps=scope != "batch", batch=scope != "steps")
+            case ["exclude", *nodes] if pending or self.becomes is EmulatedState.PENDING:
+                self._note(excluded=tuple(map(int, nodes)))
+            case ["exclude", *_]:
+                return "Job is no longer pending execution"
             case ["hold"] if not pending and not self.record.array:
                 return "Job is no longer pending execution"
             case ["hold"] if pending:

@@ -16,7 +16,7 @@ from clusterctl.errors import ConfigError
 from clusterctl.launch.programs import activated_environments
 from clusterctl.runs.staging import PREFIX
 from clusterctl.spec.job import EXPEDITE
-from clusterctl.spec.values import slurm_time
+from clusterctl.spec.values import mebibytes, slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,6 +90,7 @@ class Plan:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     warm: Warm | None = None  # it runs in an allocation that is held already
     staging: ModuleCopies | None = None
+    node_check: tuple[str, ...] = ()  # the seconds that it may take, and the command (runs/node_check.py)
 
     @property
     def slurm_log(self) -> Path:
@@ -145,6 +146,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         restarts=job.restart.limit if job.resources.requeue else 0,
         secrets=secrets,
         staging=staging,
+        node_check=_node_check(resolved, library, interpreter if job.container.image else python),
     )
 
 
@@ -165,6 +167,18 @@ def _staging(resolved: Resolved, run: RunDir, library: Path, python: str) -> Mod
         environments=environments,
         named=bool(cluster.python_environments),
     )
+
+
+def _node_check(resolved: Resolved, library: Path, python: str) -> tuple[str, ...]:
+    """On the host: an image's own Python is on no node before the image is."""
+    check, cluster = resolved.job.node_check, resolved.cluster
+    if not check.enabled:
+        return ()
+    check_path(cluster.local_scratch)
+    in_image = ("env", f"PYTHONPATH={library}") if resolved.job.container.image else ()
+    sizes = (str(mebibytes(check.scratch)), str(mebibytes(check.shared_memory)))
+    limits = (str(check.seconds), str(check.clock), cluster.local_scratch, *sizes)
+    return (str(check.seconds), *in_image, python, "-u", "-m", "clusterctl.runs.node_check", *limits)
 
 
 def brings_code(job: Job) -> bool:

@@ -67,6 +67,7 @@ def render(plan: Plan) -> str:
             f"setup={quote(setup)} # the cluster's own lines, and the job's",
             _array("srun", _flag_by_flag([*srun, *plan.flags, f"--chdir={plan.run.work}"])),
             _array("task", _flag_by_flag([*plan.runner, *task])),
+            _array("node_check", _flag_by_flag(plan.node_check)),
             _array("staging", _staging(plan)),
             _array("opening", _flag_by_flag(plan.opening)),
             _array("closing", _flag_by_flag(plan.closing)),

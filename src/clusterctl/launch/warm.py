@@ -121,7 +121,9 @@ def warmed(plan: Plan, resolved: Resolved, allocation: Allocation, stamp: str) -
         clearing, importing = (*once, *removing(f"_?{name}")), (*once, *_importing(image, name))
         warm = replace(warm, image_mark=str(mark), clearing=clearing, importing=importing)
     # No restarts: a requeue would end the allocation.
-    return replace(plan, options=(), opening=(), flags=(*_shape(resolved, step), *flags), warm=warm, restarts=0)
+    return replace(
+        plan, options=(), opening=(), node_check=(), flags=(*_shape(resolved, step), *flags), warm=warm, restarts=0
+    )
 
 
 def _once_a_node(step: str, nodes: int) -> tuple[str, ...]:

@@ -55,6 +55,8 @@ class Attempt:
     hang_json = Inside("hang.json")  # the watchdog's alarm: which ranks are stuck, and every heartbeat at that moment
     hang_report_json = Inside("hang-report.json")  # the same of an alarm that ended nothing
     collectives = Inside("collectives")  # what NCCL's flight recorder wrote, a file a rank
+    check = Inside("check")  # what each node wrote of its check before the ranks began (`runs.node_check`)
+    check_json = Inside("check.json")  # which of them failed
     profile = Inside("profile")  # traces of some steps, a file a rank (`train.profile`)
 
     @property

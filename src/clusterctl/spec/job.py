@@ -169,6 +169,22 @@ class Watchdog:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeCheck:
+    """`[node_check]`: a check of the nodes before the ranks begin; a node that fails it is left out afterwards."""
+
+    enabled: bool = False
+    """Whether each node's disk, clock, matrix product and network are checked at each start."""
+    seconds: Annotated[Seconds, AtLeast(1)] = 10
+    """Longest that the check may take."""
+    scratch: Memory = "1G"
+    """Least free space of the cluster's `local_scratch`."""
+    shared_memory: Memory = "64M"
+    """Least free space of /dev/shm."""
+    clock: Annotated[Seconds, AtLeast(1)] = 5
+    """Most that a node's clock may be off from that of the file system of the runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """`[checkpoint]`: what is kept of a training in progress."""
 
@@ -212,6 +228,8 @@ class Job:
     """How often to save, and how much to keep."""
     restart: Restart = field(default_factory=Restart)
     """How often the run may be restarted."""
+    node_check: NodeCheck = field(default_factory=NodeCheck)
+    """Whether nodes are checked before the ranks begin."""
     watchdog: Watchdog = field(default_factory=Watchdog)
     """When a rank counts as stuck."""
     train: Train = field(default_factory=Train)

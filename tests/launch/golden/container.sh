@@ -70,6 +70,7 @@ srun=(
 task=(
   sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u -m clusterctl.runs /runs/big-20260102-030405-abcd
 )
+node_check=()
 staging=()
 opening=(
   sh -c 'command -v enroot >/dev/null || exit 0
@@ -201,21 +202,31 @@ export "${exports[@]}"
 eval "$setup" # the cluster's own lines, and the job's
 [ -z "$python_is_named" ] || put_first
 [ -z "$python" ] || task=(env "PATH=$PATH" "${task[@]}")
+[ "${#node_check[@]}" -eq 0 ] || node_check=("${node_check[0]}" env "PATH=$PATH" "${node_check[@]:1}")
 [ -z "$folder" ] || { PATH=:$PATH && PATH=${PATH/":$folder:"/:} && PATH=${PATH#:}; }
 
 # One task on each node, with so many seconds for it: a node that is lost would keep srun waiting.
 on_each_node() { # seconds, command
-  [ "$#" -eq 1 ] || timeout "$1" srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none \
+  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none \
     --quiet "${@:2}"
 }
 [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || on_each_node 300 "${opening[@]}"
+
+# Each node is checked first. One that fails is left out when the job starts again (runs/node_check.py).
+unfit= # what Slurm is told to leave out
+check_nodes() {
+  [ "${#node_check[@]}" -gt 0 ] || return 0
+  with_retries mkdir -p "$attempt/check" && on_each_node "${node_check[@]}"
+  unfit=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | "${node_check[@]:1}" --judge)
+  [ -z "$unfit" ] || return 69
+}
 
 # A node that cannot copy the modules to its own disk imports them from where they are (runs/staging.py).
 stage_code() { on_each_node 900 "${staging[@]}" || true; }
 
 # One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
 # for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
-make_work && stage_code && [ -z "$signal" ] && "${srun[@]}" \
+make_work && check_nodes && stage_code && [ -z "$signal" ] && "${srun[@]}" \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
   "${task[@]}"
@@ -266,7 +277,7 @@ finish() {
 refusal() {
   if superseded; then echo superseded
   elif [ -e "$run/cancel.json" ]; then echo cancelled
-  elif ! progressed; then echo no-progress
+  elif [ -z "$unfit" ] && ! progressed; then echo no-progress
   elif [ "${SLURM_RESTART_COUNT:-0}" -ge "$restarts" ]; then echo restart-limit
   fi
 }
@@ -285,9 +296,14 @@ requeue() {
   done
   return 1
 }
+# Slurm takes this for a job that waits alone: it does once it has been sent back, while this script still lives.
+leave_out() {
+  [ -z "$unfit" ] || (trap '' TERM; with_retries scontrol update "JobId=$own_job" "ExcNodeList=$unfit") ||
+    echo "clusterctl: Slurm does not leave out $unfit"
+}
 close() { on_each_node 60 "${closing[@]}"; }
 
-[ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || await settled
+[ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$unfit" ] || await settled
 if asked; then
   code=75
 elif ended_well; then
@@ -303,12 +319,13 @@ record_end() { # further JSON fields
   record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$no_work$full$1"
 }
 refused=
-if [ "$code" -ne 0 ] && [ "$signal" != LOST ] && { asked || { [ -z "$signal" ] && killed; } || interrupted; }; then
+if [ "$code" -ne 0 ] && [ "$signal" != LOST ] &&
+  { asked || [ -n "$unfit" ] || { [ -z "$signal" ] && killed; } || interrupted; }; then
   refused=$(refusal)
   if [ -z "$refused" ]; then
     record_end ', "requeued": true' # first: Slurm ends this script while it answers
     close
-    requeue && exit "$code"
+    requeue && leave_out && exit "$code"
     refused=requeue-failed
     asked || signal=LOST # with its node, perhaps, and Slurm has started the job again already
   fi

@@ -1,0 +1,106 @@
+"""Which nodes failed the check before the ranks begin, judged from what each of them wrote (`runs.node_check`).
+
+`attempts/<n>/check/<node>.json` is a node's own report, `attempts/<n>/check.json` the judgement.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from clusterctl.runs.fields import read_fields
+from clusterctl.runs.files import write_json
+from clusterctl.runs.layout import RunDir
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from clusterctl.runs.layout import Attempt
+
+MEBIBYTE = 2**20
+
+
+class Reached(StrEnum):
+    """How far a node has come in its check."""
+
+    BEGUN = "begun"
+    IMPORTED = "imported"  # disks and clock are right, and torch is there
+    MULTIPLIED = "multiplied"  # what it can do alone
+    ALL = "all"
+
+
+_DONE_ALONE = (Reached.MULTIPLIED, Reached.ALL)
+_NOT_DONE = {
+    None: "did not answer",
+    Reached.BEGUN: "had not checked its disks and imported torch",
+    Reached.IMPORTED: "had not multiplied two matrices",
+}
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """What a node wrote: how far it came in how many seconds since it began, and what is wrong with it."""
+
+    node: str
+    reached: Reached
+    seconds: float
+    problem: str = ""
+
+    def write(self, attempt: Attempt) -> None:
+        write_json(attempt.check / f"{self.node}.json", asdict(self))
+
+
+def judge(reports: Mapping[str, NodeReport], nodes: Sequence[str], seconds: float) -> dict[str, str]:
+    """The nodes that failed, and in which words.
+
+    A node is late only if another one took less than half of the time: import and network may be slow for all. Where
+    every node of several fails, none of them is to blame.
+    """
+    failed = {}
+    quick = [report.seconds for report in reports.values() if report.reached in _DONE_ALONE and not report.problem]
+    fastest = min(quick, default=seconds)
+    for node in nodes:
+        report = reports.get(node)
+        if report and report.problem:
+            failed[node] = report.problem
+        elif (not report or report.reached not in _DONE_ALONE) and fastest <= seconds / 2:
+            what = _NOT_DONE[report.reached if report else None]
+            failed[node] = f"{what} within {seconds:g} s; another node took {fastest:.1f} s"
+    return failed if len(failed) < max(2, len(nodes)) else {}
+
+
+def judge_attempt(attempt: Attempt, nodes: Sequence[str], seconds: float) -> str:
+    """Record which nodes failed; those to exclude when the job starts again, as Slurm takes them, or nothing.
+
+    Exclusions add up: by the job itself, and by the attempts before.
+    """
+    reports = _reports(attempt, nodes)
+    failed = judge(reports, nodes, seconds)
+    write_json(attempt.check_json, {"failed": failed})
+    for node, problem in failed.items():
+        print(f"clusterctl: {node} failed its check: {problem}", file=sys.stderr, flush=True)
+    if not failed:
+        late = [node for node in nodes if node not in reports or reports[node].reached is not Reached.ALL]
+        if late:
+            print(f"clusterctl: not checked to the end in {seconds:g} s: {', '.join(late)}", file=sys.stderr)
+        return ""
+    run = RunDir(attempt.path.parents[1])
+    own = read_fields(run.run_json).table("job").table("resources").text("exclude")
+    before = [node for other in run.attempts() for node in failed_nodes(other)]
+    return ",".join(filter(None, dict.fromkeys([own, *before, *failed])))
+
+
+def failed_nodes(attempt: Attempt) -> dict[str, str]:
+    """The nodes that failed the check of `attempt`, and in which words."""
+    return read_fields(attempt.check_json).table("failed").named_texts()
+
+
+def _reports(attempt: Attempt, nodes: Sequence[str]) -> dict[str, NodeReport]:
+    found = {}
+    for node in nodes:
+        fields = read_fields(attempt.check / f"{node}.json")
+        if reached := fields.member("reached", Reached):
+            found[node] = NodeReport(node, reached, fields.number("seconds") or 0.0, fields.text("problem"))
+    return found

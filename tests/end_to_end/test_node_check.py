@@ -1,0 +1,103 @@
+"""`[node_check]`: nodes are checked before the ranks begin; one that fails is named, and left out at the next start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.scenario import Stage, wait_until
+
+from clusterctl.runs.files import read_json
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.unfit_nodes import failed_nodes
+
+JOB = """
+workload = "command"
+argv = ["python", "-c", "import os; print(os.environ['SLURMD_NODENAME'])"]
+resources.nodes = 2
+node_check.enabled = true
+node_check.scratch = "1M"
+node_check.shared_memory = "1M"
+"""
+# In the check alone: one node hangs before it has said anything, and there is no torch to wait for.
+HANGS = """
+import os, sys, time
+if "clusterctl.runs.node_check" in sys.orig_argv:
+    sys.modules["torch"] = None
+    if os.environ["SLURMD_NODENAME"] == "node2" and "--judge" not in sys.orig_argv:
+        time.sleep(600)
+"""
+
+
+@pytest.fixture
+def scratch(stage: Stage, tmp_path: Path) -> Path:
+    """A cluster of its own, `checked`, whose nodes have a folder each."""
+    folder = tmp_path / "scratch"
+    for number in range(1, 5):
+        (folder / f"node{number}").mkdir(parents=True)
+    kind = {"local": "emulator"}.get(stage.cluster, stage.cluster)
+    (stage.folder / "cluster").mkdir()
+    (stage.folder / "cluster" / "checked.toml").write_text(
+        f'kind = "{kind}"\nlocal_scratch = {json.dumps(f"{folder}/$SLURMD_NODENAME")}\n'
+    )
+    if kind == "sandbox":  # whose jobs take the first nodes that are idle
+
+        def states() -> str:
+            words = ["sinfo", "-h", "-o", "%T"]
+            return subprocess.run(words, env=stage.environment, capture_output=True, text=True, check=True).stdout
+
+        wait_until(lambda: states().split() == ["idle"], 60, "every node to be idle")
+    return folder
+
+
+def finished(stage: Stage, text: str) -> RunDir:
+    done = stage.call("submit", stage.write_job("job", text), "--cluster", "checked", "--wait")
+    assert done.returncode == 0, done.stderr
+    return RunDir(stage.runs / done.stdout.strip())
+
+
+def nodes_of(run: RunDir, attempt: int) -> list[str]:
+    return [run.attempt(attempt).log(rank).read_text().split()[-1] for rank in (0, 1)]
+
+
+def check_that_node2_was_left_out(stage: Stage, run: RunDir, words: str) -> None:
+    assert words in failed_nodes(run.attempt(0))["node2"]
+    assert len(run.attempts()) == 2
+    assert "node2" not in nodes_of(run, 1)
+    assert read_json(run.attempt(0).host_json)["requeued"] is True
+    why = json.loads(stage.call("why", run.id, "--cluster", "checked", "-o", "json").stdout)
+    assert why["history"][0]["class"] == "node-failure"
+    assert "node2: failed its check: " in why["history"][0]["cause"]
+    assert words in why["history"][0]["cause"]
+
+
+def test_nodes_in_good_order_multiply_and_reduce_and_the_run_begins(stage: Stage, scratch: Path) -> None:
+    run = finished(stage, JOB + "node_check.seconds = 60\n")
+    reports = [read_json(run.attempt(0).check / f"node{number}.json") for number in (1, 2)]
+    assert [(report["reached"], report["problem"]) for report in reports] == [("all", "")] * 2
+    assert nodes_of(run, 0) == ["node1", "node2"]
+
+
+def test_a_node_without_room_on_its_disk_is_named_and_left_out(stage: Stage, scratch: Path) -> None:
+    (scratch / "node2").rmdir()
+    run = finished(stage, JOB)
+    check_that_node2_was_left_out(stage, run, f"cannot write to {scratch}/node2: No such file or directory")
+
+
+def test_a_node_that_hangs_in_its_check_is_named_and_left_out(stage: Stage, scratch: Path, tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "sitecustomize.py").write_text(HANGS)
+    run = finished(stage, JOB + f"env.PYTHONPATH = {json.dumps(str(inside))}\n")
+    check_that_node2_was_left_out(stage, run, "did not answer within 10 s")
+
+
+def test_a_failed_check_that_may_not_start_again_ends_the_run_with_the_node_named(stage: Stage, scratch: Path) -> None:
+    (scratch / "node2").rmdir()
+    done = stage.call("submit", stage.write_job("job", JOB + "restart.limit = 0\n"), "--cluster", "checked", "--wait")
+    assert done.returncode == 1
+    why = json.loads(stage.call("why", done.stdout.strip(), "--cluster", "checked", "-o", "json").stdout)
+    assert (why["class"], why["certainty"], why["node"]) == ("node-failure", "certain", "node2")
+    assert "not started again: restart limit (0) reached" in why["facts"]

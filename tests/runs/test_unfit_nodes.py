@@ -1,0 +1,77 @@
+"""Which nodes failed the check before the ranks begin, by what each of them wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterctl.runs.files import write_json
+from clusterctl.runs.layout import Attempt, RunDir
+from clusterctl.runs.unfit_nodes import NodeReport, Reached, failed_nodes, judge, judge_attempt
+
+NODES = ("a", "b", "c")
+ALL = {node: NodeReport(node, Reached.ALL, 3.0) for node in NODES}
+
+
+def judged(**changed: NodeReport | None) -> dict[str, str]:
+    reports = {node: report for node, report in (ALL | changed).items() if report}
+    return judge(reports, NODES, 10.0)
+
+
+def test_nodes_that_answer_in_time_are_fit() -> None:
+    assert judged() == {}
+    assert judge({}, NODES, 10.0) == {}
+
+
+def test_a_node_is_named_with_what_it_says_of_itself() -> None:
+    full = NodeReport("b", Reached.BEGUN, 0.1, "3 MiB free in /tmp, less than 1024")
+    waiting = NodeReport("a", Reached.MULTIPLIED, 2.0)  # for the others, in the all-reduce
+    assert judged(a=waiting, b=full) == {"b": "3 MiB free in /tmp, less than 1024"}
+
+
+@pytest.mark.parametrize(
+    ("report", "words"),
+    [
+        (None, "did not answer"),
+        (NodeReport("b", Reached.BEGUN, 0.0), "had not checked its disks and imported torch"),
+        (NodeReport("b", Reached.IMPORTED, 1.0), "had not multiplied two matrices"),
+    ],
+)
+def test_a_node_that_hangs_is_named_by_what_is_missing(report: NodeReport | None, words: str) -> None:
+    assert judged(b=report) == {"b": f"{words} within 10 s; another node took 3.0 s"}
+
+
+def test_a_node_is_not_late_where_all_are_slow_or_the_network_hangs() -> None:
+    slow = {node: NodeReport(node, Reached.ALL, 7.0) for node in NODES}
+    assert judge(slow | {"b": NodeReport("b", Reached.BEGUN, 0.0)}, NODES, 10.0) == {}
+    assert judged(**{node: NodeReport(node, Reached.MULTIPLIED, 2.0) for node in NODES}) == {}
+
+
+def test_what_every_node_of_several_says_is_no_nodes_fault() -> None:
+    wrong = {node: NodeReport(node, Reached.BEGUN, 0.1, "cannot write to /scratch") for node in NODES}
+    assert judge(wrong, NODES, 10.0) == {}
+    assert judge({"a": wrong["a"]}, ["a"], 10.0) == {"a": "cannot write to /scratch"}
+
+
+def test_exclusions_add_up_over_attempts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDir(tmp_path)
+    write_json(run.run_json, {"job": {"resources": {"exclude": "old[1-2]"}}})
+    for number, node in enumerate("ab"):
+        attempt = run.attempt(number)
+        attempt.check.mkdir(parents=True)
+        NodeReport("c", Reached.ALL, 1.0).write(attempt)
+        NodeReport(node, Reached.BEGUN, 0.1, "its clock is off by +60 s").write(attempt)
+        told = judge_attempt(attempt, [node, "c"], 10.0)
+    assert told == "old[1-2],a,b"
+    assert failed_nodes(run.attempt(1)) == {"b": "its clock is off by +60 s"}
+    assert "b failed its check: its clock is off" in capsys.readouterr().err
+
+
+def test_a_check_that_came_to_no_end_is_logged_and_names_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempt = Attempt(tmp_path / "attempts" / "0")
+    attempt.check.mkdir(parents=True)
+    assert judge_attempt(attempt, ["a", "b"], 10.0) == ""
+    assert "not checked to the end in 10 s: a, b" in capsys.readouterr().err
