@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.api.find import find
     from clusterctl.api.images import images
     from clusterctl.api.nodes import nodes
+    from clusterctl.api.notify import notify
     from clusterctl.api.rerun import rerun
     from clusterctl.api.resume import resume
     from clusterctl.api.run import Run, RunFailed
@@ -64,6 +65,7 @@ __all__ = [
     "images",
     "load",
     "nodes",
+    "notify",
     "plan",
     "rerun",
     "resume",
@@ -71,7 +73,7 @@ __all__ = [
     "submit",
 ]
 _HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
-_HOMES |= {"diff": "api.diff", "rerun": "api.rerun", "resume": "api.resume"}
+_HOMES |= {"diff": "api.diff", "rerun": "api.rerun", "resume": "api.resume", "notify": "api.notify"}
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")
 
 

@@ -113,6 +113,7 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             program=None if plan.setup else _program(job, plan),
             nodes=nodes,
             where=where,
+            webhook={**os.environ, **job.env}.get(job.notify.url_variable or "", ""),
         ),
     )
 

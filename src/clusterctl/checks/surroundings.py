@@ -120,6 +120,7 @@ class WantedRun:
     program: Seen | None = None  # the script of workload "command"
     nodes: tuple[NodeSize, ...] = ()  # that the job could get, as far as they are known
     where: str = ""  # what those are called together
+    webhook: str = field(default="", repr=False)  # the URL to notify, where it can be found
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ COMMANDS = {
     "attach": "Open a shell beside a rank of a run",
     "alloc": "Hold nodes, to start runs on them in seconds",
     "nodes": "Show what is free, and where a job would fit",
+    "notify": "Tell others what happened to runs",
     "clean": "Remove copies of code that no run needs",
     "image": "Build, import and look after container images",
     "doctor": "Check this machine and a cluster",

@@ -200,11 +200,14 @@ drop_copies "$run/.work.$number"
 record_end() { # further JSON fields
   record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$no_work$full$1"
 }
+# Ten seconds at most: what cannot be told by then, `clusterctl notify` tells later.
+tell() { [ "${#notifier[@]}" -eq 0 ] || timeout -k 1 9 "${notifier[@]}" </dev/null || true; }
 refused=
 if [ "$code" -ne 0 ] && [ "$signal" != LOST ] && { asked || { [ -z "$signal" ] && killed; } || interrupted; }; then
   refused=$(refusal)
   if [ -z "$refused" ]; then
     record_end ', "requeued": true' # first: Slurm ends this script while it answers
+    tell
     close
     requeue && exit "$code"
     refused=requeue-failed
@@ -213,5 +216,6 @@ if [ "$code" -ne 0 ] && [ "$signal" != LOST ] && { asked || { [ -z "$signal" ] &
   echo "clusterctl: not started again: $refused"
 fi
 record_end "${refused:+, \"refused\": \"$refused\"}"
+tell
 close
 exit "$code"
