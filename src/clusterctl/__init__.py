@@ -5,16 +5,10 @@
     run = clusterctl.submit("cora", cluster="local", overrides={"train.epochs": 5, "resources.nodes": 2})
     run.wait(timeout=600)
 
-<<<<<<< HEAD
 `load` resolves a job, `plan` renders its script, `submit` sends it, `sweep` with many settings; `resume` starts a run
-again, `rerun` repeats one as a new run, `diff` compares two; `runs` and `find` return the runs there are. Every name
-below is imported when it is first used (docs/guides/from-python.md).
-=======
-`load` resolves a job, `plan` renders its script, `submit` sends it, `resume` starts a run again, `rerun` repeats one
-as a new run, `diff` compares two, `export` puts one into an archive; `runs` and `find` return the runs there are,
-`usage` sums up what they have used, `clean` removes old ones. Every name below is imported when it is first used
-(docs/guides/from-python.md).
->>>>>>> usage
+again, `rerun` repeats one as a new run, `diff` compares two, `export` puts one into an archive; `runs` and `find` return
+the runs there are, `usage` sums up what they have used, `clean` removes old ones. Every name below is imported when it
+is first used (docs/guides/from-python.md).
 """
 
 TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this; type checkers know the name
@@ -26,6 +20,7 @@ if TYPE_CHECKING:
     from clusterctl.api.find import find
     from clusterctl.api.images import images
     from clusterctl.api.nodes import nodes
+    from clusterctl.api.notify import notify
     from clusterctl.api.rerun import rerun
     from clusterctl.api.resume import resume
     from clusterctl.api.run import Run, RunFailed
@@ -81,6 +76,7 @@ __all__ = [
     "images",
     "load",
     "nodes",
+    "notify",
     "plan",
     "rerun",
     "resume",
@@ -90,7 +86,7 @@ __all__ = [
     "usage",
 ]
 _HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
-_HOMES |= {name: f"api.{name}" for name in ("clean", "diff", "export", "rerun", "resume", "sweep", "usage")}
+_HOMES |= {name: f"api.{name}" for name in ("clean", "diff", "export", "notify", "rerun", "resume", "sweep", "usage")}
 _HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "api.sweeps")
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")
 

@@ -11,6 +11,7 @@ import pytest
 from clusterctl.config import load_cluster, resolve, resolve_again
 from clusterctl.errors import ClusterctlError, ConfigError, NotFoundError, UsageError
 from clusterctl.spec import Cluster, Container, RedditTrain, to_record
+from clusterctl.spec.notify import Notify
 
 JOB = """\
 workload = "reddit"
@@ -187,6 +188,23 @@ def test_nobody_trains_on_a_login_node_by_accident(tmp_path: Path, monkeypatch: 
     (tmp_path / "config" / "clusterctl").mkdir(parents=True)
     (tmp_path / "config" / "clusterctl" / "config.toml").write_text('cluster = "local"\n')
     assert load_cluster(None, {"PATH": str(sbatch.parent)}, tmp_path).name == "local"
+
+
+def test_whom_to_tell_comes_from_the_user_then_the_cluster_then_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "config" / "clusterctl").mkdir(parents=True)
+    user = '[notify]\nurl_variable = "MINE"\nformat = "slack"\nevents = ["failed"]\n'
+    (tmp_path / "config" / "clusterctl" / "config.toml").write_text(user)
+    (tmp_path / "job.toml").write_text('workload = "synthetic"\n[notify]\nevents = ["finished"]\n')
+    cluster = Cluster(name="c", notify=Notify(format="matrix"))
+    resolved = resolve("./job.toml", cluster, environment={"MINE": "https://x.org/T0K3N"}, cwd=tmp_path)
+    assert resolved.job.notify == Notify(url_variable="MINE", format="matrix", events=("finished",))
+    assert resolved.origins["notify.url_variable"].endswith("config.toml:2")
+    assert resolved.origins["notify.format"] == "cluster c"
+    assert resolved.secrets.hide("curl https://x.org/T0K3N") == "curl ***"
+    assert "MINE" in resolved.secrets
 
 
 def test_a_mistake_in_a_cluster_file_says_what_and_where(tmp_path: Path) -> None:

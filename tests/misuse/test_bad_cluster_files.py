@@ -92,6 +92,14 @@ def test_a_bad_cluster_file(desk: Desk, mistake: Mistake) -> None:
         hint='cluster = "local"',
     ),
     Mistake(
+        what="the configuration notifies of something that never happens",
+        typed="submit cora --cluster local",
+        files={"config/clusterctl/config.toml": '[notify]\nevents = ["started"]'},
+        code=CONFIG,
+        says="config.toml:2: notify.events: must be one of finished, failed, restarted, stalled",
+        hint='cluster = "local"',
+    ),
+    Mistake(
         what="the configured cluster does not exist",
         typed="status",
         files={"config/clusterctl/config.toml": 'cluster = "gone"'},

@@ -287,3 +287,20 @@ def test_a_job_that_cannot_be_carried_out(desk: Desk, mistake: Mistake) -> None:
 )
 def test_a_job_that_the_cluster_cannot_run(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
+
+
+SECRET_URL = "https://hooks.example.org/T0K3N"
+
+
+@rows(
+    of("the URL of a webhook is in the file", f'[notify]\nurl_variable = "{SECRET_URL}"\n', "a shell variable's name"),
+    of("a list of URLs", f'[notify]\nurl_variable = ["{SECRET_URL}"]\n', "url_variable: expected a string"),
+    of("the URL is in a variable of the script's", '[notify]\nurl_variable = "run"\n', "choose another name"),
+    of("the command is a line of the shell", '[notify]\ncommand = "mail me"\n', "notify.command: expected a list"),
+    of("the command has no program", '[notify]\ncommand = [""]\n', "notify.command: needs a program"),
+    of("the webhook is of a kind that nobody knows", '[notify]\nformat = "teams"\n', "one of json, slack, matrix"),
+    of("the URL is not set", '[notify]\nurl_variable = "HOOK"\n', "HOOK is not set", "export HOOK=https://"),
+)
+def test_a_bad_notify_table(desk: Desk, mistake: Mistake) -> None:
+    mistake.make(desk)
+    assert "T0K3N" not in "".join(desk.type("submit ./job.toml")[1:])

@@ -130,6 +130,7 @@ class WantedRun:
     where: str = ""  # what those are called together
     gpu_types: tuple[str, ...] = ()  # of their GPUs, where they are named
     slurm_version: Answer = ""  # asked only where something depends on it
+    webhook: str = field(default="", repr=False)  # the URL to notify, where it can be found
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.config.places import find_file, images_folder, runs_folder, user_config_folder
-from clusterctl.config.source import read_toml, read_values
+from clusterctl.config.source import Values, read_toml, read_values
 from clusterctl.errors import UsageError
 from clusterctl.spec import Cluster
 from clusterctl.spec.cluster import UserConfiguration
@@ -53,6 +53,15 @@ def chosen_images_folder(name: str | None) -> Path:
 def _chosen(name: str | None, environment: Mapping[str, str]) -> str | None:
     if chosen := name or environment.get("CLUSTERCTL_CLUSTER"):
         return chosen
+    name = user_values().get(("cluster",))
+    return str(name) if name else None
+
+
+def user_values() -> Values:
+    """What the user's own configuration says, checked; nothing where there is none."""
     path = user_config_folder() / "config.toml"
-    hint = 'it has one key, such as: cluster = "local"'
-    return read_values(UserConfiguration, read_toml(path), path, hint).cluster if path.is_file() else None
+    if not path.is_file():
+        return Values()
+    values = read_toml(path)
+    read_values(UserConfiguration, values, path, 'such as: cluster = "local"')
+    return values

@@ -11,14 +11,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.config.clusters import user_values
 from clusterctl.config.places import expanded, find_file, is_home
 from clusterctl.config.program import ORIGIN, without_job_file
-from clusterctl.config.secrets import HIDDEN, Secrets
+from clusterctl.config.secrets import HIDDEN, Secrets, secrets_of
 from clusterctl.config.source import Values, explained, read_toml, read_values
 from clusterctl.config.stages import chosen, parted
 from clusterctl.errors import ConfigError, UsageError
-from clusterctl.spec import WORKLOADS, Container, Job, to_record
+from clusterctl.spec import WORKLOADS, Container, Job
 from clusterctl.spec.keys import leaves_as_written
+from clusterctl.spec.notify import Notify
 from clusterctl.spec.overrides import Key, parse_override
 from clusterctl.spec.records import Problem, alternatives, fields_of
 from clusterctl.spec.values import NO_GPUS
@@ -41,7 +43,7 @@ RESERVED_OPTIONS = frozenset(
 RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
 SCRIPT_VARIABLES = frozenset(
     {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "failed", "folder", "found"}
-    | {"full", "gone", "late", "marks", "no_work", "node_check", "number", "opening", "own_job", "python"}
+    | {"full", "gone", "late", "marks", "no_work", "node_check", "notifier", "number", "opening", "own_job", "python"}
     | {"python_is_named", "ranks", "refused", "restarts", "run", "said", "setup", "signal", "srun", "staging", "start"}
     | {"task", "text", "try", "unfit"}
 )
@@ -94,6 +96,7 @@ def resolve(
     else:
         hint = "clusterctl submit cora, or a program: clusterctl submit -- python train.py"
         raise UsageError("what to run? neither a job nor a program is named", hint)
+    values.layer(_user_values())
     values.layer(_cluster_values(cluster))
     for variable, name in SBATCH_VARIABLES.items():
         if environment.get(variable):
@@ -108,13 +111,11 @@ def resolve(
     if mounts and ("container", "mounts") not in overrides.origins:
         values.put(("container", "mounts"), mounts, values.origin(("container", "mounts")))
     complete, origins = _read_job(values, cluster, path, cwd)
-    secrets = Secrets(cluster.secrets).having(cluster.env, file.get(("env",)), overrides.get(("env",)))
-    typed = [
-        "submit",
-        *([] if job is None else [job]),
-        *(["--stage", stage] if stage else []),
-        *(["--", *program] if program else []),
-    ]
+    secrets = secrets_of(complete, cluster, environment).having(
+        cluster.env, file.get(("env",)), overrides.get(("env",))
+    )
+    named = [*([] if job is None else [job]), *(["--stage", stage] if stage else [])]
+    typed = ["submit", *named, *(["--", *program] if program else [])]
     return Resolved(complete, cluster, origins, path, secrets, tuple(secrets.hide_typed(typed)), settings, stage)
 
 
@@ -145,7 +146,7 @@ def resolve_again(
     values.layer(overrides)
     _bring_secrets(values, cluster, environment)
     job, found = _read_job(values, cluster, run_json, Path.cwd())
-    secrets = Secrets(cluster.secrets).having(job.env)
+    secrets = secrets_of(job, cluster, environment).having(job.env)
     return Resolved(job, cluster, found, run_json, secrets, ("resume", run_json.parent.name), settings)
 
 
@@ -189,16 +190,23 @@ def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, s
         raise ConfigError(f"the run has secrets, which no file keeps: {', '.join(missing)}", hint)
 
 
+def _user_values() -> Values:
+    """What the user's configuration gives to every job, under the job's own keys."""
+    values = user_values()
+    values.drop(("cluster",))
+    return values
+
+
 def _cluster_values(cluster: Cluster) -> Values:
     """What the cluster gives to every job, under the job's own keys."""
     values, origin = Values(), f"cluster {cluster.name}"
     for name in CLUSTER_DEFAULTS:
         if getattr(cluster, name) is not None:
             values.put(("resources", name), getattr(cluster, name), origin)
-    unset = to_record(Container())
-    for name, value in to_record(cluster.container).items():
-        if value != unset[name]:
-            values.put(("container", name), value, origin)
+    for table, unset in (("container", Container()), ("notify", Notify())):
+        for name, value in vars(getattr(cluster, table)).items():
+            if value != getattr(unset, name):
+                values.put((table, name), value, origin)
     for name, value in cluster.env.items():
         values.put(("env", name), value, origin)
     return values
@@ -252,9 +260,12 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     own = {name.replace("_", "-") for name in vars(resources)} | RESERVED_OPTIONS
     for name in sorted(own & set(resources.sbatch)):
         yield Problem(("resources", "sbatch", name), "clusterctl sets this option; use the key of the job file for it")
-    for name in job.env:
+    if job.notify.command and not job.notify.command[0]:
+        yield Problem(("notify", "command"), 'needs a program, such as ["mail", "-s", "clusterctl", "me@example.org"]')
+    for name in (*job.env, job.notify.url_variable or ""):
         if name.startswith(RESERVED_PREFIXES) or name in SCRIPT_VARIABLES:
-            yield Problem(("env", name), "Slurm or clusterctl sets this variable; choose another name")
+            key = ("env", name) if name in job.env else ("notify", "url_variable")
+            yield Problem(key, "Slurm or clusterctl sets this variable; choose another name")
     if resources.warning and resources.warning >= resources.time:
         yield Problem(("resources", "warning"), f"must be shorter than the time of {resources.time} s")
     if getattr(job.train, "device", "auto") == "cuda" and not resources.gpus_per_node:

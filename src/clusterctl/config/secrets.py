@@ -1,4 +1,4 @@
-"""Secrets: variables of [env] whose values appear in no script, record or message.
+"""Secrets: variables of [env] whose values appear in no script, record or message; and that with a webhook's URL.
 
 They travel in the environment of sbatch (docs/decisions/0009-secrets.md).
 """
@@ -63,3 +63,12 @@ class Secrets:
         """The variables that a script may show, and those that it may not."""
         secret = {name: value for name, value in environment.items() if name in self}
         return {name: value for name, value in environment.items() if name not in secret}, secret
+
+
+def secrets_of(job: Job, cluster: Cluster, environment: Mapping[str, str]) -> Secrets:
+    """Those that a run of `job` has, with the URL that it notifies if that is in `environment`."""
+    name = job.notify.url_variable
+    if name is None:
+        return Secrets(cluster.secrets)
+    known = {name: environment[name]} if name in environment else {}
+    return Secrets((*cluster.secrets, name)).having(known)

@@ -241,7 +241,7 @@ class _Look:
         if host.problem:
             self.unknown.append(f"{attempt.number}/host.json: {host.problem}")
         lines = _lines(attempt.host_log, _HOST_BYTES, self.unknown, head=True)
-        alarm, reported = (_alarm(read_fields(path)) for path in (attempt.hang_json, attempt.hang_report_json))
+        alarm, reported = (parse_alarm(read_fields(path)) for path in (attempt.hang_json, attempt.hang_report_json))
         tasks = self.status.record.job.resources.nodes * self.status.record.tasks_per_node
         own, logs = attempt.event_files(), attempt.log_files("err")
         named = None
@@ -341,7 +341,7 @@ def _has_content(path: Path) -> bool:
         return True
 
 
-def _alarm(fields: Fields) -> Alarm | None:
+def parse_alarm(fields: Fields) -> Alarm | None:
     seen, suspects = fields.whole("seen"), fields.content.get("suspects")
     if seen is None:
         return None

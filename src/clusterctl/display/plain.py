@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from clusterctl.runs.plain_text import duration as duration
+from clusterctl.runs.plain_text import plain as plain
 from clusterctl.runs.vocabulary import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# CSI and OSC sequences, other escapes (ECMA-48); then every control character but the tab, and those of Unicode that
-# end a line or turn the direction of writing (a name could read as another).
-_ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
-    r"|\x1b[ -/]*[0-~]"
-    r"|[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-)
 NOW_SECONDS = 60  # a start within so long is one now: Slurm looks at its queue once in a while, and clocks differ
 _FORESEEN_SECONDS = 2 * 366 * 86400
-_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-
-
-def plain(text: str) -> str:
-    """`text` without escape sequences and control characters, tabs kept: it can move no cursor and set no title."""
-    return _ESCAPES.sub("", text).encode("utf-8", "replace").decode()
 
 
 def plain_lines(text: str) -> str:
@@ -38,15 +24,6 @@ def plain_lines(text: str) -> str:
 def as_shown(line: bytes) -> str:
     """A line of a log as a terminal would leave it standing: after its last carriage return, and plain."""
     return plain(line.decode(errors="replace").rstrip("\r").rpartition("\r")[2])
-
-
-def duration(seconds: float) -> str:
-    """One or two units: 42s, 3m05s, 2h10m, 4d03h."""
-    whole = max(0, int(seconds))
-    for (size, unit), (smaller, name) in pairwise(_UNITS):
-        if whole >= size:
-            return f"{whole // size}{unit}{whole % size // smaller:02}{name}"
-    return f"{whole}s"
 
 
 def when(moment: float, now: float) -> str:

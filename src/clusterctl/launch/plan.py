@@ -83,6 +83,7 @@ class Plan:
     runner: tuple[str, ...]  # what enters the image on a cluster without pyxis, before the tasks' command
     opening: tuple[str, ...]  # what each node is to run once before the tasks, when the job has been sent back
     closing: tuple[str, ...]  # and when they have ended
+    notifier: tuple[str, ...]  # what tells others how the attempt ended, if anybody is to be told
     python: str
     python_is_named: bool  # by the cluster file: nothing that the setup lines activate comes before it
     tasks: int
@@ -140,6 +141,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         # A node that went down, or removed too slowly, still has the container of an earlier start.
         opening=removing("[.][0-9]+") if view and cluster.has_pyxis else (),
         closing=closing,
+        notifier=_notifier(resolved, run, library, interpreter if view else python),
         python=python,
         python_is_named=cluster.python is not None,
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
@@ -148,6 +150,12 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         staging=staging,
         node_check=_node_check(resolved, library, interpreter if job.container.image else python),
     )
+
+
+def _notifier(resolved: Resolved, run: RunDir, library: Path, python: str) -> tuple[str, ...]:
+    if not resolved.job.notify.wanted:
+        return ()
+    return (python, "-I", "-S", str(library / "clusterctl" / "notifications"), str(run.path))
 
 
 def _staging(resolved: Resolved, run: RunDir, library: Path, python: str) -> ModuleCopies:

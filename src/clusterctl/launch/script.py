@@ -71,6 +71,7 @@ def render(plan: Plan) -> str:
             _array("staging", _staging(plan)),
             _array("opening", _flag_by_flag(plan.opening)),
             _array("closing", _flag_by_flag(plan.closing)),
+            _array("notifier", _flag_by_flag(plan.notifier)),
             "",
             *warm,
             part("work.sh"),

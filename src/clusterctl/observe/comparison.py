@@ -9,7 +9,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterctl.config.secrets import Secrets
+from clusterctl.config.secrets import Secrets, secrets_of
 from clusterctl.errors import ConfigError, reason
 from clusterctl.observe.code_differences import CodeChange, FileChange, FileDifference, code_changes, line_differences
 from clusterctl.observe.status import report
@@ -189,7 +189,9 @@ def _patch_change(first: RunDir, second: RunDir) -> Iterator[CodeChange]:
 
 def _secrets(records: Sequence[RunRecord], folders: Sequence[Path], changes: Iterable[CodeChange]) -> Secrets:
     """The secrets that may be in the code: those of this environment, of a job file in it, and of a file `.env`."""
-    patterns = tuple(dict.fromkeys(pattern for record in records for pattern in record.cluster.secrets))
+    patterns = tuple(
+        dict.fromkeys(pattern for record in records for pattern in secrets_of(record.job, record.cluster, {}).patterns)
+    )
     tables: list[object] = [dict(os.environ)]
     for change in changes:
         if change.name.endswith((".toml", "/.env")):

@@ -56,6 +56,7 @@ class NodeWatch:
     world_size: int
     settings: Watchdog
     clock: Callable[[], float] = time.monotonic
+    on_alarm: Callable[[], object] = lambda: None  # this node has raised one
     alarm: str = ""
     raised: Stuck | None = None  # by this node, and the attempt has to end
     _still: dict[int, Stillness] = field(default_factory=dict)
@@ -158,6 +159,7 @@ class NodeWatch:
         self.alarm = "report" if what == "report" else "hang"
         if what != "report":
             self.raised = alarm
+        self.on_alarm()
 
 
 def alarm_of(attempt: Attempt) -> str:

@@ -12,6 +12,7 @@ import json
 import os
 import selectors
 import socket
+import subprocess
 import sys
 import time
 import traceback
@@ -89,6 +90,7 @@ class NodeWriter:
     _newer: int | None = None
     _ticks: int = 0
     _wrote_beats: bool = False
+    _notifier: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
         self._files = NodeFiles(self.attempt, self.node)
@@ -185,7 +187,7 @@ class NodeWriter:
             ranks = hello.whole("world_size") or 1
             # The class itself would bring in all of `spec`, which takes longer than the rest of this process's start.
             watchdog = cast("Watchdog", SimpleNamespace(**settings.content))
-            self._watch = NodeWatch(self.attempt, self.node, self.nodes, ranks, watchdog, self.clock)
+            self._watch = NodeWatch(self.attempt, self.node, self.nodes, ranks, watchdog, self.clock, self._notify)
         if self._newer is not None:
             process.tell("newer", number=self._newer)
 
@@ -242,6 +244,12 @@ class NodeWriter:
 
     def _write_beats(self) -> None:
         self._files.write_beats({self._locals[rank]: (rank, beat) for rank, beat in self.beats.items()})
+
+    def _notify(self) -> None:
+        """Have others told of the alarm, if the job wants that, by a process of its own that nobody waits for."""
+        program, run = Path(__file__).parents[1] / "notifications", self.attempt.path.parents[1]
+        with suppress(OSError):
+            self._notifier = subprocess.Popen([sys.executable, "-I", "-S", program, run], start_new_session=True)
 
     # --- the attempt
 

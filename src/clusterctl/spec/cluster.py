@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from clusterctl.spec.job import Container, Environment
+from clusterctl.spec.notify import Notify
 from clusterctl.spec.values import NO_GPUS, Count, Gpus, Line, Matches, Name, OneOf, Seconds, Word
 
 _OnNodes = Annotated[str, Matches(r"/[^:\x00-\x1f\x7f-\x9f]+", "an absolute path without ':' and control characters")]
@@ -85,6 +86,8 @@ class Cluster:
     """Path of slurm.conf, if Slurm's commands do not find it by themselves."""
     polling_floor: Seconds = 10
     """Least time between two queries to Slurm, shared by all clusterctl processes of a user."""
+    notify: Notify = field(default_factory=Notify)
+    """Whom to tell what happens to jobs on this cluster."""
     emulator: Emulator = field(default_factory=Emulator)
     """The virtual nodes of kind "emulator"."""
 
@@ -115,3 +118,5 @@ class UserConfiguration:
 
     cluster: Line | None = None
     """Cluster to use when none is named."""
+    notify: Notify = field(default_factory=Notify)
+    """Whom to tell what happens to your jobs on any cluster."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from clusterctl.spec.notify import Notify
 from clusterctl.spec.train import Train
 from clusterctl.spec.values import (
     LARGEST,
     AtLeast,
     Count,
     Duration,
+    EnvName,
     Gpus,
     Line,
     Matches,
@@ -31,7 +33,6 @@ from clusterctl.spec.values import (
     Word,
 )
 
-EnvName = Annotated[str, Matches(r"[A-Za-z_][A-Za-z0-9_]*", "a shell variable's name (letters, digits and '_')")]
 Environment = Annotated[dict[EnvName, Annotated[Text, Unshown()]], Unshown()]
 EXPEDITE = "expedite"
 OptionName = Annotated[str, Matches(r"[a-z][a-z0-9-]*", "the long name of an sbatch option, without '--'")]
@@ -232,5 +233,7 @@ class Job:
     """Whether nodes are checked before the ranks begin."""
     watchdog: Watchdog = field(default_factory=Watchdog)
     """When a rank counts as stuck."""
+    notify: Notify = field(default_factory=Notify)
+    """Whom to tell what happens to the run."""
     train: Train = field(default_factory=Train)
     """Settings of the workload."""

@@ -67,6 +67,7 @@ closing=(
   /venv/bin/python -I -S /runs/.code/0123/lib/clusterctl/containers
   --release '/images/it'"'"'s.sqsh'
 )
+notifier=()
 
 # The working directory of the tasks is the run's own (launch/work.sh of clusterctl): a copy of its code, made before its
 # first start, whole or not at all. Files that are one in the snapshot (hard links) are two here.
@@ -308,12 +309,15 @@ drop_copies "$run/.work.$number"
 record_end() { # further JSON fields
   record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$no_work$full$1"
 }
+# Ten seconds at most: what cannot be told by then, `clusterctl notify` tells later.
+tell() { [ "${#notifier[@]}" -eq 0 ] || timeout -k 1 9 "${notifier[@]}" </dev/null || true; }
 refused=
 if [ "$code" -ne 0 ] && [ "$signal" != LOST ] &&
   { asked || [ -n "$unfit" ] || { [ -z "$signal" ] && killed; } || interrupted; }; then
   refused=$(refusal)
   if [ -z "$refused" ]; then
     record_end ', "requeued": true' # first: Slurm ends this script while it answers
+    tell
     close
     requeue && leave_out && exit "$code"
     refused=requeue-failed
@@ -322,5 +326,6 @@ if [ "$code" -ne 0 ] && [ "$signal" != LOST ] &&
   echo "clusterctl: not started again: $refused"
 fi
 record_end "${refused:+, \"refused\": \"$refused\"}"
+tell
 close
 exit "$code"

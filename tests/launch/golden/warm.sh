@@ -59,6 +59,7 @@ node_check=()
 staging=()
 opening=()
 closing=()
+notifier=()
 
 node_list='node[1-4]' # of allocation 77, of which this is a step
 image_mark=/runs/.warm/77/clusterctl_77_102e8a30
@@ -381,12 +382,15 @@ drop_copies "$run/.work.$number"
 record_end() { # further JSON fields
   record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$no_work$full$1"
 }
+# Ten seconds at most: what cannot be told by then, `clusterctl notify` tells later.
+tell() { [ "${#notifier[@]}" -eq 0 ] || timeout -k 1 9 "${notifier[@]}" </dev/null || true; }
 refused=
 if [ "$code" -ne 0 ] && [ "$signal" != LOST ] &&
   { asked || [ -n "$unfit" ] || { [ -z "$signal" ] && killed; } || interrupted; }; then
   refused=$(refusal)
   if [ -z "$refused" ]; then
     record_end ', "requeued": true' # first: Slurm ends this script while it answers
+    tell
     close
     requeue && leave_out && exit "$code"
     refused=requeue-failed
@@ -395,5 +399,6 @@ if [ "$code" -ne 0 ] && [ "$signal" != LOST ] &&
   echo "clusterctl: not started again: $refused"
 fi
 record_end "${refused:+, \"refused\": \"$refused\"}"
+tell
 close
 exit "$code"

@@ -1,0 +1,42 @@
+"""`clusterctl notify`: tell others what happened to runs, as their [notify] says."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from clusterctl.api.find import query
+from clusterctl.api.notify import Outcome, notify_about
+from clusterctl.cli.options import cluster_option, warn_of
+from clusterctl.display.plain import plain
+
+WATCH_SECONDS = 60.0
+
+
+@click.command(short_help="Tell others what happened to runs")
+@click.argument("names", metavar="[RUN]...", nargs=-1)
+@click.option("-w", "--watch", is_flag=True, help="Look again every minute, until Ctrl-C.")
+@cluster_option
+def notify(names: tuple[str, ...], watch: bool, cluster: str | None) -> int:
+    """Send the messages about RUNs, or about all runs, that [notify] asks for and that were not sent yet.
+
+    A run tells by itself when it finishes, fails, restarts or stalls. This command adds what no run can tell, such as a
+    lost node, and tries again what could not be sent. No message is sent twice. Let cron call it, or leave it running
+    with --watch. The exit code is 1 if a message could not be sent.
+
+    \b
+    Examples:
+      clusterctl notify
+      clusterctl notify --watch
+    """
+    wanted = query(names, cluster=cluster)
+    while True:
+        found = notify_about(wanted)
+        warn_of(found.problems)
+        for told in found.told:
+            line = f"{told.delivery.outcome}: {told.run} {told.what.event} ({told.channel})"
+            click.echo(plain(f"{line}: {told.delivery.reason}" if told.delivery.reason else line))
+        if not watch:
+            return int(any(told.delivery.outcome is not Outcome.SENT for told in found.told))
+        time.sleep(WATCH_SECONDS)

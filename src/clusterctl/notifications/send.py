@@ -1,0 +1,94 @@
+"""Sends one message: to a webhook, or to a command. What went wrong is returned, and names no URL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import ssl
+import subprocess
+import threading
+from contextlib import suppress
+from enum import StrEnum
+from http.client import HTTPException, InvalidURL
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.error import HTTPError, URLError
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_SCHEMES = ("https://", "http://")
+
+
+class Outcome(StrEnum):
+    SENT = "sent"
+    REFUSED = "refused"  # it certainly did not arrive
+    UNKNOWN = "unknown"  # it may have arrived
+
+
+class Delivery(NamedTuple):
+    """What became of a message, and why."""
+
+    outcome: Outcome
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {self.reason}" if self.reason else self.outcome
+
+
+def to_webhook(url: str, content: bytes, seconds: float) -> Delivery:
+    """POST JSON to `url`. Nothing but the status of the answer is read; each wait for the network has `seconds`."""
+    if not url.startswith(_SCHEMES):
+        return Delivery(Outcome.REFUSED, "the URL begins with neither https:// nor http://")
+    headers = {"Content-Type": "application/json", "User-Agent": "clusterctl"}
+    opener = OpenerDirector()  # of HTTP alone, and without redirects: the URL is a secret of the place that it names
+    for handler in (ProxyHandler, HTTPHandler, HTTPDefaultErrorHandler, HTTPErrorProcessor):
+        opener.add_handler(handler())
+    opener.add_handler(HTTPSHandler(context=ssl.create_default_context()))
+    try:
+        with opener.open(Request(url, content, headers), timeout=seconds):
+            return Delivery(Outcome.SENT)
+    except HTTPError as error:  # also a redirect
+        error.close()
+        return Delivery(Outcome.REFUSED, f"HTTP status {error.code}")
+    except URLError as error:  # it could not be sent, or not all of it
+        why = error.reason
+        return Delivery(Outcome.REFUSED, why.strerror or type(why).__name__ if isinstance(why, OSError) else str(why))
+    except (ValueError, InvalidURL):  # their messages have the URL
+        return Delivery(Outcome.REFUSED, "this is no URL")
+    except (OSError, HTTPException) as error:  # while the answer was awaited
+        return Delivery(Outcome.UNKNOWN, f"no answer: {type(error).__name__}")
+
+
+def to_command(argv: Sequence[str], text: str, environment: Mapping[str, str], seconds: float) -> Delivery:
+    """Run a command with `text` on its stdin; after `seconds` it is killed, and what it started with it."""
+    try:
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=2, env=environment, start_new_session=True)
+    except (OSError, ValueError) as error:
+        return Delivery(Outcome.REFUSED, f"cannot start: {getattr(error, 'strerror', None) or error}")
+    try:
+        process.communicate(text.encode(), timeout=seconds)
+    except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return Delivery(Outcome.UNKNOWN, f"killed after {seconds:.0f} s")
+    code = process.returncode
+    return Delivery(Outcome.SENT) if code == 0 else Delivery(Outcome.REFUSED, f"exit code {code}")
+
+
+def within(seconds: float, send: Callable[[], Delivery]) -> Delivery:
+    """What `send` returns if it takes no longer: a server that answers byte by byte resets every timeout."""
+    answers: list[Delivery] = []
+    thread = threading.Thread(target=lambda: answers.append(send()), name="notify", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return answers[0] if answers else Delivery(Outcome.UNKNOWN, f"no answer within {seconds:.0f} s")

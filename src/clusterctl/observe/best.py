@@ -1,0 +1,44 @@
+"""The best value that a run has reached so far."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from clusterctl.observe.lines import MOST_BYTES, GrowingRecords
+from clusterctl.observe.measurements import parse_measurement
+from clusterctl.runs.vocabulary import Better, metric_of, own_metrics, score_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from clusterctl.runs.layout import RunDir
+    from clusterctl.runs.vocabulary import Metric, Number
+
+
+def best_value(run: RunDir, newest: Mapping[str, Number]) -> tuple[Metric, Number] | None:
+    """The best value of the metric that the run is judged by, over all attempts; of a long run, by a sample.
+
+    `newest` has the newest value of each metric. None where no metric has a direction that is better.
+    """
+    metric = _judged_by(newest)
+    if metric is None:
+        return None
+    attempts = run.attempts()
+    found: list[Number] = [newest[metric.name]]
+    for attempt in attempts:
+        records = GrowingRecords(attempt.metrics, MOST_BYTES // len(attempts)).read()
+        measurements = (parse_measurement(record).values for record in records)
+        found += (values[metric.name] for values in measurements if metric.name in values)
+    finite = [value for value in found if math.isfinite(value)]
+    if not finite:
+        return None
+    return metric, max(finite) if metric.better is Better.HIGHER else min(finite)
+
+
+def _judged_by(newest: Mapping[str, Number]) -> Metric | None:
+    """A score of the validation, else of the test, else a program's own, else the loss."""
+    scores = [found[0] for split in ("val", "test") if (found := score_of(newest, split))]
+    own = [metric for name in own_metrics(newest) if (metric := metric_of(name)).better is not Better.NEITHER]
+    loss = [metric_of("loss")] if "loss" in newest else []
+    return next(iter([*scores, *own, *loss]), None)

@@ -1,0 +1,39 @@
+"""`[notify]` of a job file, a cluster file or the user's configuration: whom to tell what happens to a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from clusterctl.spec.values import EnvName, OneOf, Text, Unshown
+
+
+class RunEvent(StrEnum):
+    """What happens to a run."""
+
+    FINISHED = "finished"
+    FAILED = "failed"  # ended in any other way that nobody asked for
+    RESTARTED = "restarted"  # an attempt has ended, and the run is back in the queue
+    STALLED = "stalled"  # the watchdog has raised an alarm
+
+
+EVENTS = tuple(event.value for event in RunEvent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notify:
+    """`[notify]`: whom to tell when a run finishes, fails, restarts or stalls."""
+
+    url_variable: Annotated[EnvName, Unshown()] | None = None
+    """Environment variable with the URL of a webhook, such as "SLACK_WEBHOOK"; its value is kept secret."""
+    format: Annotated[str, OneOf(("json", "slack", "matrix"))] = "json"
+    """What the webhook expects: every value as JSON, or a message for Slack or Matrix."""
+    command: tuple[Text, ...] = ()
+    """Program and arguments to run for each message, which it reads from stdin."""
+    events: tuple[Annotated[str, OneOf(EVENTS)], ...] = EVENTS
+    """What to report."""
+
+    @property
+    def wanted(self) -> bool:
+        return self.url_variable is not None or bool(self.command)

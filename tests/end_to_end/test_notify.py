@@ -1,0 +1,116 @@
+"""Others are told what happens to a run, by the run itself and by `clusterctl notify`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from support.scenario import Stage, wait_until
+from support.web_hook import TOKEN, WebHook, dead_url, web_hook
+
+from clusterctl.runs.layout import RunDir
+
+WEBHOOK = '[notify]\nurl_variable = "HOOK"\n'
+RESTARTED_THEN_FAILED = """
+import os, clusterctl.runs as run
+run.log(step=1, loss=0.5)
+if os.environ["CLUSTERCTL_ATTEMPT"] == "0":
+    run.request_restart(1)
+run.log(step=2, loss=0.25)
+raise ValueError("no good")
+"""
+STALLED_THEN_FINISHED = """
+import time, clusterctl.runs as run
+for step in range(1, 30):
+    run.log(step=step, loss=1 / step)
+    time.sleep(12 if step == 20 else 0.05)
+"""
+
+
+ON_THIS_MACHINE = pytest.mark.parametrize("back_end", ["emulator"], indirect=True)  # where loopback is one
+
+
+@pytest.fixture
+def server(stage: Stage) -> Iterator[WebHook]:
+    with web_hook() as hook:
+        stage.environment["HOOK"] = hook.url
+        yield hook
+
+
+def command(program: str, more: str) -> str:
+    return f'workload = "command"\nargv = ["python", "-c", {json.dumps(program)}]\n{more}'
+
+
+def files_with_the_url(run: RunDir) -> list[str]:
+    files = [path for path in run.path.rglob("*") if path.is_file() and "work" not in path.parts]
+    return [str(path) for path in files if TOKEN.encode() in path.read_bytes()]
+
+
+class Listener:
+    """A command that keeps what it is told."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._file = stage.folder / "heard"
+        argv = ["sh", "-c", 'cat >>"$0" && echo >>"$0"', str(self._file)]
+        self.table = f"[notify]\ncommand = {json.dumps(argv)}\n"
+
+    def heard(self) -> list[str]:
+        """The first line of each message."""
+        lines = self._file.read_text().splitlines() if self._file.exists() else []
+        return [line for line in lines if line.startswith("told ")]
+
+
+def test_a_run_tells_that_it_was_restarted_and_why_it_failed_each_once(stage: Stage) -> None:
+    listener = Listener(stage)
+    job = stage.write_job("told", command(RESTARTED_THEN_FAILED, listener.table))
+    done = stage.call("submit", job, "--cluster", stage.cluster, "--wait")
+    run = RunDir(stage.runs / done.stdout.strip())
+    wait_until(lambda: len(listener.heard()) == 2, what="both messages")
+    restarted, failed = listener.heard()
+    assert restarted.startswith("told restarted after")
+    assert failed.startswith("told failed after")
+    assert "ValueError: no good" in failed
+    again = stage.call("notify", "--cluster", stage.cluster)
+    assert (again.returncode, again.stdout, len(listener.heard())) == (0, "", 2), again.stderr
+    assert {path.name for path in run.notified.iterdir()} == {"restarted-0.command.0", "failed-1.command.0"}
+
+
+def test_the_watchdog_tells_of_a_standstill_and_the_script_of_the_end(stage: Stage) -> None:
+    listener = Listener(stage)
+    watchdog = '[watchdog]\naction = "report"\nfloor = 3\nfactor = 2\n'
+    run = stage.submit(stage.write_job("told", command(STALLED_THEN_FINISHED, watchdog + listener.table)))
+    wait_until(listener.heard, what="the alarm")
+    assert stage.status(run)["stage"] == "training"
+    stage.wait_for_stage(run, "finished")
+    wait_until(lambda: len(listener.heard()) == 2, what="the end")
+    stalled, finished = listener.heard()
+    assert "rank 0 made no progress for" in stalled
+    assert finished.startswith("told finished after")
+
+
+@ON_THIS_MACHINE
+def test_what_the_run_could_not_send_is_sent_from_the_login_node(stage: Stage, server: WebHook) -> None:
+    live, stage.environment["HOOK"] = stage.environment["HOOK"], dead_url()
+    run = stage.submit(stage.write_job("told", command("print(1)", WEBHOOK)), "--wait")
+    wait_until(lambda: list(run.notified.glob("*")), what="the first try")
+    failing = stage.call("notify", "--cluster", stage.cluster)
+    assert failing.returncode == 1
+    assert failing.stdout == f"refused: {run.id} finished (webhook): Connection refused\n"
+    stage.environment["HOOK"] = live
+    sent = stage.call("notify", run.id, "--cluster", stage.cluster)
+    assert (sent.returncode, sent.stdout) == (0, f"sent: {run.id} finished (webhook)\n"), sent.stderr
+    assert server.events() == ["finished"]
+    assert files_with_the_url(run) == []
+
+
+@ON_THIS_MACHINE
+def test_a_run_that_cannot_tell_anybody_is_not_submitted(stage: Stage, server: WebHook) -> None:
+    job = stage.write_job("told", command("print(1)", WEBHOOK))
+    for value, message in ((None, "HOOK is not set"), (f"hooks.slack.com/{TOKEN}", "HOOK holds no URL")):
+        stage.environment.pop("HOOK")
+        stage.environment |= {"HOOK": value} if value else {}
+        refused = stage.call("submit", job, "--cluster", stage.cluster)
+        assert (refused.returncode, message in refused.stderr) == (3, True), refused.stderr
+        assert TOKEN not in refused.stderr
+        stage.environment["HOOK"] = ""

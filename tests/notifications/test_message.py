@@ -1,0 +1,55 @@
+"""What a message says, and its forms."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from clusterctl.notifications.message import Message
+from clusterctl.runs.vocabulary import metric_of
+from clusterctl.spec.notify import RunEvent
+
+FAILED = Message(
+    event=RunEvent.FAILED,
+    run="cora-20260102-030405-00a1",
+    job="cora",
+    attempt=2,
+    cause="rank 1: ValueError: 1 < 2",
+    seconds=7800.0,
+    best=(metric_of("loss"), 0.25),
+)
+TEXT = """\
+cora failed after 2h10m: rank 1: ValueError: 1 < 2
+run cora-20260102-030405-00a1, attempt 2, best loss 0.2500
+clusterctl why cora-20260102-030405-00a1"""
+
+
+def test_a_person_reads_what_happened_why_and_what_to_type() -> None:
+    assert FAILED.text == TEXT
+    finished = replace(FAILED, event=RunEvent.FINISHED, cause="", seconds=None, best=None)
+    assert finished.text == "cora finished\nrun cora-20260102-030405-00a1, attempt 2"
+
+
+def test_each_webhook_gets_its_own_form() -> None:
+    slack, matrix, plain = (json.loads(FAILED.content(form)) for form in ("slack", "matrix", "json"))
+    assert slack == {"text": TEXT.replace("<", "&lt;")}
+    assert matrix == {"msgtype": "m.text", "body": TEXT}
+    assert plain == {
+        "event": "failed",
+        "run": "cora-20260102-030405-00a1",
+        "job": "cora",
+        "attempt": 2,
+        "cause": "rank 1: ValueError: 1 < 2",
+        "seconds": 7800.0,
+        "best": {"metric": "loss", "value": 0.25},
+        "text": TEXT,
+    }
+
+
+def test_what_a_program_printed_moves_no_cursor_mentions_nobody_and_has_an_end() -> None:
+    hostile = replace(FAILED, cause="\x1b]0;title\x07<!channel>\x1b[31m & " + "x" * 10_000 + "\n\nmore")
+    text = json.loads(hostile.content("slack"))["text"]
+    assert "\x1b" not in text
+    assert "&lt;!channel&gt; &amp; xxx" in text
+    assert len(text) < 1000
+    assert text.count("\n") == 2
