@@ -6,7 +6,7 @@
     run.wait(timeout=600)
 
 `load` resolves a job, `plan` renders its script, `submit` sends it, `sweep` with many settings; `resume` starts a run
-again, `rerun` repeats one as a new run, `diff` compares two, `export` puts one into an archive; `runs` and `find` return
+again, `rerun` repeats one as a new run, `diff` compares two, `export` puts one into an archive; `runs` and `find` give
 the runs there are, `usage` sums up what they have used, `clean` removes old ones. Every name below is imported when it
 is first used (docs/guides/from-python.md).
 """
