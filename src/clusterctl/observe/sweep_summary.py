@@ -81,13 +81,11 @@ def _seconds_left(record: SweepRecord, statuses: Sequence[Status], now: float) -
     going = [status for status in statuses if not status.stage.ended and status.stage is not Stage.QUEUED]
     waiting = sum(status.stage is Stage.QUEUED for status in statuses)
     took = [ran for status in statuses if status.stage is Stage.FINISHED and (ran := status.ran(now))]
-    left = {
-        status: seconds_left(status.metrics, status.attempt.pace, now) for status in going if status.attempt is not None
-    }
-    took = took or [(status.ran(now) or 0.0) + more for status, more in left.items() if more is not None]
+    left = [seconds_left(one.metrics, one.attempt.pace if one.attempt else None, now) for one in going]
+    took = took or [(one.ran(now) or 0.0) + more for one, more in zip(going, left, strict=True) if more is not None]
     if not took or not (going or waiting):
         return None
     usual = statistics.median(took)
-    rest = sum(more if more is not None else usual / 2 for more in left.values())
+    rest = sum(more if more is not None else usual / 2 for more in left)
     at_once = max(1, min(len(going) or 1, record.at_once or len(going) or 1))
     return (rest + waiting * usual) / at_once
