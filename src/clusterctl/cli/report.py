@@ -1,4 +1,4 @@
-"""`clusterctl report`: one HTML file about a run."""
+"""`clusterctl report`: one HTML file about a run, a sweep, or several runs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from pathlib import Path
 import click
 
 from clusterctl.api.find import find
+from clusterctl.api.sweeps import sweep_meant
 from clusterctl.cli.options import cluster_option, warn_of
 from clusterctl.errors import UsageError
 
 
-@click.command(short_help="Write one HTML file about a run")
-@click.argument("name", metavar="RUN")
-@click.option("--output", metavar="FILE", help="Where to; default: report.html in the run directory; -: stdout.")
+@click.command(short_help="Write one HTML file about runs or a sweep")
+@click.argument("names", metavar="RUN|SWEEP...", nargs=-1, required=True)
+@click.option("--metric", metavar="NAME", help="Rank several runs by it; default: validation, test or loss.")
+@click.option("--output", metavar="FILE", help="Where to; default: report.html of the run or sweep; -: stdout.")
 @cluster_option
-def report(name: str, output: str | None, cluster: str | None) -> None:
+def report(names: tuple[str, ...], metric: str | None, output: str | None, cluster: str | None) -> None:
     """Write one HTML file about RUN, which has ended or goes on: curves, phases, nodes, efficiency, configuration.
+
+    For a sweep, or several RUNs: the best one, what the settings did, curves over each other, and a sortable table.
 
     The file needs nothing else, no network either: it can be sent, kept and printed.
 
@@ -24,18 +28,35 @@ def report(name: str, output: str | None, cluster: str | None) -> None:
     Examples:
       clusterctl report cora
       clusterctl report @last --output cora.html
+      clusterctl report cora-20260102 @last --metric val_accuracy --output both.html
     """
-    from clusterctl.display.report.page import examine, page, write_text
-
-    run = find(name, cluster)
-    path = run.directory.report if output is None else Path(output)
+    sweep = sweep_meant(names[0], cluster) if len(names) == 1 else None
+    runs = [] if sweep else [find(name, cluster) for name in names]
+    if twice := next((run for run in runs if runs.count(run) > 1), None):
+        raise UsageError(f"two names mean the same run: {twice.id}", "name each run once")
+    if len(runs) == 1 and metric is not None:
+        raise UsageError("--metric ranks several runs, and this is one", "leave it out, or name more runs")
+    if len(runs) > 1 and output is None:
+        raise UsageError("several runs have no directory in common", "say where to: --output report.html")
+    path = Path(output) if output is not None else (sweep or runs[0]).directory.report
     if output != "-" and not path.parent.is_dir():
         raise UsageError(f"no such folder: {path.parent}", f"mkdir -p '{path.parent}'")
     if output != "-" and path.is_dir():
         raise UsageError(f"is a folder: {path}", f"--output '{path / 'report.html'}'")
-    examined = examine(run.directory, path.parent.resolve())
-    warn_of(examined.problems)
-    text = page(examined)
+    from clusterctl.display.report.document import write_text
+
+    if sweep or len(runs) > 1:
+        from clusterctl.display.report import several
+
+        directories = [run.directory for run in runs]
+        group = several.examine_sweep(sweep.directory, metric) if sweep else several.examine_runs(directories, metric)
+        problems, text = group.problems, several.page(group)
+    else:
+        from clusterctl.display.report.page import examine, page
+
+        examined = examine(runs[0].directory, path.parent.resolve())
+        problems, text = examined.problems, page(examined)
+    warn_of(problems)
     if output == "-":
         click.echo(text, nl=False)
         return

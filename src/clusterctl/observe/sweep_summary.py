@@ -81,7 +81,7 @@ def _seconds_left(record: SweepRecord, statuses: Sequence[Status], now: float) -
     going = [status for status in statuses if not status.stage.ended and status.stage is not Stage.QUEUED]
     waiting = sum(status.stage is Stage.QUEUED for status in statuses)
     took = [ran for status in statuses if status.stage is Stage.FINISHED and (ran := status.ran(now))]
-    left = [seconds_left(status.metrics, status.attempt.pace, now) if status.attempt else None for status in going]
+    left = [seconds_left(one.metrics, one.attempt.pace if one.attempt else None, now) for one in going]
     took = took or [(one.ran(now) or 0.0) + more for one, more in zip(going, left, strict=True) if more is not None]
     if not took or not (going or waiting):
         return None

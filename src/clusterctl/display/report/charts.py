@@ -63,14 +63,12 @@ class Line(NamedTuple):
     points: Sequence[Point]
 
 
-def several_lines(
-    lines: Sequence[Line], label: str, *, bounds: Bounds, x_text: Callable[[float], str] = lambda x: f"{x:.0f}"
-) -> Markup:
-    """The means of several lines over each other, the first one on top. Values beyond `bounds` are at its edge."""
+def several_lines(lines: Sequence[Line], label: str, *, bounds: Bounds) -> Markup:
+    """The means of several lines over the steps, the first one on top. Values beyond `bounds` are at its edge."""
     places = [point.x for line in lines for point in line.points]
     frame = _Frame.around(min(places), max(places), *bounds)
     drawn = [tag("g", tag("title", line.name), _curve(line.points, frame), class_=line.style) for line in lines]
-    return svg(WIDTH, HEIGHT, label, [*frame.drawn(x_text), *reversed(drawn)])
+    return svg(WIDTH, HEIGHT, label, [*frame.drawn(lambda x: f"step {x:.0f}"), *reversed(drawn)])
 
 
 class _Frame(NamedTuple):

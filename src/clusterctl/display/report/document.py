@@ -8,6 +8,7 @@ from importlib.resources import files
 
 from clusterctl import __version__
 from clusterctl.display.report.markup import Markup, join, tag
+from clusterctl.runs.files import write_text as write_text
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 

@@ -37,10 +37,10 @@ def join(children: Sequence[str]) -> Markup:
     return Markup("".join(child if isinstance(child, Markup) else _escaped(child) for child in children))
 
 
-def table(rows: Sequence[Markup], *titles: Markup) -> Markup:
+def table(rows: Sequence[Markup], *titles: Markup, class_: str | None = None) -> Markup:
     """Rows, below those titles if any, in a frame that scrolls."""
     head = [tag("thead", tag("tr", join(titles)))] if titles else []
-    return tag("div", tag("table", *head, tag("tbody", join(rows))), class_="scroll")
+    return tag("div", tag("table", *head, tag("tbody", join(rows)), class_=class_), class_="scroll")
 
 
 _VOID = frozenset({"meta", "br", "hr"})

@@ -17,7 +17,6 @@ from clusterctl.observe.overview import happenings
 from clusterctl.observe.status import report
 from clusterctl.observe.written import Written, read_written
 from clusterctl.runs.files import read_json
-from clusterctl.runs.files import write_text as write_text
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:

@@ -57,11 +57,10 @@ def summary(examined: PostMortem) -> Markup:
     cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text]
     eventful = status.stage is not Stage.FINISHED or len(status.attempts) > 1
     lesson = not_learning(status.attempt.course if status.attempt else None)
-    style = "good" if status.stage is Stage.FINISHED else "bad" if status.stage.ended else "waits"
     code = f", exit code {status.exit_code}" if status.exit_code else ""
-    when = f" - submitted {_moment(status.record.created)}"
-    until = f", ended {_moment(status.ended)}" if status.ended else f", as of {_moment(examined.as_of)}"
-    headline = tag("span", stage_text(status), class_=f"stage {style}")
+    when = f" - submitted {moment(status.record.created)}"
+    until = f", ended {moment(status.ended)}" if status.ended else f", as of {moment(examined.as_of)}"
+    headline = tag("span", stage_text(status), class_=f"stage {stage_class(status.stage)}")
     shown = [tag("p", headline, code, tag("span", when + until, class_="faint"))]
     shown.append(tag("dl", join(cells), class_="facts"))
     if lesson:
@@ -214,7 +213,7 @@ def _happenings(examined: PostMortem) -> Markup:
     rows = [
         tag(
             "tr",
-            tag("td", _moment(happening.time), class_="narrow"),
+            tag("td", moment(happening.time), class_="narrow"),
             tag("td", ranks_text(happening.rank, happening.ranks), class_="narrow"),
             tag("td", happening.text, class_="bad" if happening.bad else None),
         )
@@ -245,7 +244,13 @@ def _short(seconds: float) -> str:
     return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
 
 
-def _moment(seconds: float) -> str:
+def stage_class(stage: Stage) -> str:
+    """The class of the stage's colour."""
+    return "good" if stage is Stage.FINISHED else "bad" if stage.ended else "waits"
+
+
+def moment(seconds: float) -> str:
+    """A time of the day, and the day."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 

@@ -1,4 +1,4 @@
-"""Which of several runs is best."""
+"""What the runs of a sweep amount to: which is best, how long the rest may take."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterctl.observe.attempt import AttemptEvidence
+from clusterctl.observe.measurements import Pace
 from clusterctl.observe.run_record import RunRecord
 from clusterctl.observe.stage import Status
-from clusterctl.observe.sweep_summary import ranked
-from clusterctl.runs.layout import RunDir
+from clusterctl.observe.sweep_summary import ranked, summarise
+from clusterctl.observe.sweeps import SweepRecord
+from clusterctl.runs.layout import RunDir, SweepDir
 from clusterctl.runs.stages import Stage
 from clusterctl.spec import Cluster, Job
 
@@ -49,3 +51,13 @@ def test_different_scores_are_not_compared_with_each_other() -> None:
 
 def test_a_run_that_diverged_is_not_the_best() -> None:
     assert values("loss", {"loss": float("nan")}, {"loss": 3}, {"loss": float("-inf")}) == [3]
+
+
+def test_the_rest_takes_as_long_as_the_runs_that_go_on_will_have_taken() -> None:
+    record = SweepRecord(SweepDir.of(Path("/runs"), "x"), 0.0, ((),) * 4)
+    half = AttemptEvidence(number=0, start=0.0, metrics={"step": 50, "steps": 100}, pace=Pace(1.0, 50.0))
+    running, starting = replace(_RUNNING, attempts=(half,)), replace(_RUNNING, stage=Stage.STARTING)
+    waiting = replace(_RUNNING, stage=Stage.QUEUED)
+    found = summarise(record, [running, starting, waiting, waiting], now=50.0)
+    assert found.seconds_left == (50 + 50 + 2 * 100) / 2
+    assert found.best is None

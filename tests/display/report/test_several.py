@@ -1,0 +1,229 @@
+"""The page about several runs, and what a browser makes of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from support.browser import BROWSER, opened
+from support.mistake import check_plain
+
+from clusterctl.display.report.several import examine_runs, examine_sweep, page
+from clusterctl.errors import ConfigError, SlurmError, UsageError
+from clusterctl.observe.several import Several
+from clusterctl.runs.layout import SWEEP_FORMAT, SweepDir
+
+SWEEP = "cora-20260102-030405-00a1"
+START = 1_000_000.0
+HOSTILE = "\x1b[31m</style></title></script><script>alert(1)</script><img src=http://127.0.0.1:9/x>\u202e\x00"
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install-browser.sh")
+
+
+class Silent:
+    """A Slurm that does not answer: a report needs none."""
+
+    def snapshot(self) -> None:
+        raise SlurmError("no answer")
+
+    def accounted(self, job_ids: object) -> None:
+        raise SlurmError("no answer")
+
+
+def lines(last: float, steps: int = 40, **more: float) -> list[dict[str, float]]:
+    """Metrics whose loss falls to `last`."""
+    losses = ((step, last + (2 - last) * math.exp(-step / 8)) for step in range(1, steps))
+    return [{"time": START + step, "step": step, "loss": loss} for step, loss in losses] + [
+        {"time": START + steps, "step": steps, "loss": last, **more}
+    ]
+
+
+def ended(metrics: list[dict[str, float]], exit_code: int = 0) -> dict[str, object]:
+    """The files of a run that has ended."""
+    host = {"attempt": 0, "job_id": "7", "nodes": "n1", "start": START, "end": START + 90, "exit_code": exit_code}
+    finished = {} if exit_code else {"finished.json": {"attempt": 0, "time": START + 90}}
+    return {"attempts/0/host.json": host, "attempts/0/metrics.jsonl": metrics, **finished}
+
+
+@pytest.fixture
+def sweep(fabricate, tmp_path: Path) -> Callable[..., SweepDir]:
+    def make(runs: Iterable[tuple[Mapping[str, object], dict[str, object]]]) -> SweepDir:
+        rows = []
+        for place, (settings, files) in enumerate(runs):
+            fabricate(f"{SWEEP}.{place}", files)
+            rows.append([f"{key}={value}" for key, value in settings.items()])
+        made = SweepDir.of(tmp_path / "runs", SWEEP)
+        made.path.mkdir(parents=True)
+        record = {"schema_version": SWEEP_FORMAT, "created": START, "at_once": None, "runs": rows}
+        made.sweep_json.write_text(json.dumps(record))
+        return made
+
+    return make
+
+
+def examined(made: SweepDir, metric: str | None = None) -> Several:
+    return examine_sweep(made, metric, slurm_of=lambda cluster: Silent(), clock=lambda: START + 100)
+
+
+def grid() -> list[tuple[dict[str, object], dict[str, object]]]:
+    rates, seeds = ("1e-3", "1e-2", "1e-1"), (0, 1)
+    runs = [({"train.lr": rate, "train.seed": seed}, 0.1 * i + seed) for i, rate in enumerate(rates) for seed in seeds]
+    return [(settings, ended(lines(last, val_accuracy=1 - last / 4))) for settings, last in runs]
+
+
+def cells(text: str) -> list[list[str]]:
+    """The rows of the table at the end."""
+    body = text[text.rindex("<tbody>") : text.rindex("</tbody>")]
+    return [re.findall("<td[^>]*>(.*?)</td>", row) for row in body.split("<tr>")[1:]]
+
+
+def test_every_section_is_there_and_the_best_run_is_named_with_its_settings(sweep) -> None:
+    text = page(examined(sweep(grid())))
+    assert re.findall("<h2>(.*?)</h2>", text) == ["Best run", "Settings", "Curves", "Runs"]
+    assert "<dt>run</dt><dd>0</dd>" in text
+    assert "<dt>highest val accuracy</dt><dd>1.0000</dd>" in text
+    assert "<dt>train.lr</dt><dd>1e-3</dd>" in text
+    assert f"clusterctl report {SWEEP}.0" in text
+    assert "<dt>finished</dt><dd>6</dd>" in text
+
+
+def test_the_table_is_sorted_by_the_metric_and_says_so(sweep) -> None:
+    made = sweep(grid())
+    text = page(examined(made))
+    assert [row[0] for row in cells(text)] == ["0", "2", "4", "1", "3", "5"]
+    assert '<th scope="col" class="number" aria-sort="descending">val accuracy</th>' in text
+    assert cells(text)[0] == ["0", "finished", "1e-3", "0", "1.0000", "0.0000", "1m30s"]
+    text = page(examined(made, "loss"))
+    assert '<th scope="col" class="number" aria-sort="ascending">loss</th>' in text
+    with pytest.raises(UsageError, match="none of these runs has a value of los") as error:
+        examined(made, "los")
+    assert error.value.hint == "did you mean loss?"
+
+
+def test_runs_without_the_metric_come_last_and_those_that_cannot_be_read_are_named(sweep) -> None:
+    runs = [*grid()[:2], ({"train.lr": "9"}, {}), ({"train.lr": "8"}, ended(lines(math.nan), 1)), *grid()[2:3]]
+    made = sweep(runs)
+    made.run(4).run_json.write_text("{")
+    found = examined(made)
+    assert [member.name for member in found.members] == ["0", "1", "2", "3"]
+    text = page(found)
+    assert f"cannot read {made.run(4).run_json}" in text
+    assert cells(text)[3][:2] == ["3", "failed"]
+    assert 'data-value=""' in text
+    for place in range(4):
+        made.run(place).run_json.write_text("{")
+    with pytest.raises(ConfigError, match="cannot read"):
+        examined(made)
+
+
+def test_two_settings_on_a_grid_are_a_heat_map_and_others_parallel_axes(sweep, tmp_path: Path) -> None:
+    text = page(examined(sweep(grid())))
+    assert text.count('class="cell shade-') == 6
+    assert '<rect x="151" y="25"' in text
+    (tmp_path / "runs" / ".sweeps").rename(tmp_path / "other")
+    text = page(examined(sweep(grid()[:5])))
+    assert 'class="cell' not in text
+    assert len(re.findall('<polyline points="[^"]*" class="line shade-', text)) == 5
+
+
+def test_only_the_best_are_drawn_and_each_line_has_its_name(sweep) -> None:
+    made = sweep([({"train.seed": seed}, ended(lines(seed / 40))) for seed in range(40)])
+    found = examined(made)
+    assert sum(member.history is not None for member in found.members) == 32
+    text = page(found)
+    assert "The best 32 of 40 runs." in text
+    assert "<title>31 (seed=31) 0.7750</title>" in text
+    assert "32 (seed=32)" not in text
+    assert len(set(re.findall(r'class="line (run-\d dash-\d)"', text))) == 32
+
+
+def test_runs_that_were_restarted_are_drawn_once(sweep) -> None:
+    again = {"attempts/1/host.json": {"attempt": 1, "job_id": "7", "start": START + 95}}
+    files = ended(lines(0.5)) | again | {"attempts/1/metrics.jsonl": lines(0.1)[10:]}
+    del files["finished.json"]
+    text = page(examined(sweep([({"a": 1}, files), ({"a": 2}, ended(lines(0.3)))])))
+    places = re.findall(r'<title>0 \(a=1\) 0.1000</title><polyline points="([^"]*)"', text)[0]
+    xs = [float(place.split(",")[0]) for place in places.split()]
+    assert xs == sorted(set(xs))
+    assert len(xs) == 40
+
+
+def test_any_runs_are_shown_with_the_values_in_which_they_differ(fabricate) -> None:
+    one, two = fabricate("cora-20260102-030405-00a1", ended(lines(0.5))), fabricate("slow-20260102-030405-00a2", {})
+    record = json.loads(two.run_json.read_text())
+    record["job"]["train"]["lr"] = 0.5
+    two.run_json.write_text(json.dumps(record))
+    found = examine_runs([two, one], slurm_of=lambda cluster: Silent(), clock=lambda: START + 100)
+    assert set(found.keys) == {"name", "train.lr"}
+    text = page(found)
+    assert "<h1>2 runs of cora, slow</h1>" in text
+    assert [row[0] for row in cells(text)] == [one.id, two.id]
+    assert '<td class="value">0.5</td>' in text
+    assert "<svg" in text
+
+
+def test_runs_that_have_logged_nothing_are_a_page_too(sweep) -> None:
+    text = page(examined(sweep([({"a": 1}, {}), ({"a": 2}, {})])))
+    assert "the runs are not ranked" in text
+    assert "<svg" not in text
+
+
+def hostile() -> list[tuple[dict[str, object], dict[str, object]]]:
+    return [
+        ({HOSTILE: f"{HOSTILE}{place}", "b": place % 2}, ended(lines(place, **{HOSTILE: place}))) for place in range(5)
+    ]
+
+
+@pytest.mark.parametrize("metric", [None, HOSTILE])
+def test_what_others_wrote_is_shown_as_text(sweep, metric: str | None) -> None:
+    text = page(examined(sweep(hostile()), metric))
+    check_plain(text)
+    assert text.count("<script") == 1
+    assert "<img" not in text
+    for svg in re.findall("<svg.*?</svg>", text):
+        ElementTree.fromstring(svg)
+
+
+def test_a_thousand_runs_are_a_page_of_a_few_megabytes(sweep) -> None:
+    chance = random.Random(1)
+    runs = []
+    for place in range(1000):
+        settings = {f"train.key{key}": f"{10 ** chance.uniform(-5, 0):.6g}" for key in range(4)} | {"train.seed": place}
+        runs.append((settings, ended(lines(chance.random(), val_accuracy=chance.random(), other=chance.random()))))
+    made = sweep(runs)
+    begun = time.process_time()
+    text = page(examined(made))
+    assert time.process_time() - begun < 10
+    assert len(text) < 5_000_000
+
+
+@needs_browser
+def test_a_browser_sorts_the_table_under_a_policy_that_allows_that_script_alone(sweep, tmp_path: Path) -> None:
+    text = page(examined(sweep(grid())))
+    file = tmp_path / "report.html"
+    file.write_text(text)
+    shown = opened(file)
+    assert (shown.console, shown.calls) == ([], [])
+    assert shown.tags.count("button") == len(re.findall('<th scope="col"', text))
+    press = "<script>for (const i of [5, 5]) document.querySelectorAll('th button')[i].click()</script></body>"
+    file.write_text(text.replace("</body>", press))
+    assert any("Content Security Policy" in line for line in opened(file).console)  # no other script runs
+    file.write_text(re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", text).replace("</body>", press))
+    assert [row[0] for row in cells(opened(file).dom)] == ["5", "3", "1", "4", "2", "0"]
+
+
+@needs_browser
+def test_hostile_text_runs_nothing_in_a_browser(sweep, tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(page(examined(sweep(hostile()))))
+    shown = opened(file)
+    assert (shown.console, shown.calls) == ([], [])
+    assert shown.tags.count("script") == 1
+    assert "img" not in shown.tags
+    assert "<script>alert(1)</script>" in shown.text("td")
