@@ -34,7 +34,7 @@ _IMPORTANCE = {  # 0 is never left out; the column with the greatest number goes
     "RUN": 0, "STAGE": 0, "PROGRESS": 5, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 1, "VAL": 4, "TEST": 2, "NODES/S": 8,
     "GPU": 7, "TASKS": 9, "AGE": 4, "RAN": 11, "TRY": 12, "JOB": 13, "NOTE": 6,
 }  # fmt: skip
-_LEFT_ALIGNED = ("RUN", "STAGE", "PROGRESS", "NOTE", "ON")
+LEFT_ALIGNED = ("RUN", "STAGE", "PROGRESS", "NOTE", "ON")
 
 
 def show_runs(console: Console, statuses: Sequence[Status], now: float, *, wide: bool = False) -> None:
@@ -83,7 +83,7 @@ class RunsTable:
     def __init__(self, statuses: Sequence[Status], now: float, width: int | None, rows: int | None = None) -> None:
         left_out = len(statuses) - (rows - 2) if rows is not None and len(statuses) + 1 > rows else 0
         shown = statuses[: len(statuses) - left_out]
-        cells = [_cells(status, now) for status in shown]
+        cells = [cells_of(status, now) for status in shown]
         columns = [*_IMPORTANCE, *(["ON"] if width is None else [])]
         texts = {column: {row[column] for row in cells} for column in columns}
         widths = {column: max(map(cell_len, (column, *texts[column]))) for column in columns}
@@ -153,7 +153,7 @@ def _fitting(filled: list[str], widths: dict[str, int], width: int | None) -> li
 
 def _padded(text: str, width: int, column: str) -> str:
     blank = " " * (width - cell_len(text))
-    return text + blank if column in _LEFT_ALIGNED else blank + text
+    return text + blank if column in LEFT_ALIGNED else blank + text
 
 
 def stage_style(stage: Stage) -> str:
@@ -165,7 +165,7 @@ def stage_text(status: Status) -> str:
     return status.stage.value if status.sure else f"{status.stage}?"
 
 
-def _cells(status: Status, now: float) -> dict[str, str]:
+def cells_of(status: Status, now: float) -> dict[str, str]:
     """The text of one run in every column, by its title."""
     stage, metrics, attempt, job = status.stage, status.metrics, status.attempt, status.record.job
     at_work = stage in _AT_WORK

@@ -43,7 +43,7 @@ def table(rows: Sequence[Markup], *titles: Markup) -> Markup:
     return tag("div", tag("table", *head, tag("tbody", join(rows))), class_="scroll")
 
 
-_VOID = frozenset({"meta", "br", "hr"})
+_VOID = frozenset({"meta", "link", "br", "hr"})
 
 
 def _escaped(text: str) -> str:

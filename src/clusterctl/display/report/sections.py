@@ -57,11 +57,10 @@ def summary(examined: PostMortem) -> Markup:
     cells = [tag("div", tag("dt", name), tag("dd", text)) for name, text in facts if text]
     eventful = status.stage is not Stage.FINISHED or len(status.attempts) > 1
     lesson = not_learning(status.attempt.course if status.attempt else None)
-    style = "good" if status.stage is Stage.FINISHED else "bad" if status.stage.ended else "waits"
     code = f", exit code {status.exit_code}" if status.exit_code else ""
     when = f" - submitted {_moment(status.record.created)}"
     until = f", ended {_moment(status.ended)}" if status.ended else f", as of {_moment(examined.as_of)}"
-    headline = tag("span", stage_text(status), class_=f"stage {style}")
+    headline = tag("span", stage_text(status), class_=f"stage {stage_class(status.stage)}")
     shown = [tag("p", headline, code, tag("span", when + until, class_="faint"))]
     shown.append(tag("dl", join(cells), class_="facts"))
     if lesson:
@@ -239,6 +238,11 @@ def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
                 pieces.append(piece)
         merged.append(PhasesRow(row.name, pieces))
     return merged
+
+
+def stage_class(stage: Stage) -> str:
+    """The class of a stage's name in the style sheet."""
+    return "good" if stage is Stage.FINISHED else "bad" if stage.ended else "waits"
 
 
 def _short(seconds: float) -> str:
