@@ -21,7 +21,7 @@ oldest() { # of the packages that login node and tasks require
 import re, sys, tomllib
 project = tomllib.load(open(sys.argv[1], "rb"))["project"]
 extras = project["optional-dependencies"]
-for requirement in [*project["dependencies"], *extras["train"], *extras["accelerate"]]:
+for requirement in [*project["dependencies"], *extras["train"], *extras["accelerate"], *extras["dashboard"]]:
     print(re.sub(r">=([^,]*).*", r"==\1", requirement))
 EOF
 }

@@ -23,6 +23,7 @@ OUTSIDE = {
     "click": {"cli"},
     "rich": {"display"},
     "textual": {"display"},
+    "waitress": {"display"},
     "submitit": {"launch"},
     "pydantic": {"config"},
     "platformdirs": {"config"},

@@ -51,18 +51,19 @@ class Page(HTMLParser):
         return " ".join(self.texts.get(tag, []))
 
 
-def _browse(path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+def _browse(page: Path | str, *flags: str) -> subprocess.CompletedProcess[str]:
     assert BROWSER
+    address = page.as_uri() if isinstance(page, Path) else page
     with tempfile.TemporaryDirectory() as profile:
         words = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         words += ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
         words += ["--disable-features=NetworkTimeServiceQuerying,OptimizationHints,MediaRouter"]
         words += ["--disable-default-apps", "--disable-extensions", f"--user-data-dir={profile}", *flags]
-        return subprocess.run([*words, path.as_uri()], capture_output=True, text=True, timeout=90, check=True)
+        return subprocess.run([*words, address], capture_output=True, text=True, timeout=90, check=True)
 
 
-def opened(path: Path) -> Page:
-    """Open the file at `path`. Whoever it calls, it reaches a proxy of ours instead, which notes that and hangs up."""
+def opened(page: Path | str) -> Page:
+    """Open a file, or an address of this machine. Who else is called is our proxy, which notes that and hangs up."""
     calls: list[str] = []
 
     class Note(socketserver.BaseRequestHandler):
@@ -74,14 +75,14 @@ def opened(path: Path) -> Page:
         try:
             port = proxy.server_address[1]
             flags = (f"--proxy-server=127.0.0.1:{port}", "--enable-logging=stderr", "--dump-dom")
-            done = _browse(path, *flags, "--virtual-time-budget=2000")
+            done = _browse(page, *flags, "--virtual-time-budget=2000")
         finally:
             proxy.shutdown()
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
     return Page(done.stdout, console, [call for call in calls if not any(own in call for own in _ITS_OWN)])
 
 
-def pictured(path: Path, picture: Path, *, dark: bool, width: int = 1100, height: int = 1400) -> None:
-    """Draw the file at `path` as a PNG."""
+def pictured(page: Path | str, picture: Path, *, dark: bool, width: int = 1100, height: int = 1400) -> None:
+    """Draw a file, or an address, as a PNG."""
     scheme = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
-    _browse(path, *scheme, "--hide-scrollbars", f"--window-size={width},{height}", f"--screenshot={picture}")
+    _browse(page, *scheme, "--hide-scrollbars", f"--window-size={width},{height}", f"--screenshot={picture}")

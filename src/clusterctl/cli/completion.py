@@ -13,15 +13,8 @@ from clusterctl.errors import UsageError
 
 _SHELLS = ("bash", "zsh", "fish")
 # What the value of an option, or an argument, is, by the word for it in --help.
-_KINDS = {
-    "RUN": "run",
-    "RUN|SWEEP": "run",
-    "RUN1": "run",
-    "RUN2": "run",
-    "JOB": "job",
-    "KEY=VALUE": "setting",
-    "KEY=VALUES": "setting",
-}
+_KINDS = {"JOB": "job", "KEY=VALUE": "setting", "KEY=VALUES": "setting"}
+_KINDS |= dict.fromkeys(("RUN", "RUN|SWEEP", "RUN1", "RUN2"), "run")
 _KINDS |= dict.fromkeys(("FILE", "FOLDER", "DIR", "PATH"), "file")
 
 

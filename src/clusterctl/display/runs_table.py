@@ -35,7 +35,7 @@ _IMPORTANCE = {  # 0 is never left out; the column with the greatest number goes
     "RUN": 0, "STAGE": 0, "PROGRESS": 5, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 1, "VAL": 4, "TEST": 2, "NODES/S": 8,
     "GPU": 7, "TASKS": 9, "AGE": 4, "RAN": 11, "TRY": 12, "JOB": 13, "NOTE": 6,
 }  # fmt: skip
-_LEFT_ALIGNED = ("RUN", "STAGE", "PROGRESS", "NOTE", "ON")
+LEFT_ALIGNED = ("RUN", "STAGE", "PROGRESS", "NOTE", "ON")
 
 
 def show_runs(console: Console, listing: Listing, *, wide: bool = False) -> None:
@@ -164,7 +164,7 @@ def _importance(column: str) -> int:
 def _aligned(column: str, texts: list[str], width: int) -> list[str]:
     """The title of `column` and `texts`, each with as many blanks as `width` needs."""
     blanks = {text: " " * (width - _width(text)) for text in {column, *texts}}
-    left = column in _LEFT_ALIGNED
+    left = column in LEFT_ALIGNED
     return [text + blanks[text] if left else blanks[text] + text for text in (column, *texts)]
 
 

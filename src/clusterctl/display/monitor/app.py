@@ -21,6 +21,7 @@ from textual.widgets import Static
 from clusterctl.api.nodes import nodes
 from clusterctl.api.run import Run
 from clusterctl.diagnosis.diagnose import diagnose_status
+from clusterctl.display.asking_again import pause_after, state_of
 from clusterctl.display.capacity import node_lines
 from clusterctl.display.explanation import explanation
 from clusterctl.display.monitor.arrange import PAGES, Pane, arrange
@@ -29,7 +30,6 @@ from clusterctl.display.monitor.texts import first_row
 from clusterctl.display.monitor.widgets import Confirm, PaneBox
 from clusterctl.display.plain import plain, plain_lines
 from clusterctl.errors import ClusterctlError
-from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _NODES_SECONDS = 60.0
-_WHY_SECONDS = 3.0  # between two diagnoses of a run that goes on, which read files alone
-_WHY_SHARE = 0.02  # of the time at most: thousands of ranks have thousands of files
-_WHY_QUEUED_SECONDS = 60.0  # of a queued run, about which Slurm is asked several questions
 _KEYS = "↑↓ run  1-7 pane  esc all  l log  w why  c cancel  r resume  q quit"
 
 
@@ -240,7 +237,7 @@ class Monitor(App[None]):
 
     def _explain(self, status: Status) -> None:
         """Diagnose the run in a thread, unless that was done recently, or nothing can have changed since."""
-        run_id, state = status.record.run.id, _state(status)
+        run_id, state = status.record.run.id, state_of(status)
         known = self._explained.get(run_id)
         if known and known.state == state and self._clock() < known.again:
             return
@@ -249,7 +246,7 @@ class Monitor(App[None]):
         def ask() -> None:
             began = self._clock()
             lines = _lines_of(self._actions.explain, status)
-            pause = _pause(status, self._clock() - began)
+            pause = pause_after(status, self._clock() - began)
             self.call_from_thread(self._take, run_id, Explained(lines, state, self._clock() + pause))
 
         self.run_worker(ask, thread=True, group="why")
@@ -294,19 +291,3 @@ def _lines_of(ask: Callable[[T], list[str]], about: T) -> tuple[str, ...]:
         return tuple(error.text.splitlines())
     except OSError as error:  # a file server that is away comes back
         return (str(error),)
-
-
-def _state(status: Status) -> str:
-    """What decides about the kind of a diagnosis: another one is due when it changes."""
-    if status.stage.ended or status.stage is Stage.QUEUED:
-        return "ended" if status.stage.ended else "queued"
-    return "idle" if status.attempt and status.attempt.idle_since is not None else "alive"
-
-
-def _pause(status: Status, took: float) -> float:
-    """The seconds until the same question may have another answer worth its cost."""
-    if status.stage.ended:
-        return math.inf
-    if status.stage is Stage.QUEUED:
-        return max(_WHY_QUEUED_SECONDS, float(status.record.cluster.polling_floor))
-    return max(_WHY_SECONDS, took / _WHY_SHARE)

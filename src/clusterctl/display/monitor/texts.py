@@ -82,7 +82,7 @@ def log(selected: Selected, width: int, height: int, back: int = 0) -> Text:
     several = len({line.source.rank for line in lines}) > 1
     shown = []
     for line in lines[-height:]:
-        text = Text(_label(line), "dim") if several else Text()
+        text = Text(label_of(line), "dim") if several else Text()
         shown.append(text.append(as_shown(line.text).expandtabs(4)))
     return fitted(shown or [Text("nothing written yet", "dim")], width, height)
 
@@ -131,7 +131,7 @@ def why(selected: Selected, findings: Sequence[str], width: int, height: int) ->
     return fitted(lines or [Text("nothing is wrong that its ranks would have told", "dim")], width, height)
 
 
-def _label(line: Line) -> str:
+def label_of(line: Line) -> str:
     """Whose line it is: r03, or x32 where so many ranks wrote the same."""
     source = line.source
     attempt = f"a{source.attempt} " if source.attempt else ""

@@ -240,13 +240,13 @@ def _merged(rows: list[PhasesRow]) -> list[PhasesRow]:
     return merged
 
 
+def stage_class(stage: Stage) -> str:
+    """The class of a stage's name in the style sheet."""
+    return "good" if stage is Stage.FINISHED else "bad" if stage.ended else "waits"
+
+
 def _short(seconds: float) -> str:
     return f"{seconds:.1f}s" if seconds < 10 else duration(seconds)
-
-
-def stage_class(stage: Stage) -> str:
-    """The class of the stage's colour."""
-    return "good" if stage is Stage.FINISHED else "bad" if stage.ended else "waits"
 
 
 def moment(seconds: float) -> str:

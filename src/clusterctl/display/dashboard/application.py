@@ -1,0 +1,147 @@
+"""Which requests are answered, and with what: a WSGI application that only reads, for whoever has the token.
+
+All users of a machine share its loopback, and a browser sends requests on behalf of any page that it has open. So a
+request needs the token, in its address or, from then on, in a cookie; its Host must be this machine's, whatever name a
+foreign page's host now resolves to; and nothing but GET and HEAD is answered.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from http.cookies import CookieError, SimpleCookie
+from importlib.resources import files
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, quote
+
+from clusterctl.display.dashboard import pages
+from clusterctl.display.plain import plain
+from clusterctl.errors import ClusterctlError, NotFoundError, reason
+from clusterctl.runs.stages import Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+    from clusterctl.display.dashboard.glances import Glances
+    from clusterctl.display.report.markup import Markup
+
+_POLICY = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_ALWAYS = (
+    ("Content-Security-Policy", _POLICY),
+    ("Referrer-Policy", "no-referrer"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)
+_HOST = re.compile(r"(?:127\.0\.0\.1|localhost)(?::[0-9]{1,5})?", re.IGNORECASE)  # a port forward may end at any port
+_RUN_PAGE = re.compile(r"/run/(?P<id>[^/]+)(?:/(?P<part>logs|why))?")
+_SWEEP_PAGE = re.compile(r"/sweep/(?P<id>[^/]+)")
+_FILES = {"/style.css": "text/css", "/script.js": "text/javascript"}
+_FORBIDDEN = "403: open the address that `clusterctl dashboard` printed; after a click on a link to it, reload\n"
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: str
+    body: str
+    kind: str = "text/plain"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Application:
+    """The pages of what `glances` sees. `cookie` is the name of this server's cookie: a host's ports share them all."""
+
+    glances: Glances
+    token: str
+    cookie: str
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        answer = self._refusal(environ) or self._answer(environ)
+        body = answer.body.encode()
+        sized = ("Content-Type", f"{answer.kind}; charset=utf-8"), ("Content-Length", str(len(body)))
+        start_response(answer.status, [*sized, *_ALWAYS, *answer.headers])
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+    def _refusal(self, environ: WSGIEnvironment) -> Answer | None:
+        """What a request gets that is not to be answered, or not yet; None for the others."""
+        if not _HOST.fullmatch(environ.get("HTTP_HOST", "")):
+            return Answer("403 Forbidden", "403: this server answers to 127.0.0.1 and localhost\n")
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return Answer("405 Method Not Allowed", "405: it only reads\n", headers=(("Allow", "GET, HEAD"),))
+        given = parse_qs(environ.get("QUERY_STRING", "")).get("token")
+        if given and self._is_token(given[0]):
+            kept = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+            here = "/" + quote(environ.get("PATH_INFO", "").strip("/"))  # `//name` would be another host
+            return Answer("303 See Other", "", headers=(("Location", here), ("Set-Cookie", kept)))
+        return None if self._is_token(self._kept(environ)) else Answer("403 Forbidden", _FORBIDDEN)
+
+    def _kept(self, environ: WSGIEnvironment) -> str:
+        try:
+            kept = SimpleCookie(environ.get("HTTP_COOKIE", "")).get(self.cookie)
+        except CookieError:
+            return ""
+        return kept.value if kept else ""
+
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(errors="replace"), self.token.encode())
+
+    def _answer(self, environ: WSGIEnvironment) -> Answer:
+        path = environ.get("PATH_INFO", "")
+        if path in _FILES:
+            return Answer("200 OK", self._files[path], _FILES[path])
+        try:
+            return self._page(path, parse_qs(environ.get("QUERY_STRING", "")).get("stage", [""])[0])
+        except NotFoundError as error:
+            return _trouble("404 Not Found", error)
+        except ClusterctlError as error:
+            return _trouble("503 Service Unavailable", error)
+        except OSError as error:  # a file server that is away comes back
+            return _trouble("503 Service Unavailable", ClusterctlError(reason(error)))
+
+    def _page(self, path: str, stage: str) -> Answer:
+        if path == "/":
+            with self.glances.runs.seen() as found:
+                main = pages.runs(found, stage if stage in tuple(Stage) else "")
+            return _shown("runs", [], main)
+        if match := _SWEEP_PAGE.fullmatch(path):
+            with self.glances.sweep(match["id"]).seen() as swept:
+                return _shown(match["id"], [pages.ALL_RUNS], pages.sweep(swept))
+        if match := _RUN_PAGE.fullmatch(path):
+            return self._run_page(match["id"], match["part"] or "")
+        raise NotFoundError(f"no such page: {plain(path)}")
+
+    def _run_page(self, run_id: str, part: str) -> Answer:
+        run = self.glances.run(run_id)
+        if part == "why":
+            main = pages.why(run.why())
+        elif part == "logs":
+            with run.scene.seen() as scene:
+                main = pages.log(scene)
+        else:
+            with run.scene.seen() as scene:
+                ended = scene.selected is not None and scene.selected.status.stage.ended
+            findings = run.why() if ended else ()  # once; a look at a run that goes on is not to cost a diagnosis
+            with run.scene.seen() as scene:
+                main = pages.run(scene, findings)
+        return _shown(run_id, pages.run_links(run_id, part), main)
+
+    @cached_property
+    def _files(self) -> dict[str, str]:
+        ours, report = files("clusterctl.display.dashboard"), files("clusterctl.display.report")
+        style = [folder.joinpath("style.css").read_text(encoding="utf-8") for folder in (report, ours)]
+        return {"/style.css": "".join(style), "/script.js": ours.joinpath("script.js").read_text(encoding="utf-8")}
+
+
+def _shown(title: str, links: list[Markup], main: Markup, status: str = "200 OK") -> Answer:
+    return Answer(status, pages.document(title, links, main), "text/html")
+
+
+def _trouble(status: str, error: ClusterctlError) -> Answer:
+    return _shown("clusterctl", [pages.ALL_RUNS], pages.problems([error]), status)

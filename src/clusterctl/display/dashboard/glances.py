@@ -1,0 +1,156 @@
+"""What the open pages show, looked at once for all of them, and only when one of them asks."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from clusterctl.diagnosis.diagnose import diagnose_status
+from clusterctl.display.asking_again import pause_after, state_of
+from clusterctl.display.explanation import explanation
+from clusterctl.errors import NotFoundError
+from clusterctl.observe.ended_runs import EndedRuns
+from clusterctl.observe.overview import Overview
+from clusterctl.observe.run_names import is_run_id
+from clusterctl.observe.status import report
+from clusterctl.observe.sweep_summary import summarise
+from clusterctl.observe.sweeps import read_sweep
+from clusterctl.runs.files import exists
+from clusterctl.runs.layout import RunDir, SweepDir
+from clusterctl.slurm import Slurm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from clusterctl.errors import ConfigError, SlurmError
+    from clusterctl.observe.stage import Status
+    from clusterctl.observe.status import Report
+    from clusterctl.observe.sweep_summary import SweepSummary
+    from clusterctl.spec import Cluster
+
+T = TypeVar("T")
+LOOK_SECONDS = 2.0
+_SHARE = 0.2  # of the time at most: a slow file system is not looked at all the time
+_MOST_KEPT = 16  # runs whose curves are kept in memory, and as many sweeps
+
+
+class SweepScene(NamedTuple):
+    """A sweep at `as_of`."""
+
+    as_of: float
+    summary: SweepSummary
+    problems: tuple[ConfigError | SlurmError, ...]
+
+
+class Glance(Generic[T]):
+    """What `look` returned, for whoever asks before it is time to look again; one thread at a time has it."""
+
+    def __init__(
+        self,
+        look: Callable[[], T],
+        clock: Callable[[], float],
+        pause: Callable[[float], float] = lambda took: max(LOOK_SECONDS, took / _SHARE),
+    ) -> None:
+        self._look, self._clock, self._pause = look, clock, pause
+        self._lock = Lock()
+        self._seen: tuple[T, float] | None = None  # and when to look again
+
+    @contextmanager
+    def seen(self) -> Iterator[T]:
+        """The newest look. It may change once the block has ended."""
+        with self._lock:
+            if self._seen is None or self._clock() >= self._seen[1]:
+                began = self._clock()
+                found = self._look()
+                now = self._clock()
+                self._seen = found, now + self._pause(now - began)
+            yield self._seen[0]
+
+
+class LiveRun:
+    """One run with its curves and its log: `scene`, and what `clusterctl why` says of it."""
+
+    def __init__(self, overview: Overview, clock: Callable[[], float]) -> None:
+        self.scene = Glance(overview.look, clock)
+        self._slurm_of, self._clock = overview.slurm_of, clock
+        self._status: Status | None = None
+        self._why: tuple[str, Glance[tuple[str, ...]]] | None = None  # of a run in that state
+
+    def why(self) -> tuple[str, ...]:
+        """The lines of a diagnosis, made again no sooner than they may differ; else why the run cannot be read."""
+        with self.scene.seen() as scene:
+            if scene.selected is None:
+                return tuple(problem.text for problem in scene.problems)
+            self._status = scene.selected.status
+        state = state_of(self._status)
+        if self._why is None or self._why[0] != state:
+            status = self._status
+            self._why = state, Glance(self._explain, self._clock, lambda took: pause_after(status, took))
+        with self._why[1].seen() as lines:
+            return lines
+
+    def _explain(self) -> tuple[str, ...]:
+        assert self._status is not None
+        return tuple(explanation(diagnose_status(self._status, self._slurm_of)))
+
+
+class Few(Generic[T]):
+    """Values by name; those that nobody has asked for the longest are forgotten."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[str, T] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, name: str, make: Callable[[], T]) -> T:
+        with self._lock:
+            if name not in self._values:
+                self._values[name] = make()
+            self._values.move_to_end(name)
+            if len(self._values) > _MOST_KEPT:
+                self._values.popitem(last=False)
+            return self._values[name]
+
+
+class Glances:
+    """The runs in `folder`: the list that `look` returns, and any run and sweep that a page asks for."""
+
+    def __init__(
+        self,
+        folder: Path,
+        look: Callable[[], Report],
+        slurm_of: Callable[[Cluster], Slurm] = Slurm.of,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.runs = Glance(look, clock)
+        self._folder, self._slurm_of, self._clock = folder, slurm_of, clock
+        self._live, self._sweeps = Few[LiveRun](), Few[Glance[SweepScene]]()
+
+    def run(self, run_id: str) -> LiveRun:
+        """Raises NotFoundError."""
+        return self._live.get(run_id, lambda: self._live_run(run_id))
+
+    def sweep(self, sweep_id: str) -> Glance[SweepScene]:
+        """Raises NotFoundError."""
+        return self._sweeps.get(sweep_id, lambda: self._sweep(sweep_id))
+
+    def _live_run(self, run_id: str) -> LiveRun:
+        run = RunDir(self._folder / run_id)
+        if not is_run_id(run_id) or not exists(run.run_json):
+            raise NotFoundError(f"no run named: {run_id}", "see the runs with: clusterctl status")
+        return LiveRun(Overview(self._folder, runs=(run,), slurm_of=self._slurm_of), self._clock)
+
+    def _sweep(self, sweep_id: str) -> Glance[SweepScene]:
+        if not is_run_id(sweep_id) or not exists(SweepDir.of(self._folder, sweep_id).sweep_json):
+            raise NotFoundError(f"no sweep named: {sweep_id}", "see the runs with: clusterctl status")
+        sweep, ended = SweepDir.of(self._folder, sweep_id), EndedRuns()
+
+        def look() -> SweepScene:
+            record = read_sweep(sweep)
+            found = report(record.runs, self._slurm_of, ended=ended)
+            return SweepScene(found.as_of, summarise(record, found.statuses, found.as_of), found.problems)
+
+        return Glance(look, self._clock)

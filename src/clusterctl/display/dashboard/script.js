@@ -1,0 +1,36 @@
+"use strict";
+// Replaces what the page shows by what it would show now, every few seconds, while somebody looks at it.
+const SECONDS = 3;
+const trouble = document.getElementById("trouble");
+
+async function refresh() {
+  if (document.hidden || !getSelection().isCollapsed) return; // a selection is about to be copied
+  let text = "";
+  try {
+    const answer = await fetch(location.href, { redirect: "error" });
+    if (answer.status === 403) throw new Error("this is another dashboard now: open the address that it printed");
+    text = await answer.text();
+  } catch (error) {
+    trouble.textContent = error instanceof TypeError ? "no answer: is clusterctl dashboard still running?" : error.message;
+    return;
+  }
+  trouble.textContent = "";
+  const main = document.querySelector("main");
+  const newer = new DOMParser().parseFromString(text, "text/html").querySelector("main");
+  const atEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - 40;
+  const open = [...main.querySelectorAll("details")].map((one) => one.open);
+  newer.querySelectorAll("details").forEach((one, place) => (one.open = open[place] === true));
+  const across = [...main.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+  main.replaceWith(newer);
+  newer.querySelectorAll(".scroll").forEach((one, place) => (one.scrollLeft = across[place] || 0));
+  if (atEnd && newer.querySelector(".log")) scrollTo(scrollX, document.documentElement.scrollHeight);
+}
+
+async function again() {
+  await refresh();
+  setTimeout(again, SECONDS * 1000);
+}
+
+if (document.querySelector(".log")) scrollTo(0, document.documentElement.scrollHeight);
+document.addEventListener("visibilitychange", refresh);
+setTimeout(again, SECONDS * 1000);

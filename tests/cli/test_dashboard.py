@@ -1,0 +1,28 @@
+"""`clusterctl dashboard` where it cannot start."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import pytest
+from support.mistake import Desk
+
+
+def test_a_port_in_use_is_an_error_with_a_way_out(desk: Desk) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        code, out, err = desk.type(f"dashboard --port {port}")
+    assert (code, out) == (2, "")
+    assert (
+        err
+        == f"error: cannot listen at port {port}: Address already in use\nhint: leave --port out to get a free one\n"
+    )
+
+
+def test_without_its_server_library_it_says_what_to_install(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "waitress", None)
+    monkeypatch.delitem(sys.modules, "clusterctl.display.dashboard.serve", raising=False)
+    code, out, err = desk.type("dashboard")
+    assert (code, out) == (2, "")
+    assert err == "error: dashboard needs waitress\nhint: pip install 'clusterctl[dashboard]'\n"

@@ -1,0 +1,122 @@
+"""A real server on the loopback, of fabricated runs."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import waitress
+from waitress import wasyncore
+
+from clusterctl.display.dashboard.application import Application
+from clusterctl.display.dashboard.glances import Glances
+from clusterctl.errors import SlurmError
+from clusterctl.observe.ended_runs import EndedRuns
+from clusterctl.observe.runs import newest_first
+from clusterctl.observe.status import Report, report
+from clusterctl.spec import Cluster
+
+TOKEN = "t" * 43
+
+
+@dataclass
+class CountedSlurm:
+    """A Slurm that does not answer; how often it was asked."""
+
+    asked: int = 0
+
+    def snapshot(self) -> None:
+        self.asked += 1
+        raise SlurmError("no answer from <b>slurmctld</b>")
+
+    def accounted(self, job_ids: Sequence[str]) -> None:
+        self.asked += 1
+        raise SlurmError("no answer")
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: dict[str, str]
+    body: str
+
+
+@dataclass
+class Server:
+    """A dashboard of the runs in `folder`, with a clock that stands until a test moves it."""
+
+    folder: Path
+    slurm: CountedSlurm = field(default_factory=CountedSlurm)
+    now: float = 0.0
+    port: int = 0
+    application: Application | None = None
+
+    def __call__(self, environ: Any, start_response: Any) -> Any:
+        assert self.application
+        return self.application(environ, start_response)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def cookie(self) -> str:
+        return f"clusterctl-{self.port}={TOKEN}"
+
+    def listen_at(self, port: int) -> None:
+        ended = EndedRuns()
+
+        def slurm_of(cluster: Cluster) -> Any:
+            return self.slurm
+
+        def look() -> Report:
+            return report(newest_first(self.folder), slurm_of, ended=ended)
+
+        self.port = port
+        self.application = Application(
+            Glances(self.folder, look, slurm_of, lambda: self.now), TOKEN, f"clusterctl-{port}"
+        )
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> Reply:
+        """Send one request, as it is given."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        with contextlib.closing(connection):
+            connection.request(method, path, headers=headers)
+            answer = connection.getresponse()
+            return Reply(answer.status, dict(answer.getheaders()), answer.read().decode())
+
+    def page(self, path: str) -> str:
+        """What whoever has the token sees."""
+        reply = self.ask(path, Cookie=self.cookie)
+        assert reply.status == 200, reply.body
+        return reply.body
+
+    def later(self) -> None:
+        self.now += 60
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[[], Server]]:
+    """Starts the server of the fabricated runs."""
+    with contextlib.ExitStack() as stack:
+
+        def start() -> Server:
+            server = Server(tmp_path / "runs")
+            listening = waitress.create_server(server, host="127.0.0.1", port=0)
+            server.listen_at(int(listening.effective_port))
+            thread = threading.Thread(target=listening.run)
+            thread.start()
+            stack.callback(listening.task_dispatcher.shutdown)
+            stack.callback(thread.join)
+            # In its own thread, as it knows no other way to end but KeyboardInterrupt.
+            stack.callback(listening.trigger.pull_trigger, partial(wasyncore.close_all, listening._map))
+            return server
+
+        yield start

@@ -1,0 +1,258 @@
+"""Whom the dashboard answers, and with what."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from support.busy_run import busy_files
+from support.counted import counted
+from support.mistake import check_plain
+
+from clusterctl.display.dashboard import application
+from clusterctl.runs.layout import RunDir, SweepDir
+
+from .conftest import TOKEN, Server
+
+Serve = Callable[[], Server]
+Fabricate = Callable[..., RunDir]
+RUN = "cora-20260102-030405-00a1"
+SWEEP = "lr-20260103-030405-00a1"
+HOSTILE = "\x1b[31m</pre></title><script>alert(1)</script><img src=http://192.0.2.1/x onerror=alert(1)>\u202e\x00"
+ENDED = {
+    "submission.json": {"job_id": "7"},
+    "attempts/0/host.json": {"attempt": 0, "job_id": "7", "start": 1.0, "end": 2.0, "exit_code": 0, "signal": ""},
+    "finished.json": {"time": 2.0},
+}
+FAILED = {
+    **ENDED,
+    "finished.json": "",
+    "attempts/0/host.json": {"attempt": 0, "job_id": "7", "start": 1.0, "end": 2.0, "exit_code": 3, "nodes": HOSTILE},
+    "attempts/0/logs/rank_00000.out": f"{HOSTILE}\nlast words\n",
+    "attempts/0/events/rank_00000.jsonl": [{"time": 1.5, "event": "exception", "type": HOSTILE, "message": HOSTILE}],
+    "attempts/0/metrics.jsonl": [{"time": 1.0 + step, "step": step, HOSTILE: step} for step in range(9)],
+}
+
+
+@pytest.fixture
+def busy(fabricate: Fabricate) -> RunDir:
+    return fabricate(RUN, busy_files())
+
+
+def make_sweep(fabricate: Fabricate, settings: list[list[str]]) -> None:
+    for place, _ in enumerate(settings):
+        run = fabricate(f"{SWEEP}.{place}", ENDED)
+    sweep = SweepDir.of(run.path.parent, SWEEP)
+    sweep.path.mkdir(parents=True)
+    sweep.sweep_json.write_text(json.dumps({"schema_version": 1, "created": 1.0, "runs": settings}))
+
+
+class Tags(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append(tag)
+        assert not [name for name, _ in attrs if name.startswith("on") or name == "style"]
+        if tag == "a":
+            self.links.append(dict(attrs)["href"] or "")
+
+
+@pytest.mark.parametrize("path", ["/", f"/run/{RUN}", "/style.css", "/script.js", "/nowhere"])
+@pytest.mark.parametrize("cookie", ["", f"PORT={'x' * 43}", f"other={TOKEN}", "PORT=", "PORT=\xff", "=;;=", "PORT"])
+def test_without_the_token_nothing_is_shown_and_no_file_is_opened(
+    serve: Serve, busy: RunDir, path: str, cookie: str
+) -> None:
+    server = serve()
+    with counted(busy.path.parent) as count:
+        reply = server.ask(path, Cookie=cookie.replace("PORT", f"clusterctl-{server.port}"))
+    assert (reply.status, count.opens, count.stats) == (403, 0, 0)
+    assert RUN not in reply.body
+    assert "Set-Cookie" not in reply.headers
+
+
+def test_the_token_in_the_address_becomes_a_cookie(serve: Serve, busy: RunDir) -> None:
+    server = serve()
+    assert server.ask(f"/?token={TOKEN}x").status == 403
+    assert server.ask("/?token=%C3%A9%FF").status == 403
+    reply = server.ask(f"/run/{RUN}?token={TOKEN}")
+    assert (reply.status, reply.headers["Location"]) == (303, f"/run/{RUN}")
+    kept, *how = reply.headers["Set-Cookie"].split("; ")
+    assert (kept, sorted(how)) == (server.cookie, ["HttpOnly", "Path=/", "SameSite=Strict"])
+    assert TOKEN not in server.page("/")
+
+
+@pytest.mark.parametrize("path", ["//192.0.2.1/x", "/%2F192.0.2.1", "/\\192.0.2.1", "/x%0d%0aSet-Cookie:%20a=b"])
+def test_the_token_leads_to_no_other_host(serve: Serve, path: str) -> None:
+    reply = serve().ask(f"{path}?token={TOKEN}")
+    assert reply.status == 303
+    assert reply.headers["Location"][0] == "/"
+    assert reply.headers["Location"][1] not in "/\\"
+    assert reply.headers["Set-Cookie"].startswith("clusterctl-")
+
+
+@pytest.mark.parametrize(
+    "host", ["192.0.2.1", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example", "", "127.0.0.1:x"]
+)
+def test_another_name_for_this_machine_is_refused_with_the_token_too(serve: Serve, busy: RunDir, host: str) -> None:
+    server = serve()
+    for path in ("/", f"/?token={TOKEN}"):
+        assert server.ask(path, Host=host, Cookie=server.cookie).status == 403
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:65535", "LOCALHOST:8888"])
+def test_the_near_end_of_a_port_forward_may_be_at_any_port(serve: Serve, busy: RunDir, host: str) -> None:
+    server = serve()
+    assert server.ask("/", Host=host, Cookie=server.cookie).status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_it_only_reads(serve: Serve, busy: RunDir, method: str) -> None:
+    server = serve()
+    for path in ("/", f"/?token={TOKEN}"):
+        reply = server.ask(path, method, Cookie=server.cookie)
+        assert (reply.status, reply.headers["Allow"]) == (405, "GET, HEAD")
+        assert "Set-Cookie" not in reply.headers
+
+
+def test_head_gets_what_get_gets_but_no_content(serve: Serve, busy: RunDir) -> None:
+    server = serve()
+    reply, whole = (server.ask("/script.js", method, Cookie=server.cookie) for method in ("HEAD", "GET"))
+    assert (reply.status, reply.body) == (200, "")
+    assert reply.headers["Content-Length"] == str(len(whole.body))
+
+
+@pytest.mark.parametrize("path", ["/", f"/run/{RUN}", f"/run/{RUN}/logs", "/nowhere", "/script.js", "/style.css"])
+def test_every_answer_forbids_what_no_page_needs(serve: Serve, busy: RunDir, path: str) -> None:
+    server = serve()
+    for cookie in (server.cookie, ""):
+        headers = server.ask(path, Cookie=cookie).headers
+        policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
+        assert policy.pop("default-src") == "'none'"
+        assert set(policy.values()) == {"'self'", "'none'"}
+        assert (policy["frame-ancestors"], policy["base-uri"], policy["form-action"]) == ("'none'",) * 3
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nowhere", "/run/", "/run/x", f"/run/{RUN}/report.html", f"/run/{RUN}/../../etc/passwd", "/run/..%2f..%2fetc",
+        "/run/cora-20260102-030405-ffff", f"/sweep/{RUN}", "/sweep/%00", "/run/%ff%fe", "/<script>", "/style.css/",
+    ],
+)  # fmt: skip
+def test_a_page_that_does_not_exist_is_not_found(serve: Serve, busy: RunDir, path: str) -> None:
+    server = serve()
+    reply = server.ask(path, Cookie=server.cookie)
+    assert reply.status == 404
+    assert "<script>" not in reply.body
+
+
+def test_what_a_run_says_is_text_on_every_page(serve: Serve, fabricate: Fabricate) -> None:
+    run = fabricate(RUN, FAILED)
+    run.finished_json.unlink()
+    make_sweep(fabricate, [[f"env.X={HOSTILE}"], [f"{HOSTILE}=1"]])
+    fabricate(f"{HOSTILE[:-1].replace('/', '')}-20260102-030405-00a1", ENDED)
+    server = serve()
+    pages = {path: server.page(path) for path in ("/", f"/run/{RUN}", f"/run/{RUN}/logs", f"/run/{RUN}/why")}
+    pages |= {path: server.page(path) for path in ("/?stage=<script>", f"/sweep/{SWEEP}", f"/run/{SWEEP}.0")}
+    for path, text in pages.items():
+        check_plain(text)
+        found = Tags(text).found
+        assert found.count("script") == 1, path
+        assert "img" not in found
+        assert "&lt;script&gt;alert(1)" in text or path in ("/", "/?stage=<script>", f"/run/{SWEEP}.0")
+    assert "last words" in pages[f"/run/{RUN}/logs"]
+
+
+def test_every_link_leads_to_a_page(serve: Serve, fabricate: Fabricate, busy: RunDir) -> None:
+    make_sweep(fabricate, [["train.lr=1"], ["train.lr=2"]])
+    server = serve()
+    seen: dict[str, str] = {}
+    waiting = ["/"]
+    while waiting:
+        if (path := waiting.pop()) not in seen:
+            seen[path] = server.page(path)
+            waiting += Tags(seen[path]).links
+    assert {"/", "/?stage=finished", f"/sweep/{SWEEP}", f"/run/{SWEEP}.1", f"/run/{RUN}/why"} <= seen.keys()
+
+
+def test_a_sweep_is_one_line_and_a_page_with_what_each_run_changes(serve: Serve, fabricate: Fabricate) -> None:
+    make_sweep(fabricate, [["train.lr=0.25"], ["train.lr=0.5"], ["train.seed=3"]])
+    server = serve()
+    text = server.page("/")
+    assert text.count("<tr>") == 2
+    assert "sweep of 3 runs" in text
+    assert "3 finished" in text
+    assert server.page("/?stage=finished").count("<tr>") == 4
+    assert "no such runs" in server.page("/?stage=failed")
+    page = server.page(f"/sweep/{SWEEP}")
+    for shown in ("<th>train.lr</th>", "<td>0.25</td>", "<td>0.5</td>", "<th>train.seed</th>", ">.2</a>"):
+        assert shown in page
+
+
+def test_a_run_has_what_its_report_has_and_its_log(serve: Serve, busy: RunDir) -> None:
+    server = serve()
+    page = server.page(f"/run/{RUN}")
+    for title in ("Curves", "Efficiency", "Phases", "Nodes and ranks"):
+        assert f"<h2>{title}</h2>" in page
+    assert page.count("<svg") > 10
+    assert "epoch 30/40" in server.page(f"/run/{RUN}/logs")
+    assert "no answer from &lt;b&gt;slurmctld&lt;/b&gt;" in page
+    assert f"{RUN} " in server.page(f"/run/{RUN}/why")
+
+
+def test_a_failed_run_says_why_on_its_first_page(serve: Serve, fabricate: Fabricate) -> None:
+    run = fabricate(RUN, FAILED)
+    run.finished_json.unlink()
+    assert "<h2>Why</h2>" in serve().page(f"/run/{RUN}")
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", ""])
+def test_a_damaged_run_says_so_and_hides_no_other(serve: Serve, fabricate: Fabricate, damage: str) -> None:
+    fabricate("cora-20260101-000000-0000", ENDED)
+    fabricate(RUN, {"run.json": damage})
+    make_sweep(fabricate, [["train.lr=1"]])
+    sweep = SweepDir.of(fabricate().path.parent, SWEEP)
+    fabricate(RUN, {"run.json": damage})
+    sweep.sweep_json.write_text(damage)
+    server = serve()
+    assert "cora-20260101-000000-0000" in server.page("/")
+    for path in ("/", f"/run/{RUN}", f"/run/{RUN}/logs", f"/run/{RUN}/why"):
+        assert "run.json" in server.page(path), path
+    reply = server.ask(f"/sweep/{SWEEP}", Cookie=server.cookie)
+    assert reply.status == 503
+    assert "sweep.json" in reply.body
+
+
+def test_a_file_server_that_is_away_is_named_and_comes_back(
+    serve: Serve, busy: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve()
+
+    def away(*_: Any) -> Any:
+        raise OSError(5, "Input/output error", "/runs")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("clusterctl.observe.runs.os.listdir", away)
+        reply = server.ask("/", Cookie=server.cookie)
+    assert reply.status == 503
+    assert "/runs: Input/output error" in reply.body
+    assert RUN in server.page("/")
+
+
+def test_the_token_is_compared_in_constant_time(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(application.hmac, "compare_digest", lambda *both: asked.append(both) or False)
+    server = serve()
+    for reply in (server.ask(f"/?token={TOKEN}"), server.ask("/", Cookie=server.cookie)):
+        assert reply.status == 403
+    assert (TOKEN.encode(), TOKEN.encode()) in asked
