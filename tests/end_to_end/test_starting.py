@@ -48,3 +48,27 @@ def test_a_run_without_a_job_file_is_resumed(stage: Stage) -> None:
     assert "FileExistsError" not in stage.log(run, 0, "err", attempt=1)
     again = json.loads(stage.call("why", "python", "--cluster", stage.cluster, "-o", "json").stdout)["commands"][-1]
     assert again.startswith(f"clusterctl submit --cluster {stage.cluster} -- python -c ")
+
+
+@ONCE
+def test_init_writes_a_cluster_and_a_job_that_run(stage: Stage) -> None:
+    """On the emulator its stand-ins are what is on PATH: they answer what they know, and init names the rest."""
+    if stage.cluster == "local":
+        assert stage.call("nodes", "--cluster", "local").returncode == 0
+        (stand_ins,) = stage.folder.parent.glob("state/clusterctl/emulator/bin-*")
+        stage.environment["PATH"] = f"{stand_ins}:{stage.environment['PATH']}"
+    del stage.environment["CLUSTERCTL_RUNS"]
+    stage.environment["SCRATCH"] = str(stage.folder)
+    written = stage.call("init", "site", "--yes")
+    assert (written.returncode, written.stdout) == (0, "cluster/site.toml\njobs/first.toml\n"), written.stderr
+    stage.environment["CLUSTERCTL_RUNS"] = str(stage.folder / "clusterctl" / "runs")  # where the test looks
+    if stage.cluster == "local":
+        assert "could not find out your accounts and QOS: " in written.stderr
+    else:
+        examined = stage.call("doctor", "--cluster", "site")
+        assert "FAIL" not in examined.stdout, examined.stdout
+        assert examined.returncode == 0, examined.stderr
+    done = stage.call("submit", "first", "--cluster", "site", "--wait")
+    assert done.returncode == 0, done.stderr
+    run = RunDir(stage.runs / done.stdout.strip())
+    assert stage.log(run, 1).startswith("rank 1 of ")

@@ -29,6 +29,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as a shell says
 
 # Command -> its line in `clusterctl --help`, which imports no command. The module has the command's name.
 COMMANDS = {
+    "init": "Write a first cluster file and job, from what Slurm says",
     "submit": "Send a job to a cluster",
     "status": "Show runs: stage, progress, accuracy",
     "logs": "Show what the ranks of a run wrote",

@@ -1,0 +1,92 @@
+"""Write the first cluster file and job of a user, from what Slurm says."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.checks.look import file_system
+from clusterctl.errors import ConfigError, SlurmError, UsageError
+from clusterctl.launch.first_files import Choices as Choices
+from clusterctl.launch.first_files import cluster_text, first_job, likely_partition, toml_text
+from clusterctl.runs.file_systems import LOCAL
+from clusterctl.runs.files import nearest_existing, write_text
+from clusterctl.slurm import Slurm
+from clusterctl.slurm.site import Site as Site
+from clusterctl.slurm.site import ask_site
+from clusterctl.spec import Cluster, from_record
+from clusterctl.spec.records import InvalidRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SHARED_FOLDERS = ("SCRATCH", "WORK", "PROJECT", "HOME")  # variables by which sites name them
+_FIRST = ("The first run: every rank prints where it is. Then your own program: clusterctl submit -- python train.py",)
+
+
+def survey() -> Site:
+    """Ask the Slurm whose commands are on PATH. Raises SlurmError where there is none."""
+    try:
+        return ask_site(Slurm.of(Cluster(name="new", polling_floor=0)))
+    except SlurmError as error:
+        hint = "run it on a login node; without Slurm no file is needed: clusterctl submit cora --cluster local"
+        raise SlurmError(error.message, error.hint if "partition" in error.message else hint) from error
+
+
+def proposed(site: Site, environment: Mapping[str, str] = os.environ) -> Choices:
+    """What will probably do. Of several accounts none is chosen: Slurm knows the user's default."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", site.name).strip("._-") or "mine"
+    account = site.accounts[0] if len(site.accounts) == 1 else ""
+    return Choices(name, likely_partition(site.inventory), _runs(environment), account)
+
+
+@dataclass(frozen=True)
+class FirstFiles:
+    """What will be written where, and what could not be found out."""
+
+    texts: Mapping[Path, str]
+    unknown: tuple[str, ...] = ()
+
+    def write(self, *, force: bool = False) -> None:
+        """Write all of them, or none: raises UsageError where another one is there, unless `force` replaces it."""
+        there = [str(path) for path, text in self.texts.items() if _differs(path, text)]
+        if there and not force:
+            raise UsageError(f"there is already: {', '.join(there)}", "choose another name, or replace with --force")
+        for path, text in self.texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_text(path, text, mode=0o644)
+
+
+def first_files(site: Site, chosen: Choices, environment: Mapping[str, str] = os.environ) -> FirstFiles:
+    """A cluster file and a job. Raises ConfigError for a choice that no cluster file can hold."""
+    if chosen.partition not in site.inventory.partitions:
+        raise ConfigError(f"no such partition: {chosen.partition}", f"one of {', '.join(site.inventory.partitions)}")
+    kind = file_system(nearest_existing(Path(chosen.runs)))
+    unknown = site.unknown
+    if not kind or kind in LOCAL:
+        unknown += (f"whether compute nodes see {chosen.runs} (its file system is {kind or 'not known'})",)
+    text = cluster_text(site, chosen, environment, kind)
+    try:
+        from_record(Cluster, {"name": chosen.name, **tomllib.loads(text)}, parse=True)
+    except InvalidRecord as error:
+        raise ConfigError(error.message, "choose another value") from error
+    job = toml_text(first_job(site, chosen), _FIRST)
+    return FirstFiles({Path("cluster", f"{chosen.name}.toml"): text, Path("jobs", "first.toml"): job}, unknown)
+
+
+def _differs(path: Path, text: str) -> bool:
+    return path.exists() and not (path.is_file() and path.read_bytes() == text.encode())
+
+
+def _runs(environment: Mapping[str, str]) -> str:
+    """A folder for runs on a file system that others see, too, if there is one; else below the home folder."""
+    if environment.get("CLUSTERCTL_RUNS"):
+        return os.path.abspath(environment["CLUSTERCTL_RUNS"])  # noqa: PTH100 - a link stays as it is named
+    folders = [Path(environment[name]) for name in _SHARED_FOLDERS if environment.get(name, "").startswith("/")]
+    usable = [folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)] or [Path.home()]
+    shared = [folder for folder in usable if file_system(folder) not in {*LOCAL, ""}]
+    return str((shared or usable)[0] / "clusterctl" / "runs")

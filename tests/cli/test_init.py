@@ -1,0 +1,95 @@
+"""`init`: what it asks, writes and says."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from support.mistake import Desk, check_message, check_plain
+
+from clusterctl.api.init import proposed, survey
+
+NODES = Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-25.05.txt"
+
+
+@pytest.fixture(autouse=True)
+def site(desk: Desk) -> None:
+    """A Slurm on PATH, and no cluster file for it."""
+    desk.use_slurm(sinfo=f"cat {shlex.quote(str(NODES))}", scontrol="echo ClusterName = alpha")
+    sacctmgr = desk.folder / "fakes" / "sacctmgr"
+    sacctmgr.write_text("#!/bin/sh\nprintf 'physics|normal,high\\nchem|normal\\n'\n")
+    sacctmgr.chmod(0o700)
+    (desk.project / "cluster" / "site.toml").unlink()
+    desk.set(CLUSTERCTL_CLUSTER=None, CLUSTERCTL_RUNS=None, SCRATCH=str(desk.folder), SLURM_CONF=None)
+
+
+def test_what_it_writes_is_a_cluster_and_a_job_that_can_be_named(desk: Desk) -> None:
+    code, out, err = desk.type("init --yes")
+    assert (code, out) == (0, "cluster/alpha.toml\njobs/first.toml\n")
+    assert "next: export CLUSTERCTL_CLUSTER=alpha" in err
+    assert "could not find out whether compute nodes see" in err or str(desk.folder) not in err
+    check_plain(err)
+    code, out, _ = desk.type("config show first --cluster alpha")
+    assert code == 0
+    assert "cluster alpha" in out
+    assert desk.type("submit first --cluster alpha --dry-run")[0] == 0
+    assert [desk.asked(command) for command in ("sinfo", "scontrol", "srun", "squeue", "sbatch")] == [1, 1, 1, 0, 0]
+
+
+def test_nothing_is_overwritten_without_force(desk: Desk) -> None:
+    desk.write("cluster/alpha.toml", "mine")
+    code, out, err = desk.type("init --yes")
+    assert (code, out) == (2, "")
+    check_message(err, "there is already: cluster/alpha.toml", "--force")
+    assert not (desk.project / "jobs").exists()
+    assert (desk.project / "cluster" / "alpha.toml").read_text() == "mine"
+    assert desk.type("init --yes --force")[0] == 0
+    assert desk.type("init other --yes")[0] == 0  # whose job is the same
+
+
+def test_a_person_is_asked_and_enter_takes_what_is_proposed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("mine\ncpu\n\nchem\nhigh\n"))
+    code, out, err = desk.type("init")
+    assert (code, out.splitlines()[0]) == (0, "cluster/mine.toml")
+    assert "Partition (gpu, cpu, mig) [gpu]:" in err
+    text = (desk.project / "cluster" / "mine.toml").read_text()
+    assert 'partition = "cpu"' in text
+    assert f'runs = "{desk.folder}/clusterctl/runs"' in text
+    assert 'account = "chem" # yours: physics, chem' in text
+    assert 'qos = "high"' in text
+
+
+@pytest.mark.parametrize(
+    ("typed", "answers", "code", "says", "hint"),
+    [
+        ("init", "", 2, "nobody answered", "--yes"),
+        ("init ../elsewhere --yes", "", 3, "name: must be 1 to 64 letters", "another value"),
+        ("init x y", "", 2, "unexpected extra argument", "--help"),
+        ("init x", "gpu\na\x1bb\n\n\n", 3, "runs: must be one line", "another value"),
+    ],
+)
+def test_a_mistake_writes_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, typed: str, answers: str, code: int, says: str, hint: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(answers))
+    found, out, err = desk.type(typed)
+    assert (found, out) == (code, "")
+    check_message(err[err.index("error:") :], says, hint)
+    assert [*desk.project.rglob("*.toml")] == []
+
+
+def test_without_slurm_it_refuses_and_says_what_needs_no_file(desk: Desk) -> None:
+    desk.set(PATH=str(desk.folder / "home"))
+    code, out, err = desk.type("init --yes")
+    assert (code, out) == (4, "")
+    check_message(err, "no sinfo on PATH", "--cluster local")
+
+
+def test_the_runs_go_where_the_environment_says(desk: Desk) -> None:
+    found = survey()
+    assert proposed(found, {"CLUSTERCTL_RUNS": "/x/../y"}).runs == "/y"
+    assert proposed(found, {"SCRATCH": "/nowhere", "HOME": str(desk.folder)}).runs == f"{desk.folder}/clusterctl/runs"
+    assert proposed(found, {"SCRATCH": "relative"}).runs.endswith("/clusterctl/runs")

@@ -1,0 +1,64 @@
+"""What is asked of a site for its first cluster file."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from clusterctl.errors import SlurmError
+from clusterctl.slurm import Slurm
+from clusterctl.slurm.site import ask_site, parse_associations
+
+NODES = (Path(__file__).parent / "fixtures" / "sinfo-25.05.txt").read_text()
+ANSWERS = {
+    "sinfo": NODES,
+    "scontrol": "AccountingStorageType  = accounting_storage/slurmdbd\nClusterName             = alpha\n",
+    "sacctmgr": "physics|normal,high\nphysics|normal\nchem|\n|normal\n",
+    "srun": "      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH\n",
+}
+
+
+def slurm(asked: list[str], **silent: str) -> Slurm:
+    def answer(argv: Sequence[str], environment: object) -> subprocess.CompletedProcess[str]:
+        asked.append(argv[0])
+        return subprocess.CompletedProcess([], argv[0] in silent, ANSWERS[argv[0]], silent.get(argv[0], ""))
+
+    return Slurm(lambda command: command, {}, answer)
+
+
+def test_four_questions_and_no_more() -> None:
+    asked: list[str] = []
+    site = ask_site(slurm(asked))
+    assert asked == ["sinfo", "scontrol", "sacctmgr", "srun"]
+    assert (site.name, site.accounts, site.qos, site.has_pyxis) == (
+        "alpha",
+        ("physics", "chem"),
+        ("normal", "high"),
+        True,
+    )
+    assert list(site.inventory.partitions) == ["gpu", "cpu", "mig"]
+    assert site.unknown == ()
+
+
+def test_what_is_not_answered_is_named_and_is_no_error() -> None:
+    site = ask_site(slurm([], scontrol="no", sacctmgr="no database", srun="no"))
+    assert (site.name, site.accounts, site.qos, site.has_pyxis) == ("", (), (), None)
+    assert [sentence.split(":")[0] for sentence in site.unknown] == [
+        "the cluster's name",
+        "your accounts and QOS",
+        "whether srun has pyxis",
+    ]
+
+
+@pytest.mark.parametrize("nodes", ["", "nothing of sinfo's\n"])
+def test_without_a_partition_there_is_nothing_to_write(nodes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ANSWERS, "sinfo", nodes)
+    with pytest.raises(SlurmError, match="no partition"):
+        ask_site(slurm([]))
+
+
+def test_lines_that_sacctmgr_did_not_write_are_passed_over() -> None:
+    assert parse_associations("error\n\n||\na|b,c|d\n") == (("a",), ("b", "c"))
