@@ -46,6 +46,16 @@ def test_a_plan_is_made_once_and_is_what_is_sent(desk: Desk, planned: list[Any])
     assert f"--chdir={run.work}" in run.directory.script.read_text()
 
 
+def test_what_was_just_submitted_is_not_read_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.use_slurm(sbatch="echo Submitted batch job 7")
+    run = clusterctl.submit("synthetic", "site")
+    read = clusterctl.find(run.id)
+    assert run == read
+    batches = read.batches
+    monkeypatch.setattr("clusterctl.observe.run_record.read_record", None)
+    assert run.batches == batches
+
+
 def test_a_dry_run_asks_nobody_and_writes_nothing(desk: Desk) -> None:
     desk.use_slurm()
     plan = clusterctl.plan("synthetic", "site", overrides={"resources.nodes": 3})

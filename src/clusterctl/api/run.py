@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clusterctl.checks.check import Check
     from clusterctl.diagnosis.diagnose import Diagnosis
     from clusterctl.observe.stage import Status as Status
-    from clusterctl.spec import Batches, Cluster
+    from clusterctl.spec import Batches, Cluster, Job
 
 
 class RunFailed(ClusterctlError):
@@ -73,6 +73,7 @@ class Run:
     path: Path
     warnings: tuple[Check, ...] = field(default=(), compare=False, repr=False)
     """What the checks before submitting or resuming had to say though they let it pass."""
+    _job: Job | None = field(default=None, compare=False, repr=False)  # of a run that was submitted just now
 
     @property
     def id(self) -> str:
@@ -99,6 +100,9 @@ class Run:
     def batches(self) -> Batches | None:
         """How its training shares out the examples; None for a program of your own. Raises ConfigError if damaged."""
         from clusterctl.checks.training_set import batches
+
+        if self._job:
+            return batches(self._job)
         from clusterctl.observe.run_record import read_record
 
         return batches(read_record(self.directory).job)

@@ -255,7 +255,7 @@ def send(
     except SlurmRefused as refused:
         shutil.rmtree(plan.run.path)
         raise explained(refused, resolved, slurm) from refused
-    return Run(plan.run.path, warnings)
+    return Run(plan.run.path, warnings, resolved.job)
 
 
 def _profiled(resolved: Resolved) -> Resolved:

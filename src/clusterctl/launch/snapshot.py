@@ -214,8 +214,11 @@ def _copy(file: CodeFile, target: str) -> bool:
     try:
         copy = os.open(target, _WRITE, 0o600)
         try:
-            _copy_content(source, copy)
+            copied = _copied(source, copy, file.size)
             status = os.fstat(source)
+            if copied < status.st_size:
+                with open(source, "rb", closefd=False) as rest, open(copy, "wb", closefd=False) as target_file:
+                    shutil.copyfileobj(rest, target_file)
             os.fchmod(copy, file.mode)
             os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
         finally:
@@ -225,15 +228,16 @@ def _copy(file: CodeFile, target: str) -> bool:
     return stamp_of(status) == file.stamp and max(file.stamp[-2:]) / 1e9 < time.time() - QUIET_SECONDS
 
 
-def _copy_content(source: int, copy: int) -> None:
-    """Bare descriptors: file objects would add a third to what copying a small file costs."""
+def _copied(source: int, copy: int, size: int) -> int:
+    """How many bytes of so many the kernel has copied by itself.
+
+    Bare descriptors: file objects would add a third to what copying a small file costs.
+    """
     copied = 0
     with suppress(OSError):  # a kernel or file system that cannot, or a full disk, which the next copy finds
-        while count := os.copy_file_range(source, copy, 2**30):
+        while copied < size and (count := os.copy_file_range(source, copy, 2**30)):
             copied += count
-    if copied < os.fstat(source).st_size:
-        with open(source, "rb", closefd=False) as rest, open(copy, "wb", closefd=False) as file:
-            shutil.copyfileobj(rest, file)
+    return copied
 
 
 def _digest(file: CodeFile) -> str:
