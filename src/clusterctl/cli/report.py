@@ -14,13 +14,15 @@ from clusterctl.errors import UsageError
 
 @click.command(short_help="Write one HTML file about runs or a sweep")
 @click.argument("names", metavar="RUN|SWEEP...", nargs=-1, required=True)
-@click.option("--metric", metavar="NAME", help="Rank several runs by it; default: validation, test or loss.")
+@click.option(
+    "--metric", metavar="NAME", help="Rank several runs by this; default: a validation score, else test, else loss."
+)
 @click.option("--output", metavar="FILE", help="Where to; default: report.html of the run or sweep; -: stdout.")
 @cluster_option
 def report(names: tuple[str, ...], metric: str | None, output: str | None, cluster: str | None) -> None:
     """Write one HTML file about RUN, which has ended or goes on: curves, phases, nodes, efficiency, configuration.
 
-    For a sweep, or several RUNs: the best one, what the settings did, curves over each other, and a sortable table.
+    For a sweep or several RUNs: the best run, the effect of the settings, curves over each other, a sortable table.
 
     The file needs nothing else, no network either: it can be sent, kept and printed.
 
@@ -28,7 +30,8 @@ def report(names: tuple[str, ...], metric: str | None, output: str | None, clust
     Examples:
       clusterctl report cora
       clusterctl report @last --output cora.html
-      clusterctl report cora-20260102 @last --metric val_accuracy --output both.html
+      clusterctl report cora-20260102 @last --output both.html
+      clusterctl report my-sweep --metric val_accuracy
     """
     sweep = sweep_meant(names[0], cluster) if len(names) == 1 else None
     runs = [] if sweep else [find(name, cluster) for name in names]

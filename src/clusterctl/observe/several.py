@@ -94,7 +94,7 @@ def examine_runs(
         for place, status in enumerate(found.statuses)
     }
     members, ranked_by = _ranked(found, metric, settings, {run: run.id for run in runs})
-    jobs = ", ".join(dict.fromkeys(member.status.record.job.name for member in members))
+    jobs = ", ".join(dict.fromkeys(status.record.job.name for status in found.statuses))
     return Several(f"{len(runs)} runs of {jobs}", found.as_of, members, tuple(different), ranked_by, found.problems)
 
 

@@ -49,13 +49,12 @@ def read_sweep(sweep: SweepDir) -> SweepRecord:
     fields = read_fields(sweep.sweep_json)
     runs = fields.content.get("runs")
     created = fields.moment("created")
-    whole = isinstance(runs, list) and all(
-        isinstance(one, list) and all(isinstance(text, str) for text in one) for one in runs
-    )
-    if fields.whole("schema_version") != SWEEP_FORMAT or not isinstance(runs, list) or not whole or created is None:
+    rows = runs if isinstance(runs, list) else []
+    whole = rows and all(isinstance(one, list) and all(isinstance(text, str) for text in one) for one in rows)
+    if fields.whole("schema_version") != SWEEP_FORMAT or not whole or created is None:
         why = fields.problem or ("missing" if fields.absent else "damaged, or written by another clusterctl")
         raise ConfigError(f"cannot read {sweep.sweep_json}: {why}", f"its runs are there all the same: {sweep.id}.0")
-    return SweepRecord(sweep, created, tuple(map(tuple, runs)), fields.texts("program"), fields.whole("at_once"))
+    return SweepRecord(sweep, created, tuple(map(tuple, rows)), fields.texts("program"), fields.whole("at_once"))
 
 
 def sweep_named(folder: Path, name: str) -> SweepDir | None:

@@ -13,15 +13,15 @@ from xml.etree import ElementTree
 
 import pytest
 from support.browser import BROWSER, opened
+from support.made_sweep import START, ended, falling, write_sweep
 from support.mistake import check_plain
 
 from clusterctl.display.report.several import examine_runs, examine_sweep, page
 from clusterctl.errors import ConfigError, SlurmError, UsageError
 from clusterctl.observe.several import Several
-from clusterctl.runs.layout import SWEEP_FORMAT, SweepDir
+from clusterctl.runs.layout import SweepDir
 
 SWEEP = "cora-20260102-030405-00a1"
-START = 1_000_000.0
 HOSTILE = "\x1b[31m</style></title></script><script>alert(1)</script><img src=http://127.0.0.1:9/x>\u202e\x00"
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install-browser.sh")
 
@@ -36,33 +36,14 @@ class Silent:
         raise SlurmError("no answer")
 
 
-def lines(last: float, steps: int = 40, **more: float) -> list[dict[str, float]]:
-    """Metrics whose loss falls to `last`."""
-    losses = ((step, last + (2 - last) * math.exp(-step / 8)) for step in range(1, steps))
-    return [{"time": START + step, "step": step, "loss": loss} for step, loss in losses] + [
-        {"time": START + steps, "step": steps, "loss": last, **more}
-    ]
-
-
-def ended(metrics: list[dict[str, float]], exit_code: int = 0) -> dict[str, object]:
-    """The files of a run that has ended."""
-    host = {"attempt": 0, "job_id": "7", "nodes": "n1", "start": START, "end": START + 90, "exit_code": exit_code}
-    finished = {} if exit_code else {"finished.json": {"attempt": 0, "time": START + 90}}
-    return {"attempts/0/host.json": host, "attempts/0/metrics.jsonl": metrics, **finished}
-
-
 @pytest.fixture
 def sweep(fabricate, tmp_path: Path) -> Callable[..., SweepDir]:
     def make(runs: Iterable[tuple[Mapping[str, object], dict[str, object]]]) -> SweepDir:
         rows = []
         for place, (settings, files) in enumerate(runs):
             fabricate(f"{SWEEP}.{place}", files)
-            rows.append([f"{key}={value}" for key, value in settings.items()])
-        made = SweepDir.of(tmp_path / "runs", SWEEP)
-        made.path.mkdir(parents=True)
-        record = {"schema_version": SWEEP_FORMAT, "created": START, "at_once": None, "runs": rows}
-        made.sweep_json.write_text(json.dumps(record))
-        return made
+            rows.append(settings)
+        return write_sweep(tmp_path / "runs", SWEEP, rows)
 
     return make
 
@@ -74,7 +55,7 @@ def examined(made: SweepDir, metric: str | None = None) -> Several:
 def grid() -> list[tuple[dict[str, object], dict[str, object]]]:
     rates, seeds = ("1e-3", "1e-2", "1e-1"), (0, 1)
     runs = [({"train.lr": rate, "train.seed": seed}, 0.1 * i + seed) for i, rate in enumerate(rates) for seed in seeds]
-    return [(settings, ended(lines(last, val_accuracy=1 - last / 4))) for settings, last in runs]
+    return [(settings, ended(falling(last, val_accuracy=1 - last / 4))) for settings, last in runs]
 
 
 def cells(text: str) -> list[list[str]]:
@@ -107,7 +88,7 @@ def test_the_table_is_sorted_by_the_metric_and_says_so(sweep) -> None:
 
 
 def test_runs_without_the_metric_come_last_and_those_that_cannot_be_read_are_named(sweep) -> None:
-    runs = [*grid()[:2], ({"train.lr": "9"}, {}), ({"train.lr": "8"}, ended(lines(math.nan), 1)), *grid()[2:3]]
+    runs = [*grid()[:2], ({"train.lr": "9"}, {}), ({"train.lr": "8"}, ended(falling(math.nan), 1)), *grid()[2:3]]
     made = sweep(runs)
     made.run(4).run_json.write_text("{")
     found = examined(made)
@@ -133,7 +114,7 @@ def test_two_settings_on_a_grid_are_a_heat_map_and_others_parallel_axes(sweep, t
 
 
 def test_only_the_best_are_drawn_and_each_line_has_its_name(sweep) -> None:
-    made = sweep([({"train.seed": seed}, ended(lines(seed / 40))) for seed in range(40)])
+    made = sweep([({"train.seed": seed}, ended(falling(seed / 40))) for seed in range(40)])
     found = examined(made)
     assert sum(member.history is not None for member in found.members) == 32
     text = page(found)
@@ -145,9 +126,9 @@ def test_only_the_best_are_drawn_and_each_line_has_its_name(sweep) -> None:
 
 def test_runs_that_were_restarted_are_drawn_once(sweep) -> None:
     again = {"attempts/1/host.json": {"attempt": 1, "job_id": "7", "start": START + 95}}
-    files = ended(lines(0.5)) | again | {"attempts/1/metrics.jsonl": lines(0.1)[10:]}
+    files = ended(falling(0.5)) | again | {"attempts/1/metrics.jsonl": falling(0.1)[10:]}
     del files["finished.json"]
-    text = page(examined(sweep([({"a": 1}, files), ({"a": 2}, ended(lines(0.3)))])))
+    text = page(examined(sweep([({"a": 1}, files), ({"a": 2}, ended(falling(0.3)))])))
     places = re.findall(r'<title>0 \(a=1\) 0.1000</title><polyline points="([^"]*)"', text)[0]
     xs = [float(place.split(",")[0]) for place in places.split()]
     assert xs == sorted(set(xs))
@@ -155,14 +136,14 @@ def test_runs_that_were_restarted_are_drawn_once(sweep) -> None:
 
 
 def test_any_runs_are_shown_with_the_values_in_which_they_differ(fabricate) -> None:
-    one, two = fabricate("cora-20260102-030405-00a1", ended(lines(0.5))), fabricate("slow-20260102-030405-00a2", {})
+    one, two = fabricate("cora-20260102-030405-00a1", ended(falling(0.5))), fabricate("slow-20260102-030405-00a2", {})
     record = json.loads(two.run_json.read_text())
     record["job"]["train"]["lr"] = 0.5
     two.run_json.write_text(json.dumps(record))
     found = examine_runs([two, one], slurm_of=lambda cluster: Silent(), clock=lambda: START + 100)
     assert set(found.keys) == {"name", "train.lr"}
     text = page(found)
-    assert "<h1>2 runs of cora, slow</h1>" in text
+    assert "<h1>2 runs of slow, cora</h1>" in text
     assert [row[0] for row in cells(text)] == [one.id, two.id]
     assert '<td class="value">0.5</td>' in text
     assert "<svg" in text
@@ -176,7 +157,8 @@ def test_runs_that_have_logged_nothing_are_a_page_too(sweep) -> None:
 
 def hostile() -> list[tuple[dict[str, object], dict[str, object]]]:
     return [
-        ({HOSTILE: f"{HOSTILE}{place}", "b": place % 2}, ended(lines(place, **{HOSTILE: place}))) for place in range(5)
+        ({HOSTILE: f"{HOSTILE}{place}", "b": place % 2}, ended(falling(place, **{HOSTILE: place})))
+        for place in range(5)
     ]
 
 
@@ -195,7 +177,7 @@ def test_a_thousand_runs_are_a_page_of_a_few_megabytes(sweep) -> None:
     runs = []
     for place in range(1000):
         settings = {f"train.key{key}": f"{10 ** chance.uniform(-5, 0):.6g}" for key in range(4)} | {"train.seed": place}
-        runs.append((settings, ended(lines(chance.random(), val_accuracy=chance.random(), other=chance.random()))))
+        runs.append((settings, ended(falling(chance.random(), val_accuracy=chance.random(), other=chance.random()))))
     made = sweep(runs)
     begun = time.process_time()
     text = page(examined(made))

@@ -1,0 +1,95 @@
+"""`report` of a sweep and of several runs, typed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.made_sweep import ended, falling, write_sweep
+from support.mistake import CONFIG, NOT_FOUND, USAGE, Desk, check_message
+
+SWEEP = "fit-20260102-030405-00a1"
+ONE, TWO = "one-20260102-030405-00a1", "two-20260102-030405-00a1"
+RUN_AND_LIST = """
+import json, sys
+from clusterctl.cli import run
+assert run(sys.argv[1:]) == 0
+print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.fixture(autouse=True)
+def runs(desk: Desk, fabricate) -> None:
+    """A sweep of three runs, and two others."""
+    for place in range(3):
+        fabricate(f"{SWEEP}.{place}", ended(falling(place / 10, val_auc=place / 5)))
+    write_sweep(desk.runs, SWEEP, [{"train.lr": rate} for rate in ("1e-3", "1e-2", "1e-1")])
+    for run in (ONE, TWO):
+        fabricate(run, ended(falling(0.5)))
+
+
+def test_the_report_of_a_sweep_goes_into_its_directory(desk: Desk) -> None:
+    code, out, err = desk.type("report fit")
+    assert (code, err) == (0, "")
+    assert Path(out.strip()) == desk.runs / ".sweeps" / SWEEP / "report.html"
+    assert "<dt>highest val AUC</dt><dd>0.4000</dd>" in Path(out.strip()).read_text()
+    code, out, err = desk.type(f"report {SWEEP} --metric loss --output -")
+    assert (code, err) == (0, "")
+    assert "<dt>lowest loss</dt><dd>0.0000</dd>" in out
+    assert desk.type(f"report {SWEEP}.1")[1].strip() == str(desk.runs / f"{SWEEP}.1" / "report.html")
+
+
+def test_the_report_of_several_runs_goes_where_it_is_wanted(desk: Desk) -> None:
+    code, out, err = desk.type(f"report one two {SWEEP}.2 --output both.html")
+    assert (code, out, err) == (0, "both.html\n", "")
+    assert "<h1>3 runs of one, two, fit</h1>" in Path("both.html").read_text()
+
+
+def test_a_run_that_cannot_be_read_is_named_and_does_not_hide_the_others(desk: Desk) -> None:
+    (desk.runs / ONE / "run.json").write_text("{")
+    code, out, err = desk.type("report one two --output both.html")
+    assert (code, out) == (0, "both.html\n")
+    assert err.startswith("warning: cannot read ")
+    assert ONE in Path("both.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "says", "hint"),
+    [
+        ("report", USAGE, "missing argument 'RUN...'", "--help"),
+        ("report one two", USAGE, "several runs have no directory in common", "--output report.html"),
+        (f"report one two {ONE} --output x.html", USAGE, f"two names mean the same run: {ONE}", "once"),
+        ("report one fit --output x.html", USAGE, f"{SWEEP} is a sweep", f"{SWEEP}.0"),
+        ("report fit fit --output x.html", USAGE, f"{SWEEP} is a sweep", f"{SWEEP}.0"),
+        ("report one --metric loss", USAGE, "--metric ranks several runs", "leave it out"),
+        ("report fit --metric los", USAGE, "none of these runs has a value of los", "did you mean loss?"),
+        ("report fit --metric x", USAGE, "none of these runs has a value of x", "one of loss, step, val_auc"),
+        (("report", "fit", "--metric", ""), USAGE, "none of these runs has a value of", "one of loss"),
+        ("report fit --metric \x1b[2J", USAGE, "none of these runs has a value of", "one of loss"),
+        ("report one nothing --output x.html", NOT_FOUND, "no run named: nothing", "clusterctl status"),
+        ("report one two --output nowhere/x.html", USAGE, "no such folder: nowhere", "mkdir"),
+        ("report one two --output .", USAGE, "is a folder: .", "report.html"),
+    ],
+)
+def test_a_mistake_is_told_and_nothing_is_written(desk: Desk, typed: str, code: int, says: str, hint: str) -> None:
+    found, out, err = desk.type(typed)
+    check_message(err, says, hint)
+    assert (found, out, list(Path().glob("*.html"))) == (code, "", [])
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"schema_version": 1, "created": 1, "runs": []}', '{"runs": [[1]]}'])
+def test_a_damaged_sweep_is_an_error(desk: Desk, content: str) -> None:
+    (desk.runs / ".sweeps" / SWEEP / "sweep.json").write_text(content)
+    code, out, err = desk.type("report fit")
+    assert (code, out) == (CONFIG, "")
+    check_message(err, "cannot read ", f"its runs are there all the same: {SWEEP}.0")
+
+
+def test_it_loads_nothing_heavy(desk: Desk) -> None:
+    words = [sys.executable, "-c", RUN_AND_LIST, "report", "fit"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    modules = set(json.loads(done.stderr.splitlines()[-1]))
+    assert not modules & {"torch", "numpy", "submitit", "textual"}
