@@ -21,6 +21,7 @@ from clusterctl.checks.training_set import batches
 from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve, runs_folder
 from clusterctl.config.program import with_options
+from clusterctl.config.stages import HasStages as HasStages
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError, reason
 from clusterctl.launch.adoption import adopt
@@ -126,6 +127,7 @@ def plan(
     job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
     *,
+    stage: str | None = None,
     program: Program = (),
     overrides: Overrides = (),
     profile: bool = False,
@@ -135,7 +137,7 @@ def plan(
     after_start: Named = (),
 ) -> DryRun:
     """What `submit` would send with these very arguments. Raises what `load` raises."""
-    resolved = load(job, cluster, program=program, overrides=overrides, profile=profile)
+    resolved = load(job, cluster, stage=stage, program=program, overrides=overrides, profile=profile)
     predecessors = find_waited_for(resolved, after, after_any, after_start, in_allocation)
     return dry_run(resolved, in_allocation, predecessors=predecessors)
 
@@ -159,6 +161,7 @@ def submit(
     job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
     *,
+    stage: str | None = None,
     program: Program = (),
     overrides: Overrides = (),
     profile: bool = False,
@@ -172,9 +175,9 @@ def submit(
 ) -> Run:
     """Submit `job`, or `program` with the defaults of a job file, and return its run.
 
-    `in_allocation` starts it at once on the nodes that a job of yours holds (`clusterctl alloc`); `hold` queues it
-    until `Run.release`; `large_code` copies a project of any size. `progress` hears of an image that is imported first,
-    and of a large project that is copied.
+    Of a job with stages it is one `stage`; `submit_stages` submits all. `in_allocation` starts it at once on the nodes
+    that a job of yours holds (`clusterctl alloc`); `hold` queues it until `Run.release`; `large_code` copies a project
+    of any size. `progress` hears of an image that is imported first, and of a large project that is copied.
 
     It starts when all runs in `after` have finished, those in `after_any` have ended, however they did, and those in
     `after_start` have started: a `Run`, or a name as for `find`, or several. Where one in `after` can no longer finish,
@@ -185,9 +188,10 @@ def submit(
     answer, the run directory stays: it may have taken the job.
     """
     changes = settings(overrides)
-    resolved = load(job, cluster, program=program, overrides=changes, profile=profile)
+    resolved = load(job, cluster, stage=stage, program=program, overrides=changes, profile=profile)
     predecessors = find_waited_for(resolved, after, after_any, after_start, in_allocation)
     words = typed("submit", None if job is None else os.fspath(job), cluster, changes)
+    words += ["--stage", stage] if stage else []
     words += ["--profile"] if profile else []
     words += predecessors.words if predecessors else []
     words += ["--", *program_words(program)] if program else []

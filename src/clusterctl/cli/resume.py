@@ -30,7 +30,8 @@ def resume(
     It is the same run with the same code, and a further attempt; resources and most of what it trains with may be
     changed. Secrets are in no file: have them in your environment, as when you submitted it.
 
-    Of a SWEEP those runs are started again that have ended unfinished; --sweep adds runs for further values.
+    Later stages of its job that were cancelled with it are submitted again. Of a SWEEP those runs are started again
+    that have ended unfinished; --sweep adds runs for further values.
 
     \b
     Examples:
@@ -40,6 +41,7 @@ def resume(
     """
     from clusterctl.api.find import find
     from clusterctl.api.resume import resume as start_again
+    from clusterctl.api.stages import resume_later
     from clusterctl.api.sweeps import sweep_meant
     from clusterctl.display.build_progress import shown
 
@@ -60,9 +62,10 @@ def resume(
         raise UsageError(f"--sweep: {name} is no sweep", "submit it as one: clusterctl submit JOB --sweep ...")
     with shown() as progress:
         run = start_again(find(name, cluster), cluster, overrides=changes, hold=hold, progress=progress)
+        later = resume_later(run.directory, progress)
     options.show_batches(run.batches)
     options.warn_of(run.warnings)
-    click.echo(run.id)
+    click.echo("\n".join(one.id for one in (run, *later)))
     if not (follow or wait):
         options.echo_next(run, f"attempt {len(run.directory.attempts())}", hold=hold)
     options.await_end(run, follow, wait, timeout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -38,6 +38,7 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 @click.option(
     "--in-allocation", metavar="JOBID", help="Start it at once on the nodes that this job holds (clusterctl alloc)."
 )
+@click.option("--stage", metavar="NAME", help="One stage of a job that has several; default: all, one after the other.")
 @options.sweep_options
 @click.option("--sweep-file", metavar="FILE", help="A run for each line of FILE, with the settings on it.")
 @click.option("--samples", metavar="N", type=click.IntRange(min=1), help="Draw N combinations of a sweep at random.")
@@ -56,6 +57,7 @@ def submit(
     cluster: str | None,
     settings: tuple[str, ...],
     dry_run: str | None,
+    stage: str | None,
     in_allocation: str | None,
     axes: tuple[str, ...],
     sweep_file: str | None,
@@ -89,10 +91,9 @@ def submit(
     """
     options.check_waiting(hold, follow, wait, timeout, dry_run=bool(dry_run))
     from clusterctl.api import submit as api
-    from clusterctl.display.build_progress import shown
 
     changes = options.typed_settings(settings, shortcuts)
-    waiting = {"after": after, "after_any": after_any, "after_start": after_start}
+    waiting: dict[str, Any] = {"after": after, "after_any": after_any, "after_start": after_start}
     if axes or sweep_file:
         from clusterctl.cli.sweep import check_sweep, submit_sweep
 
@@ -118,50 +119,51 @@ def submit(
         return
     if samples or at_once:
         raise UsageError("--samples and --at-once are of a sweep", "name what is varied: --sweep train.lr=1e-3,1e-2")
-    if dry_run:
-        plan = api.plan(
-            job,
-            cluster,
-            program=program,
-            overrides=changes,
-            profile=profile,
-            in_allocation=in_allocation,
-            **waiting,
-        )
-        show_plan(plan, ask_slurm=dry_run == "slurm" and not in_allocation, large_code=large_code)
-        return
+    one: dict[str, Any] = {"stage": stage, "program": program, "profile": profile, "in_allocation": in_allocation}
+    try:
+        if dry_run:
+            plan = api.plan(job, cluster, overrides=changes, **one, **waiting)
+            show_plan(plan, ask_slurm=dry_run == "slurm" and not in_allocation, large_code=large_code)
+            return
+        run = _send(large_code, job, cluster, overrides=changes, hold=hold, **one, **waiting)
+    except api.HasStages:
+        from clusterctl.cli.stages import check_stages, submit_all
 
-    def send(*, large_code: bool) -> Run:
-        with shown() as progress:
-            return api.submit(
-                job,
-                cluster,
-                program=program,
-                overrides=changes,
-                profile=profile,
-                in_allocation=in_allocation,
-                hold=hold,
-                **waiting,
-                large_code=large_code,
-                progress=progress,
-            )
+        check_stages(follow=follow, **one)
+        arguments = {"overrides": changes, "hold": hold, "large_code": large_code, **waiting}
+        runs = submit_all(job, cluster, output, dry_run, **arguments)
+        for each in runs if wait else ():
+            each.wait(timeout)
+        return
+    options.show_batches(run.batches)
+    options.warn_of(run.warnings)
+    echo_run(run, output)
+    if not (follow or wait):
+        options.echo_next(run, f"job {run.job_id}", hold=hold, also="\n      clusterctl status")
+    options.await_end(run, follow, wait, timeout)
+
+
+def _send(large_code: bool, *arguments: Any, **named: Any) -> Run:
+    """Submit one run; a person may be asked whether a large project is to be copied."""
+    from clusterctl.api import submit as api
+    from clusterctl.display.build_progress import shown
 
     try:
-        run = send(large_code=large_code)
+        with shown() as progress:
+            return api.submit(*arguments, **named, large_code=large_code, progress=progress)
     except api.LargeCode as found:
         if sys.stdin is None or not sys.stdin.isatty():
             raise
         options.warn(found.message)
         if not click.confirm("Copy all of it?", err=True):
             raise
-        run = send(large_code=True)
-    options.show_batches(run.batches)
-    options.warn_of(run.warnings)
+        return _send(True, *arguments, **named)
+
+
+def echo_run(run: Run, output: str) -> None:
+    """Print a run that was submitted, for a program."""
     record = {"schema_version": 1, "id": run.id, "job_id": run.job_id, "directory": str(run.path)}
     click.echo(json.dumps(record) if output == "json" else run.id)
-    if not (follow or wait):
-        options.echo_next(run, f"job {run.job_id}", hold=hold, also="\n      clusterctl status")
-    options.await_end(run, follow, wait, timeout)
 
 
 def show_plan(plan: DryRun, *, ask_slurm: bool, large_code: bool = False) -> None:

@@ -32,6 +32,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 CONDITIONS = ("after", "after_any", "after_start")
 
 
+class HasStages(ConfigError):
+    """One run was to be made of a job that has stages."""
+
+
 @dataclass(frozen=True)
 class StageOfJob:
     """One stage: its values, and which others it waits for, by condition."""
@@ -87,9 +91,7 @@ def chosen(stages: list[StageOfJob], name: str | None, path: Path) -> StageOfJob
         return None
     names = ", ".join(stage.name for stage in stages)
     if name is None:
-        raise ConfigError(
-            f"{shown_path(path)} has stages: {names}", "all of them: clusterctl submit; one: --stage NAME"
-        )
+        raise HasStages(f"{shown_path(path)} has stages: {names}", "all: clusterctl submit JOB; one: --stage NAME")
     found: Iterator[StageOfJob] = (stage for stage in stages if stage.name == name)
     if stage := next(found, None):
         return stage
