@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from support.mistake import Desk
 
 import clusterctl
 from clusterctl.api import submit as module
+from clusterctl.launch.script import part
 from clusterctl.runs.files import read_json
 
 JOB = 'workload = "command"\nargv = ["true"]\n[env]\nMY_TOKEN = "{secret}"\n'
@@ -54,6 +56,18 @@ def test_what_was_just_submitted_is_not_read_again(desk: Desk, monkeypatch: pyte
     batches = read.batches
     monkeypatch.setattr("clusterctl.observe.run_record.read_record", None)
     assert run.batches == batches
+
+
+def test_submitting_imports_nothing_that_only_a_task_runs_and_reads_each_part_of_the_script_once(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.use_slurm(sbatch="echo Submitted batch job 7")
+    for name in (of_tasks := ("clusterctl.runs.entry", "clusterctl.runs.node_link")):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    part.cache_clear()
+    clusterctl.submit("synthetic", "site")
+    assert not sys.modules.keys() & set(of_tasks)
+    assert part.cache_info().misses == 3
 
 
 def test_a_dry_run_asks_nobody_and_writes_nothing(desk: Desk) -> None:

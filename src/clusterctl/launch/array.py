@@ -11,7 +11,7 @@ import os
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.launch.sbatch import Batch
+from clusterctl.launch.sbatch import Batch, task_of
 from clusterctl.launch.script import part, sbatch_lines
 from clusterctl.runs.files import make_private, write_json
 
@@ -79,4 +79,5 @@ def write_array(array: ArrayDir, plans: Sequence[Plan]) -> None:
 def batch_of(array: ArrayDir, plans: Sequence[Plan], at_once: int | None, sweep: str) -> Batch:
     """What sbatch is handed; the pickle that submitit keeps is of no use to anybody."""
     first = plans[0]
-    return Batch(render_array(array, plans, at_once), str(array.path), array.pickles, first.tasks, first.secrets, sweep)
+    script = render_array(array, plans, at_once)
+    return Batch(script, task_of(first), array.pickles, first.tasks, first.secrets, sweep)

@@ -60,7 +60,7 @@ class Batch(NamedTuple):
     """What is handed to sbatch: a run's script, or that of an array of runs."""
 
     script: str
-    entry: str  # the directory of the run, or of the array
+    task: list[str]  # what submitit keeps in a pickle; nobody unpickles it (docs/decisions/0053)
     pickles: Path
     tasks: int
     secrets: Mapping[str, str]
@@ -69,7 +69,12 @@ class Batch(NamedTuple):
     @classmethod
     def of(cls, plan: Plan) -> Batch:
         run = plan.run
-        return cls(render(plan), str(run.path), run.pickles, plan.tasks, plan.secrets, run.id)
+        return cls(render(plan), task_of(plan), run.pickles, plan.tasks, plan.secrets, run.id)
+
+
+def task_of(plan: Plan) -> list[str]:
+    """What each task of the run executes."""
+    return [plan.python, "-m", "clusterctl.runs", str(plan.run.path)]
 
 
 def call_sbatch(batch: Batch, command: list[str], environment: Mapping[str, str]) -> str:
@@ -80,15 +85,15 @@ def call_sbatch(batch: Batch, command: list[str], environment: Mapping[str, str]
     from submitit.core.utils import FailedSubmissionError
 
     from clusterctl.launch.executor import Executor
-    from clusterctl.runs.entry import Entry
 
     maybe = f"if Slurm took the job, `clusterctl status {batch.name}` finds it"
 
     def send(script: Path) -> str:
         return _answer([*command, str(script)], {**environment, **batch.secrets}, maybe)
 
+    executor = Executor(batch.pickles, batch.script, send, batch.tasks)
     try:
-        return str(Executor(batch.pickles, batch.script, send, batch.tasks).submit(Entry(batch.entry)).job_id)
+        return str(executor.submit(subprocess.call, batch.task).job_id)
     except FailedSubmissionError as error:
         raise SlurmError(f"sbatch gave no job number: {error}", maybe) from error
 

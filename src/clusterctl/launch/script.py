@@ -6,6 +6,7 @@ The values of the run are between fixed parts: `shell.sh` before them; after the
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -90,6 +91,7 @@ def sbatch_lines(options: Iterable[tuple[str, str | int | None]]) -> list[str]:
     return [f"#SBATCH --{name}" + ("" if value is None else f"={quote(str(value))}") for name, value in options]
 
 
+@functools.cache
 def part(name: str) -> str:
     """A fixed part of a script, a file beside this one."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")

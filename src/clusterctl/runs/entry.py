@@ -1,7 +1,4 @@
-"""What each task runs, from its first line to its last: `python -m clusterctl.runs RUN_DIR`.
-
-It is what submitit is handed, too; but no task unpickles it (docs/decisions/0053).
-"""
+"""What each task runs, from its first line to its last: `python -m clusterctl.runs RUN_DIR`."""
 
 from __future__ import annotations
 
