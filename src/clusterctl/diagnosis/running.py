@@ -141,11 +141,8 @@ def _gpus_idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]
     if seconds < min(GPU_IDLE_SECONDS, settings.idle_gpu or GPU_IDLE_SECONDS):
         return None
     since = strftime("%Y-%m-%d %H:%M:%S", localtime(max(0.0, max(beat.time for beat in present) - seconds)))
-    verb = {"restart": "restarts", "fail": "ends", "report": "reports"}[
-        action(settings, logs_steps=True, how=IDLE_GPUS)
-    ]
-    ends = f"the watchdog {verb} it after {settings.idle_gpu} s (watchdog.idle_gpu)"
-    facts = (ends if settings.enabled and settings.idle_gpu else "watchdog.idle_gpu can end such a run",)
+    coming = _will(action(settings, logs_steps=True, how=IDLE_GPUS), "idle_gpu", settings.idle_gpu)
+    facts = (coming if settings.enabled and settings.idle_gpu else "watchdog.idle_gpu can end such a run",)
     words = f"no GPU of any node has done anything since {since}: for {seconds:.0f} s"
     return Finding(Cause.IDLE_GPUS, words, CERTAIN, attempt.number, stage=present[0].phase, facts=facts)
 
@@ -154,8 +151,12 @@ def _coming(settings: Watchdog) -> str:
     """What the watchdog will make of a program that stays idle."""
     if not settings.enabled or not settings.idle:
         return "the watchdog is off"
-    verb = {"restart": "restarts", "fail": "ends", "report": "reports"}[action(settings, logs_steps=False)]
-    return f"the watchdog {verb} it after {settings.idle} s (watchdog.idle, watchdog.action)"
+    return _will(action(settings, logs_steps=False), "idle", settings.idle)
+
+
+def _will(what: str, setting: str, seconds: int) -> str:
+    verb = {"restart": "restarts", "fail": "ends", "report": "reports"}[what]
+    return f"the watchdog {verb} it after {seconds} s (watchdog.{setting}, watchdog.action)"
 
 
 def _of_rank(attempt: AttemptTrace, rank: int, beat: Beat, cause: Cause, words: str) -> Finding:

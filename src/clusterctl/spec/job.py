@@ -147,11 +147,11 @@ class Watchdog:
     """Whether stuck ranks are detected at all."""
     action: Annotated[str, OneOf(("restart", "fail", "report"))] | None = None
     """Whether to restart a stuck run, let it fail or only report it; by default a program that logs no steps is only
-    reported, and a run whose GPUs are idle fails."""
+    reported."""
     idle: Seconds = 1800
     """A program that logs no steps is stuck when no rank has done or printed anything for this long; 0: never."""
     idle_gpu: Seconds = 0
-    """A run is ended when no GPU of any of its nodes has done anything for this long; 0: never."""
+    """A run fails, or what `action` says, when no GPU of any node has done anything for this long; 0: never."""
     floor: Annotated[Seconds, AtLeast(1)] = 30
     """A rank in training is never considered stuck before it has gone this long without a step."""
     factor: Annotated[float, AtLeast(1)] = 30.0
