@@ -24,7 +24,7 @@ from typing import ClassVar
 class Cause(StrEnum):
     """Why a run ended, or waits: a task records it with its failure, and `clusterctl why` shows it.
 
-    The last five are of runs that did not fail.
+    The last six are of runs that did not fail, but for idle GPUs where the job says so.
     """
 
     USER = "user-error"
@@ -47,6 +47,7 @@ class Cause(StrEnum):
     HEALTHY = "healthy"
     STRAGGLER = "straggler"
     NOT_LEARNING = "not-learning"
+    IDLE_GPUS = "idle-gpus"
 
 
 class ClusterctlError(Exception):

@@ -624,6 +624,13 @@ def test_ranks_that_all_did_nothing_are_named_together_with_what_the_first_waite
     assert "1805 s" in found.facts[0]
 
 
+def test_a_run_whose_gpus_were_idle_was_ended_for_that() -> None:
+    found = cause_of(trace(alarmed(Alarm(END, 0, "training", 1812.0, (), "idle-gpus"), rank(0, exit_code=70))))
+    assert (found.cause_class, found.rank, found.certainty) == (Cause.IDLE_GPUS, None, "certain")
+    assert found.cause == "no GPU of any node did anything for 1812 s"
+    assert "watchdog.idle_gpu" in found.facts[0]
+
+
 def test_a_time_limit_after_the_watchdog_reported_a_run_that_stood_still_tells_so() -> None:
     reported = Alarm(END - 60, 0, "training", 1805.0, (), "idle")
     told = captured("limit", stage=Stage.TIMED_OUT, exit_code=143, signal="TERM", reported=reported)

@@ -105,6 +105,17 @@ def test_a_program_that_logs_no_steps_and_does_nothing_is_not_called_healthy() -
     assert any(command.startswith("clusterctl logs") for command in diagnosis.commands)
 
 
+def test_gpus_that_do_nothing_are_named_while_the_steps_go_on() -> None:
+    idle = replace(BEAT, gpu_idle=400.0)
+    found = of(idle, replace(idle, gpu_idle=900.0), idle, idle).headline
+    assert (found.cause_class, found.rank, found.certainty) == (Cause.IDLE_GPUS, None, "certain")
+    assert found.cause.startswith("no GPU of any node has done anything since ")
+    assert found.cause.endswith(": for 400 s")
+    assert found.facts == ("watchdog.idle_gpu can end such a run",)
+    for busy in (replace(BEAT, gpu_idle=200.0), BEAT):
+        assert of(idle, busy, idle, idle).headline.cause_class is Cause.HEALTHY
+
+
 def test_one_rank_that_evaluates_alone_for_long_is_no_hang() -> None:
     found = of(replace(IDLE, idle=0.0), IDLE, IDLE, IDLE).headline
     assert found.cause_class is Cause.HEALTHY

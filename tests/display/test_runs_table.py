@@ -122,14 +122,22 @@ def test_the_note_tells_how_the_first_rank_ended(
     death = Death(2, "node1", how, 0) if how else None
     last = AttemptEvidence(number=0, exit_code=exit_code, death=death)
     assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(last,))) == says
-    hung = replace(last, hung=True)
-    assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(hung,))) == "stood still"
+    for how, words in (("silent", "stood still"), ("idle-gpus", "GPUs idle")):
+        hung = replace(last, hung=how)
+        assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(hung,))) == words
 
 
 def test_the_note_tells_since_when_no_rank_has_done_anything(statuses: list[Status]) -> None:
     last = AttemptEvidence(number=0, idle_since=NOW - 480)
     since = time.strftime("%H:%M", time.localtime(NOW - 480))
     assert note(replace(statuses[3], stage=Stage.TRAINING, attempts=(last,))) == f"idle since {since}, logs no steps"
+    assert "idle" not in note(replace(statuses[3], stage=Stage.FINISHED, attempts=(last,)))
+
+
+def test_the_note_tells_since_when_no_gpu_has_done_anything(statuses: list[Status]) -> None:
+    last = AttemptEvidence(number=0, gpus_idle_since=NOW - 480)
+    since = time.strftime("%H:%M", time.localtime(NOW - 480))
+    assert note(replace(statuses[3], stage=Stage.TRAINING, attempts=(last,))) == f"GPUs idle since {since}"
     assert "idle" not in note(replace(statuses[3], stage=Stage.FINISHED, attempts=(last,)))
 
 

@@ -201,7 +201,7 @@ def test_a_warm_run_that_was_terminated_with_its_allocation_was_cancelled() -> N
 def test_a_hang_after_which_nothing_starts_it_again_is_a_failure() -> None:
     left = replace(RUNNING, end=5010.0, exit_code=75)
     assert judge(evidence(left), NOW).stage is Stage.PREEMPTED
-    assert judge(evidence(replace(left, hung=True)), NOW).stage is Stage.FAILED
+    assert judge(evidence(replace(left, hung="silent")), NOW).stage is Stage.FAILED
 
 
 def test_attempts_before_a_resume_count_and_say_nothing_of_what_is_now() -> None:

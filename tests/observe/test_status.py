@@ -168,6 +168,7 @@ def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabrica
                 "edges_per_second": None,
                 "gpu_percent": None,
                 "idle_since": None,
+                "gpus_idle_since": None,
                 "metrics": {
                     "step": 4, "steps": 4, "epoch": 2, "epochs": 2, "loss": None, "test_accuracy": 0.875,
                     "test_nodes": 16,

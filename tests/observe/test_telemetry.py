@@ -79,6 +79,17 @@ def test_a_run_is_idle_since_the_last_of_all_its_ranks_did_something(
     assert nodes_now(attempt, tasks).idle_since == since
 
 
+@pytest.mark.parametrize(
+    ("idle", "since"), [((900, 400), 705.0), ((900, 299), None), ((900, None), None), ((900, 0), None)]
+)
+def test_gpus_are_idle_since_the_last_of_all_nodes_did_something(
+    attempt: Attempt, idle: tuple[float | None, ...], since: float | None
+) -> None:
+    for node, seconds in enumerate(idle):
+        Lines(attempt.telemetry(f"node{node}")).append({"time": 1100.0 + 5 * node, "gpus": [], "gpu_idle": seconds})
+    assert nodes_now(attempt, 2).gpus_idle_since == since
+
+
 def test_an_attempt_without_telemetry_has_none(attempt: Attempt) -> None:
     assert nodes_now(attempt, 2) == NodesNow()
 

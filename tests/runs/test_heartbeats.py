@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.scenario import wait_until
 
-from clusterctl.runs.heartbeats import ENDED, RECENT_SECONDS, Beat, Heart, Pulse, read_beats, write_beats
+from clusterctl.runs.heartbeats import ENDED, RECENT_SECONDS, Beat, Heart, Pulse, gpu_idle, read_beats, write_beats
 
 NOW = 1_000_000.0
 
@@ -146,3 +146,19 @@ def test_the_thread_sends_each_second_and_a_last_time_when_the_rank_leaves() -> 
     count = len(sent)
     pulse.end()
     assert len(sent) == count + 1
+
+
+@pytest.mark.parametrize(
+    ("before", "percents", "seconds"),
+    [
+        (None, [0, 4.9], 5.0),
+        (60.0, [0, 0], 65.0),
+        (60.0, [0, 5], 0.0),
+        (60.0, [0, None], None),
+        (60.0, [], None),
+    ],
+)
+def test_gpus_are_idle_for_as_long_as_each_of_them_does_next_to_nothing(
+    before: float | None, percents: list[float | None], seconds: float | None
+) -> None:
+    assert gpu_idle(before, percents, 5.0) == seconds

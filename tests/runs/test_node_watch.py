@@ -213,6 +213,40 @@ def test_ranks_that_are_all_idle_are_ended_where_the_job_says_so(attempt: Attemp
     assert not requests or (asked["reason"], asked["progress"]) == ("hang", True)
 
 
+@pytest.mark.parametrize(
+    ("said", "alarm", "requests"), [(None, "hang", False), ("restart", "hang", True), ("report", "report", False)]
+)
+def test_gpus_that_are_all_idle_end_the_attempt_only_where_the_job_says_so(
+    attempt: Attempt, said: str | None, alarm: str, requests: bool
+) -> None:
+    at_work = replace(TRAINING, step_time=None, slow_seconds=None)  # patience: 900 s until the first steps
+    node = node_of(attempt, action=said, idle_gpu=600)
+
+    def look(idle: float | None) -> None:
+        node.clock.now += 1
+        beats = {rank: replace(at_work, time=time.time(), gpu_idle=idle) for rank in range(2)}
+        for rank, beat in beats.items():
+            write_beat(node.attempt, rank, beat)
+        node.watch.look(beats)
+
+    for idle in (None, 0.0, 599.0):
+        look(idle)
+        assert not attempt.hang_lease.exists()
+    wait_until(lambda: look(610.0) or node.watch.alarm == alarm)  # type: ignore[func-returns-value]
+    path = attempt.hang_report_json if alarm == "report" else attempt.hang_json
+    written = read_json(path)
+    assert (written["how"], written["still_seconds"], written["limit_seconds"]) == ("idle-gpus", 610, 600)
+    if node.watch.raised:
+        node.watch.end()
+    assert (restart_of(attempt) is not None) is requests
+
+
+def test_idle_gpus_end_nothing_by_default(attempt: Attempt) -> None:
+    node = node_of(attempt)
+    node.look(replace(TRAINING, gpu_idle=1e6, step_time=None, slow_seconds=None), seconds=5)
+    assert (node.watch.alarm, attempt.hang_lease.exists()) == ("", False)
+
+
 def test_one_rank_of_another_node_that_is_at_work_prevents_that(attempt: Attempt) -> None:
     node = node_of(attempt)
     write_beat(attempt, 9, replace(IDLE, idle=3.0), node=1)

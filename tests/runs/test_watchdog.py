@@ -10,7 +10,7 @@ from clusterctl.runs.heartbeats import ENDED, Beat
 from clusterctl.runs.judgement import CONFIRM_SECONDS
 from clusterctl.runs.node_watch import DUMP_SECONDS
 from clusterctl.runs.stages import Stage
-from clusterctl.runs.watchdog import Stillness, action, patience
+from clusterctl.runs.watchdog import IDLE_GPUS, Stillness, action, patience
 from clusterctl.spec import Watchdog
 
 DEFAULT = Watchdog()
@@ -54,6 +54,7 @@ def test_a_program_that_logs_no_steps_is_ended_only_where_the_job_says_so(
     said: str | None, by_steps: str, by_what_it_does: str
 ) -> None:
     assert action(Watchdog(action=said), logs_steps=True) == by_steps
+    assert action(Watchdog(action=said), logs_steps=True, how=IDLE_GPUS) == (said or "fail")
     assert action(Watchdog(action=said), logs_steps=False) == by_what_it_does
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.runs.heartbeats import GPU_IDLE_PERCENT
 from clusterctl.runs.stages import Stage
 from clusterctl.spec import batch_key
 from clusterctl.spec.values import GpuCount, mebibytes
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from clusterctl.observe.timeline import Span
 
 IDLE_PERCENT = 30.0  # a GPU that works less was not needed, or is kept waiting
-UNUSED_PERCENT = 5.0
 MUCH = 0.4  # of a step, for its input or for communication
 UNUSED_SHARE = 0.5  # of the CPUs or the memory asked for
 WASTE = 0.05  # of the time paid for
@@ -126,7 +126,7 @@ def input_share(use: Use) -> float | None:
 def _gpus(use: Use) -> Iterator[Advice]:
     if (percent := use.gpu_percent) is None:
         return
-    unused = [gpu for gpu in use.gpus if gpu.percent < UNUSED_PERCENT]
+    unused = [gpu for gpu in use.gpus if gpu.percent < GPU_IDLE_PERCENT]
     if percent < IDLE_PERCENT and len(unused) < len(use.gpus):
         idle = use.gpu_hours * (1 - percent / 100)
         text = f"The GPUs worked {percent:.0f} % of the time: {idle:.1f} of {use.gpu_hours:.1f} GPU hours were idle."
@@ -135,7 +135,7 @@ def _gpus(use: Use) -> Iterator[Advice]:
     if unused:
         names = ", ".join(f"{gpu.node} gpu{gpu.number}" for gpu in unused[:8])
         more = f" and {len(unused) - 8} more" if len(unused) > 8 else ""
-        busy = Counter(gpu.node for gpu in use.gpus if gpu.percent >= UNUSED_PERCENT)
+        busy = Counter(gpu.node for gpu in use.gpus if gpu.percent >= GPU_IDLE_PERCENT)
         needed = max(busy.values(), default=0)
         change = f"--set resources.gpus_per_node={use.gpus_per_node.of_same_type(needed)}"
         text = f"{len(unused)} of {len(use.gpus)} GPUs did nothing: {names}{more}."

@@ -36,11 +36,11 @@ def commands(trace: RunTrace, found: Finding) -> tuple[str, ...]:
             return (f"clusterctl logs -f {run}",)
         case Cause.STRAGGLER:
             return (log, f"clusterctl status {run}")
-        case Cause.HANG if not trace.status.stage.ended:
+        case Cause.HANG | Cause.IDLE_GPUS if not trace.status.stage.ended:
             return (log, f"clusterctl cancel {run}")
         case Cause.USER:
             return (log, host, again)
-        case Cause.HANG | Cause.KILLED | Cause.UNKNOWN | Cause.NETWORK:
+        case Cause.HANG | Cause.IDLE_GPUS | Cause.KILLED | Cause.UNKNOWN | Cause.NETWORK:
             return (log, host, _onwards(trace))
         case Cause.HOST_MEMORY | Cause.GPU_MEMORY:
             return (_onwards(trace, *_less_memory(trace, found)), log)

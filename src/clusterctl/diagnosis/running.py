@@ -21,10 +21,11 @@ from clusterctl.diagnosis.standstill import (
 )
 from clusterctl.diagnosis.traces import SILENT_SECONDS
 from clusterctl.errors import Cause
+from clusterctl.observe.telemetry import GPU_IDLE_SECONDS
 from clusterctl.runs.heartbeats import ENDED, IDLE_SECONDS, Beat, idle_together
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.staging import IN_VAIN
-from clusterctl.runs.watchdog import action, patience
+from clusterctl.runs.watchdog import IDLE_GPUS, action, patience
 from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def explain_running(trace: RunTrace) -> tuple[Finding, ...]:
     if not beats:
         words = f"{trace.status.stage}; no rank has sent a heartbeat yet"
         return (Finding(Cause.HEALTHY, words, LIKELY, attempt.number, facts=not_staged),)
-    wrong = (_standing_still(trace, attempt, beats), _idle(trace, attempt, beats), _slowed(attempt, beats))
+    idle = _idle(trace, attempt, beats) or _gpus_idle(trace, attempt, beats)
+    wrong = (_standing_still(trace, attempt, beats), idle, _slowed(attempt, beats))
     first, *others = [finding for finding in wrong if finding] or [_well(attempt, beats)]
     clocks = (f"the clock of {node} is off by {seconds:+.0f} s" for node, seconds in sorted(trace.clocks.items()))
     return (replace(first, facts=(*first.facts, *not_staged, *clocks)), *others)
@@ -131,12 +133,30 @@ def _idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> 
     )
 
 
+def _gpus_idle(trace: RunTrace, attempt: AttemptTrace, beats: Mapping[int, Beat]) -> Finding | None:
+    """GPUs that have done nothing on any node for a while."""
+    settings = trace.status.record.job.watchdog
+    present = [beat for beat in beats.values() if beat.phase != ENDED]
+    seconds = min((beat.gpu_idle or 0.0 for beat in present), default=0.0)
+    if seconds < min(GPU_IDLE_SECONDS, settings.idle_gpu or GPU_IDLE_SECONDS):
+        return None
+    since = strftime("%Y-%m-%d %H:%M:%S", localtime(max(0.0, max(beat.time for beat in present) - seconds)))
+    coming = _will(action(settings, logs_steps=True, how=IDLE_GPUS), "idle_gpu", settings.idle_gpu)
+    facts = (coming if settings.enabled and settings.idle_gpu else "watchdog.idle_gpu can end such a run",)
+    words = f"no GPU of any node has done anything since {since}: for {seconds:.0f} s"
+    return Finding(Cause.IDLE_GPUS, words, CERTAIN, attempt.number, stage=present[0].phase, facts=facts)
+
+
 def _coming(settings: Watchdog) -> str:
     """What the watchdog will make of a program that stays idle."""
     if not settings.enabled or not settings.idle:
         return "the watchdog is off"
-    verb = {"restart": "restarts", "fail": "ends", "report": "reports"}[action(settings, logs_steps=False)]
-    return f"the watchdog {verb} it after {settings.idle} s (watchdog.idle, watchdog.action)"
+    return _will(action(settings, logs_steps=False), "idle", settings.idle)
+
+
+def _will(what: str, setting: str, seconds: int) -> str:
+    verb = {"restart": "restarts", "fail": "ends", "report": "reports"}[what]
+    return f"the watchdog {verb} it after {seconds} s (watchdog.{setting}, watchdog.action)"
 
 
 def _of_rank(attempt: AttemptTrace, rank: int, beat: Beat, cause: Cause, words: str) -> Finding:

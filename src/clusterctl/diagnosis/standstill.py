@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.finding import CERTAIN, LIKELY, UNSURE, Finding
 from clusterctl.errors import Cause
+from clusterctl.runs.watchdog import IDLE, IDLE_GPUS
 from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ def hang(attempt: AttemptTrace) -> Finding:
     """The rank that stood still, where it stood, and how sure that is."""
     alarm = attempt.alarm
     assert alarm is not None
+    if alarm.how == IDLE_GPUS:
+        words = f"no GPU of any node did anything for {alarm.still_seconds:.0f} s"
+        ends = "the watchdog ends such a run (watchdog.idle_gpu)"
+        return Finding(Cause.IDLE_GPUS, words, stage=alarm.phase, traceback=whereabouts(attempt), facts=(ends,))
     suspects = list(alarm.suspects)
     certainty = CERTAIN if len(suspects) == 1 else LIKELY
     words = _WORDS.get(alarm.how, "")
@@ -60,7 +65,7 @@ def hang(attempt: AttemptTrace) -> Finding:
         suspects, words, certainty = apart, "the other ranks are in a collective, and it is not", LIKELY
     if not suspects and (gone := left_early(attempt, alarm.time)):
         return someone_left(gone, noticed(alarm))
-    if alarm.how == "idle":
+    if alarm.how == IDLE:
         words = f"its program logs no steps, and {DID_NOTHING}"
         return Finding(
             Cause.HANG, words, LIKELY, stage=alarm.phase, traceback=whereabouts(attempt), facts=(noticed(alarm),)

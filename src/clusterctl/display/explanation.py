@@ -37,6 +37,7 @@ _TITLES = {
     Cause.HEALTHY: "in order",
     Cause.STRAGGLER: "a slow rank",
     Cause.NOT_LEARNING: "not learning",
+    Cause.IDLE_GPUS: "idle GPUs",
 }
 _MOST_TRACEBACK_LINES = 30
 _FIRST_RANKS = 32

@@ -16,6 +16,7 @@ from clusterctl.observe.ended_runs import Row
 from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.runs.stages import Stage
 from clusterctl.runs.vocabulary import KNOWN, number, own_metrics, score_of
+from clusterctl.runs.watchdog import IDLE_GPUS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -128,6 +129,8 @@ def note(status: Status) -> str:
         return _end(status.attempt)
     if not status.stage.ended and status.attempt and (since := status.attempt.idle_since) is not None:
         return f"idle since {time.strftime('%H:%M', time.localtime(since))}, logs no steps"
+    if not status.stage.ended and status.attempt and (since := status.attempt.gpus_idle_since) is not None:
+        return f"GPUs idle since {time.strftime('%H:%M', time.localtime(since))}"
     done = progress(status.metrics)
     if status.stage is Stage.FINISHED and status.record.job.workload == "command" and done and done < _SHORT:
         return f"left after step {share(status.metrics.get('step'), status.metrics.get('steps'))}"
@@ -138,7 +141,7 @@ def note(status: Status) -> str:
 def _end(attempt: AttemptEvidence) -> str:
     """How the first rank ended that did so by itself: srun's own code is the highest of all, 143 of those it ended."""
     if attempt.hung:
-        return "stood still"
+        return "GPUs idle" if attempt.hung == IDLE_GPUS else "stood still"
     death = attempt.death
     if death and death.code is None:
         return plain(death.how).lower()

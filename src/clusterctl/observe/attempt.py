@@ -14,7 +14,6 @@ from clusterctl.observe.rank_events import newest_stage
 from clusterctl.observe.run_names import submission as submission_of
 from clusterctl.observe.telemetry import NodesNow, nodes_now
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.files import exists
 from clusterctl.runs.marks import all_done
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
@@ -82,13 +81,14 @@ class AttemptEvidence(HostRecord):
     """One attempt: what its batch script wrote and, of the last attempt, what its ranks did."""
 
     done: bool = False  # every rank left with 0; what its batch script did not live to write down
-    hung: bool = False  # ended by the watchdog
+    hung: str = ""  # ended by the watchdog: how it showed
     death: Death | None = None  # of the first task that ended badly by itself, as srun saw it
     stage: Stage | None = None
     metrics: dict[str, Number] = field(default_factory=dict)
     pace: Pace | None = None
     gpu: float | None = None  # utilisation of its GPUs now, in percent, their mean
     idle_since: float | None = None  # when a program that logs no steps did anything for the last time, on any rank
+    gpus_idle_since: float | None = None  # when any of its GPUs did anything for the last time
     course: Course | None = None  # of the loss, unless the training clearly learns
 
 
@@ -161,6 +161,12 @@ def _first_death(attempt: Attempt) -> Death | None:
     return next((death for death in deaths(lines) if death.code != EXIT_TERMINATED), None)
 
 
+def _alarm(attempt: Attempt) -> str:
+    """How the alarm came about that ended the attempt; empty without one."""
+    fields = read_fields(attempt.hang_json)
+    return "" if fields.absent else fields.text("how") or "unknown"
+
+
 def _with_its_ranks(
     evidence: AttemptEvidence, folders: Sequence[Attempt], tasks: int, nodes: NodesNow | None
 ) -> AttemptEvidence:
@@ -171,7 +177,7 @@ def _with_its_ranks(
         nodes = NodesNow() if over else nodes_now(attempt, tasks)
     return replace(
         evidence,
-        hung=exists(attempt.hang_json),
+        hung=_alarm(attempt),
         death=_first_death(attempt) if evidence.exit_code else None,
         stage=newest_stage(attempt),
         metrics=newest,
@@ -179,4 +185,5 @@ def _with_its_ranks(
         pace=None if over else pace_of(lines),
         gpu=nodes.gpu,
         idle_since=nodes.idle_since,
+        gpus_idle_since=nodes.gpus_idle_since,
     )

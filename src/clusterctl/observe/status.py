@@ -222,6 +222,7 @@ def run_record(status: Status, now: float) -> dict[str, Any]:
         **{metric.name: metrics.get(metric.name) for metric in listed if metric.role is Role.RATE},
         "gpu_percent": attempt.gpu if attempt and at_work else None,
         "idle_since": attempt.idle_since if attempt and at_work else None,
+        "gpus_idle_since": attempt.gpus_idle_since if attempt and at_work else None,
         "metrics": metrics,
         "nodes": record.job.resources.nodes,
         "tasks_per_node": record.tasks_per_node,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from clusterctl.runs.layout import Attempt
 
 _RANK = re.compile("[0-9]{1,9}")
+GPU_IDLE_SECONDS = 300.0  # loading a data set takes minutes
 _MOST_NODES = 16  # of which `status` reads what they do now
 _LAST_BYTES = 16384  # holds a few samples of a node with sixteen GPUs
 
@@ -53,6 +54,7 @@ class Sample:
     gpus: tuple[Gpu, ...] = ()
     ranks: Mapping[int, RankSample] = field(default_factory=dict)
     seconds: float | None = None  # how long it lasted
+    gpu_idle: float | None = None  # for how many seconds no GPU of the node has done anything
 
 
 def parse_sample(record: Mapping[str, Any]) -> Sample | None:
@@ -65,7 +67,8 @@ def parse_sample(record: Mapping[str, Any]) -> Sample | None:
     ranks = fields.table("ranks")
     of_ranks = {int(rank): _of_rank(ranks.table(rank)) for rank in ranks.content if _RANK.fullmatch(rank)}
     cpu, cpus, memory, memory_limit = map(fields.number, ("cpu", "cpus", "memory", "memory_limit"))
-    return Sample(time, cpu, cpus, memory, memory_limit, gpus, of_ranks, fields.number("seconds"))
+    seconds, gpu_idle = map(fields.number, ("seconds", "gpu_idle"))
+    return Sample(time, cpu, cpus, memory, memory_limit, gpus, of_ranks, seconds, gpu_idle)
 
 
 def _of_rank(fields: Fields) -> RankSample:
@@ -77,10 +80,12 @@ class NodesNow(NamedTuple):
     """What the nodes do now. `gpu`: the mean utilisation of their GPUs in percent; None where no GPU reports it.
 
     `idle_since`: since when all ranks have done nothing, of a program that logs no steps; None for less than a minute.
+    `gpus_idle_since`: since when no GPU has done anything; None for less than five minutes.
     """
 
     gpu: float | None = None
     idle_since: float | None = None
+    gpus_idle_since: float | None = None
 
 
 def nodes_now(attempt: Attempt, tasks: int) -> NodesNow:
@@ -91,10 +96,11 @@ def nodes_now(attempt: Attempt, tasks: int) -> NodesNow:
     """
     files = telemetry_files(attempt)
     some = latest_samples(files, list(files)[:: -(-len(files) // _MOST_NODES) or 1])
-    idle = idle_since(some, 0)
-    if idle is not None:
-        idle = idle_since(some | latest_samples(files, files.keys() - some.keys()), tasks)
-    return NodesNow(gpu_utilisation(some), idle)
+    idle, gpus_idle = idle_since(some, 0), gpus_idle_since(some)
+    if idle is not None or gpus_idle is not None:
+        all_samples = some | latest_samples(files, files.keys() - some.keys())
+        idle, gpus_idle = idle_since(all_samples, tasks), gpus_idle_since(all_samples)
+    return NodesNow(gpu_utilisation(some), idle, gpus_idle)
 
 
 def latest_samples(files: Mapping[str, Path], nodes: Iterable[str]) -> dict[str, Sample]:
@@ -118,6 +124,14 @@ def idle_since(samples: Mapping[str, Sample], tasks: int) -> float | None:
     ranks = {rank: found for sample in samples.values() for rank, found in sample.ranks.items()}
     idle = idle_together(ranks.values(), tasks)
     if idle is None or idle < IDLE_SECONDS:
+        return None
+    return max(0.0, max(sample.time for sample in samples.values()) - idle)
+
+
+def gpus_idle_since(samples: Mapping[str, Sample]) -> float | None:
+    """Since when no GPU of any node has done anything; None for less than GPU_IDLE_SECONDS, or if nobody knows."""
+    idle = min((sample.gpu_idle or 0.0 for sample in samples.values()), default=0.0)
+    if idle < GPU_IDLE_SECONDS:
         return None
     return max(0.0, max(sample.time for sample in samples.values()) - idle)
 

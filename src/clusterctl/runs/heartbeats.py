@@ -20,7 +20,7 @@ from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import parse_record, read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from clusterctl.runs.idleness import Observer
@@ -32,6 +32,7 @@ _KEPT_STEPS = 200
 _LEAST_STEPS = 3  # the first ones warm caches up, and compile
 RECENT_SECONDS = 30.0  # of steps: a rank that becomes slow is known by then, however long they are
 ENDED = "ended"  # the phase of a rank that has left
+GPU_IDLE_PERCENT = 5.0  # a GPU that works less does nothing
 IDLE_SECONDS = 60.0  # after which a program that does nothing is worth a word
 
 
@@ -51,6 +52,7 @@ class Beat:
     pid: int = 0
     host: str = ""
     idle: float | None = None  # for how many seconds a program that logs no steps has done nothing; None: it logs steps
+    gpu_idle: float | None = None  # for how many seconds no GPU of its node has done anything; None: nobody knows
 
     @property
     def still_since(self) -> float:
@@ -76,6 +78,17 @@ def idle_together(ranks: Iterable[Observed], expected: int) -> float | None:
     present = [rank.idle for rank in heard if rank.phase != ENDED]
     known = [idle for idle in present if idle is not None]
     return min(known) if known and len(known) == len(present) and len(heard) >= expected else None
+
+
+def gpu_idle(before: float | None, percents: Sequence[float | None], seconds: float) -> float | None:
+    """For how long no GPU of a node has done anything: `seconds` ago it was `before`, and they worked `percents` since.
+
+    None where the node has no GPU, or one of which nobody knows.
+    """
+    known = [percent for percent in percents if percent is not None]
+    if not known or len(known) < len(percents):
+        return None
+    return (before or 0.0) + seconds if max(known) < GPU_IDLE_PERCENT else 0.0
 
 
 class Heart:
@@ -230,6 +243,6 @@ _READERS: dict[str, Callable[[Fields, str], object]] = {
     **dict.fromkeys(("phase", "host"), Fields.text),
     **dict.fromkeys(("step", "pid"), Fields.whole),
     **dict.fromkeys(("time", "since", "step_time", "waiting"), Fields.moment),
-    **dict.fromkeys(("step_seconds", "slow_seconds", "busy_seconds", "idle"), Fields.number),
+    **dict.fromkeys(("step_seconds", "slow_seconds", "busy_seconds", "idle", "gpu_idle"), Fields.number),
 }
 _NEVER_NULL = ("time", "phase", "since", "step", "pid", "host")

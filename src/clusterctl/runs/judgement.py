@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, read_beats
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from clusterctl.runs.layout import Attempt
 
@@ -47,8 +47,14 @@ def suspects(earlier: dict[int, Beat], later: dict[int, Beat]) -> tuple[list[int
     return (list(stepping), "alone") if len(stepping) == 1 else ([], "unknown")
 
 
-def all_idle(earlier: Mapping[int, Beat], later: Mapping[int, Beat], seconds: float, expected: int) -> bool:
-    """Whether all ranks that have not left are alive, by two looks at their heartbeats, and idle for `seconds`.
+def all_idle(
+    earlier: Mapping[int, Beat],
+    later: Mapping[int, Beat],
+    seconds: float,
+    expected: int,
+    idle: Callable[[Beat], float | None] = lambda beat: beat.idle,
+) -> bool:
+    """Whether all ranks that have not left are alive, by two looks at their heartbeats, and `idle` for `seconds`.
 
     No clock is compared with another: a rank is alive if it has written anew. False where fewer than `expected` ranks
     have been heard of.
@@ -58,7 +64,7 @@ def all_idle(earlier: Mapping[int, Beat], later: Mapping[int, Beat], seconds: fl
         len(later) >= expected
         and bool(present)
         and all(
-            beat.idle is not None and beat.idle >= seconds and rank in earlier and earlier[rank].time != beat.time
+            (idle(beat) or 0.0) >= seconds and rank in earlier and earlier[rank].time != beat.time
             for rank, beat in present.items()
         )
     )

@@ -18,10 +18,10 @@ from clusterctl.runs.file_systems import lateness
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, read_beats
 from clusterctl.runs.judgement import Judge, all_idle, suspects
 from clusterctl.runs.requests import request_restart
-from clusterctl.runs.watchdog import Stillness, action, patience
+from clusterctl.runs.watchdog import IDLE, IDLE_GPUS, Stillness, action, patience
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from clusterctl.runs.layout import Attempt
@@ -44,6 +44,19 @@ class Stuck(NamedTuple):
     how: str
     beats: Mapping[int, Beat]
     step: float | None  # how far the run came; None if it logs no steps
+
+
+class Idleness(NamedTuple):
+    """For how many `seconds` a rank may be idle in one way: `limit`."""
+
+    how: str
+    limit: float
+    seconds: Callable[[Beat], float | None]
+
+    def holds_for(self, beats: Iterable[Beat]) -> bool:
+        """Whether all that have not left are idle for too long."""
+        present = [self.seconds(beat) or 0.0 for beat in beats if beat.phase != ENDED]
+        return bool(present) and min(present) >= self.limit
 
 
 @dataclass
@@ -77,9 +90,9 @@ class NodeWatch:
                 self.alarm = alarm_of(self.attempt) or self.alarm
         if not self.settings.enabled or self.alarm == "hang" or (self.alarm and self.settings.action == "report"):
             return
-        idle = [beat.idle for beat in beats.values() if beat.phase != ENDED]
-        if self.settings.idle and idle and all((seconds or 0.0) >= self.settings.idle for seconds in idle):
-            self._look_at_idleness(now)
+        idle = next((kind for kind in self._idleness() if kind.holds_for(beats.values())), None)
+        if idle and now >= self._idle_look:
+            self._look_at_idleness(idle, now)
         else:
             self._look_at_steps(beats)
 
@@ -92,24 +105,33 @@ class NodeWatch:
     def end(self) -> None:
         """Request the restart, where the job says so, for the alarm that this node raised."""
         assert self.raised is not None
-        if action(self.settings, logs_steps=self.raised.step is not None) == "restart":
+        if self._action(self.raised) == "restart":
             request_restart(self.attempt, "hang", step=self.raised.step)
 
     def _unrest(self, beats: Mapping[int, Beat]) -> bool:
         """Whether a rank has made no progress for a while: in steady training no file is looked at for an alarm."""
         return any(
             self._still[rank].seconds > _UNREST * patience(self.settings, beat)
-            or (beat.idle or 0.0) > _UNREST * (self.settings.idle or float("inf"))
+            or any((kind.seconds(beat) or 0.0) > _UNREST * kind.limit for kind in self._idleness())
             for rank, beat in beats.items()
         )
 
-    def _look_at_idleness(self, now: float) -> None:
-        if now < self._idle_look or (looks := self._judge.looks()) is None:
+    def _idleness(self) -> list[Idleness]:
+        """The kinds that matter to the job; that of the GPUs first, which ends it."""
+        kinds = (
+            Idleness(IDLE_GPUS, self.settings.idle_gpu, lambda beat: beat.gpu_idle),
+            Idleness(IDLE, self.settings.idle, lambda beat: beat.idle),
+        )
+        return [kind for kind in kinds if kind.limit]
+
+    def _look_at_idleness(self, idle: Idleness, now: float) -> None:
+        if (looks := self._judge.looks()) is None:
             return
-        if all_idle(*looks, self.settings.idle, self.world_size):
+        if all_idle(*looks, idle.limit, self.world_size, idle.seconds):
             present = {rank: beat for rank, beat in looks.later.items() if beat.phase != ENDED}
-            still = min(beat.idle for beat in present.values() if beat.idle is not None)
-            self._raise(Stuck(min(present), still, self.settings.idle, [], "idle", looks.later, None))
+            still = min(idle.seconds(beat) or 0.0 for beat in present.values())
+            steps = [beat.step for beat in present.values() if beat.idle is None]
+            self._raise(Stuck(min(present), still, idle.limit, [], idle.how, looks.later, max(steps, default=None)))
         self._idle_look = now + _IDLE_LOOK_SECONDS
         self._judge.drop()
 
@@ -134,9 +156,12 @@ class NodeWatch:
             if stillness.beat is not None and still > patience(self.settings, stillness.beat):
                 yield rank, stillness.beat, still
 
+    def _action(self, alarm: Stuck) -> str:
+        return action(self.settings, logs_steps=alarm.step is not None, how=alarm.how)
+
     def _raise(self, alarm: Stuck) -> None:
         """Write the alarm; nothing if another node was faster."""
-        what = action(self.settings, logs_steps=alarm.step is not None)
+        what = self._action(alarm)
         record = {
             "time": time.time(),
             "by": self.node,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 from clusterctl.runs.answers import DUMP_SIGNAL, LONGEST_STACKS
 from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import append, parse_record, with_retries
-from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, parse_beat
+from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, gpu_idle, parse_beat
 from clusterctl.runs.layout import Attempt
 from clusterctl.runs.node_files import NodeFiles
 from clusterctl.runs.node_link import LONGEST_MESSAGE, address, ignore_signals, peer, post
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _FIRST_SECONDS = 30.0  # without a rank
 _PRODDED_SECONDS = 0.5  # in which faulthandler writes
 _OF_BEATS = ("step", "phase", "step_seconds", "busy_seconds", "idle")  # in a sample
+_LONGEST_SAMPLE_SECONDS = 15.0  # the node was away in a longer one
 
 
 @dataclass(eq=False)
@@ -82,6 +83,7 @@ class NodeWriter:
     processes: list[Client] = field(default_factory=list)
     beats: dict[int, Beat] = field(default_factory=dict)
     _locals: dict[int, int] = field(default_factory=dict)  # rank -> local rank
+    _gpu_idle: float | None = None  # for how long no GPU of the node has done anything
     _urgent: bool = False
     _numbers: dict[Client, int] = field(default_factory=dict)  # of the newest record of each process
     _watch: NodeWatch | None = None
@@ -196,7 +198,8 @@ class NodeWriter:
         last = self.beats.get(process.rank)
         if beat is None or (process.role == "task" and beat.phase != ENDED and self._program_of(process.rank)):
             return
-        self.beats[process.rank] = beat if last is None else replace(beat, step=max(beat.step, last.step))
+        step = beat.step if last is None else max(beat.step, last.step)
+        self.beats[process.rank] = replace(beat, step=step, gpu_idle=self._gpu_idle)
 
     def _program_of(self, rank: int) -> Client | None:
         return next((one for one in self.processes if one.rank == rank and one.role == "program"), None)
@@ -215,7 +218,11 @@ class NodeWriter:
         self._urgent |= message.flag("urgent")
 
     def _take_sample(self, message: Fields) -> None:
-        sample = dict(message.table("sample").content)
+        fields = message.table("sample")
+        sample = dict(fields.content)
+        seconds = min(fields.number("seconds") or 0.0, _LONGEST_SAMPLE_SECONDS)
+        uses = [gpu.number("utilisation") for gpu in fields.tables("gpus")]
+        self._gpu_idle = sample["gpu_idle"] = gpu_idle(self._gpu_idle, uses, seconds)
         sample["ranks"] = {
             str(rank): {name: getattr(beat, name) for name in _OF_BEATS} for rank, beat in sorted(self.beats.items())
         }

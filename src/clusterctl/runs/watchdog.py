@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 
 EXIT_HUNG = 70
+IDLE, IDLE_GPUS = "idle", "idle-gpus"  # how an alarm came about, besides those of `judgement.suspects`
 
 
-def action(settings: Watchdog, *, logs_steps: bool) -> str:
-    """What to do with a run that is stuck: "restart", "fail" or "report"."""
-    return settings.action or ("restart" if logs_steps else "report")
+def action(settings: Watchdog, *, logs_steps: bool, how: str = "") -> str:
+    """What to do with a run that is stuck, or idle as `how` says: "restart", "fail" or "report"."""
+    return settings.action or ("fail" if how == IDLE_GPUS else "restart" if logs_steps else "report")
 
 
 def patience(settings: Watchdog, beat: Beat) -> float:

@@ -155,6 +155,8 @@ class Watchdog:
     reported."""
     idle: Seconds = 1800
     """A program that logs no steps is stuck when no rank has done or printed anything for this long; 0: never."""
+    idle_gpu: Seconds = 0
+    """A run fails, or what `action` says, when no GPU of any node has done anything for this long; 0: never."""
     floor: Annotated[Seconds, AtLeast(1)] = 30
     """A rank in training is never considered stuck before it has gone this long without a step."""
     factor: Annotated[float, AtLeast(1)] = 30.0

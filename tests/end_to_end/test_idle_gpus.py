@@ -1,0 +1,56 @@
+"""A run whose GPUs do nothing: named while it runs, and ended where the job says so. The GPUs are a stand-in's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.scenario import Stage
+
+ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
+NVML = """
+NVML_TEMPERATURE_GPU = 0
+class NVMLError(Exception): pass
+class Rates: gpu, memory = 1, 0
+def refuse(*_): raise NVMLError
+nvmlDeviceGetName = nvmlDeviceGetMemoryInfo = nvmlDeviceGetPowerUsage = nvmlDeviceGetTemperature = refuse
+def nvmlInit(): pass
+def nvmlDeviceGetCount(): return 2
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetUUID(handle): return f"GPU-{handle}"
+def nvmlDeviceGetUtilizationRates(handle): return Rates
+"""
+PROGRAM = """
+import time
+from clusterctl import runs
+for step in range(1, 10_000):
+    runs.log(step=step)
+    time.sleep(0.2)
+"""
+JOB = """
+workload = "command"
+argv = ["python", "train.py"]
+[resources]
+nodes = 2
+time = "10m"
+[watchdog]
+idle_gpu = "8s"
+[env]
+PYTHONPATH = "{stand_in}"
+"""
+
+
+@ONCE
+def test_a_run_whose_gpus_do_nothing_is_ended_and_why_is_sure_of_it(stage: Stage) -> None:
+    stand_in = stage.folder / "stand_in"
+    stand_in.mkdir()
+    (stand_in / "pynvml.py").write_text(NVML)
+    (stage.folder / "train.py").write_text(PROGRAM)
+    run = stage.submit(stage.write_job("train", JOB.format(stand_in=stand_in)))
+    status = stage.wait_for_stage(run, "failed", seconds=240)
+    assert (status["attempts"], status["step"] > 0) == (1, True)
+    why = json.loads(stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json").stdout)
+    assert (why["class"], why["certainty"]) == ("idle-gpus", "certain")
+    assert "no GPU of any node did anything" in why["cause"]
+    shown = stage.call("status", run.id, "--cluster", stage.cluster).stdout
+    assert "GPUs idle" in shown
