@@ -34,7 +34,7 @@ COMMANDS = {
     "logs": "Show what the ranks of a run wrote",
     "why": "Say why a run waits or failed",
     "monitor": "Watch runs: curves, GPUs, logs, the queue",
-    "report": "Write one HTML file about a run",
+    "report": "Write one HTML file about runs or a sweep",
     "cancel": "End runs, waiting or running",
     "resume": "Start a run again that ended before it was finished",
     "rerun": "Submit a new run with the code and settings of an earlier one",
