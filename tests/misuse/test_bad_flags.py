@@ -72,6 +72,8 @@ def usage(typed: str | tuple[str, ...], says: str, hint: str = "--help") -> Mist
     usage("cancel --force x", "no such option"),
     usage("release", "missing argument 'RUN'"),
     usage("release a b", "unexpected extra argument"),
+    usage("report", "missing argument 'RUN...'"),
+    usage("report x --metric", "requires an argument"),
     usage("rerun", "missing argument 'RUN'"),
     usage("rerun a b", "unexpected extra argument"),
     usage("rerun x --dry-run --wait", "--dry-run submits nothing", "leave"),
@@ -189,7 +191,7 @@ def test_a_value_on_the_command_line_that_cannot_be(desk: Desk, mistake: Mistake
     mistake.make(desk)
 
 
-@pytest.mark.parametrize("command", ["status", "logs", "cancel", "release", "rerun", "diff other"])
+@pytest.mark.parametrize("command", ["status", "logs", "cancel", "release", "rerun", "diff other", "report other"])
 def test_a_run_that_is_not_there(desk: Desk, command: str) -> None:
     code, out, err = desk.type([*command.split(), "nothing"])
     assert (code, out) == (NOT_FOUND, "")

@@ -15,7 +15,7 @@ from clusterctl.errors import UsageError
 @click.command(short_help="Write one HTML file about runs or a sweep")
 @click.argument("names", metavar="RUN|SWEEP...", nargs=-1, required=True)
 @click.option(
-    "--metric", metavar="NAME", help="Rank several runs by this; default: a validation score, else test, else loss."
+    "--metric", metavar="NAME", help="Rank several runs by it; default: validation score, else test, else loss."
 )
 @click.option("--output", metavar="FILE", help="Where to; default: report.html of the run or sweep; -: stdout.")
 @cluster_option

@@ -31,7 +31,7 @@ MOST_CURVES = 32  # runs whose curves are read
 
 
 @dataclass(frozen=True)
-class Member:
+class RankedRun:
     """One of several runs: what it is called among them, its values of the keys in which they differ, its score."""
 
     name: str
@@ -47,7 +47,7 @@ class Several:
 
     title: str
     as_of: float
-    members: tuple[Member, ...]
+    members: tuple[RankedRun, ...]
     keys: tuple[str, ...]
     metric: Metric | None
     problems: tuple[ConfigError | SlurmError, ...] = ()
@@ -100,7 +100,7 @@ def examine_runs(
 
 def _ranked(
     found: Report, metric: str | None, settings: Mapping[RunDir, Mapping[str, str]], names: Mapping[RunDir, str]
-) -> tuple[tuple[Member, ...], Metric | None]:
+) -> tuple[tuple[RankedRun, ...], Metric | None]:
     """The runs that could be read, the best first, and what they are ranked by."""
     if not found.statuses:
         raise found.problems[0]
@@ -113,7 +113,7 @@ def _ranked(
     for place, status in enumerate([*(one.status for one in scores), *rest]):
         run = status.record.run
         history = _history(status) if place < MOST_CURVES else None
-        members.append(Member(names[run], status, settings[run], by_run.get(run), history))
+        members.append(RankedRun(names[run], status, settings[run], by_run.get(run), history))
     return tuple(members), scores[0].metric if scores else None
 
 

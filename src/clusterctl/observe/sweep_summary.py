@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Score:
+class Ranked:
     """A run with the newest value of the metric that it is ranked by."""
 
     status: Status
@@ -36,7 +36,7 @@ class SweepSummary:
     record: SweepRecord
     statuses: tuple[Status, ...]
     stages: Mapping[Stage, int]  # in the order of a run's life
-    best: Score | None
+    best: Ranked | None
     seconds_left: float | None  # until all have ended, by those that have; None: nothing is known yet
 
     @property
@@ -52,7 +52,7 @@ def summarise(record: SweepRecord, statuses: Sequence[Status], now: float, metri
     return SweepSummary(record, tuple(statuses), stages, best, _seconds_left(record, statuses, now))
 
 
-def ranked(statuses: Sequence[Status], metric: str | None = None) -> list[Score]:
+def ranked(statuses: Sequence[Status], metric: str | None = None) -> list[Ranked]:
     """The runs with a value of `metric`, else of one that most of them have: of validation, test, or the loss.
 
     The best comes first. A run whose value is nan or infinite has none.
@@ -66,14 +66,14 @@ def ranked(statuses: Sequence[Status], metric: str | None = None) -> list[Score]
     return sorted((one for one in found if one.metric.name == chosen), key=lambda one: sign * one.value)
 
 
-def _score(status: Status, name: str | None) -> Score | None:
+def _score(status: Status, name: str | None) -> Ranked | None:
     metrics = status.metrics
     if name is not None:
         found = (metric_of(name), metrics[name]) if name in metrics else None
     else:
         loss = (KNOWN["loss"], metrics["loss"]) if "loss" in metrics else None
         found = score_of(metrics, "val") or score_of(metrics, "test") or loss
-    return Score(status, *found) if found and math.isfinite(found[1]) else None
+    return Ranked(status, *found) if found and math.isfinite(found[1]) else None
 
 
 def _seconds_left(record: SweepRecord, statuses: Sequence[Status], now: float) -> float | None:

@@ -55,7 +55,7 @@ def line_chart(
     return svg(WIDTH, HEIGHT, label, drawn)
 
 
-class Line(NamedTuple):
+class RunLine(NamedTuple):
     """One of several lines in a chart: its name as a tooltip, and the class of its colour."""
 
     name: str
@@ -63,7 +63,7 @@ class Line(NamedTuple):
     points: Sequence[Point]
 
 
-def several_lines(lines: Sequence[Line], label: str, *, bounds: Bounds) -> Markup:
+def several_lines(lines: Sequence[RunLine], label: str, *, bounds: Bounds) -> Markup:
     """The means of several lines over the steps, the first one on top. Values beyond `bounds` are at its edge."""
     places = [point.x for line in lines for point in line.points]
     frame = _Frame.around(min(places), max(places), *bounds)

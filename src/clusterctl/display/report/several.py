@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.display.curves import drawn_curves, robust
 from clusterctl.display.plain import duration
-from clusterctl.display.report.charts import Line, several_lines
+from clusterctl.display.report.charts import RunLine, several_lines
 from clusterctl.display.report.document import document
 from clusterctl.display.report.heat_map import heat_map, is_grid
 from clusterctl.display.report.markup import Markup, join, table, tag
@@ -27,7 +27,7 @@ from clusterctl.spec.values import plural
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from clusterctl.observe.several import Member, Several
+    from clusterctl.observe.several import RankedRun, Several
     from clusterctl.runs.vocabulary import Metric, Number
 
 _MOST_POINTS = 120  # of a line
@@ -106,7 +106,7 @@ def _settings(several: Several) -> Markup:
 
 def _curves(several: Several) -> Markup:
     """A chart for each metric with a line for each run, the same colour everywhere; the best runs alone."""
-    lines: dict[str, list[Line]] = {}
+    lines: dict[str, list[RunLine]] = {}
     entries = []
     for place, member in enumerate(several.members[:MOST_CURVES]):
         style = f"run-{place % _COLOURS} dash-{place // _COLOURS}"
@@ -114,7 +114,7 @@ def _curves(several: Several) -> Markup:
         drawn = {one.title: points for one in curves if not one.over_time and (points := one.curve.points())}
         name = _named(several, member)
         for title, points in drawn.items():
-            lines.setdefault(title, []).append(Line(name, style, thinned(points, _MOST_POINTS)))
+            lines.setdefault(title, []).append(RunLine(name, style, thinned(points, _MOST_POINTS)))
         if drawn:
             entries.append(tag("span", _key(style), name))
     figures = []
@@ -143,7 +143,7 @@ def _key(style: str) -> Markup:
     return tag("svg", tag("line", x1=0, x2=26, y1=5, y2=5, class_=f"line {style}"), class_="key", viewBox="0 0 26 10")
 
 
-def _named(several: Several, member: Member) -> str:
+def _named(several: Several, member: RankedRun) -> str:
     score = f" {several.metric.text(member.score)}" if several.metric and member.score is not None else ""
     settings = f" ({settings_text(member.settings)})" if several.is_sweep else ""
     return f"{member.name}{settings}{score}"
@@ -169,7 +169,7 @@ def _table(several: Several) -> Markup:
     return section("Runs", shown, *(tag("p", note, class_="faint") for note in notes if note))
 
 
-def _cells(several: Several, member: Member, keys: Sequence[str], metrics: Sequence[Metric]) -> Iterator[Markup]:
+def _cells(several: Several, member: RankedRun, keys: Sequence[str], metrics: Sequence[Metric]) -> Iterator[Markup]:
     status = member.status
     yield tag("td", member.name, class_="value")
     yield tag("td", stage_text(status), class_=stage_class(status.stage))
