@@ -83,6 +83,17 @@ _TABLE = (
         words="the image is for another architecture than the node's (Exec format error)",
     ),
     _row(
+        r"apptainer: (command )?not found",
+        Cause.LAUNCH,
+        words="Apptainer is missing where the job ran",
+    ),
+    _row(
+        r"FATAL: +container creation failed: .*mount source (\S+) doesn't exist",
+        Cause.LAUNCH,
+        words=r"what is to be mounted does not exist on the node: \1",
+    ),
+    _row(r"FATAL: +(could not open image|unable to (handle|open|build from) |failed to retrieve)", Cause.IMAGE),
+    _row(
         r"unrecognized option '--container-|SPANK plugin .pyxis. option .* not found",
         Cause.LAUNCH,
         words="pyxis is missing where the job ran: srun has no --container-image there",
