@@ -1,7 +1,7 @@
 """What messages mean: from a line of an exception or a log to a class of cause, by a table.
 
 `level` tells a cause from its echo: a rank whose peer died says "connection closed", which explains nothing. The lines
-of srun, slurmstepd, torch and glibc were seen in runs; those of pyxis, enroot, NCCL and CUDA come from their
+of srun, slurmstepd, torch and glibc were seen in runs; those of pyxis, enroot, Apptainer, NCCL and CUDA come from their
 documentation and public reports (tests/diagnosis/README.md).
 """
 
