@@ -303,6 +303,13 @@ def test_without_pyxis_images_are_clusterctls_own_to_run() -> None:
     assert the(found, "containers").verdict is Verdict.OK
 
 
+def test_doctor_looks_for_apptainer_where_the_cluster_file_names_it() -> None:
+    found = with_answer("srun", "--mpi", Cluster(name="s", container_runtime="apptainer"))
+    assert the(found, "containers").verdict is Verdict.WARN
+    there = replace(found, login_node=replace(NODE, apptainer=True))
+    assert the(there, "containers").message == "images are run by Apptainer"
+
+
 @pytest.mark.parametrize(
     ("kind", "says"), [("accounting_storage/none", "off"), ("(null)", "off"), ("x/slurmdbd", "on")]
 )

@@ -55,6 +55,20 @@ def test_links_lead_from_where_they_lie() -> None:
     assert contents.resolved("/etc/x") == "/opt/x"
 
 
+def test_the_contents_of_a_sif_file_are_not_inspected_and_no_fault_of_it() -> None:
+    sif = replace(GOOD, runtime="apptainer", squashfs=False, contents=None, view=ContainerView(image="/i.sif"))
+    assert problems(sif) == []
+    assert messages(replace(sif, runtime="pyxis")) == ["not a squashfs: /i.sif"]
+
+
+def test_apptainer_is_looked_for_where_it_is_to_run_the_image() -> None:
+    (missing,) = problems(replace(GOOD, runtime="apptainer", has_apptainer=False))
+    message = "no apptainer on PATH of this machine; the nodes must have it"
+    assert (missing.verdict, missing.message) == (Verdict.WARN, message)
+    assert "module load apptainer" in missing.hint
+    assert problems(replace(GOOD, has_apptainer=False)) == []
+
+
 def test_what_is_mounted_into_the_image_is_not_judged() -> None:
     mounted = replace(
         GOOD, view=ContainerView(image="/i.sqsh", mounts=(Mount("/venv", "/opt"),)), contents=Contents(links={"/a": ""})
@@ -84,10 +98,10 @@ def test_room_is_needed_in_one_place_alone() -> None:
 
 
 def test_without_pyxis_a_gpu_needs_its_drivers_libraries_mounted() -> None:
-    (complaint,) = problems(replace(GOOD, builtin=True, gpus=4))
+    (complaint,) = problems(replace(GOOD, runtime="builtin", gpus=4))
     assert (complaint.fatal, "driver's libraries" in complaint.message) == (False, True)
     library = Mount("/usr/lib/libcuda.so.1", "/usr/lib/libcuda.so.1")
-    assert problems(replace(GOOD, builtin=True, gpus=4, view=replace(GOOD.view, mounts=(library,)))) == []
+    assert problems(replace(GOOD, runtime="builtin", gpus=4, view=replace(GOOD.view, mounts=(library,)))) == []
     assert problems(replace(GOOD, gpus=4)) == []
 
 
@@ -120,7 +134,7 @@ def test_a_space_in_a_mounted_path_is_too_much_for_an_older_pyxis() -> None:
     view = ContainerView(image="/i.sqsh", mounts=(Mount("/my data", "/data"),))
     (found,) = problems(replace(GOOD, view=view))
     assert (found.verdict, "before 0.24" in found.message) == (Verdict.WARN, True)
-    assert problems(replace(GOOD, view=view, builtin=True)) == []
+    assert problems(replace(GOOD, view=view, runtime="builtin")) == []
 
 
 def test_variables_that_the_image_changes_are_told_unless_the_run_keeps_them() -> None:

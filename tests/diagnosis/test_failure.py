@@ -203,6 +203,14 @@ def test_a_working_directory_that_could_not_be_made_is_the_cause() -> None:
     assert cause_of(trace(attempt(no_work=True, disk_full=True, exit_code=73))).cause_class is Cause.DISK
 
 
+def test_a_node_that_failed_its_check_is_the_cause_and_others_are_named_with_it() -> None:
+    unfit = {"node2": "did not answer within 10 s", "node4": "its clock is off by +60 s"}
+    found = cause_of(trace(attempt(unfit=unfit, exit_code=69)))
+    assert (found.cause_class, found.certainty, found.node) == (Cause.NODE, "certain", "node2")
+    assert found.cause == "failed its check: did not answer within 10 s"
+    assert found.facts == ("node4 failed it too: its clock is off by +60 s",)
+
+
 def test_what_ranks_do_when_the_job_is_ended_is_no_cause_of_it() -> None:
     lines = f"*** JOB 12 ON node1 CANCELLED AT {stamp(END - 3)} DUE TO TIME LIMIT ***"
     told = rank(1, **failed("interrupted by SIGTERM", time=END - 2.5))

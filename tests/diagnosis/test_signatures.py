@@ -16,6 +16,9 @@ from clusterctl.launch.script import part
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
+        ("sh: 1: exec: apptainer: not found", Cause.LAUNCH),
+        ("FATAL:   could not open image /i.sif: failed to retrieve path for /i.sif: lstat /i.sif", Cause.IMAGE),
+        ("FATAL:   container creation failed: mount /a->/a error: mount source /a doesn't exist", Cause.LAUNCH),
         ("slurmstepd: error: pyxis: failed to import docker image", Cause.IMAGE),
         ("slurmstepd: error: pyxis: couldn't start container", Cause.IMAGE),
         ("slurmstepd: error: pyxis:     [ERROR] URL https://registry/v2/x returned error code: 401", Cause.IMAGE),

@@ -15,6 +15,7 @@ from clusterctl.launch.plan import Plan, make_plan
 from clusterctl.launch.script import STAGED, render
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, CommandTrain, Container, Data, Job, RedditTrain, Resources
+from clusterctl.spec.job import NodeCheck
 from clusterctl.spec.values import GpuCount
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -57,6 +58,7 @@ STAGED_JOB = replace(
     container=Container(),
     setup=("source '/shared/my env/bin/activate'", 'source "/shared/conda/bin/activate" third', "module load cuda"),
 )
+CHECKED_JOB = replace(HOST_JOB, node_check=NodeCheck(enabled=True))
 CONTAINER_CLUSTER = Cluster(
     name="site",
     gpu_request="gres",
@@ -79,6 +81,12 @@ def plan(job: Job, cluster: Cluster, folder: str = "/runs") -> Plan:
         ("container", CONTAINER_JOB, CONTAINER_CLUSTER),
         ("builtin", FILE_JOB, Cluster(name="local", kind="emulator", setup=("export COLOUR=red",))),
         ("builtin_on_slurm", FILE_JOB, replace(CONTAINER_CLUSTER, container_runtime="builtin")),
+        ("apptainer", FILE_JOB, replace(CONTAINER_CLUSTER, container_runtime="apptainer")),
+        (
+            "checked",
+            replace(HOST_JOB, node_check=NodeCheck(enabled=True)),
+            Cluster(name="site", local_scratch="$TMPDIR"),
+        ),
         ("staged", STAGED_JOB, replace(CONTAINER_CLUSTER, local_scratch="/local/scratch")),
         ("image_code", replace(FILE_JOB, container=replace(FILE_JOB.container, code="image")), CONTAINER_CLUSTER),
     ],

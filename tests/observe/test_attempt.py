@@ -73,6 +73,14 @@ def test_a_mark_that_cannot_be_read_is_a_mark_all_the_same(fabricate: Fabricate,
     assert read(fabricate(files={"finished.json": content})).finished_at == 0.0
 
 
+def test_nodes_that_failed_their_check_are_read_where_the_attempt_ended_of_it(fabricate: Fabricate) -> None:
+    check = {"failed": {"node2": "did not answer"}}
+    for exit_code, unfit in ((69, {"node2": "did not answer"}), (1, {})):
+        files = {"attempts/0/host.json": {"exit_code": exit_code}, "attempts/0/check.json": check}
+        (attempt,) = read(fabricate(files=files)).attempts
+        assert attempt.unfit == unfit
+
+
 def test_hosts_record_of_another_shape_says_nothing(fabricate: Fabricate) -> None:
     (attempt,) = read(fabricate(files={"attempts/0/host.json": {"start": "x", "exit_code": None, "nodes": 3}})).attempts
     assert attempt == AttemptEvidence(number=0)

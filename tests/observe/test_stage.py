@@ -134,6 +134,12 @@ def test_a_suspended_run_says_so(state: JobState) -> None:
     assert not judge(evidence(RUNNING, answer=job(state), finished_at=5.0), NOW).suspended
 
 
+def test_a_run_that_waits_without_the_nodes_that_failed_their_check_says_so() -> None:
+    left = replace(RUNNING, end=5100.0, exit_code=69, requeued=True, unfit={"node2": "did not answer"})
+    status = judge(evidence(left, answer=job(JobState.PENDING, "BeginTime", restart_count=1)), NOW)
+    assert (status.stage, status.held_up_by) == (Stage.QUEUED, "BeginTime, without node2")
+
+
 def test_a_submit_under_way_is_queued_and_one_that_never_arrived_is_lost() -> None:
     for age, stage in ((SUBMIT_SECONDS - 1, Stage.QUEUED), (SUBMIT_SECONDS + 1, Stage.LOST)):
         young = evidence(answer=GONE, job_id=None, record=replace(RECORD, created=NOW - age))

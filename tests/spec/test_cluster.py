@@ -14,12 +14,12 @@ SOURCE = Path(clusterctl.__file__).parent
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_slurm", "nodes_are_here", "has_pyxis"),
-    [("slurm", True, False, True), ("sandbox", True, True, False), ("emulator", False, True, False)],
+    ("kind", "is_slurm", "nodes_are_here", "runtime"),
+    [("slurm", True, False, "pyxis"), ("sandbox", True, True, "builtin"), ("emulator", False, True, "builtin")],
 )
-def test_a_kind_is_three_facts(kind: str, is_slurm: bool, nodes_are_here: bool, has_pyxis: bool) -> None:
+def test_a_kind_is_three_facts(kind: str, is_slurm: bool, nodes_are_here: bool, runtime: str) -> None:
     cluster = Cluster(name="c", kind=kind)
-    assert (cluster.is_slurm, cluster.nodes_are_here, cluster.has_pyxis) == (is_slurm, nodes_are_here, has_pyxis)
+    assert (cluster.is_slurm, cluster.nodes_are_here, cluster.runtime) == (is_slurm, nodes_are_here, runtime)
 
 
 def test_only_the_slurm_client_tells_the_sandbox_from_other_clusters() -> None:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks.check import Check, Verdict, fail, ok, warn
 from clusterctl.checks.interpreters import OLDEST_PYTHON
+from clusterctl.checks.machine_rules import missing_apptainer
 from clusterctl.checks.surroundings import ContainerFacts, Seen
 from clusterctl.config import expanded
-from clusterctl.containers import unpacked
+from clusterctl.containers import apptainer, unpacked
 from clusterctl.containers.contents import Contents, Unreadable, look_into, overridden
 from clusterctl.containers.folder import is_squashfs
-from clusterctl.containers.pyxis import IMAGE_PYTHON, make_view
+from clusterctl.containers.pyxis import IMAGE_PYTHON, check_image, make_view
 from clusterctl.errors import SlurmError
 from clusterctl.launch.plan import brings_code
 from clusterctl.runs.files import exists
@@ -44,10 +45,12 @@ def look_at_cluster_image(cluster: Cluster) -> ContainerFacts | None:
         return None
     if image.startswith((".", "~")):
         image = str(expanded(image).absolute())
+    if not (cluster.runtime == "apptainer" and apptainer.is_address(image)):
+        check_image(image)
     facts = ContainerFacts(
         view=make_view(image, cluster.container, [], cluster.env, None),
         python=cluster.python or IMAGE_PYTHON,
-        builtin=not cluster.has_pyxis,
+        runtime=cluster.runtime,
         gpus=cluster.gpus_per_node,
         environment=os.environ,
     )
@@ -64,8 +67,9 @@ def look_at_image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFact
         python=plan.python,
         brings_code=brings_code(job),
         brings_packages="PYTHONPATH" in job.env,
-        srun_help=slurm.answer("srun", "--help") if cluster.has_pyxis else None,
-        builtin=not cluster.has_pyxis,
+        srun_help=slurm.answer("srun", "--help") if cluster.runtime == "pyxis" else None,
+        runtime=cluster.runtime,
+        has_apptainer=shutil.which("apptainer", path=slurm.environment.get("PATH")) is not None,
         gpus=job.resources.gpus_per_node or 0,
         environment=slurm.environment,
     )
@@ -75,7 +79,7 @@ def look_at_image(resolved: Resolved, plan: Plan, slurm: Slurm) -> ContainerFact
 def _looked_into(facts: ContainerFacts, nodes_are_here: bool, made_later: str = "") -> ContainerFacts:
     """`facts` with what can be seen of its image and mounts; the source `made_later` need not exist yet."""
     image, is_file = Path(facts.view.image), facts.view.image.startswith("/")
-    unpacks_here = nodes_are_here and facts.builtin
+    unpacks_here = nodes_are_here and facts.runtime == "builtin"
     problem, squashfs = "", True
     contents: Contents | None = None
     if is_file and exists(image):
@@ -110,7 +114,7 @@ def _shared(path: Path, nodes_are_here: bool) -> Seen:
 
 
 def container_rules(facts: ContainerFacts) -> Iterator[Check]:
-    rules = (_pyxis, _image, _machine, _mounts, _inside, _room, _gpus, _overridden)
+    rules = (_pyxis, _apptainer, _image, _machine, _mounts, _inside, _room, _gpus, _overridden)
     problems = [check for rule in rules for check in rule(facts)]
     yield from problems or [ok("image", _described(facts))]
 
@@ -130,6 +134,11 @@ def _pyxis(facts: ContainerFacts) -> Iterator[Check]:
         yield Check("image", Verdict.FAIL, message, hint, error=SlurmError)
 
 
+def _apptainer(facts: ContainerFacts) -> Iterator[Check]:
+    if facts.runtime == "apptainer" and not facts.has_apptainer:
+        yield missing_apptainer("image")
+
+
 def _image(facts: ContainerFacts) -> Iterator[Check]:
     image = facts.view.image
     if facts.image is None:
@@ -141,6 +150,8 @@ def _image(facts: ContainerFacts) -> Iterator[Check]:
     elif facts.problem:
         hint = f"clusterctl image verify {shlex.quote(image)}"
         yield fail("image", f"cannot read the image: {image}: {facts.problem}", hint)
+    elif not facts.squashfs and facts.runtime == "apptainer":
+        return  # a .sif file, whose contents are not inspected
     elif not facts.squashfs:
         hint = f"convert it: clusterctl image import {shlex.quote(image)}"
         yield fail("image", f"not a squashfs: {image}", hint)
@@ -160,7 +171,7 @@ def _machine(facts: ContainerFacts) -> Iterator[Check]:
 
 def _gpus(facts: ContainerFacts) -> Iterator[Check]:
     """Without pyxis nothing brings the driver's libraries into the image."""
-    if facts.gpus and facts.builtin and not any("libcuda" in mount.target for mount in facts.view.mounts):
+    if facts.gpus and facts.runtime == "builtin" and not any("libcuda" in mount.target for mount in facts.view.mounts):
         message = "without pyxis an image gets the GPUs, but not the driver's libraries"
         yield warn("image", message, "mount them: libcuda.so.1 and libnvidia-ml.so.1 of the nodes")
 
@@ -173,7 +184,7 @@ def _mounts(facts: ContainerFacts) -> Iterator[Check]:
             hint = f"mkdir -p {shlex.quote(source.path)}; or correct [container] mounts"
             yield fail("mounts", f"no such folder to mount: {source.path}", hint)
     spaced = [mount for mount in facts.view.mounts if " " in mount.source + mount.target]
-    if spaced and not facts.builtin:
+    if spaced and facts.runtime == "pyxis":
         message = f"a space in a mounted path, which pyxis before 0.24 cannot mount: {spaced[0]}"
         yield warn("mounts", message, "mount a folder above it, or a link without a space")
     targets: dict[str, str] = {}

@@ -82,6 +82,7 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
                 clock_ahead=clock_ahead(nearest_existing(runs)),
                 processes=_limits(resource.RLIMIT_NPROC)[0],
                 git=shutil.which("git") is not None,
+                apptainer=shutil.which("apptainer") is not None,
             ),
             slurm={name: answer.result() for name, answer in slurm.items()},
         )

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clusterctl.checks.surroundings import Answer, Folder, Surroundings
-    from clusterctl.spec import Cluster
 
 LEAST_OPEN_FILES = 1024
 LEAST_PROCESSES = 512  # every rank has dozens of threads, and threads count
@@ -67,7 +66,7 @@ def cluster_rules(found: Surroundings) -> Iterator[Check]:
         on = kind and not kind[1].endswith(("/none", "(null)"))
         yield ok("accounting", "on" if on else "off: only the run's own files record how it ended")
     if "srun" in texts:
-        yield _pyxis("--container-image" in texts["srun"], cluster)
+        yield _runtime("--container-image" in texts["srun"], found)
 
 
 def _folder(name: str, folder: Folder, elsewhere: str) -> Check:
@@ -147,10 +146,19 @@ def _partition(known: list[str], wanted: str | None) -> Check:
     return ok("partition", wanted)
 
 
-def _pyxis(there: bool, cluster: Cluster) -> Check:
-    if not cluster.has_pyxis:
+def missing_apptainer(name: str) -> Check:
+    hint = 'load its module in the cluster file: setup = ["module load apptainer"]; or ask your administrator for it'
+    return warn(name, "no apptainer on PATH of this machine; the nodes must have it", hint)
+
+
+def _runtime(has_pyxis: bool, found: Surroundings) -> Check:
+    cluster = found.cluster
+    if cluster.runtime == "apptainer":
+        here = found.login_node and found.login_node.apptainer
+        return ok("containers", "images are run by Apptainer") if here else missing_apptainer("containers")
+    if cluster.runtime == "builtin":
         return ok("containers", "images are run by clusterctl itself")
-    if there:
+    if has_pyxis:
         return ok("containers", "srun has pyxis")
     if cluster.container.image:
         hint = 'set container_runtime = "builtin" in the cluster file, or ask your administrator for pyxis'

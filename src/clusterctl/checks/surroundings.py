@@ -91,6 +91,7 @@ class LoginNode:
     clock_ahead: float | None  # seconds that the file system of the runs is ahead of this machine
     processes: int
     git: bool
+    apptainer: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,8 @@ class ContainerFacts:
     contents: Contents | None = None
     has_unsquashfs: bool = True
     unpacks_here: bool = False  # this machine will run the image
-    builtin: bool = False  # clusterctl's own runner runs it, here or on the nodes
+    runtime: str = "pyxis"  # what runs it
+    has_apptainer: bool = True
     gpus: int = 0  # of a node
     machine: str = ""  # this one's kind, as uname names it
     sources: tuple[Seen, ...] = ()  # of the mounts

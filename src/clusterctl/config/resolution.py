@@ -279,6 +279,6 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("resources", "stage_code"), "an image is on each node's own disk already; leave this out")
     if job.container.workdir and not job.container.workdir.startswith("/"):
         yield Problem(("container", "workdir"), f"not an absolute path: {job.container.workdir}")
-    if image and cluster.has_pyxis and not cluster.is_slurm:
+    if image and cluster.runtime == "pyxis" and not cluster.is_slurm:
         hint = 'the emulator has no pyxis; set container_runtime = "builtin" in its file'
         yield Problem(("container", "image"), hint)

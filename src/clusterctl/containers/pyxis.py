@@ -173,13 +173,14 @@ def make_view(
     """What the tasks of a job see in `image`.
 
     `mounts` are the run's own. `environment` names every variable that the run sets: an image's own value would win
-    over the host's otherwise. Raises ConfigError for what the grammar of the flags cannot carry.
+    over the host's otherwise. `image` has been checked. Raises ConfigError for what the grammar
+    of the flags cannot carry.
     """
     every = [*mounts, *(Mount.parse(text) for text in container.mounts)]
     for mount in every:
         mount.check()
     return ContainerView(
-        image=check_image(image),
+        image=image,
         # A folder comes before what is mounted below it, which it would hide.
         mounts=tuple(sorted(every, key=lambda mount: mount.target.count("/"))),
         workdir=container.workdir or workdir,

@@ -1,7 +1,7 @@
 """What messages mean: from a line of an exception or a log to a class of cause, by a table.
 
 `level` tells a cause from its echo: a rank whose peer died says "connection closed", which explains nothing. The lines
-of srun, slurmstepd, torch and glibc were seen in runs; those of pyxis, enroot, NCCL and CUDA come from their
+of srun, slurmstepd, torch and glibc were seen in runs; those of pyxis, enroot, Apptainer, NCCL and CUDA come from their
 documentation and public reports (tests/diagnosis/README.md).
 """
 
@@ -82,6 +82,17 @@ _TABLE = (
         Cause.IMAGE,
         words="the image is for another architecture than the node's (Exec format error)",
     ),
+    _row(
+        r"apptainer: (command )?not found",
+        Cause.LAUNCH,
+        words="Apptainer is missing where the job ran",
+    ),
+    _row(
+        r"FATAL: +container creation failed: .*mount source (\S+) doesn't exist",
+        Cause.LAUNCH,
+        words=r"what is to be mounted does not exist on the node: \1",
+    ),
+    _row(r"FATAL: +(could not open image|unable to (handle|open|build from) |failed to retrieve)", Cause.IMAGE),
     _row(
         r"unrecognized option '--container-|SPANK plugin .pyxis. option .* not found",
         Cause.LAUNCH,

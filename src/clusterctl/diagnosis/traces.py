@@ -30,7 +30,6 @@ from clusterctl.observe.rank_events import (
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import exists, open_regular
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, all_beats, read_beats
-from clusterctl.runs.unfit_nodes import failed_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -112,7 +111,6 @@ class AttemptTrace(HostRecord):
     alarm: Alarm | None = None
     reported: Alarm | None = None  # an alarm that ended nothing
     collectives: int = 0  # files of NCCL's flight recorder
-    unfit: Mapping[str, str] = field(default_factory=dict)  # nodes that failed the check before it, and in which words
 
     def rank(self, number: int) -> RankTrace:
         return self._by_number.get(number) or RankTrace(number)
@@ -264,7 +262,6 @@ class _Look:
             alarm=alarm,
             reported=reported,
             collectives=sum(1 for _ in attempt.collectives.glob("rank_*")) if exists(attempt.collectives) else 0,
-            unfit=failed_nodes(attempt),
         )
 
     def _read(self, attempt: Attempt, named: Sequence[int] | None) -> tuple[dict[int, list[Event]], dict[int, Beat]]:

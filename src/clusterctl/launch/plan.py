@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.config import images_folder
+from clusterctl.containers import apptainer
 from clusterctl.containers.folder import name_of
 from clusterctl.containers.pyxis import IMAGE_PYTHON, Mount, check_image, make_view, removing
 from clusterctl.errors import ConfigError
@@ -110,8 +111,8 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
     exports, secrets = resolved.secrets.parted(_exports(resolved, library, run.work))
     view = _view(resolved, run, [*exports, *secrets])
     container = view.flags() if view else []
-    builtin = view is not None and not cluster.has_pyxis
-    runner = [interpreter, "-I", "-S", str(library / "clusterctl" / "containers")]
+    builtin = view is not None and cluster.runtime == "builtin"
+    runner = (interpreter, "-I", "-S", str(library / "clusterctl" / "containers"))
     flags = [
         "--kill-on-bad-exit=1",
         f"--cpus-per-task={job.resources.cpus_per_task}",  # 22.05 to 23.02: srun does not take it from sbatch
@@ -119,7 +120,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         "--unbuffered",
         "--input=none",
         *cluster.srun_args,
-        *(container if cluster.has_pyxis else ()),
+        *(container if cluster.runtime == "pyxis" else ()),
     ]
     python = cluster.python or (IMAGE_PYTHON if job.container.image else interpreter)
     staging = _staging(resolved, run, library, python) if job.resources.stage_code else None
@@ -137,9 +138,9 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         exports=tuple(exports.items()),
         flags=tuple(flags),
         view=view,
-        runner=(*runner, *container, "--") if builtin else (),
+        runner=_runner(resolved, view, runner),
         # A node that went down, or removed too slowly, still has the container of an earlier start.
-        opening=removing("[.][0-9]+") if view and cluster.has_pyxis else (),
+        opening=removing("[.][0-9]+") if view and cluster.runtime == "pyxis" else (),
         closing=closing,
         notifier=_notifier(resolved, run, library, interpreter if view else python),
         python=python,
@@ -211,11 +212,21 @@ def _view(resolved: Resolved, run: RunDir, set_here: list[str]) -> ContainerView
     environment |= {name for line in (*cluster.setup, *job.setup) for name in _EXPORTED.findall(line)}
     if job.resources.gpus_per_node:
         environment.add("CUDA_VISIBLE_DEVICES")  # Slurm's, whatever the image was built with
-    image = check_image(job.container.image)
-    if not cluster.has_pyxis and not image.startswith("/"):
+    if cluster.runtime == "apptainer" and apptainer.is_address(job.container.image):
+        image = job.container.image
+    elif not (image := check_image(job.container.image)).startswith("/") and cluster.runtime != "pyxis":
         image = str(images_folder(cluster) / f"{name_of(image)}.sqsh")  # where `submit` brings it
     workplace = None if brings_code(job) else str(run.work)
     return make_view(image, job.container, mounts, environment, workplace)
+
+
+def _runner(resolved: Resolved, view: ContainerView | None, builtin: tuple[str, ...]) -> tuple[str, ...]:
+    """What comes before the command of each task. pyxis needs nothing: its flags are srun's."""
+    if view is None or resolved.cluster.runtime == "pyxis":
+        return ()
+    if resolved.cluster.runtime == "apptainer":
+        return apptainer.runner(view, gpus=bool(resolved.job.resources.gpus_per_node))
+    return (*builtin, *view.flags(), "--")
 
 
 def check_path(path: str) -> None:

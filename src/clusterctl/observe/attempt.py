@@ -17,9 +17,10 @@ from clusterctl.runs.fields import read_fields
 from clusterctl.runs.marks import all_done
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.signals import EXIT_TERMINATED
+from clusterctl.runs.unfit_nodes import EXIT_UNFIT, failed_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from clusterctl.observe.deaths import Death
     from clusterctl.observe.run_record import RunRecord
@@ -38,7 +39,8 @@ class HostRecord:
 
     `signal` is the one that the script got, `requeued` whether it sent the job back to the queue, `refused` why it did
     not although the attempt needed another one, `disk_full` whether it found no room to write, `no_work` whether it
-    could not make the run's working directory. `problem` says why the file could not be read.
+    could not make the run's working directory. `problem` says why the file could not be read. `unfit` are the
+    nodes that failed the check before the ranks began, and in which words.
     """
 
     number: int
@@ -54,11 +56,13 @@ class HostRecord:
     disk_full: bool = False
     no_work: bool = False
     problem: str = ""
+    unfit: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_host(attempt: Attempt) -> HostRecord:
     """The one reader of host.json; whatever is missing or damaged keeps its default."""
     fields = read_fields(attempt.host_json)
+    exit_code = fields.whole("exit_code")
     return HostRecord(
         number=attempt.number,
         job_id=fields.digits("job_id"),
@@ -66,13 +70,14 @@ def read_host(attempt: Attempt) -> HostRecord:
         nodes=fields.text("nodes"),
         start=fields.moment("start"),
         end=fields.moment("end"),
-        exit_code=fields.whole("exit_code"),
+        exit_code=exit_code,
         signal=fields.text("signal"),
         requeued=fields.flag("requeued"),
         refused=fields.member("refused", Refusal),
         disk_full=fields.flag("disk_full"),
         no_work=fields.flag("no_work"),
         problem=fields.problem,
+        unfit=failed_nodes(attempt) if exit_code == EXIT_UNFIT else {},
     )
 
 

@@ -57,7 +57,9 @@ class Status:
 
     @property
     def held_up_by(self) -> str:
-        """Slurm's reason why it has not started; where that is another run, its id."""
+        """Slurm's reason why it has not started; where that is another run, its id. What failed its check is named."""
+        if self.stage is Stage.QUEUED and self.attempt and self.attempt.unfit:
+            return ", ".join(filter(None, [self.reason, f"without {', '.join(self.attempt.unfit)}"]))
         if not self.record.predecessors or not self.reason.startswith("Dependency"):
             return self.reason
         first, *others = dict.fromkeys(one.run for one in self.record.predecessors)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from clusterctl.runs.layout import Attempt
 
+EXIT_UNFIT = 69  # of the batch script; sysexits.h: service unavailable
 MEBIBYTE = 2**20
 
 

@@ -68,8 +68,8 @@ class Cluster:
     """Folder of the runs, on a file system shared by login and compute nodes."""
     images: Line | None = None
     """Folder of the container images."""
-    container_runtime: Annotated[str, OneOf(("pyxis", "builtin"))] | None = None
-    """What runs images: Slurm's pyxis plugin (default for kind "slurm"), or clusterctl itself."""
+    container_runtime: Annotated[str, OneOf(("pyxis", "builtin", "apptainer"))] | None = None
+    """What runs images: Slurm's pyxis plugin (default for kind "slurm"), clusterctl itself, or Apptainer."""
     container: Container = field(default_factory=Container)
     """Container settings of jobs on this cluster."""
     env: Environment = field(default_factory=dict)
@@ -107,9 +107,9 @@ class Cluster:
         return self.kind, self.slurm_conf
 
     @property
-    def has_pyxis(self) -> bool:
-        """Whether pyxis runs the images, or clusterctl itself (`containers/enter.py`)."""
-        return (self.container_runtime or ("builtin" if self.nodes_are_here else "pyxis")) == "pyxis"
+    def runtime(self) -> str:
+        """What runs the images: "pyxis", "builtin" (`containers/enter.py`) or "apptainer"."""
+        return self.container_runtime or ("builtin" if self.nodes_are_here else "pyxis")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,305 @@
+#!/bin/bash
+#SBATCH --job-name=cora
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=2
+#SBATCH --cpus-per-task=1
+#SBATCH --time=00:20:00
+#SBATCH --signal=USR2@120
+#SBATCH --requeue
+#SBATCH --chdir=/runs/cora-20260102-030405-abcd
+#SBATCH --output=/runs/cora-20260102-030405-abcd/slurm.log
+#SBATCH --open-mode=append
+# Rendered by clusterctl 0.0.0; the run directory is the record of what happened.
+
+# sbatch hands on what the submitter's shell exports (launch/shell.sh of clusterctl): a function named like a command
+# that is called below, and options, must not change what is meant. `module` and the like stay: `setup` may need them.
+builtin set +aefkmuvxC +o pipefail +o posix
+builtin unset -f : '[' cat chmod command compgen continue cp echo env eval exec exit export grep kill local mkdir mv od printf \
+  read return rm scontrol set sh shopt sleep srun stat timeout touch tr trap true type umask unset wait wc
+shopt -u failglob
+unset GLOBIGNORE
+export -n SHELLOPTS BASHOPTS
+
+run=/runs/cora-20260102-030405-abcd
+ranks=4
+restarts=20 # how often the job may go back to the queue
+dropped=()
+exports=(
+  OMP_NUM_THREADS=1
+  PYTHONPATH=/runs/.code/0123/lib
+)
+python=/venv/bin/python # of the tasks on the host
+python_is_named=
+setup='' # the cluster's own lines, and the job's
+srun=(
+  srun
+  --kill-on-bad-exit=1
+  --cpus-per-task=1
+  --mpi=none
+  --unbuffered
+  --input=none
+  --chdir=/runs/cora-20260102-030405-abcd/work
+)
+task=(
+  /venv/bin/python -u -m clusterctl.runs /runs/cora-20260102-030405-abcd
+)
+node_check=(
+  10 /venv/bin/python -u -m clusterctl.runs.node_check 10 5 '$TMPDIR' 1024 64
+)
+staging=()
+opening=()
+closing=()
+
+# The working directory of the tasks is the run's own (launch/work.sh of clusterctl): a copy of its code, made before its
+# first start, whole or not at all. Files that are one in the snapshot (hard links) are two here.
+no_work= # a field of host.json, where there is none
+make_work() {
+  [ ! -d "$run/work" ] || return 0
+  drop_copies "$run"/.work.* # of an attempt that was killed meanwhile
+  local copy=$run/.work.$number said
+  said=$({ cp -RP --preserve=mode,timestamps --reflink=auto "$run/code/project" "$copy" && chmod -R u+w "$copy" &&
+    { mv -T "$copy" "$run/work" || await [ -d "$run/work" ]; }; } 2>&1) && return
+  echo "clusterctl: cannot make $run/work: ${said%%$'\n'*}"
+  [ -n "$signal" ] || no_work=', "no_work": true'
+  return 73
+}
+drop_copies() { # half made ones
+  local copy
+  for copy; do
+    [ ! -d "$copy" ] || { chmod -R u+w "$copy" && rm -rf "$copy"; }
+  done
+}
+
+# What follows is the same for every run (launch/batch.sh of clusterctl); the values above are this run's.
+# shellcheck disable=SC2329 # functions that are called by their names
+
+# What other nodes have just changed may not be seen here for a while, in whatever order, and now and then a call fails
+# that would not a second later: decision 0051. These file systems alone tell all nodes at once.
+late=70 # seconds; NFS believes for up to a minute what it knows of a folder (acdirmax)
+case $(stat -f -c %T "$run" 2>/dev/null) in
+  btrfs | ceph | ext2/ext3 | f2fs | gpfs | lustre | overlayfs | ramfs | tmpfs | xfs | zfs) late=0 ;;
+esac
+signal=
+await() { # a question that is asked again while its answer may be late
+  local deadline=$((SECONDS + late))
+  until "$@"; do
+    [ "$SECONDS" -lt "$deadline" ] && [ -z "$signal" ] || return 1
+    sleep 1
+  done
+}
+with_retries() { # a command that may be repeated
+  local try
+  for try in {1..5}; do
+    "$@" && return
+    sleep 1
+  done
+  return 1
+}
+renamed() { # from, to: also where an earlier try was told that it had failed
+  mv -T "$1" "$2" || { [ ! -e "$1" ] && [ -e "$2" ]; }
+}
+
+# Attempts are numbered; the last one alone can have finished the run: one that was given up for lost may still end.
+number=0
+while [ -d "$run/attempts/$number" ]; do number=$((number + 1)); done
+[ ! -e "$run/attempts/$((number - 1))/marks/finished" ] || exit 0
+# A run may wait for days, and its submission be taken for rubbish meanwhile.
+for gone in "$run/code/lib" "$run/run.json"; do
+  await [ -e "$gone" ] || { echo "clusterctl[launch]: what was submitted has been removed: $gone; submit it anew" >&2; exit 66; }
+done
+# The tasks import from there: anyone else who can write to it could run code as this user.
+{ [ -O "$run" ] && [ -O "$run/code/" ] && [ -O "$run/code/lib" ]; } ||
+  { echo "clusterctl[launch]: not this user's own: $run or its code" >&2; exit 77; }
+
+# Claim the next attempt. From here on its host.log takes what this script says.
+umask 077
+failed=0
+until said=$(LC_ALL=C mkdir "$run/attempts/$number" 2>&1); do
+  case $said in
+    *"File exists"*) number=$((number + 1)) && continue ;; # though it may not be seen here yet
+    *"Input/output error"* | *"Stale file handle"*) failed=$((failed + 1)) && sleep 1 ;;
+    *) failed=5 ;;
+  esac
+  [ "$failed" -lt 5 ] || { echo "clusterctl[launch]: cannot write to $run/attempts: $said" >&2; exit 73; }
+done
+attempt=$run/attempts/$number
+write_secret() { # by which its processes know each other (runs/secret.py)
+  od -An -vtx1 -N32 /dev/urandom | tr -d ' \n' >"$attempt/secret" && [ "$(wc -c <"$attempt/secret")" -eq 64 ]
+}
+log_here() { exec >>"$attempt/host.log" 2>&1; }
+with_retries mkdir -p "$attempt/nodes" "$attempt/logs" "$attempt/marks" && with_retries write_secret
+echo "=== $number ===" # what Slurm says of the job's end comes into the same log, of every attempt
+with_retries log_here
+
+trap 'signal=TERM' TERM # of a time limit, scancel or preemption: note it, wait for srun, record the end
+printf -v start '%(%s)T' -1 # a builtin: on a node that is being shut down no program may start any more
+# What says how it ended is written over itself, at the same length: a disk that is full by then takes it all the same.
+put() { # file, content
+  local try
+  for try in {1..30}; do
+    printf "%-$((${#SLURM_JOB_NODELIST} + 400))s\n" "$2" 1<>"$1" && return
+    [ "$try" -gt 1 ] || echo "clusterctl: cannot write $1: trying again for half a minute"
+    sleep 1
+  done
+  return 1
+}
+record() { # name, further JSON fields
+  local text
+  printf -v text '{"attempt": %d, "job_id": "%s", "restart_count": %d, "nodes": "%s", "start": %d%s}' \
+    "$number" "$SLURM_JOB_ID" "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_NODELIST" "$start" "$2"
+  put "$attempt/$1" "$text"
+}
+record .host.json "" && with_retries renamed "$attempt/.host.json" "$attempt/host.json"
+put "$attempt/.finished.json" "{}"
+with_retries touch "$attempt/marks/.finished"
+
+export CLUSTERCTL_RUN_DIR=$run CLUSTERCTL_ATTEMPT=$number
+# One environment for all programs (docs/decisions/0043): the folder of the tasks' Python comes first on their PATH, and
+# what the setup lines activate before it, unless the cluster file names that Python. What is active in the submitter's
+# shell is deactivated first: conda would not move it to the front again. The script's own PATH stays without the folder,
+# which may hold another srun.
+unset CONDA_SHLVL CONDA_DEFAULT_ENV
+[ "$VIRTUAL_ENV/bin" = "${python%/*}" ] || unset VIRTUAL_ENV
+[ "$CONDA_PREFIX/bin" = "${python%/*}" ] || unset CONDA_PREFIX
+folder=
+put_first() {
+  local found
+  found=$(type -P "$python") && [ "$(type -P python3)" != "${found%/*}/python3" ] || return
+  folder=${found%/*}
+  PATH=$folder:$PATH
+}
+[ -n "$python_is_named" ] || put_first
+unset "${dropped[@]}"
+export "${exports[@]}"
+eval "$setup" # the cluster's own lines, and the job's
+[ -z "$python_is_named" ] || put_first
+[ -z "$python" ] || task=(env "PATH=$PATH" "${task[@]}")
+[ "${#node_check[@]}" -eq 0 ] || node_check=("${node_check[0]}" env "PATH=$PATH" "${node_check[@]:1}")
+[ -z "$folder" ] || { PATH=:$PATH && PATH=${PATH/":$folder:"/:} && PATH=${PATH#:}; }
+
+# One task on each node, with so many seconds for it: a node that is lost would keep srun waiting.
+on_each_node() { # seconds, command
+  [ "$#" -eq 1 ] || timeout --kill-after=5 "$1" srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --input=none \
+    --quiet "${@:2}"
+}
+[ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || on_each_node 300 "${opening[@]}"
+
+# Each node is checked first. One that fails is left out when the job starts again (runs/node_check.py).
+unfit= # what Slurm is told to leave out
+check_nodes() {
+  [ "${#node_check[@]}" -gt 0 ] || return 0
+  with_retries mkdir -p "$attempt/check" && on_each_node "${node_check[@]}"
+  unfit=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | "${node_check[@]:1}" --judge)
+  [ -z "$unfit" ] || return 69
+}
+
+# A node that cannot copy the modules to its own disk imports them from where they are (runs/staging.py).
+stage_code() { on_each_node 900 "${staging[@]}" || true; }
+
+# One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
+# for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
+make_work && check_nodes && stage_code && [ -z "$signal" ] && "${srun[@]}" \
+  --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
+  sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
+  "${task[@]}"
+code=$?
+printf -v end '%(%s)T' -1
+
+superseded() { [ -d "$run/attempts/$((number + 1))" ]; }
+# A task asks for a restart by a mark, as inside a container there is no scontrol.
+asked() { [ -e "$attempt/marks/restart" ]; }
+# Each rank has one mark (runs/marks.py), counted without a program: a list of so many names fits no command line.
+count_ranks() { # state
+  local marks
+  shopt -s nullglob
+  marks=("$attempt"/marks/*."$1")
+  echo "${#marks[@]}"
+}
+# When a node is lost srun ends with 0 all the same: the run is finished when every rank has said so.
+ended_well() { [ "$(count_ranks 'done')" -eq "$ranks" ]; }
+# A rank that was killed says nothing; one that failed, or was told to leave, says how.
+killed() { [ "$(count_ranks running)" -gt 0 ]; }
+begun() { [ "$(count_ranks running)$(count_ranks 'done')$(count_ranks ended)$(count_ranks asked)" != 0000 ]; }
+# Whether nothing is missing that ranks of other nodes may have said: how each ended, and the request for a restart, where
+# one left because of it.
+settled() { asked || ended_well || [ "$(($(count_ranks 'done') + $(count_ranks ended)))" -eq "$ranks" ]; }
+# The warning killed what unpacks the image, as pyxis says, or TERM did: that of a preemption, if the job still runs.
+interrupted() {
+  ! begun && [ "$restarts" -gt 0 ] || return
+  if [ "$signal" = TERM ]; then
+    [[ $(timeout 5 scontrol show job "$SLURM_JOB_ID" 2>&1) == *JobState=RUNNING* ]]
+  else
+    grep -qrsw "terminated with signal $(kill -l USR2)" "$attempt/host.log" "$attempt/logs"
+  fi
+}
+progressed() {
+  if asked; then [ ! -e "$attempt/marks/no-progress" ]
+  elif begun; then compgen -G "$run/checkpoints/$number-*" >/dev/null
+  fi
+}
+finish() {
+  put "$attempt/.finished.json" "{\"attempt\": $number, \"time\": $end}" &&
+    with_retries renamed "$attempt/.finished.json" "$run/finished.json" &&
+    with_retries renamed "$attempt/marks/.finished" "$attempt/marks/finished"
+}
+# Why this attempt is not followed by another one, though it would need one; nothing if it is (runs/requests.py).
+refusal() {
+  if superseded; then echo superseded
+  elif [ -e "$run/cancel.json" ]; then echo cancelled
+  elif [ -z "$unfit" ] && ! progressed; then echo no-progress
+  elif [ "${SLURM_RESTART_COUNT:-0}" -ge "$restarts" ]; then echo restart-limit
+  fi
+}
+# Slurm may be away for minutes. When it answers, TERM comes to all of this script: not to the question.
+requeue() {
+  local answer try deadline=$((SECONDS + 600)) # scontrol itself may wait for two minutes (SlurmctldTimeout)
+  for try in {1..60}; do
+    answer=$(trap '' TERM; scontrol requeue "$SLURM_JOB_ID" 2>&1) && return
+    [ "$try" -gt 1 ] || echo "clusterctl: scontrol requeue failed: $answer"
+    case $answer in
+      *"pending execution"*) return ;; # it has been sent back already: by a preemption, or an answer was lost
+      *disabled* | *denied* | *"nvalid job id"* | *"nvalid user id"* | *"already completing or completed"*) return 1 ;;
+    esac
+    [ "$SECONDS" -lt "$deadline" ] && [ ! -e "$run/cancel.json" ] || return 1
+    sleep 10
+  done
+  return 1
+}
+# Slurm takes this for a job that waits alone: it does once it has been sent back, while this script still lives.
+leave_out() {
+  [ -z "$unfit" ] || (trap '' TERM; with_retries scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList=$unfit") ||
+    echo "clusterctl: Slurm does not leave out $unfit"
+}
+close() { on_each_node 60 "${closing[@]}"; }
+
+[ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$unfit" ] || await settled
+if asked; then
+  code=75
+elif ended_well; then
+  code=0 # whatever became of a process beside the ranks, or of srun
+  superseded || finish
+elif [ "$code" -eq 0 ]; then
+  code=1 signal=${signal:-LOST}
+fi
+full= # what the ranks had to say may be lost with it
+{ printf . >"$attempt/.room" && [ -s "$attempt/.room" ]; } 2>/dev/null || full=', "disk_full": true'
+drop_copies "$run/.work.$number"
+record_end() { # further JSON fields
+  record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$no_work$full$1"
+}
+refused=
+if [ "$code" -ne 0 ] && [ "$signal" != LOST ] &&
+  { asked || [ -n "$unfit" ] || { [ -z "$signal" ] && killed; } || interrupted; }; then
+  refused=$(refusal)
+  if [ -z "$refused" ]; then
+    record_end ', "requeued": true' # first: Slurm ends this script while it answers
+    close
+    requeue && leave_out && exit "$code"
+    refused=requeue-failed
+    asked || signal=LOST # with its node, perhaps, and Slurm has started the job again already
+  fi
+  echo "clusterctl: not started again: $refused"
+fi
+record_end "${refused:+, \"refused\": \"$refused\"}"
+close
+exit "$code"
