@@ -52,12 +52,13 @@ def test_an_answer_that_comes_byte_by_byte_is_not_waited_for(server: WebHook) ->
 @pytest.mark.parametrize(
     "url",
     [
-        *(dead_url(), "https://127.0.0.1:1/x", "file:///etc/passwd", "ftp://127.0.0.1/x", TOKEN, ""),
+        *("a port without a server", "https://127.0.0.1:1/x", "file:///etc/passwd", "ftp://127.0.0.1/x", TOKEN, ""),
         *(f"http://127.0.0.1/a b/{TOKEN}", f"http:///{TOKEN}", f"http://[::1/{TOKEN}", f"http://127.0.0.1:x/{TOKEN}"),
         f"http://nowhere.invalid/{TOKEN}",
     ],
 )
 def test_what_cannot_be_sent_is_refused_without_a_word_of_the_url(url: str) -> None:
+    url = dead_url() if url == "a port without a server" else url  # another port at each collection
     answer = to_webhook(url, b"{}", 2)
     assert answer.outcome is Outcome.REFUSED
     assert answer.reason

@@ -49,6 +49,7 @@ node_check=(
 staging=()
 opening=()
 closing=()
+notifier=()
 
 # The working directory of the tasks is the run's own (launch/work.sh of clusterctl): a copy of its code, made before its
 # first start, whole or not at all. Files that are one in the snapshot (hard links) are two here.
@@ -205,6 +206,9 @@ make_work && check_nodes && stage_code && [ -z "$signal" ] && "${srun[@]}" \
 code=$?
 printf -v end '%(%s)T' -1
 
+# The number of an array's last element means the whole array to scontrol.
+own_job=$SLURM_JOB_ID
+[ -z "$SLURM_ARRAY_JOB_ID" ] || own_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 superseded() { [ -d "$run/attempts/$((number + 1))" ]; }
 # A task asks for a restart by a mark, as inside a container there is no scontrol.
 asked() { [ -e "$attempt/marks/restart" ]; }
@@ -227,7 +231,7 @@ settled() { asked || ended_well || [ "$(($(count_ranks 'done') + $(count_ranks e
 interrupted() {
   ! begun && [ "$restarts" -gt 0 ] || return
   if [ "$signal" = TERM ]; then
-    [[ $(timeout 5 scontrol show job "$SLURM_JOB_ID" 2>&1) == *JobState=RUNNING* ]]
+    [[ $(timeout 5 scontrol show job "$own_job" 2>&1) == *JobState=RUNNING* ]]
   else
     grep -qrsw "terminated with signal $(kill -l USR2)" "$attempt/host.log" "$attempt/logs"
   fi
@@ -254,7 +258,7 @@ refusal() {
 requeue() {
   local answer try deadline=$((SECONDS + 600)) # scontrol itself may wait for two minutes (SlurmctldTimeout)
   for try in {1..60}; do
-    answer=$(trap '' TERM; scontrol requeue "$SLURM_JOB_ID" 2>&1) && return
+    answer=$(trap '' TERM; scontrol requeue "$own_job" 2>&1) && return
     [ "$try" -gt 1 ] || echo "clusterctl: scontrol requeue failed: $answer"
     case $answer in
       *"pending execution"*) return ;; # it has been sent back already: by a preemption, or an answer was lost
@@ -267,7 +271,7 @@ requeue() {
 }
 # Slurm takes this for a job that waits alone: it does once it has been sent back, while this script still lives.
 leave_out() {
-  [ -z "$unfit" ] || (trap '' TERM; with_retries scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList=$unfit") ||
+  [ -z "$unfit" ] || (trap '' TERM; with_retries scontrol update "JobId=$own_job" "ExcNodeList=$unfit") ||
     echo "clusterctl: Slurm does not leave out $unfit"
 }
 close() { on_each_node 60 "${closing[@]}"; }
@@ -287,12 +291,15 @@ drop_copies "$run/.work.$number"
 record_end() { # further JSON fields
   record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$no_work$full$1"
 }
+# Ten seconds at most: what cannot be told by then, `clusterctl notify` tells later.
+tell() { [ "${#notifier[@]}" -eq 0 ] || timeout -k 1 9 "${notifier[@]}" </dev/null || true; }
 refused=
 if [ "$code" -ne 0 ] && [ "$signal" != LOST ] &&
   { asked || [ -n "$unfit" ] || { [ -z "$signal" ] && killed; } || interrupted; }; then
   refused=$(refusal)
   if [ -z "$refused" ]; then
     record_end ', "requeued": true' # first: Slurm ends this script while it answers
+    tell
     close
     requeue && leave_out && exit "$code"
     refused=requeue-failed
@@ -301,5 +308,6 @@ if [ "$code" -ne 0 ] && [ "$signal" != LOST ] &&
   echo "clusterctl: not started again: $refused"
 fi
 record_end "${refused:+, \"refused\": \"$refused\"}"
+tell
 close
 exit "$code"
