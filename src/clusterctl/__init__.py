@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from clusterctl.api.rerun import rerun
     from clusterctl.api.resume import resume
     from clusterctl.api.run import Run, RunFailed
+    from clusterctl.api.stages import submit_stages
     from clusterctl.api.submit import DryRun, load, plan, submit
     from clusterctl.api.sweep import sweep
     from clusterctl.api.sweeps import Sweep, SweepFailed, find_sweep
@@ -82,12 +83,14 @@ __all__ = [
     "resume",
     "runs",
     "submit",
+    "submit_stages",
     "sweep",
     "usage",
 ]
 _HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
 _HOMES |= {name: f"api.{name}" for name in ("clean", "diff", "export", "notify", "rerun", "resume", "sweep", "usage")}
 _HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "api.sweeps")
+_HOMES["submit_stages"] = "api.stages"
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")
 
 

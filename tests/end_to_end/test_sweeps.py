@@ -135,3 +135,25 @@ if sys.argv[1] == "2" and os.environ["CLUSTERCTL_ATTEMPT"] == "0":
     assert done.returncode == 0, done.stderr
     sweep = SweepDir.of(stage.runs, done.stdout.strip())
     assert [len(sweep.run(place).attempts()) for place in range(3)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
+def test_a_run_stops_early_where_others_are_better(stage: Stage) -> None:
+    words = (
+        "--sweep",
+        "train.lr=1e-2,1e-6",
+        "--at-once",
+        "1",
+        "--stop-early",
+        "1",
+        "--set",
+        "train.epochs=3",
+        "--wait",
+    )
+    done = stage.call("submit", "cora", "--cluster", stage.cluster, *words)
+    assert done.returncode == 0, done.stderr
+    good, poor = (SweepDir.of(stage.runs, done.stdout.strip()).run(place) for place in range(2))
+    assert "stopped early: 1 of 1 other runs were better at epoch 1" in stage.log(poor, 0)
+    records = {run: stage.status(run) for run in (good, poor)}
+    assert [records[run]["epoch"] for run in (good, poor)] == [3, 1]
+    assert records[poor]["test_accuracy"] < records[good]["test_accuracy"]

@@ -44,6 +44,11 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 @click.option("--samples", metavar="N", type=click.IntRange(min=1), help="Draw N combinations of a sweep at random.")
 @click.option("--sample-seed", metavar="N", type=int, default=0, help="Draw others than with seed 0.")
 @click.option("--at-once", metavar="N", type=click.IntRange(min=1), help="At most N runs of a sweep at the same time.")
+@click.option(
+    "--stop-early",
+    metavar="EPOCH",
+    help="Short for --set train.stop_early=EPOCH: halve a sweep there, and at twice that.",
+)
 @click.option("--large-code", is_flag=True, help="Copy the project, however large it is, without a question.")
 @click.option("--profile", is_flag=True, help="Trace some steps on every rank; short for --set train.profile=[10,20].")
 @_predecessor_option("--after", "Start when RUN has finished. Of several such options, all must hold.")
@@ -64,6 +69,7 @@ def submit(
     samples: int | None,
     sample_seed: int,
     at_once: int | None,
+    stop_early: str | None,
     large_code: bool,
     profile: bool,
     after: tuple[str, ...],
@@ -93,6 +99,7 @@ def submit(
     from clusterctl.api import submit as api
 
     changes = options.typed_settings(settings, shortcuts)
+    changes += [f"train.stop_early={stop_early}"] if stop_early else []
     waiting: dict[str, Any] = {"after": after, "after_any": after_any, "after_start": after_start}
     if axes or sweep_file:
         from clusterctl.cli.sweep import check_sweep, submit_sweep
@@ -117,8 +124,10 @@ def submit(
         if wait and sweep:
             sweep.wait(timeout)
         return
-    if samples or at_once:
-        raise UsageError("--samples and --at-once are of a sweep", "name what is varied: --sweep train.lr=1e-3,1e-2")
+    if samples or at_once or stop_early:
+        raise UsageError(
+            "--samples, --at-once and --stop-early are of a sweep", "name what is varied: --sweep train.lr=1e-3,1e-2"
+        )
     one: dict[str, Any] = {"stage": stage, "program": program, "profile": profile, "in_allocation": in_allocation}
     try:
         if dry_run:

@@ -272,6 +272,8 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("train", "device"), '"cuda" needs resources.gpus_per_node')
     if 0 in getattr(job.train, "fan_out", ()):
         yield Problem(("train", "fan_out"), "needs one number a layer, each above 0, or -1 for all neighbours")
+    if getattr(job.train, "stop_early", 0) and getattr(job.train, "folds", 1) > 1:
+        yield Problem(("train", "stop_early"), "a run with several folds cannot be compared with others halfway")
     image = job.container.image
     if job.container.code == "image" and not image:
         yield Problem(("container", "code"), '"image" needs an image; set container.image')

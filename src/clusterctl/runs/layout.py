@@ -184,6 +184,7 @@ class SweepDir:
     path: Path
 
     sweep_json = Inside("sweep.json")
+    rungs = Inside("rungs")  # the scores by which its runs stop early (`training.halving`)
     report = Inside("report.html")
 
     @classmethod

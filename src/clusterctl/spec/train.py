@@ -62,6 +62,9 @@ class LoopTrain(Train):
     """Epochs between evaluations on the validation split; 0 evaluates only at the end."""
     patience: Natural = 0
     """Evaluations without improvement before training stops and the best weights are tested; 0 never stops early."""
+    stop_early: Natural = 0
+    """In a sweep: the epoch at which a run first stops if the better half of the others is ahead; again after twice as
+    many epochs, and so on; 0 never stops."""
     profile: Annotated[tuple[int, ...], Window()] = ()
     """First and last step to trace in each attempt, such as [10, 20]."""
 

@@ -20,6 +20,7 @@ from clusterctl.training.adam import Adam, TableAdam
 from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.flat import FlatModel
+from clusterctl.training.halving import Halving
 from clusterctl.training.state import PartState, Sharded, Stateful
 from clusterctl.training.trace import StepTrace
 from clusterctl.training.training_log import Fold, TrainingLog
@@ -50,7 +51,8 @@ def fit(
 ) -> Score:
     """Train for `train.epochs` epochs; the score on the test split, evaluated once, at the end.
 
-    With `train.patience`, training ends when the validation score no longer rises, and the best weights are tested.
+    With `train.patience`, training ends when the validation score no longer rises, and the best weights are tested;
+    with `train.stop_early`, when other runs of the sweep are better.
     An interrupted run continues from its last checkpoint. Folds share theirs: pass the same `checkpoints` to each.
     """
     examples = TrainingSet(objective.seeds.numel(), objective.unit)
@@ -75,6 +77,7 @@ def fit(
     trace = StepTrace(task, train.profile, log.steps_done, steps_left)
     prepare = trace.named("sample", objective.prepare)
 
+    halving = Halving(train.stop_early, task)
     for epoch in range(position.epoch, train.epochs + 1):
         log.epoch(epoch)
         objective.model.train()
@@ -91,11 +94,14 @@ def fit(
             task.clock.enter("sampling")
 
         scores: Mapping[str, Score] = {}
-        last = epoch == train.epochs
-        if last or (train.evaluate_every and epoch % train.evaluate_every == 0):
+        last, decides = epoch == train.epochs, halving.decides(epoch)
+        if last or decides or (train.evaluate_every and epoch % train.evaluate_every == 0):
             scores = _evaluated(objective, ("val", "test") if last and not train.patience else ("val",), log)
         log.print_line(f"epoch {epoch}/{train.epochs}  loss {position.loss:.4f}", scores)
         if train.patience and scores and best.offer(scores["val"]):
+            break
+        if decides and not last and halving.stops(epoch, scores["val"].share):
+            scores = scores if train.patience else _evaluated(objective, ("val", "test"), log)
             break
         position = position._replace(epoch=epoch + 1, seeds=0, loss=0.0)
         if scores and not last:  # an evaluation may take long: a request to stop that came meanwhile is handled now
