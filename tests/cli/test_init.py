@@ -81,6 +81,57 @@ def test_a_mistake_writes_nothing(
     assert [*desk.project.rglob("*.toml")] == []
 
 
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name=resnet --nodes=2
+#SBATCH --partition=cpu
+#SBATCH --account=chem
+#SBATCH --output=out.log
+touch never-made
+\x1b[2Jdraws
+srun python train.py --lr 0.1
+"""
+
+
+def test_a_batch_script_becomes_a_job_and_what_is_lost_is_shown_beside_it(desk: Desk) -> None:
+    desk.write("train.sbatch", SCRIPT)
+    desk.write("train.py", "")
+    code, out, err = desk.type("init --from train.sbatch --yes")
+    assert (code, out) == (0, "cluster/alpha.toml\njobs/train.toml\n")
+    lines = [" ".join(line.split()) for line in err.splitlines()]
+    assert '2 #SBATCH --job-name=resnet --nodes=2 name = "resnet"' in lines
+    assert "resources.nodes = 2" in lines
+    assert "5 #SBATCH --output=out.log not carried over: each run keeps its logs: clusterctl logs" in lines
+    assert "clusterctl submit train --dry-run" in lines
+    check_plain(err)
+    assert not (desk.project / "never-made").exists()
+    text = (desk.project / "cluster" / "alpha.toml").read_text()
+    assert 'partition = "cpu"' in text
+    assert 'account = "chem"' in text
+    code, out, _ = desk.type("submit train --cluster alpha --dry-run")
+    assert code == 0
+    assert "#SBATCH --job-name=resnet" in out
+
+
+def test_without_slurm_a_batch_script_still_becomes_a_job(desk: Desk) -> None:
+    desk.write("my train.sbatch", SCRIPT)
+    desk.set(PATH=str(desk.folder / "home"))
+    code, out, err = desk.type(["init", "--from", "my train.sbatch", "--yes"])
+    assert (code, out) == (0, "jobs/my-train.toml\n")
+    assert "could not find out what the cluster has: no sinfo on PATH" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(None, "no such file"), (b"\xff\xfe", "not UTF-8 text"), (b"#" * (2**20 + 1), "larger than 1 MiB")],
+)
+def test_what_is_no_batch_script(desk: Desk, content: bytes | None, says: str) -> None:
+    if content is not None:
+        desk.write("train.sbatch", content)
+    code, out, err = desk.type("init --from train.sbatch --yes")
+    assert (code, out) == (3, "")
+    check_message(err.replace("No such file", "no such file"), says, "batch script" if content else "--from")
+
+
 def test_without_slurm_it_refuses_and_says_what_needs_no_file(desk: Desk) -> None:
     desk.set(PATH=str(desk.folder / "home"))
     code, out, err = desk.type("init --yes")

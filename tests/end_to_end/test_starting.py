@@ -72,3 +72,26 @@ def test_init_writes_a_cluster_and_a_job_that_run(stage: Stage) -> None:
     assert done.returncode == 0, done.stderr
     run = RunDir(stage.runs / done.stdout.strip())
     assert stage.log(run, 1).startswith("rank 1 of ")
+
+
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name=mine
+#SBATCH --nodes=2 --ntasks=2
+#SBATCH --time=5
+#SBATCH --output=slurm-%j.out
+export FIRST=one
+SECOND=$(echo two)
+srun --label python -c 'import os; print("got", os.environ["FIRST"], os.environ["SECOND"], os.environ["WORLD_SIZE"])'
+"""
+
+
+@ONCE
+def test_a_batch_script_runs_as_a_job(stage: Stage) -> None:
+    (stage.folder / "train.sbatch").write_text(SCRIPT)
+    written = stage.call("init", "site", "--from", "train.sbatch", "--yes")
+    assert (written.returncode, written.stdout.splitlines()[-1]) == (0, "jobs/train.toml"), written.stderr
+    done = stage.call("submit", "train", "--cluster", stage.cluster, "--wait")
+    assert done.returncode == 0, done.stderr
+    run = RunDir(stage.runs / done.stdout.strip())
+    assert run.id.startswith("mine-")
+    assert [stage.log(run, rank) for rank in (0, 1)] == 2 * ["got one two 2\n"]

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.checks.look import file_system
-from clusterctl.errors import ConfigError, SlurmError, UsageError
+from clusterctl.errors import ConfigError, SlurmError, UsageError, reason
+from clusterctl.launch.batch_script import Converted as Converted
+from clusterctl.launch.batch_script import Row as Row
+from clusterctl.launch.batch_script import convert
 from clusterctl.launch.first_files import Choices as Choices
 from clusterctl.launch.first_files import cluster_text, first_job, likely_partition, toml_text
 from clusterctl.runs.file_systems import LOCAL
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SHARED_FOLDERS = ("SCRATCH", "WORK", "PROJECT", "HOME")  # variables by which sites name them
+_LARGEST_SCRIPT = 2**20
 _FIRST = ("The first run: every rank prints where it is. Then your own program: clusterctl submit -- python train.py",)
 
 
@@ -61,8 +65,40 @@ class FirstFiles:
             write_text(path, text, mode=0o644)
 
 
-def first_files(site: Site, chosen: Choices, environment: Mapping[str, str] = os.environ) -> FirstFiles:
-    """A cluster file and a job. Raises ConfigError for a choice that no cluster file can hold."""
+def converted(script: Path) -> Converted:
+    """The job that a batch script describes; it is read, and never executed. Raises ConfigError."""
+    try:
+        with script.open("rb") as file:
+            text = file.read(_LARGEST_SCRIPT + 1)
+        if len(text) > _LARGEST_SCRIPT:
+            raise ConfigError(f"{script}: larger than 1 MiB", "is it a batch script?")
+        return convert(text.decode())
+    except OSError as error:
+        hint = "name a script for sbatch, such as: --from train.sbatch"
+        raise ConfigError(f"cannot read the script: {reason(error)}", hint) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{script}: not UTF-8 text", "is it a batch script?") from error
+
+
+def as_the_script_says(choices: Choices, site: Site, script: Converted) -> Choices:
+    """`choices` with the partition, the account and the QOS of the script."""
+    found = script.job.get("resources", {})
+    said = {key: found[key] for key in ("partition", "account", "qos") if key in found}
+    if said.get("partition") not in site.inventory.partitions:  # not there, or several
+        said.pop("partition", None)
+    return replace(choices, **said)
+
+
+def job_file(script: Path, found: Converted) -> dict[Path, str]:
+    """The job of a batch script, as a file named after it."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", script.stem).strip("._-") or "job"
+    return {Path("jobs", f"{name}.toml"): toml_text(found.job, [f"From {script.name}, by clusterctl init"])}
+
+
+def first_files(
+    site: Site, chosen: Choices, environment: Mapping[str, str] = os.environ, jobs: Mapping[Path, str] | None = None
+) -> FirstFiles:
+    """A cluster file, and `jobs` or a first one. Raises ConfigError for a choice that no cluster file can hold."""
     if chosen.partition not in site.inventory.partitions:
         raise ConfigError(f"no such partition: {chosen.partition}", f"one of {', '.join(site.inventory.partitions)}")
     kind = file_system(nearest_existing(Path(chosen.runs)))
@@ -74,8 +110,8 @@ def first_files(site: Site, chosen: Choices, environment: Mapping[str, str] = os
         from_record(Cluster, {"name": chosen.name, **tomllib.loads(text)}, parse=True)
     except InvalidRecord as error:
         raise ConfigError(error.message, "choose another value") from error
-    job = toml_text(first_job(site, chosen), _FIRST)
-    return FirstFiles({Path("cluster", f"{chosen.name}.toml"): text, Path("jobs", "first.toml"): job}, unknown)
+    jobs = jobs or {Path("jobs", "first.toml"): toml_text(first_job(site, chosen), _FIRST)}
+    return FirstFiles({Path("cluster", f"{chosen.name}.toml"): text, **jobs}, unknown)
 
 
 def _differs(path: Path, text: str) -> bool:

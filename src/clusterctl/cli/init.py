@@ -4,40 +4,70 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
 from clusterctl.api import init as api
 from clusterctl.display.plain import plain
-from clusterctl.errors import UsageError
+from clusterctl.errors import SlurmError, UsageError
+
+_WIDEST = 44
 
 
 @click.command(short_help="Write a first cluster file and job, from what Slurm says")
 @click.argument("name", required=False)
+@click.option("--from", "script", metavar="FILE", type=click.Path(path_type=Path), help="Make a job of a batch script.")
 @click.option("--yes", is_flag=True, help="Ask nothing: take what is proposed.")
 @click.option("--force", is_flag=True, help="Replace files that are there.")
-def init(name: str | None, yes: bool, force: bool) -> None:
-    """Ask Slurm what there is, and write cluster/NAME.toml and jobs/first.toml here.
+def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
+    """Ask Slurm what there is, and write cluster/NAME.toml and a first job here.
 
-    Slurm is asked four questions; what it does not say is listed in the end.
+    Slurm is asked four questions; what it does not say is listed in the end. With --from, the job is that of a batch
+    script, which is read and not executed: what could not be carried over is shown beside it.
 
     \b
     Examples:
       clusterctl init
       clusterctl init mycluster --yes
+      clusterctl init --from train.sbatch
     """
-    site = api.survey()
-    choices = api.proposed(site)
-    choices = replace(choices, name=name) if name else choices
-    files = api.first_files(site, choices if yes else _asked(site, choices, named=bool(name)))
+    found = api.converted(script) if script else None
+    jobs = api.job_file(script, found) if script and found else {}
+    try:
+        site = api.survey()
+    except SlurmError as error:
+        if not jobs:
+            raise
+        files = api.FirstFiles(jobs, (f"what the cluster has: {error.message}",))
+    else:
+        choices = api.proposed(site)
+        choices = api.as_the_script_says(choices, site, found) if found else choices
+        choices = replace(choices, name=name) if name else choices
+        files = api.first_files(site, choices if yes else _asked(site, choices, named=bool(name)), jobs=jobs)
     files.write(force=force)
+    for row in found.rows if found else ():
+        _show(row)
     for path in files.texts:
         click.echo(plain(str(path)))
     for sentence in files.unknown:
         click.echo(plain(f"could not find out {sentence}"), err=True)
-    cluster, job = (path.stem for path in files.texts)
-    click.echo(f"next: export CLUSTERCTL_CLUSTER={cluster}\n      clusterctl doctor", err=True)
-    click.echo(f"      clusterctl submit {job} --wait", err=True)
+    *clusters, job = (path.stem for path in files.texts)
+    steps = [f"export CLUSTERCTL_CLUSTER={cluster}" for cluster in clusters]
+    steps += ["clusterctl doctor", f"clusterctl submit {job} {'--dry-run' if script else '--wait'}"]
+    click.echo("next: " + "\n      ".join(steps), err=True)
+
+
+def _show(row: api.Row) -> None:
+    """A statement of the script beside what became of it."""
+    shown = plain(" ".join(row.text.split()))
+    shown = shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 3]}..."
+    number = str(row.number or "")
+    results = [plain(" ".join(result.split())) for result in row.became]
+    results += [f"{'note' if results else 'not carried over'}: {plain(row.problem)}"] if row.problem else []
+    for result in results or ["as it is"]:
+        click.echo(f"{number:>4}  {shown:<{_WIDEST}}  {result}", err=True)
+        number = shown = ""
 
 
 def _asked(site: api.Site, choices: api.Choices, *, named: bool) -> api.Choices:
@@ -48,8 +78,8 @@ def _asked(site: api.Site, choices: api.Choices, *, named: bool) -> api.Choices:
         partitions = click.Choice(list(site.inventory.partitions))
         partition = click.prompt("Partition", choices.partition, type=partitions, err=True)
         runs = click.prompt("Folder for runs, which all nodes see", choices.runs, err=True)
-        account = _one_of("Account", site.accounts, choices.account)
-        return replace(choices, partition=partition, runs=runs, account=account, qos=_one_of("QOS", site.qos, ""))
+        account, qos = _one_of("Account", site.accounts, choices.account), _one_of("QOS", site.qos, choices.qos)
+        return replace(choices, partition=partition, runs=runs, account=account, qos=qos)
     except click.Abort:
         if sys.stdin is not None and sys.stdin.isatty():
             raise

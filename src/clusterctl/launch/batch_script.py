@@ -1,0 +1,231 @@
+"""Turns a batch script of the user's own into a job: a pure function from its text, which names what it cannot carry.
+
+`#SBATCH` options become [resources], lines that prepare become `setup` and `env`, and the one line that starts the
+program becomes `argv`. Loops, several programs, here-documents and the like are named and not guessed at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.config.resolution import contradictions
+from clusterctl.launch.batch_lines import Statement, Unreadable, split_options, statements, words_of
+from clusterctl.launch.batch_options import carried_option, total_tasks
+from clusterctl.spec import Cluster, Job, from_record
+from clusterctl.spec.keys import as_toml
+from clusterctl.spec.overrides import put
+from clusterctl.spec.records import InvalidRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SETUP = frozenset({"module", "ml", "source", ".", "conda", "mamba", "micromamba", "spack", "ulimit", "umask", "unset"})
+_STARTS = re.compile(r"(?:.*/)?(?:srun|torchrun|python[0-9.]*|accelerate|deepspeed|mpirun|mpiexec|horovodrun)")
+_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
+_SUBSTITUTED = re.compile(r"""\w+="?(?:\$\(.*\)|`.*`)"?""", re.DOTALL)
+# Where the output went; the run keeps it.
+_OUTPUT = re.compile(
+    r"\s(?:2>&1\s*)?(?:\|\s*tee\s+(?:-a\s+)?[^\s&|;<>]+|[12&]?>>?\s*[^\s&|;<>]+)(?:\s*2>(?:&1|\s*[^\s&|;<>]+))?\s*$"
+)
+_QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
+_SEVERAL = re.compile(r"[|;<>&]")
+_FOR_A_SHELL = re.compile(r"[$`*?~{}()\[\]]")
+_NUMBER_OF_TASKS = re.compile(r"#SBATCH.*\s(?:--ntasks[=\s]|-n)")
+_OURS = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"})
+_QUIET = {"set", "echo", "date", "hostname", "pwd", "printenv", "nvidia-smi", "whoami", "wait", "exit", "printf"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A statement of the script and what became of it: keys with their values, or the reason why nothing did."""
+
+    number: int
+    text: str
+    became: tuple[str, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A job file's content, and where each of its values comes from."""
+
+    job: dict[str, Any]
+    rows: tuple[Row, ...]
+
+
+def convert(text: str) -> Converted:
+    """The job that the batch script `text` describes."""
+    return _Conversion(tuple(statements(text))).result()
+
+
+class _Conversion:
+    """The job as far as it is known, statement by statement."""
+
+    def __init__(self, script: Sequence[Statement]) -> None:
+        self.job: dict[str, Any] = {"workload": "command"}
+        self.script = script
+
+    def result(self) -> Converted:
+        starts = [one for one in self.script if not one.problem and _starts(one.text)]
+        in_turn = sorted(
+            self.script, key=lambda one: bool(_NUMBER_OF_TASKS.match(one.text))
+        )  # what it means, others say
+        rows = sorted((self._row(one, several=len(starts) > 1) for one in in_turn), key=lambda row: row.number)
+        if not starts:
+            rows.append(Row(0, "", problem="no line starts a program: set argv in the job file"))
+        return Converted(self.job, tuple(rows))
+
+    def _row(self, one: Statement, *, several: bool) -> Row:
+        if one.problem:
+            return Row(one.number, one.text, problem=one.problem)
+        try:
+            if one.text.startswith("#SBATCH"):
+                return self._options(one)
+            if _starts(one.text):
+                if several:
+                    return Row(one.number, one.text, problem="one of several programs: a job runs one; see `--after`")
+                return self._program(one)
+            return self._preparation(one)
+        except Unreadable as error:
+            return Row(one.number, one.text, problem=str(error))
+
+    def _options(self, one: Statement) -> Row:
+        options, rest = split_options(words_of(one.text.removeprefix("#SBATCH")), guess=True)
+        problem = f"no option: {' '.join(rest)}" if rest else ""
+        keys: dict[str, Any] = {}
+        for name, value in options:
+            found, why = carried_option(name, value)
+            keys |= found
+            problem = problem or why
+        return self._carried(one, keys, problem)
+
+    def _preparation(self, one: Statement) -> Row:
+        first = (one.text.split() or [""])[0]
+        exported = first in ("export", "declare", "typeset")
+        if exported or _SUBSTITUTED.fullmatch(one.text) or all(map(_ASSIGNMENT.fullmatch, words_of(one.text))):
+            return self._assignments(one, one.text.removeprefix(first) if exported else one.text)
+        if first in _SETUP or one.text.startswith("eval "):
+            return self._carried(one, {"setup": [*self.job.get("setup", ()), one.text]})
+        if first == "cd":
+            if re.fullmatch(r"""cd\s+["']?\$\{?SLURM_SUBMIT_DIR\}?["']?""", one.text):
+                return Row(one.number, one.text, ("code: the folder of submission",))
+            if not _needs_shell(one.text) and not _SEVERAL.search(one.text) and len(words_of(one.text)) == 2:
+                return self._carried(one, {"code": words_of(one.text)[1]})
+        if first in _QUIET:
+            return Row(one.number, one.text, problem="not needed to run the program; `setup` takes it if it is")
+        problem = "what it is for is not known; `setup` takes lines to run on the host"
+        return Row(one.number, one.text, problem=problem)
+
+    def _assignments(self, one: Statement, text: str) -> Row:
+        """Constants become `env`; what a shell has to expand becomes `setup`, exported."""
+        if _needs_shell(text) or _SEVERAL.search(_unquoted(text)):
+            names = {match[1] for match in map(_ASSIGNMENT.match, text.split()) if match}
+            if names & _OURS:
+                return Row(one.number, one.text, problem="clusterctl sets it for each rank")
+            line = one.text if one.text.startswith("export ") else f"export {one.text}"
+            return self._carried(one, {"setup": [*self.job.get("setup", ()), line]})
+        pairs = [_ASSIGNMENT.fullmatch(word) for word in words_of(text)]
+        if not all(pairs):  # such as `export NAME`
+            return self._carried(one, {"setup": [*self.job.get("setup", ()), one.text]})
+        values = {pair[1]: pair[2] for pair in pairs if pair}
+        ours = sorted(_OURS & {*values})
+        problem = f"clusterctl sets it for each rank: {', '.join(ours)}" if ours else ""
+        return self._carried(one, {f"env.{name}": value for name, value in values.items() if name not in ours}, problem)
+
+    def _program(self, one: Statement) -> Row:
+        output = _OUTPUT.search(_QUOTED.sub(lambda quoted: "q" * len(quoted[0]), one.text))
+        text = one.text[: output.start()] if output else one.text
+        problem = "its output is in the run's logs: clusterctl logs" if output else ""
+        if _SEVERAL.search(_unquoted(text)):
+            return Row(one.number, one.text, problem="more than one command, or a redirection: put it into a script")
+        words = words_of(text)
+        keys: dict[str, Any] = {}
+        while words and (pair := _ASSIGNMENT.fullmatch(words[0])):
+            keys[f"env.{pair[1]}"] = pair[2]
+            words.pop(0)
+        if keys and _needs_shell(text):
+            raise Unreadable("an assignment in front of a command that a shell has to expand")
+        words = words[1:] if words[:1] in (["exec"], ["time"]) else words
+        each_task = PurePath(words[0]).name == "srun"
+        if each_task:
+            options, words = split_options(words[1:], guess=False)
+            for name, value in options:
+                found, why = carried_option(name, value, srun=True)
+                keys |= found
+                problem = problem or why
+        else:
+            keys["resources.tasks_per_node"] = 1
+            if self.job.get("resources", {}).get("nodes", 1) > 1:
+                problem = problem or "without srun it ran on the first node alone; here it runs once on each"
+        if not words:
+            return Row(one.number, one.text, problem="srun starts nothing here")
+        if _needs_shell(text):
+            words = ["bash", "-c", _as_written(text, words)]
+            problem = problem or "a shell expands it in each task"
+        return self._carried(one, {"argv": words, **keys}, problem)
+
+    def _carried(self, one: Statement, keys: dict[str, Any], problem: str = "") -> Row:
+        """Put `keys` into the job, those that it can hold."""
+        if (tasks := keys.pop("ntasks", None)) is not None:
+            resources = {**self.job.get("resources", {}), **_below("resources", keys)}
+            if "tasks_per_node" not in resources:
+                found, why = total_tasks(tasks, resources.get("nodes"))
+                keys, problem = keys | found, problem or why
+            elif not keys:
+                problem = problem or f"resources.tasks_per_node is {resources['tasks_per_node']} already"
+        became = []
+        for key, value in keys.items():
+            if why := self._wrong(key, value):
+                problem = problem or why
+            else:
+                put(self.job, tuple(key.split(".", 2)), value)
+                became.append(key if key == "setup" else f"{key} = {as_toml(value)}")
+        return Row(one.number, one.text, tuple(became), problem)
+
+    def _wrong(self, key: str, value: Any) -> str:
+        """Why no job may have this value."""
+        if key == "code" and not value.startswith(("/", "~")):
+            return "a folder below the current one: submit from there, or set `code`"
+        trial: dict[str, Any] = {"name": "trial", "workload": "command", "argv": ["true"]}
+        put(trial, tuple(key.split(".", 2)), value)
+        try:
+            job = from_record(Job, trial, parse=True)
+        except InvalidRecord as error:
+            return error.message
+        return next((str(problem) for problem in contradictions(job, Cluster(name="trial"))), "")
+
+
+def _needs_shell(text: str) -> bool:
+    return bool(_FOR_A_SHELL.search(re.sub(r"'[^']*'", "", text)))
+
+
+def _unquoted(text: str) -> str:
+    return _QUOTED.sub("", text)
+
+
+def _below(table: str, keys: dict[str, Any]) -> dict[str, Any]:
+    return {key.partition(".")[2]: value for key, value in keys.items() if key.startswith(f"{table}.")}
+
+
+def _starts(text: str) -> bool:
+    """Whether a statement starts a program that trains."""
+    try:
+        words = words_of(text)
+    except Unreadable:
+        return False
+    named = itertools.dropwhile(lambda word: _ASSIGNMENT.fullmatch(word) or word in ("exec", "time"), words)
+    return bool(_STARTS.fullmatch(next(named, "")))
+
+
+def _as_written(text: str, words: list[str]) -> str:
+    """The end of `text` that has these words."""
+    for blank in re.finditer(r"^|\s", text):
+        with suppress(Unreadable):
+            if words_of(text[blank.end() :]) == words:
+                return text[blank.end() :].strip()
+    raise Unreadable("where its command begins is not clear")
