@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from clusterctl.observe.ended_runs import Row as Row
+    from clusterctl.observe.ended_runs import Row
     from clusterctl.observe.overview import Overview
     from clusterctl.observe.stage import Status
     from clusterctl.observe.status import Report as Report
@@ -101,7 +101,7 @@ class Query:
         if self.named:
             looked = self.look()
             rows = tuple(row_of(status, looked.as_of) for status in looked.statuses)
-            return Listing(looked.as_of, rows, looked.problems)
+            return Listing(looked.as_of, rows, looked.problems, looked.statuses)
         found = listing(self.folder, self.wanted, self.count, row_of, self.ended)
         self.ended.save()
         return found

@@ -17,7 +17,7 @@ from clusterctl.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from clusterctl.api.find import Query, Row
+    from clusterctl.api.find import Listing, Query
     from clusterctl.errors import ConfigError, SlurmError
 
     Problems = tuple[ConfigError | SlurmError, ...]
@@ -78,17 +78,19 @@ def _show_table(wanted: Query, *, wide: bool) -> tuple[bool, Problems]:
     found = wanted.rows(runs_table.row_of)
     if found.rows:
         runs_table.show_runs(terminal.data(), found.rows, found.as_of, wide=wide)
-        _show_cause(wanted, found.rows[0])
+        _show_cause(wanted, found)
     return bool(found.rows), found.problems
 
 
-def _show_cause(wanted: Query, newest: Row) -> None:
+def _show_cause(wanted: Query, found: Listing) -> None:
     """What ended the newest run, in a line, unless it ended well."""
+    newest = found.rows[0]
     if newest.stage not in _ENDED_BADLY:
         return
     from clusterctl.display.explanation import first_cause
 
-    status = Run(wanted.folder / newest.run).status()
+    known = (one for one in found.looked if one.record.run.id == newest.run)
+    status = next(known, None) or Run(wanted.folder / newest.run).status()
     if status.stage is not Stage.CANCELLED or status.reason:  # cancelled before it started
         click.echo(f"{status.stage}: {first_cause(status)}\nnext: clusterctl why {newest.run}", err=True)
 

@@ -26,7 +26,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*-[0-9]{8}-[0-9]{6}-[0-9a-f]{4}")
 def newest_first(folder: Path, takes: Callable[[str], bool] = bool, since: float | None = None) -> Iterator[RunDir]:
     """The runs in `folder` as `newest_ids` has them; a run not yet written is passed over."""
     ids = newest_ids(folder, takes, since)
-    return (RunDir(folder / run) for run in ids if _modified(folder, run) is not None)
+    return (RunDir(folder / run) for run in ids if is_written(folder, run))
 
 
 def newest_ids(folder: Path, takes: Callable[[str], bool] = bool, since: float | None = None) -> Iterator[str]:
@@ -43,6 +43,11 @@ def newest_ids(folder: Path, takes: Callable[[str], bool] = bool, since: float |
         if len(same_second) > 1:
             same_second.sort(key=lambda run: _modified(folder, run) or 0, reverse=True)
         yield from same_second
+
+
+def is_written(folder: Path, run: str) -> bool:
+    """Whether there is a record of the run of that id; one that cannot be read counts."""
+    return _modified(folder, run) is not None
 
 
 def find_run(folder: Path, name: str) -> RunDir:
