@@ -145,7 +145,7 @@ def completions(typed: str, cluster: str | None = None) -> list[str]:
 def _kept_runs(folder: Path) -> Path:
     """The file of what is known of ended runs: a user's own, as is what may be asked about them."""
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
-    return cache_folder() / "runs" / f"{name}.json"
+    return cache_folder() / "runs" / f"{name}.kept"
 
 
 def _several(words: str | Iterable[str]) -> tuple[str, ...]:
