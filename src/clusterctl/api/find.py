@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from clusterctl.observe.ended_runs import Row as Row
+    from clusterctl.observe.ended_runs import Row
     from clusterctl.observe.overview import Overview
     from clusterctl.observe.stage import Status
     from clusterctl.observe.status import Report as Report
@@ -119,7 +119,7 @@ class Query:
         if self.named:
             looked = self.look()
             rows = tuple(row_of(status, looked.as_of) for status in looked.statuses)
-            return Listing(looked.as_of, rows, looked.problems)
+            return Listing(looked.as_of, rows, looked.problems, looked.statuses)
         found = listing(self.folder, self.wanted, self.count, row_of, self.ended, together)
         self.ended.save()
         return found
@@ -158,7 +158,7 @@ def overview(names: Iterable[str], cluster: str | None = None, count: int = 100)
 def _kept_runs(folder: Path) -> Path:
     """The file of what is known of ended runs: a user's own, as is what may be asked about them."""
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]
-    return cache_folder() / "runs" / f"{name}.json"
+    return cache_folder() / "runs" / f"{name}.kept"
 
 
 def _several(words: str | Iterable[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from clusterctl.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from clusterctl.api.find import Listing, Query, Row
+    from clusterctl.api.find import Listing, Query
     from clusterctl.api.sweeps import Sweep
     from clusterctl.errors import ConfigError, SlurmError
 
@@ -93,7 +93,7 @@ def _show_table(wanted: Query, sweep: Sweep | None, metric: str | None, *, wide:
     if found.rows:
         runs_table.show_runs(terminal.data(), found, wide=wide)
         if sweep is None:
-            _show_cause(wanted, found.rows[0])
+            _show_cause(wanted, found)
     return bool(found.rows), found.problems
 
 
@@ -107,13 +107,16 @@ def _listing(wanted: Query, sweep: Sweep | None, metric: str | None) -> Listing:
     return sweep_rows.listing(sweep.summary(looked, metric), looked, runs_table.row_of)
 
 
-def _show_cause(wanted: Query, newest: Row) -> None:
+def _show_cause(wanted: Query, found: Listing) -> None:
     """What ended the newest run, in a line, unless it ended well."""
-    if newest.stage not in _ENDED_BADLY:
+    newest = found.rows[0]
+    run = Run(wanted.folder / newest.run)
+    if newest.stage not in _ENDED_BADLY or not run.path.is_dir():  # a sweep
         return
     from clusterctl.display.explanation import first_cause
 
-    status = Run(wanted.folder / newest.run).status()
+    known = (one for one in found.looked if one.record.run.id == newest.run)
+    status = next(known, None) or run.status()
     if status.stage is not Stage.CANCELLED or status.reason:  # cancelled before it started
         click.echo(f"{status.stage}: {first_cause(status)}\nnext: clusterctl why {newest.run}", err=True)
 

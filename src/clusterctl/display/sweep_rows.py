@@ -72,7 +72,7 @@ def listing(summary: SweepSummary, looked: Report, row_of: Callable[[Status, flo
     record = summary.record
     settings = {run.id: row for run, row in zip(record.runs, record.settings, strict=True)}
     rows, varied = apart((row_of(status, looked.as_of) for status in summary.statuses), settings)
-    return Listing(looked.as_of, tuple(rows), looked.problems, headline(summary), tuple(varied))
+    return Listing(looked.as_of, tuple(rows), looked.problems, head=headline(summary), varied=tuple(varied))
 
 
 def headline(found: SweepSummary) -> str:

@@ -104,7 +104,7 @@ def _gone(place: Path) -> ConfigError:
 
 def _known(runs: Path, folder: Path) -> KnownDigests:
     name = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
-    return KnownDigests(code_folder(runs) / KNOWN_DIGESTS / name)
+    return KnownDigests(code_folder(runs) / KNOWN_DIGESTS / f"{name}.kept")
 
 
 def _digests(place: str, files: list[CodeFile], known: KnownDigests, progress: ProgressListener) -> dict[str, str]:

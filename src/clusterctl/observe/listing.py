@@ -8,9 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterctl.observe.runs import newest_first, newest_ids, newest_submissions
+from clusterctl.observe.runs import is_written, newest_first, newest_ids, newest_submissions
 from clusterctl.observe.status import report
-from clusterctl.runs.files import exists
 from clusterctl.runs.layout import RunDir
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ class Listing:
     as_of: float
     rows: tuple[Row, ...]
     problems: tuple[ConfigError | SlurmError, ...] = ()
+    looked: tuple[Status, ...] = ()  # of the rows that were not kept
     head: str = ""  # of a sweep: how it stands
     varied: tuple[str, ...] = ()  # the columns of what its runs change
 
@@ -49,15 +49,15 @@ def listing(
     ids = [*_ids(folder, wanted, count)]
     where = os.fspath(folder)
     rows = {run: row for run in ids if (row := ended.row(where, run))}
-    unknown = (RunDir(folder / run) for run in ids if run not in rows)
-    looked = report((run for run in unknown if exists(run.run_json)), ended=ended)
+    unknown = (run for run in ids if run not in rows and is_written(folder, run))
+    looked = report((RunDir(folder / run) for run in unknown), ended=ended)
     for status in looked.statuses:
         run = status.record.run
         rows[run.id] = row = row_of(status, looked.as_of)
         ended.keep_row(run, row)
     found = (rows[run] for run in ids if run in rows)
     taken = (row for row in found if wanted.takes(row.stage, row.created, looked.as_of))
-    return Listing(looked.as_of, tuple(itertools.islice(together(taken), count)), looked.problems)
+    return Listing(looked.as_of, tuple(itertools.islice(together(taken), count)), looked.problems, looked.statuses)
 
 
 def _ids(folder: Path, wanted: Filter, count: int | None) -> Iterable[str]:

@@ -24,7 +24,7 @@ _ZONES_SECONDS = 26 * 3600  # between the clocks of two places
 def newest_first(folder: Path, takes: Callable[[str], bool] = bool, since: float | None = None) -> Iterator[RunDir]:
     """The runs in `folder` as `newest_ids` has them; a run not yet written is passed over."""
     ids = newest_ids(folder, takes, since)
-    return (RunDir(folder / run) for run in ids if _modified(folder, run) is not None)
+    return (RunDir(folder / run) for run in ids if is_written(folder, run))
 
 
 def newest_ids(folder: Path, takes: Callable[[str], bool] = bool, since: float | None = None) -> Iterator[str]:
@@ -51,6 +51,11 @@ def newest_submissions(ids: Iterable[str], count: int | None) -> Iterator[str]:
         if count is not None and len(seen) > count:
             return
         yield run
+
+
+def is_written(folder: Path, run: str) -> bool:
+    """Whether there is a record of the run of that id; one that cannot be read counts."""
+    return _modified(folder, run) is not None
 
 
 def find_run(folder: Path, name: str) -> RunDir:

@@ -19,7 +19,6 @@ class Mark:
         return None
 
 
-@dataclass(frozen=True)
 class Unshown(Mark):
     """The value may be a secret: a message about it must not repeat it."""
 
@@ -65,7 +64,6 @@ class Above(Mark):
             raise ValueError(f"must be a finite number above {self.bound}")
 
 
-@dataclass(frozen=True)
 class Fraction(Mark):
     """0 <= value < 1."""
 
@@ -112,7 +110,6 @@ class Duration(Mark):
         return f"{seconds // _SUFFIXES[suffix]}{suffix}" if seconds else "0s"
 
 
-@dataclass(frozen=True)
 class NotEmpty(Mark):
     def check(self, value: Any) -> None:
         if not value:
@@ -128,7 +125,6 @@ class Length(Mark):
             raise ValueError(f"must have {self.count} elements")
 
 
-@dataclass(frozen=True)
 class Window(Mark):
     """[first, last], counted from 1; [] for none."""
 
