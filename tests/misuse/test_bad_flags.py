@@ -64,7 +64,7 @@ def usage(typed: str | tuple[str, ...], says: str, hint: str = "--help") -> Mist
     usage("cancel --force x", "no such option"),
     usage("release", "missing argument 'RUN'"),
     usage("release a b", "unexpected extra argument"),
-    usage("report", "missing argument 'RUN...'"),
+    usage("report", "missing argument 'SWEEP|RUN...'"),
     usage("report x --metric", "requires an argument"),
     usage("rerun", "missing argument 'RUN'"),
     usage("rerun a b", "unexpected extra argument"),
