@@ -22,7 +22,7 @@ from clusterctl.errors import UsageError
 def report(names: tuple[str, ...], metric: str | None, output: str | None, cluster: str | None) -> None:
     """Write one HTML file about RUN, which has ended or goes on: curves, phases, nodes, efficiency, configuration.
 
-    For a sweep or several RUNs: the best run, the effect of the settings, curves over each other, a sortable table.
+    For a SWEEP or several RUNs: the best run, the effect of the settings, curves over each other, a sortable table.
 
     The file needs nothing else, no network either: it can be sent, kept and printed.
 
@@ -31,7 +31,7 @@ def report(names: tuple[str, ...], metric: str | None, output: str | None, clust
       clusterctl report cora
       clusterctl report @last --output cora.html
       clusterctl report cora-20260102 @last --output both.html
-      clusterctl report my-sweep --metric val_accuracy
+      clusterctl report cora-20260131-120000-1a2b --metric val_accuracy
     """
     sweep = sweep_meant(names[0], cluster) if len(names) == 1 else None
     runs = [] if sweep else [find(name, cluster) for name in names]
