@@ -62,7 +62,7 @@ def _browse(page: Path | str, *flags: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*words, address], capture_output=True, text=True, timeout=90, check=True)
 
 
-def opened(page: Path | str) -> Page:
+def opened(page: Path | str, milliseconds: int = 2000) -> Page:
     """Open a file, or an address of this machine. Who else is called is our proxy, which notes that and hangs up."""
     calls: list[str] = []
 
@@ -75,7 +75,7 @@ def opened(page: Path | str) -> Page:
         try:
             port = proxy.server_address[1]
             flags = (f"--proxy-server=127.0.0.1:{port}", "--enable-logging=stderr", "--dump-dom")
-            done = _browse(page, *flags, "--virtual-time-budget=2000")
+            done = _browse(page, *flags, f"--virtual-time-budget={milliseconds}")
         finally:
             proxy.shutdown()
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]

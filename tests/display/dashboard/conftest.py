@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from waitress import wasyncore
 from clusterctl.display.dashboard.application import Application
 from clusterctl.display.dashboard.glances import Glances
 from clusterctl.errors import SlurmError
-from clusterctl.observe.ended_runs import EndedRuns
+from clusterctl.observe.ended_runs import QUIET_SECONDS, EndedRuns
 from clusterctl.observe.runs import newest_first
 from clusterctl.observe.status import Report, report
 from clusterctl.spec import Cluster
@@ -71,7 +71,7 @@ class Server:
         return f"clusterctl-{self.port}={TOKEN}"
 
     def listen_at(self, port: int) -> None:
-        ended = EndedRuns()
+        ended = EndedRuns(clock=lambda: time.time() + 2 * QUIET_SECONDS)  # which has seen them for minutes
 
         def slurm_of(cluster: Cluster) -> Any:
             return self.slurm
@@ -111,12 +111,20 @@ def serve(tmp_path: Path) -> Iterator[Callable[[], Server]]:
             server = Server(tmp_path / "runs")
             listening = waitress.create_server(server, host="127.0.0.1", port=0)
             server.listen_at(int(listening.effective_port))
-            thread = threading.Thread(target=listening.run)
+            ended = threading.Event()
+            thread = threading.Thread(target=_run, args=(listening, ended))
             thread.start()
-            stack.callback(listening.task_dispatcher.shutdown)
             stack.callback(thread.join)
-            # In its own thread, as it knows no other way to end but KeyboardInterrupt.
-            stack.callback(listening.trigger.pull_trigger, partial(wasyncore.close_all, listening._map))
+            stack.callback(ended.set)
             return server
 
         yield start
+
+
+def _run(listening: Any, ended: threading.Event) -> None:
+    """As `run` of the server, which knows no other end than KeyboardInterrupt."""
+    while not ended.is_set():
+        wasyncore.loop(timeout=0.05, map=listening._map, count=1)
+    for connection in list(listening._map.values()):
+        connection.handle_close()  # wakes the thread that waits to write to it
+    listening.task_dispatcher.shutdown()

@@ -1,0 +1,199 @@
+"""What open pages cost: one look for all of them, and none while nobody asks."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable
+
+import pytest
+from support.busy_run import busy_files
+from support.counted import counted
+
+from clusterctl.display.asking_again import pause_after, state_of
+from clusterctl.display.dashboard import glances
+from clusterctl.display.dashboard.glances import LOOK_SECONDS, Few, Glance
+from clusterctl.runs.layout import RunDir
+from clusterctl.runs.stages import Stage
+
+from .conftest import Server
+from .test_application import ENDED, RUN, SWEEP, make_sweep
+
+Serve = Callable[[], Server]
+Fabricate = Callable[..., RunDir]
+MANY = 500
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_look_serves_everybody_until_it_is_old() -> None:
+    clock, looks = Clock(), iter(range(9))
+    glance = Glance(lambda: next(looks), clock)
+    seen = []
+    for clock.now in (0.0, 1.0, LOOK_SECONDS - 0.1, LOOK_SECONDS, LOOK_SECONDS + 1):
+        with glance.seen() as number:
+            seen.append(number)
+    assert seen == [0, 0, 0, 1, 1]
+
+
+def test_after_a_slow_look_it_waits_longer() -> None:
+    clock, looks = Clock(), []
+
+    def look() -> None:
+        looks.append(clock.now)
+        clock.now += 10  # the file system is slow
+
+    glance = Glance(look, clock)
+    while clock.now < 100:
+        with glance.seen():
+            clock.now += 1
+    assert sum(10 for _ in looks) <= 0.2 * clock.now + 10
+
+
+def test_those_who_ask_while_somebody_looks_get_what_is_found() -> None:
+    looks, may_end = [], threading.Event()
+
+    def look() -> int:
+        looks.append(1)
+        may_end.wait(30)
+        return len(looks)
+
+    glance, seen = Glance(look, Clock()), []
+
+    def ask() -> None:
+        with glance.seen() as found:
+            seen.append(found)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    may_end.set()
+    for thread in threads:
+        thread.join()
+    assert seen == [1] * 4
+
+
+def test_a_look_that_fails_is_made_again() -> None:
+    answers = iter([OSError("away"), "back"])
+
+    def look() -> str:
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    glance = Glance(look, Clock())
+    with pytest.raises(OSError, match="away"), glance.seen():
+        pass
+    with glance.seen() as found:
+        assert found == "back"
+
+
+def test_runs_that_nobody_asks_for_are_forgotten() -> None:
+    few: Few[object] = Few()
+    first = few.get("0", object)
+    for number in range(glances._MOST_KEPT):
+        assert few.get("0", object) is first
+        few.get(f"other {number}", object)
+    for number in range(glances._MOST_KEPT):
+        few.get(f"other {number}", object)
+    assert few.get("0", object) is not first
+
+
+def test_500_runs_are_read_once_and_then_only_looked_at(serve: Serve, fabricate: Fabricate) -> None:
+    for number in range(MANY):
+        fabricate(f"cora-20260101-{number:06}-00a1", ENDED)
+    server = serve()
+    folder = server.folder
+    with counted(folder) as first:
+        page = server.page("/")
+    assert page.count('href="/run/') == MANY
+    assert len(page) < 400 * MANY
+    assert first.opens <= 8 * MANY
+    server.later()
+    with counted(folder) as again:
+        pages = [server.page(path) for path in ("/", "/", "/?stage=finished")]
+    assert len(set(pages)) == 2
+    assert (again.opens, again.listings) == (0, 0)  # below the folder of runs
+    assert again.stats <= 3 * MANY
+    with counted(folder) as young:
+        server.page("/")
+    assert (young.opens, young.listings, young.stats) == (0, 0, 0)
+
+
+def test_a_run_that_grows_is_read_where_it_has_grown(serve: Serve, fabricate: Fabricate) -> None:
+    run = fabricate(RUN, busy_files())
+    server = serve()
+    paths = (f"/run/{RUN}", f"/run/{RUN}/logs", f"/run/{RUN}")
+    assert "<dd>300/400</dd>" in server.page(paths[0])
+    log = run.attempt(1).log(0)
+    with run.attempt(1).metrics.open("a") as metrics, log.open("a") as out:
+        metrics.write(json.dumps({"time": 1_000_700.0, "step": 399, "steps": 400, "loss": 0.125}) + "\n")
+        out.write("\x1b[1mepoch 39/40\x1b[0m\n")
+    server.later()
+    with counted(server.folder) as count:
+        page, shown, same = map(server.page, paths)
+    assert "<dd>399/400</dd>" in page
+    assert ">epoch 39/40\n" in shown or "\nepoch 39/40<" in shown
+    assert page == same
+    assert count.opens <= 30  # as many as one look of the monitor
+    assert max(count.opened.values()) <= 3
+
+
+def test_slurm_is_asked_by_looks_and_not_by_requests(serve: Serve, fabricate: Fabricate) -> None:
+    fabricate(RUN, busy_files())
+    make_sweep(fabricate, [["train.lr=1"]])
+    server = serve()
+    assert server.slurm.asked == 0  # no page has asked
+    for _ in range(3):
+        for path in ("/", f"/run/{RUN}", f"/run/{RUN}/logs", f"/sweep/{SWEEP}"):
+            server.page(path)
+    assert server.slurm.asked <= 2  # the list, and the run
+
+
+def test_an_ended_run_is_explained_once_and_anew_when_it_goes_on(
+    serve: Serve, fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Stage] = []
+    real = glances.diagnose_status
+    monkeypatch.setattr(
+        glances, "diagnose_status", lambda status, slurm_of: asked.append(status.stage) or real(status, slurm_of)
+    )
+    run = fabricate(RUN, ENDED)
+    server = serve()
+    for _ in range(3):
+        server.page(f"/run/{RUN}")
+        server.page(f"/run/{RUN}/why")
+        server.later()
+    assert asked == [Stage.FINISHED]
+    run.finished_json.unlink()
+    (run.attempts_folder / "1").mkdir()
+    server.page(f"/run/{RUN}/why")
+    assert len(asked) == 2
+    assert asked[1] is not Stage.FINISHED
+
+
+def test_how_often_a_diagnosis_is_worth_its_cost(fabricate: Fabricate) -> None:
+    from dataclasses import replace
+
+    from clusterctl.errors import SlurmError
+    from clusterctl.observe.status import report
+
+    class Silent:
+        def snapshot(self) -> None:
+            raise SlurmError("no answer")
+
+        def accounted(self, job_ids: object) -> None:
+            raise SlurmError("no answer")
+
+    (busy,) = report([fabricate(RUN, busy_files())], lambda cluster: Silent()).statuses  # type: ignore[arg-type,return-value]
+    assert (state_of(busy), pause_after(busy, 0.01), pause_after(busy, 1.0)) == ("alive", 3.0, 50.0)
+    queued, ended = replace(busy, stage=Stage.QUEUED), replace(busy, stage=Stage.FAILED)
+    assert (state_of(queued), pause_after(queued, 0.01)) == ("queued", 60.0)
+    assert (state_of(ended), pause_after(ended, 0.01)) == ("ended", math.inf)
