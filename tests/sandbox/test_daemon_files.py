@@ -78,15 +78,20 @@ def test_secrets_are_readable_by_their_owner_alone(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "etc").iterdir()} == {0o600}
 
 
-def test_a_machines_own_gpus_are_shared_out_where_they_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sandbox = Sandbox(folder=str(tmp_path), boot_id="", request=SandboxRequest(nodes=2, gpus_per_node=GpuCount(2)))
+@pytest.mark.parametrize(("gpus", "named"), [(2, ""), ("a100:2", " Type=a100")])
+def test_a_machines_own_gpus_are_shared_out_where_they_suffice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int | str, named: str
+) -> None:
+    request = SandboxRequest(nodes=2, gpus_per_node=GpuCount(gpus))
+    sandbox = Sandbox(folder=str(tmp_path), boot_id="", request=request, ports=(7001, 7002, 7003, 7004))
     monkeypatch.setattr(daemon_files, "machine_gpus", lambda: [Path(f"/dev/nvidia{n}") for n in range(5)])
     assert list(daemon_files._gres_lines(sandbox)) == [
-        "NodeName=node1 Name=gpu File=/dev/nvidia0",
-        "NodeName=node1 Name=gpu File=/dev/nvidia1",
-        "NodeName=node2 Name=gpu File=/dev/nvidia2",
-        "NodeName=node2 Name=gpu File=/dev/nvidia3",
+        f"NodeName=node1 Name=gpu{named} File=/dev/nvidia0",
+        f"NodeName=node1 Name=gpu{named} File=/dev/nvidia1",
+        f"NodeName=node2 Name=gpu{named} File=/dev/nvidia2",
+        f"NodeName=node2 Name=gpu{named} File=/dev/nvidia3",
     ]
+    assert all(f" Gres=gpu:{gpus}" in line for line in daemon_files._node_lines(sandbox))
 
 
 def test_gpus_that_are_made_up_need_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,30 @@
+"""What is typed after `clusterctl sandbox up`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from clusterctl.cli.sandbox import sandbox
+
+
+@pytest.mark.parametrize(("typed", "written"), [("4", 4), ("a100:4", "a100:4")])
+def test_gpus_may_have_a_type(monkeypatch: pytest.MonkeyPatch, typed: str, written: int | str) -> None:
+    asked: list[Any] = []
+
+    def up(request: Any) -> None:
+        asked.append(request.gpus_per_node.written)
+        raise SystemExit(0)
+
+    monkeypatch.setattr("clusterctl.api.sandbox.up", up)
+    CliRunner().invoke(sandbox, ["up", "--gpus-per-node", typed])
+    assert asked == [written]
+
+
+@pytest.mark.parametrize("typed", ["many", "-1", "65", "a100", "a100:65", "a100:1 File=/dev/sda"])
+def test_what_is_no_number_of_gpus_is_refused(typed: str) -> None:
+    done = CliRunner().invoke(sandbox, ["up", "--gpus-per-node", typed])
+    assert done.exit_code == 2
+    assert "not a number up to 64, or one with a type such as a100:4" in done.output
