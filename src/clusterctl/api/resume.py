@@ -27,7 +27,7 @@ from clusterctl.errors import ConfigError, SlurmError, UsageError
 from clusterctl.launch.adoption import adopt
 from clusterctl.launch.module_archives import archive_modules, link_archives
 from clusterctl.launch.plan import has_project, make_plan
-from clusterctl.launch.sbatch import Batch, SlurmRefused, call_sbatch
+from clusterctl.launch.sbatch import BatchJob, SlurmRefused, call_sbatch
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import kept_code
 from clusterctl.observe.run_record import read_record
@@ -116,7 +116,7 @@ def send(
     waiting = predecessors.options()
 
     def call(waiting: Sequence[str]) -> str:
-        return call_sbatch(Batch.of(plan), [sbatch, *(["--hold"] if hold else []), *waiting], slurm.environment)
+        return call_sbatch(BatchJob.of(plan), [sbatch, *(["--hold"] if hold else []), *waiting], slurm.environment)
 
     with renewed(plan, resolved, archives, still_ended, words):
         try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import clusterctl
 from clusterctl.api.resume import renewed, resolved_again
 from clusterctl.api.settings import axes_typed, settings, typed
-from clusterctl.api.sweep import Wanted, plans_of, send_arrays, shown_rows, write_runs
+from clusterctl.api.sweep import SweepJobs, plans_of, send_arrays, shown_rows, write_runs
 from clusterctl.api.sweeps import Sweep, find_sweep
 from clusterctl.api.verify import verify_all
 from clusterctl.checks.verify import explained
@@ -73,7 +73,7 @@ def resume_sweep(
     where = load_cluster(cluster) if cluster else first.cluster
     slurm = Slurm.of(where)
     jobs = [resolved_again(one.record.run, where) for one in again]
-    wanted = Wanted(rows, [resolved_again(first.run, where, _as_settings(row, record)) for row in rows], [])
+    wanted = SweepJobs(rows, [resolved_again(first.run, where, _as_settings(row, record)) for row in rows], [])
     codes = [
         kept_code(one.record.run, project=has_project(job.job)).folder for one, job in zip(again, jobs, strict=True)
     ]

@@ -30,7 +30,7 @@ from clusterctl.launch.module_archives import archive_modules
 from clusterctl.launch.new_run import Earlier, from_earlier, from_project, record_of, versions, write_run
 from clusterctl.launch.plan import has_project, make_plan
 from clusterctl.launch.programs import Programs
-from clusterctl.launch.sbatch import Batch, SlurmRefused, call_sbatch, test_only
+from clusterctl.launch.sbatch import BatchJob, SlurmRefused, call_sbatch, test_only
 from clusterctl.launch.script import render
 from clusterctl.launch.snapshot import find_code, take_snapshot
 from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
@@ -248,7 +248,7 @@ def send(
     write_run(plan, code.folder, archives, record, origin.patch)
 
     def sbatch(waiting: Sequence[str]) -> str:
-        return call_sbatch(Batch.of(plan), [command, *(["--hold"] if hold else []), *waiting], slurm.environment)
+        return call_sbatch(BatchJob.of(plan), [command, *(["--hold"] if hold else []), *waiting], slurm.environment)
 
     try:
         if allocation:

@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from clusterctl.api.sweeps import Sweep
     from clusterctl.config import Resolved
     from clusterctl.containers.listener import ProgressListener
-    from clusterctl.launch.new_run import Origin
+    from clusterctl.launch.new_run import CodeOrigin
     from clusterctl.launch.plan import Plan
     from clusterctl.launch.snapshot import Code
     from clusterctl.runs.layout import ArrayDir
-    from clusterctl.spec.sweep import Choices, Settings
+    from clusterctl.spec.sweep import ListedValues, Settings
 
 
-class Wanted(NamedTuple):
+class SweepJobs(NamedTuple):
     """The runs of a sweep, by place: what each changes, and its job.
 
     `program` is the one with names in braces that some of the settings stand for; empty where there are none.
@@ -68,7 +68,7 @@ def load_sweep(
     samples: int | None = None,
     seed: int = 0,
     overrides: Overrides = (),
-) -> Wanted:
+) -> SweepJobs:
     """The runs that `sweep` would submit with these very arguments, every value checked.
 
     Raises UsageError for axes that make no sense, ConfigError where one of the runs would be wrong.
@@ -96,7 +96,7 @@ def load_sweep(
     for name, values in (("name", {one.job.name for one in jobs}), ("code", {one.job.code for one in jobs})):
         if len(values) > 1:
             raise UsageError(f"{name} cannot be swept", "all runs of a sweep share their job's name and code")
-    return Wanted(rows, jobs, words if names else [])
+    return SweepJobs(rows, jobs, words if names else [])
 
 
 def sweep(
@@ -175,10 +175,10 @@ def plans_of(place: SweepDir, jobs: Sequence[Resolved], code: Code, start: int =
 def write_runs(
     place: SweepDir,
     plans: Sequence[Plan],
-    wanted: Wanted,
+    wanted: SweepJobs,
     code: Code,
     words: Sequence[str],
-    origin: Origin,
+    origin: CodeOrigin,
     waited_for: Predecessors | None = None,
     *,
     progress: ProgressListener = SILENT,
@@ -193,7 +193,7 @@ def write_runs(
         write_run(plan, code.folder, links if plan.staging else {}, record, origin.patch)
 
 
-def write_sweep(place: SweepDir, wanted: Wanted, words: Sequence[str], at_once: int | None) -> None:
+def write_sweep(place: SweepDir, wanted: SweepJobs, words: Sequence[str], at_once: int | None) -> None:
     """Write sweep.json. Raises OSError."""
     make_private(place.path)
     secrets = wanted.jobs[0].secrets
@@ -252,7 +252,7 @@ def send_arrays(
         raise
 
 
-def shown_rows(wanted: Wanted) -> list[list[str]]:
+def shown_rows(wanted: SweepJobs) -> list[list[str]]:
     """The settings of all runs, as they may be recorded."""
     return [_shown(row, one.secrets) for row, one in zip(wanted.settings, wanted.jobs, strict=True)]
 
@@ -282,7 +282,7 @@ def _also_after(options: Sequence[str], jobs: Sequence[str]) -> list[str]:
     return [f"{prefix}{','.join([*lists, also])}", *(option for option in options if not option.startswith(prefix))]
 
 
-def _read_lines(path: Path) -> Choices:
+def _read_lines(path: Path) -> ListedValues:
     try:
         return parse_lines(path.read_text(), str(path))
     except (OSError, UnicodeDecodeError) as error:

@@ -11,7 +11,7 @@ import os
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
-from clusterctl.launch.sbatch import Batch, task_of
+from clusterctl.launch.sbatch import BatchJob, task_of
 from clusterctl.launch.script import part, sbatch_lines
 from clusterctl.runs.files import make_private, write_json
 
@@ -76,8 +76,8 @@ def write_array(array: ArrayDir, plans: Sequence[Plan]) -> None:
     write_json(array.array_json, {"runs": [plan.run.id for plan in plans]})
 
 
-def batch_of(array: ArrayDir, plans: Sequence[Plan], at_once: int | None, sweep: str) -> Batch:
+def batch_of(array: ArrayDir, plans: Sequence[Plan], at_once: int | None, sweep: str) -> BatchJob:
     """What sbatch is handed; the pickle that submitit keeps is of no use to anybody."""
     first = plans[0]
     script = render_array(array, plans, at_once)
-    return Batch(script, task_of(first), array.pickles, first.tasks, first.secrets, sweep)
+    return BatchJob(script, task_of(first), array.pickles, first.tasks, first.secrets, sweep)

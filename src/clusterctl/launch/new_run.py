@@ -43,37 +43,37 @@ class Earlier:
 
 
 @dataclass(frozen=True)
-class Origin:
+class CodeOrigin:
     """Where the code of a run is from: what run.json says of it, and the patch of what was not committed."""
 
     record: Mapping[str, Any] = field(default_factory=dict)
     patch: str = ""
 
 
-def from_project(resolved: Resolved) -> Origin:
+def from_project(resolved: Resolved) -> CodeOrigin:
     """What git knows of the project as it is now."""
     state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))
     if state is None:
-        return Origin({"git": None})
+        return CodeOrigin({"git": None})
     patch = resolved.secrets.hide(state.patch) if state.patch else ""
-    return Origin({"git": {"commit": state.commit, "dirty": state.dirty}}, patch)
+    return CodeOrigin({"git": {"commit": state.commit, "dirty": state.dirty}}, patch)
 
 
-def from_snapshot(run: RunDir) -> Origin:
+def from_snapshot(run: RunDir) -> CodeOrigin:
     """What the record of `run`, which has the same code, says: git's state, and in which format the code writes."""
     before = read_fields(run.run_json).content
     patch = b""
     with suppress(OSError):  # none, or none that could be read
         patch = read_regular(run.git_patch, lambda file: file.read())
     record = {"schema_version": before.get("schema_version", RUN_FORMAT), "git": before.get("git")}
-    return Origin(record, patch.decode(errors="surrogateescape"))
+    return CodeOrigin(record, patch.decode(errors="surrogateescape"))
 
 
-def from_earlier(earlier: Earlier) -> Origin:
+def from_earlier(earlier: Earlier) -> CodeOrigin:
     """What the record has of the run that it repeats."""
     origin = from_snapshot(earlier.run)
     changes = [change._asdict() for change in earlier.changes]
-    return Origin({**origin.record, "rerun_of": earlier.run.id, "changes": changes}, origin.patch)
+    return CodeOrigin({**origin.record, "rerun_of": earlier.run.id, "changes": changes}, origin.patch)
 
 
 def versions(plan: Plan) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class SlurmRefused(SlurmError):
         self.for_size = for_size
 
 
-class Batch(NamedTuple):
+class BatchJob(NamedTuple):
     """What is handed to sbatch: a run's script, or that of an array of runs."""
 
     script: str
@@ -67,7 +67,7 @@ class Batch(NamedTuple):
     name: str  # of the run or sweep, for messages
 
     @classmethod
-    def of(cls, plan: Plan) -> Batch:
+    def of(cls, plan: Plan) -> BatchJob:
         run = plan.run
         return cls(render(plan), task_of(plan), run.pickles, plan.tasks, plan.secrets, run.id)
 
@@ -77,7 +77,7 @@ def task_of(plan: Plan) -> list[str]:
     return [plan.python, "-m", "clusterctl.runs", str(plan.run.path)]
 
 
-def call_sbatch(batch: Batch, command: list[str], environment: Mapping[str, str]) -> str:
+def call_sbatch(batch: BatchJob, command: list[str], environment: Mapping[str, str]) -> str:
     """Submit `batch` through `command`, sbatch and its flags; the job's number.
 
     Raises SlurmRefused where there is certainly no job, SlurmError where there may be one.

@@ -25,7 +25,7 @@ _OPENING = {"[": "]", "{": "}", "(": ")"}
 
 
 @dataclass(frozen=True)
-class Span:
+class NumberRange:
     """Numbers between two, to draw from: evenly, or evenly in the logarithm; whole ones if both ends are."""
 
     key: str
@@ -42,7 +42,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Choices:
+class ListedValues:
     """Settings to choose from: the values of one key, or whole lines of a file."""
 
     choices: tuple[Settings, ...]
@@ -51,7 +51,7 @@ class Choices:
         return chance.choice(self.choices)
 
 
-Axis = Span | Choices
+Axis = NumberRange | ListedValues
 
 
 def parse_axis(text: str) -> Axis:
@@ -70,7 +70,7 @@ def parse_axis(text: str) -> Axis:
     twice = next((value for value, same in itertools.groupby(sorted(found)) if len(list(same)) > 1), None)
     if twice is not None:
         raise UsageError(f"--sweep {key}: {twice} is there twice", "name each value once")
-    return Choices(tuple((f"{key}={value}",) for value in found))
+    return ListedValues(tuple((f"{key}={value}",) for value in found))
 
 
 def key_of(setting: str) -> str:
@@ -95,7 +95,7 @@ def filled(program: Sequence[str], row: Settings, names: Iterable[str]) -> list[
     return [*program]
 
 
-def parse_lines(text: str, name: str) -> Choices:
+def parse_lines(text: str, name: str) -> ListedValues:
     """The runs in a file: the settings of one on each line, as after --set; `#` begins a comment. Raises UsageError."""
     import shlex
 
@@ -110,7 +110,7 @@ def parse_lines(text: str, name: str) -> Choices:
         lines += [words] if words else []
     if not lines:
         raise UsageError(f"{name} names no runs", "write the settings of one run on each line")
-    return Choices(tuple(lines))
+    return ListedValues(tuple(lines))
 
 
 def combinations(axes: Sequence[Axis], samples: int | None, seed: int) -> list[Settings]:
@@ -121,7 +121,7 @@ def combinations(axes: Sequence[Axis], samples: int | None, seed: int) -> list[S
     keys = [set(map(key_of, row)) for row in map(_any_of, axes)]
     if twice := [key for one, other in itertools.combinations(keys, 2) for key in one & other]:
         raise UsageError(f"{twice[0]} is swept twice", "write all its values after one --sweep")
-    finite = [axis for axis in axes if isinstance(axis, Choices)]
+    finite = [axis for axis in axes if isinstance(axis, ListedValues)]
     grid = math.prod(len(axis.choices) for axis in finite)
     if samples is None and len(finite) < len(axes):
         raise UsageError("log: and uniform: are drawn from at random", "say how many runs: --samples 20")
@@ -151,10 +151,10 @@ def _joined(parts: Iterable[Settings]) -> Settings:
 
 
 def _any_of(axis: Axis) -> Settings:
-    return (f"{axis.key}=",) if isinstance(axis, Span) else _joined(axis.choices)
+    return (f"{axis.key}=",) if isinstance(axis, NumberRange) else _joined(axis.choices)
 
 
-def _span(key: str, kind: str, first: str, last: str) -> Span:
+def _span(key: str, kind: str, first: str, last: str) -> NumberRange:
     try:
         low, high = float(first), float(last)
     except ValueError:
@@ -164,7 +164,7 @@ def _span(key: str, kind: str, first: str, last: str) -> Span:
         above = ", both above 0" if logarithmic else ""
         raise UsageError(f"--sweep {key}: {first}..{last}", f"write the smaller number first{above}")
     whole = all(re.fullmatch(r"-?[0-9]+", end, re.ASCII) for end in (first, last))
-    return Span(key, low, high, logarithmic, whole)
+    return NumberRange(key, low, high, logarithmic, whole)
 
 
 def _values(key: str, text: str) -> list[str]:
