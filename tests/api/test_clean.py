@@ -11,11 +11,13 @@ import pytest
 
 from clusterctl.api import clean as api
 from clusterctl.api.clean import CleanUp, DiskKind, clean
+from clusterctl.api.find import Query
 from clusterctl.errors import UsageError
 from clusterctl.launch.snapshot import find_code, take_snapshot
 from clusterctl.observe import run_record
+from clusterctl.observe.status import Report
 from clusterctl.runs.files import read_json, write_json
-from clusterctl.runs.layout import RunDir
+from clusterctl.runs.layout import RunDir, code_folder
 
 Fabricate = Callable[..., RunDir]
 OLD, NEW, LIVE = (f"cora-2026010{day}-000000-aaaa" for day in (1, 2, 3))
@@ -115,6 +117,22 @@ def test_a_run_that_changes_after_it_was_listed_stays(
     assert newer.run_json.exists()
 
 
+def test_a_run_that_changes_just_after_it_was_read_stays(
+    ended: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = ended()
+    real = Query.look
+
+    def resumed_then(query: Query) -> Report:
+        found = real(query)
+        (old.path / f".resume.{time.time_ns()}").mkdir()
+        return found
+
+    monkeypatch.setattr(Query, "look", resumed_then)
+    assert removed(clean(older_than="30d").carry_out()) == []
+    assert old.run_json.exists()
+
+
 def test_a_removal_that_was_cut_off_is_completed(ended: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
     old = ended()
 
@@ -170,6 +188,21 @@ def test_a_run_of_somebody_elses_and_a_folder_that_is_no_run_stay(
     monkeypatch.setattr(run_record, "is_trusted", lambda owner: False)
     found = clean(older_than=0)
     assert (removed(found), [one.why for one in found.staying]) == ([], ["belongs to someone else"])
+
+
+def test_where_a_folder_cannot_be_looked_into_no_code_goes_and_the_rest_is_shown(
+    ended: Callable[..., RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = ended()
+    code_folder(old.path.parent).mkdir()
+
+    def denied(path: Path) -> str:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "readlink", denied)
+    found = clean(older_than="30d", checkpoints_only=True)
+    assert removed(found) == [old.checkpoints]
+    assert [problem.message.partition(":")[0] for problem in found.problems] == [f"cannot look into {old.path}"]
 
 
 def test_what_takes_room_is_counted_by_kind(ended: Callable[..., RunDir], runs: Path, tmp_path: Path) -> None:

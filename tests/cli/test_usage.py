@@ -11,6 +11,8 @@ import pytest
 from support.json_schema import schema, violations
 from support.mistake import Desk
 
+from clusterctl.api.find import Query
+from clusterctl.observe.status import Report
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir
 
@@ -56,6 +58,20 @@ def test_programs_read_the_same(desk: Desk, runs: list[RunDir]) -> None:
     code, out, _ = desk.type("usage --by week -o csv")
     (row,) = csv.DictReader(io.StringIO(out))
     assert (code, row["name"], row["runs"], row["cpu_hours"], row["gpu_busy"]) == (0, "2026-W06", "2", "128.0", "")
+
+
+def test_a_run_that_is_removed_meanwhile_does_not_count(
+    desk: Desk, runs: list[RunDir], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removed_then(query: Query) -> Report:
+        found = real(query)
+        runs[0].path.rename(runs[0].path.with_name("gone"))
+        return found
+
+    real = Query.look
+    monkeypatch.setattr(Query, "look", removed_then)
+    code, out, err = desk.type("usage --by job -o json")
+    assert (code, [row["name"] for row in json.loads(out)["rows"]], err) == (0, ["reddit"], "")
 
 
 def test_without_any_hours_it_says_so(desk: Desk, runs: list[RunDir]) -> None:

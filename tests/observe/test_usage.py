@@ -107,6 +107,8 @@ def test_attempts_before_a_resume_count_what_was_asked_for_then(fabricate: Fabri
     record["job"]["resources"]["nodes"] = 7
     write_json(run.run_json, record | {"resumes": [{"time": STARTS[1] - 20, "attempts": 1, "job_id": "4241"}]})
     assert [one.nodes for one in stretches_of(status_of(run, NOW), NOW)] == [7, 2]
+    (run.submissions / "0" / "run.json").write_text("{")
+    assert [one.nodes for one in stretches_of(status_of(run, NOW), NOW)] == [7, 7]
 
 
 def test_a_run_that_never_started_has_used_nothing(fabricate: Fabricate) -> None:

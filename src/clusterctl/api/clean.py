@@ -67,7 +67,7 @@ class Removal(NamedTuple):
     path: Path
     bytes: int
     since: float | None = None
-    seen: Stamp = ()  # of a run, when it was judged
+    seen: Stamp = ()  # of a run, before it was judged
 
 
 class Staying(NamedTuple):
@@ -89,9 +89,7 @@ class CleanUp:
     problems: tuple[ClusterctlError, ...] = ()
 
     def carry_out(self) -> CleanUp:
-        """Remove what may go, unless it has come into use meanwhile. Returns this with what was removed, and what
-        could not be.
-        """
+        """Remove what may go, unless it has come into use. Returns this with what was removed, and what was not."""
         removed: list[Removal] = []
         problems: list[ClusterctlError] = []
         unused: dict[Path, Unused] | None = None
@@ -132,12 +130,16 @@ def clean(
     staying: list[Staying] = []
     problems: list[ClusterctlError] = []
     if seconds is not None:
-        found = query(cluster=cluster).look()
+        wanted = query(cluster=cluster)
+        wanted.look()  # may note in a run what Slurm says of its end
+        stamps = {run: stamp(run) for run in wanted.list()}  # older than the verdict
+        found = wanted.look()
         problems += found.problems
         for status, why in judged(found.statuses, seconds, found.as_of, keep_best=keep_best):
-            one = _removal(status, sizes.get(status.record.run.id, {}), checkpoints_only=checkpoints_only)
+            run = status.record.run
+            one = _removal(status, sizes.get(run.id, {}), stamps.get(run, ()), checkpoints_only=checkpoints_only)
             if why or one.path.is_symlink():
-                staying.append(Staying(status.record.run.id, why or f"{one.path.name} is a link"))
+                staying.append(Staying(run.id, why or f"{one.path.name} is a link"))
             elif one.bytes or not checkpoints_only:
                 removals.append(one)
     try:
@@ -188,12 +190,12 @@ def _half_removed(folder: Path, disk: DiskUse) -> list[Removal]:
     return [Removal(DiskKind.RUNS, path, disk.bytes_of(path)) for path in found if path.stat().st_uid == os.geteuid()]
 
 
-def _removal(status: Status, sizes: Mapping[str, int], *, checkpoints_only: bool) -> Removal:
+def _removal(status: Status, sizes: Mapping[str, int], seen: Stamp, *, checkpoints_only: bool) -> Removal:
     run = status.record.run
     if checkpoints_only:
         freed = sizes.get(run.checkpoints.name, 0)
-        return Removal(DiskKind.CHECKPOINTS, run.checkpoints, freed, ended_at(status), stamp(run))
-    return Removal(DiskKind.RUNS, run.path, sum(sizes.values()), ended_at(status), stamp(run))
+        return Removal(DiskKind.CHECKPOINTS, run.checkpoints, freed, ended_at(status), seen)
+    return Removal(DiskKind.RUNS, run.path, sum(sizes.values()), ended_at(status), seen)
 
 
 def _taken(folder: Path, cluster: str | None, sizes: Mapping[str, Mapping[str, int]], disk: DiskUse) -> Iterator[Taken]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from clusterctl.observe.usage import NAMES, row_of, stretches_of, summed, within
 
 if TYPE_CHECKING:
     from clusterctl.errors import ClusterctlError
+    from clusterctl.observe.usage import Stretch
     from clusterctl.observe.usage import UsageRow as UsageRow
 
 SCHEMA_VERSION = 1
@@ -38,7 +40,10 @@ def usage(cluster: str | None = None, *, by: str = "user", since: str | float | 
     seconds = age_seconds("--since", since)
     found = query(cluster=cluster).look()
     first = None if seconds is None else found.as_of - seconds
-    stretches = [one for status in found.statuses for one in stretches_of(status, found.as_of, first)]
+    stretches: list[Stretch] = []
+    for status in found.statuses:
+        with suppress(FileNotFoundError):  # a run that is being removed
+            stretches += stretches_of(status, found.as_of, first)
     total = row_of("total", within(stretches, first))
     return UsageReport(found.as_of, first, by, tuple(summed(stretches, by, first)), total, found.problems)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from clusterctl.errors import ConfigError
 from clusterctl.observe.lines import GrowingRecords, last_lines
 from clusterctl.observe.measurements import measurements_in, pace_of, parse_measurement
 from clusterctl.observe.run_record import read_record
@@ -155,10 +157,12 @@ def stretches_of(status: Status, now: float, since: float | None = None) -> Iter
 def _earlier(record: RunRecord) -> Iterator[RunRecord]:
     """What was submitted before each resume, the latest first: other resources, perhaps."""
     try:
-        names = sorted((path.name for path in record.run.submissions.iterdir() if path.name.isdigit()), key=int)
-        yield from (read_record(RunDir(record.run.submissions / name)) for name in reversed(names))
+        names = sorted((path.name for path in record.run.submissions.iterdir() if path.name.isdecimal()), key=int)
     except OSError:
         return
+    for name in reversed(names):
+        with suppress(ConfigError):  # damaged
+            yield read_record(RunDir(record.run.submissions / name))
 
 
 def _last_sign(attempt: Attempt, start: float, until: float) -> float:
