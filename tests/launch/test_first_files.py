@@ -9,17 +9,17 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.launch.first_files import Choices, cluster_text, first_job, likely_partition, toml_text
+from clusterctl.launch.first_files import ClusterChoices, cluster_text, first_job, likely_partition, toml_text
 from clusterctl.slurm.nodes import parse_nodes
 from clusterctl.slurm.site import Site
 from clusterctl.spec import Cluster, from_record
 
 NODES = (Path(__file__).parents[1] / "slurm" / "fixtures" / "sinfo-25.05.txt").read_text()
 SITE = Site(parse_nodes(NODES, 0.0), "alpha", ("physics", "chem"), ("normal",), has_pyxis=True)
-CHOSEN = Choices("alpha", "gpu", "/scratch/me/runs")
+CHOSEN = ClusterChoices("alpha", "gpu", "/scratch/me/runs")
 
 
-def cluster(site: Site = SITE, chosen: Choices = CHOSEN, **variables: str) -> Cluster:
+def cluster(site: Site = SITE, chosen: ClusterChoices = CHOSEN, **variables: str) -> Cluster:
     text = cluster_text(site, chosen, variables)
     return from_record(Cluster, {"name": chosen.name, **tomllib.loads(text)}, parse=True)
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from clusterctl.checks.look import file_system
 from clusterctl.errors import ConfigError, SlurmError, UsageError, reason
+from clusterctl.launch.batch_script import CarriedLine as CarriedLine
 from clusterctl.launch.batch_script import Converted as Converted
-from clusterctl.launch.batch_script import Row as Row
 from clusterctl.launch.batch_script import convert
-from clusterctl.launch.first_files import Choices as Choices
+from clusterctl.launch.first_files import ClusterChoices as ClusterChoices
 from clusterctl.launch.first_files import cluster_text, first_job, likely_partition, toml_text
 from clusterctl.runs.file_systems import LOCAL
 from clusterctl.runs.files import nearest_existing, write_text
@@ -41,11 +41,11 @@ def survey() -> Site:
         raise SlurmError(error.message, error.hint if "partition" in error.message else hint) from error
 
 
-def proposed(site: Site, environment: Mapping[str, str] = os.environ) -> Choices:
+def proposed(site: Site, environment: Mapping[str, str] = os.environ) -> ClusterChoices:
     """What will probably do. Of several accounts none is chosen: Slurm knows the user's default."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", site.name).strip("._-") or "mine"
     account = site.accounts[0] if len(site.accounts) == 1 else ""
-    return Choices(name, likely_partition(site.inventory), _runs(environment), account)
+    return ClusterChoices(name, likely_partition(site.inventory), _runs(environment), account)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def converted(script: Path) -> Converted:
         raise ConfigError(f"{script}: not UTF-8 text", "is it a batch script?") from error
 
 
-def as_the_script_says(choices: Choices, site: Site, script: Converted) -> Choices:
+def as_the_script_says(choices: ClusterChoices, site: Site, script: Converted) -> ClusterChoices:
     """`choices` with the partition, the account and the QOS of the script."""
     found = script.job.get("resources", {})
     said = {key: found[key] for key in ("partition", "account", "qos") if key in found}
@@ -96,7 +96,10 @@ def job_file(script: Path, found: Converted) -> dict[Path, str]:
 
 
 def first_files(
-    site: Site, chosen: Choices, environment: Mapping[str, str] = os.environ, jobs: Mapping[Path, str] | None = None
+    site: Site,
+    chosen: ClusterChoices,
+    environment: Mapping[str, str] = os.environ,
+    jobs: Mapping[Path, str] | None = None,
 ) -> FirstFiles:
     """A cluster file, and `jobs` or a first one. Raises ConfigError for a choice that no cluster file can hold."""
     if chosen.partition not in site.inventory.partitions:

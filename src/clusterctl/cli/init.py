@@ -58,7 +58,7 @@ def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
     click.echo("next: " + "\n      ".join(steps), err=True)
 
 
-def _show(row: api.Row) -> None:
+def _show(row: api.CarriedLine) -> None:
     """A statement of the script beside what became of it."""
     shown = plain(" ".join(row.text.split()))
     shown = shown if len(shown) <= _WIDEST else f"{shown[: _WIDEST - 3]}..."
@@ -70,7 +70,7 @@ def _show(row: api.Row) -> None:
         number = shown = ""
 
 
-def _asked(site: api.Site, choices: api.Choices, *, named: bool) -> api.Choices:
+def _asked(site: api.Site, choices: api.ClusterChoices, *, named: bool) -> api.ClusterChoices:
     """What a person answers; Enter takes what is proposed."""
     try:
         if not named:

@@ -41,7 +41,7 @@ _QUIET = {"set", "echo", "date", "hostname", "pwd", "printenv", "nvidia-smi", "w
 
 
 @dataclass(frozen=True)
-class Row:
+class CarriedLine:
     """A statement of the script and what became of it: keys with their values, or the reason why nothing did."""
 
     number: int
@@ -55,7 +55,7 @@ class Converted:
     """A job file's content, and where each of its values comes from."""
 
     job: dict[str, Any]
-    rows: tuple[Row, ...]
+    rows: tuple[CarriedLine, ...]
 
 
 def convert(text: str) -> Converted:
@@ -77,24 +77,26 @@ class _Conversion:
         )  # what it means, others say
         rows = sorted((self._row(one, several=len(starts) > 1) for one in in_turn), key=lambda row: row.number)
         if not starts:
-            rows.append(Row(0, "", problem="no line starts a program: set argv in the job file"))
+            rows.append(CarriedLine(0, "", problem="no line starts a program: set argv in the job file"))
         return Converted(self.job, tuple(rows))
 
-    def _row(self, one: Statement, *, several: bool) -> Row:
+    def _row(self, one: Statement, *, several: bool) -> CarriedLine:
         if one.problem:
-            return Row(one.number, one.text, problem=one.problem)
+            return _left_out(one, one.problem)
         try:
             if one.text.startswith("#SBATCH"):
                 return self._options(one)
             if _starts(one.text):
                 if several:
-                    return Row(one.number, one.text, problem="one of several programs: a job runs one; see `--after`")
+                    return CarriedLine(
+                        one.number, one.text, problem="one of several programs: a job runs one; see `--after`"
+                    )
                 return self._program(one)
             return self._preparation(one)
         except Unreadable as error:
-            return Row(one.number, one.text, problem=str(error))
+            return _left_out(one, str(error))
 
-    def _options(self, one: Statement) -> Row:
+    def _options(self, one: Statement) -> CarriedLine:
         options, rest = split_options(words_of(one.text.removeprefix("#SBATCH")), guess=True)
         problem = f"no option: {' '.join(rest)}" if rest else ""
         keys: dict[str, Any] = {}
@@ -104,7 +106,7 @@ class _Conversion:
             problem = problem or why
         return self._carried(one, keys, problem)
 
-    def _preparation(self, one: Statement) -> Row:
+    def _preparation(self, one: Statement) -> CarriedLine:
         first = (one.text.split() or [""])[0]
         exported = first in ("export", "declare", "typeset")
         if exported or _SUBSTITUTED.fullmatch(one.text) or all(map(_ASSIGNMENT.fullmatch, words_of(one.text))):
@@ -113,20 +115,20 @@ class _Conversion:
             return self._carried(one, {"setup": [*self.job.get("setup", ()), one.text]})
         if first == "cd":
             if re.fullmatch(r"""cd\s+["']?\$\{?SLURM_SUBMIT_DIR\}?["']?""", one.text):
-                return Row(one.number, one.text, ("code: the folder of submission",))
+                return CarriedLine(one.number, one.text, ("code: the folder of submission",))
             if not _needs_shell(one.text) and not _SEVERAL.search(one.text) and len(words_of(one.text)) == 2:
                 return self._carried(one, {"code": words_of(one.text)[1]})
         if first in _QUIET:
-            return Row(one.number, one.text, problem="not needed to run the program; `setup` takes it if it is")
+            return _left_out(one, "not needed to run the program; `setup` takes it if it is")
         problem = "what it is for is not known; `setup` takes lines to run on the host"
-        return Row(one.number, one.text, problem=problem)
+        return _left_out(one, problem)
 
-    def _assignments(self, one: Statement, text: str) -> Row:
+    def _assignments(self, one: Statement, text: str) -> CarriedLine:
         """Constants become `env`; what a shell has to expand becomes `setup`, exported."""
         if _needs_shell(text) or _SEVERAL.search(_unquoted(text)):
             names = {match[1] for match in map(_ASSIGNMENT.match, text.split()) if match}
             if names & _OURS:
-                return Row(one.number, one.text, problem="clusterctl sets it for each rank")
+                return _left_out(one, "clusterctl sets it for each rank")
             line = one.text if one.text.startswith("export ") else f"export {one.text}"
             return self._carried(one, {"setup": [*self.job.get("setup", ()), line]})
         pairs = [_ASSIGNMENT.fullmatch(word) for word in words_of(text)]
@@ -137,12 +139,14 @@ class _Conversion:
         problem = f"clusterctl sets it for each rank: {', '.join(ours)}" if ours else ""
         return self._carried(one, {f"env.{name}": value for name, value in values.items() if name not in ours}, problem)
 
-    def _program(self, one: Statement) -> Row:
+    def _program(self, one: Statement) -> CarriedLine:
         output = _OUTPUT.search(_QUOTED.sub(lambda quoted: "q" * len(quoted[0]), one.text))
         text = one.text[: output.start()] if output else one.text
         problem = "its output is in the run's logs: clusterctl logs" if output else ""
         if _SEVERAL.search(_unquoted(text)):
-            return Row(one.number, one.text, problem="more than one command, or a redirection: put it into a script")
+            return CarriedLine(
+                one.number, one.text, problem="more than one command, or a redirection: put it into a script"
+            )
         words = words_of(text)
         keys: dict[str, Any] = {}
         while words and (pair := _ASSIGNMENT.fullmatch(words[0])):
@@ -163,13 +167,13 @@ class _Conversion:
             if self.job.get("resources", {}).get("nodes", 1) > 1:
                 problem = problem or "without srun it ran on the first node alone; here it runs once on each"
         if not words:
-            return Row(one.number, one.text, problem="srun starts nothing here")
+            return _left_out(one, "srun starts nothing here")
         if _needs_shell(text):
             words = ["bash", "-c", _as_written(text, words)]
             problem = problem or "a shell expands it in each task"
         return self._carried(one, {"argv": words, **keys}, problem)
 
-    def _carried(self, one: Statement, keys: dict[str, Any], problem: str = "") -> Row:
+    def _carried(self, one: Statement, keys: dict[str, Any], problem: str = "") -> CarriedLine:
         """Put `keys` into the job, those that it can hold."""
         if (tasks := keys.pop("ntasks", None)) is not None:
             resources = {**self.job.get("resources", {}), **_below("resources", keys)}
@@ -185,7 +189,7 @@ class _Conversion:
             else:
                 put(self.job, tuple(key.split(".", 2)), value)
                 became.append(key if key == "setup" else f"{key} = {as_toml(value)}")
-        return Row(one.number, one.text, tuple(became), problem)
+        return CarriedLine(one.number, one.text, tuple(became), problem)
 
     def _wrong(self, key: str, value: Any) -> str:
         """Why no job may have this value."""
@@ -198,6 +202,10 @@ class _Conversion:
         except InvalidRecord as error:
             return error.message
         return next((str(problem) for problem in contradictions(job, Cluster(name="trial"))), "")
+
+
+def _left_out(one: Statement, problem: str) -> CarriedLine:
+    return CarriedLine(one.number, one.text, problem=problem)
 
 
 def _needs_shell(text: str) -> bool:

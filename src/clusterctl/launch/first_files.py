@@ -24,7 +24,7 @@ FIRST_PROGRAM = (
 
 
 @dataclass(frozen=True)
-class Choices:
+class ClusterChoices:
     """What a person decides. No account or QOS: Slurm takes the user's default."""
 
     name: str
@@ -43,7 +43,7 @@ def likely_partition(inventory: Inventory) -> str:
     ).name
 
 
-def cluster_text(site: Site, chosen: Choices, variables: Mapping[str, str], shared: str = "") -> str:
+def cluster_text(site: Site, chosen: ClusterChoices, variables: Mapping[str, str], shared: str = "") -> str:
     """The cluster file. `variables` are those of the environment, `shared` the kind of the runs' file system."""
     inventory = site.inventory
     partition = inventory.partitions[chosen.partition]
@@ -72,7 +72,7 @@ def cluster_text(site: Site, chosen: Choices, variables: Mapping[str, str], shar
     return "".join(f"{line}\n" for line in lines)
 
 
-def first_job(site: Site, chosen: Choices) -> dict[str, Any]:
+def first_job(site: Site, chosen: ClusterChoices) -> dict[str, Any]:
     """A job that shows in a minute whether everything works: each rank prints where it is."""
     partition = site.inventory.partitions[chosen.partition]
     usable = sum(node.can_start or node.state == "allocated" for node in site.inventory.nodes_of(partition))
