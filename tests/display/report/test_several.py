@@ -154,6 +154,12 @@ def test_runs_that_have_logged_nothing_are_a_page_too(sweep) -> None:
     assert "<svg" not in text
 
 
+def test_a_metric_that_is_nan_everywhere_ranks_nothing(sweep) -> None:
+    with pytest.raises(UsageError) as error:
+        examined(sweep([({"a": 1}, ended(falling(math.nan)))]), "loss")
+    assert error.value.hint == "one of step"
+
+
 def hostile() -> list[tuple[dict[str, object], dict[str, object]]]:
     return [
         ({HOSTILE: f"{HOSTILE}{place}", "b": place % 2}, ended(falling(place, **{HOSTILE: place})))
