@@ -124,7 +124,7 @@ def _history(status: Status) -> History:
 
 
 def _no_such_metric(name: str, statuses: Sequence[Status]) -> UsageError:
-    known = sorted({known for status in statuses for known in status.metrics})
+    known = sorted({known for status in statuses for known in status.metrics} - {name})  # all of that one may be nan
     close = nearest(name, dict.fromkeys(known))
     named = f"one of {', '.join(known[:20])}" if known else "they have logged nothing yet"
     return UsageError(f"none of these runs has a value of {name}", f"did you mean {close}?" if close else named)

@@ -9,8 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.display.curves import robust
-from clusterctl.display.report.charts import HEIGHT, WIDTH, PhasesRow, Piece, line_chart, shares, ticks, waterfall
+from clusterctl.display.curves import Bounds, robust
+from clusterctl.display.report.charts import (
+    HEIGHT,
+    WIDTH,
+    PhasesRow,
+    Piece,
+    RunLine,
+    line_chart,
+    several_lines,
+    shares,
+    ticks,
+    waterfall,
+)
 from clusterctl.observe.curve import Point
 from clusterctl.runs.stages import Stage
 
@@ -80,3 +91,19 @@ def test_shares_fill_the_bar() -> None:
 
 def test_values_that_differ_by_less_than_any_power_of_ten_are_one_tick() -> None:
     assert ticks(-5e-324, 5e-324) == [-5e-324]
+
+
+def test_several_lines_share_their_axes_and_the_first_is_on_top() -> None:
+    lines = [
+        RunLine(name, f"run-{name}", [Point(x, y, y, y) for x, y in points])
+        for name, points in (("0", [(0, 1), (10, 2)]), ("1", [(5, 1)]), ("2", [(0, 1), (10, 99)]))
+    ]
+    svg = ElementTree.fromstring(several_lines(lines, "loss", bounds=Bounds(1, 2)))
+    assert [(group.findtext("title"), group.get("class")) for group in svg.findall("g")] == [
+        ("2", "run-2 clipped"),
+        ("1", "run-1"),
+        ("0", "run-0"),
+    ]
+    beyond, dot, first = svg.findall("g")
+    assert beyond.find("polyline").get("points") == first.find("polyline").get("points")
+    assert float(dot.find("circle").get("cx")) == pytest.approx((56 + WIDTH - 10) / 2)

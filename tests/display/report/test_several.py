@@ -66,8 +66,7 @@ def cells(text: str) -> list[list[str]]:
 
 def test_every_section_is_there_and_the_best_run_is_named_with_its_settings(sweep) -> None:
     text = page(examined(sweep(grid())))
-    assert re.findall("<h2>(.*?)</h2>", text) == ["Best run", "Settings", "Curves", "Runs"]
-    assert "<dt>run</dt><dd>0</dd>" in text
+    assert re.findall("<h2>(.*?)</h2>", text) == ["Best run: 0", "Settings", "Curves", "Runs"]
     assert "<dt>highest val accuracy</dt><dd>1.0000</dd>" in text
     assert "<dt>train.lr</dt><dd>1e-3</dd>" in text
     assert f"clusterctl report {SWEEP}.0" in text
@@ -153,6 +152,12 @@ def test_runs_that_have_logged_nothing_are_a_page_too(sweep) -> None:
     text = page(examined(sweep([({"a": 1}, {}), ({"a": 2}, {})])))
     assert "the runs are not ranked" in text
     assert "<svg" not in text
+
+
+def test_a_metric_that_is_nan_everywhere_ranks_nothing(sweep) -> None:
+    with pytest.raises(UsageError) as error:
+        examined(sweep([({"a": 1}, ended(falling(math.nan)))]), "loss")
+    assert error.value.hint == "one of step"
 
 
 def hostile() -> list[tuple[dict[str, object], dict[str, object]]]:

@@ -64,10 +64,14 @@ class RunLine(NamedTuple):
 
 
 def several_lines(lines: Sequence[RunLine], label: str, *, bounds: Bounds) -> Markup:
-    """The means of several lines over the steps, the first one on top. Values beyond `bounds` are at its edge."""
+    """The means of several lines over the steps, the first one on top. One that leaves the axis runs along its edge."""
     places = [point.x for line in lines for point in line.points]
     frame = _Frame.around(min(places), max(places), *bounds)
-    drawn = [tag("g", tag("title", line.name), _curve(line.points, frame), class_=line.style) for line in lines]
+    drawn = []
+    for line in lines:
+        clipped = any(point.mean != frame.values.clip(point.mean) for point in line.points)
+        style = f"{line.style}{' clipped' * clipped}"
+        drawn.append(tag("g", tag("title", line.name), _curve(line.points, frame), class_=style))
     return svg(WIDTH, HEIGHT, label, [*frame.drawn(lambda x: f"step {x:.0f}"), *reversed(drawn)])
 
 

@@ -65,10 +65,10 @@ def _summary(several: Several) -> Markup:
     word = "lowest" if metric.better is Better.LOWER else "highest"
     compared = sum(member.score is not None for member in several.members)
     settings = [(key, best.settings.get(key) or "not set") for key in several.keys[:_MOST_KEYS]]
-    numbers = [("run", best.name), (f"{word} {metric.label}", metric.text(best.score))]
+    score = (f"{word} {metric.label}", metric.text(best.score))
     note = f"By the newest value of {plural(compared, 'run')}. More about this run: "
     more = tag("p", note, tag("code", f"clusterctl report {best.status.record.run.id}"), class_="faint")
-    return join([*shown, section("Best run", _facts([*numbers, *settings]), more)])
+    return join([*shown, section(f"Best run: {best.name}", _facts([score, *settings]), more)])
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> Markup:
@@ -118,16 +118,14 @@ def _curves(several: Several) -> Markup:
         if drawn:
             entries.append(tag("span", _key(style), name))
     figures = []
-    clipped = False
     for title, drawn_in in list(lines.items())[:_MOST_CHARTS]:
-        points = [point for line in drawn_in for point in line.points]
-        bounds = robust(points)
-        clipped |= any(point.mean != bounds.clip(point.mean) for point in points)
+        bounds = robust([point for line in drawn_in for point in line.points])
         chart = several_lines(drawn_in, title, bounds=bounds)
         figures.append(tag("figure", tag("figcaption", title), chart))
     if not figures:
         return Markup()
     notes = [f"The best {len(entries)} of {len(several.members):,} runs." if len(several.members) > MOST_CURVES else ""]
+    clipped = any(' clipped"' in figure for figure in figures)
     notes += ["Values beyond an axis are drawn at its edge." if clipped else ""]
     notes += [f"{_MOST_CHARTS} of {len(lines)} metrics." if len(lines) > _MOST_CHARTS else ""]
     return section(
@@ -171,7 +169,7 @@ def _table(several: Several) -> Markup:
 
 def _cells(several: Several, member: RankedRun, keys: Sequence[str], metrics: Sequence[Metric]) -> Iterator[Markup]:
     status = member.status
-    yield tag("td", member.name, class_="value")
+    yield tag("td", member.name, class_="narrow")
     yield tag("td", stage_text(status), class_=stage_class(status.stage))
     for key in keys:
         yield tag("td", member.settings.get(key, ""), class_="value")
