@@ -67,7 +67,7 @@ class Statement(NamedTuple):
     problem: str = ""
 
 
-class Unreadable(Exception):
+class UnclearWords(Exception):
     """Words that cannot be told apart without knowing more options than there are."""
 
 
@@ -103,18 +103,18 @@ def statements(text: str) -> Iterator[Statement]:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of one command. Raises Unreadable for an open quote."""
+    """The words of one command. Raises UnclearWords for an open quote."""
     try:
         return shlex.split(text, comments=True)
     except ValueError as error:
-        raise Unreadable(str(error)) from error
+        raise UnclearWords(str(error)) from error
 
 
 def split_options(words: Sequence[str], *, guess: bool) -> tuple[list[tuple[str, str | None]], list[str]]:
     """The options at the beginning of `words`, by their long names, and the words behind them.
 
     Of an option that is not known, with `guess`, the next word is its value unless that is an option, too: it ends
-    nowhere else. Raises Unreadable for it without.
+    nowhere else. Raises UnclearWords for it without.
     """
     rest = list(words)
     options: list[tuple[str, str | None]] = []
@@ -129,7 +129,7 @@ def split_options(words: Sequence[str], *, guess: bool) -> tuple[list[tuple[str,
             elif letter in _LETTERS and (attached or rest):
                 options.append((_LETTERS[letter], attached or rest.pop(0)))
             else:
-                raise Unreadable(f"unknown option: {word}")
+                raise UnclearWords(f"unknown option: {word}")
             continue
         name, equals, value = word[2:].partition("=")
         if equals or name in _FLAGS:
@@ -137,7 +137,7 @@ def split_options(words: Sequence[str], *, guess: bool) -> tuple[list[tuple[str,
         elif guess or name in _LETTERS.values() or name in _VALUED:
             options.append((name, rest.pop(0) if rest and not rest[0].startswith("-") else None))
         else:
-            raise Unreadable(f"unknown option: {word}")
+            raise UnclearWords(f"unknown option: {word}")
     return options, rest
 
 

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.config.resolution import contradictions
-from clusterctl.launch.batch_lines import Statement, Unreadable, split_options, statements, words_of
+from clusterctl.launch.batch_lines import Statement, UnclearWords, split_options, statements, words_of
 from clusterctl.launch.batch_options import carried_option, total_tasks
 from clusterctl.spec import Cluster, Job, from_record
 from clusterctl.spec.keys import as_toml
@@ -93,7 +93,7 @@ class _Conversion:
                     )
                 return self._program(one)
             return self._preparation(one)
-        except Unreadable as error:
+        except UnclearWords as error:
             return _left_out(one, str(error))
 
     def _options(self, one: Statement) -> CarriedLine:
@@ -153,7 +153,7 @@ class _Conversion:
             keys[f"env.{pair[1]}"] = pair[2]
             words.pop(0)
         if keys and _needs_shell(text):
-            raise Unreadable("an assignment in front of a command that a shell has to expand")
+            raise UnclearWords("an assignment in front of a command that a shell has to expand")
         words = words[1:] if words[:1] in (["exec"], ["time"]) else words
         each_task = PurePath(words[0]).name == "srun"
         if each_task:
@@ -224,7 +224,7 @@ def _starts(text: str) -> bool:
     """Whether a statement starts a program that trains."""
     try:
         words = words_of(text)
-    except Unreadable:
+    except UnclearWords:
         return False
     named = itertools.dropwhile(lambda word: _ASSIGNMENT.fullmatch(word) or word in ("exec", "time"), words)
     return bool(_STARTS.fullmatch(next(named, "")))
@@ -233,7 +233,7 @@ def _starts(text: str) -> bool:
 def _as_written(text: str, words: list[str]) -> str:
     """The end of `text` that has these words."""
     for blank in re.finditer(r"^|\s", text):
-        with suppress(Unreadable):
+        with suppress(UnclearWords):
             if words_of(text[blank.end() :]) == words:
                 return text[blank.end() :].strip()
-    raise Unreadable("where its command begins is not clear")
+    raise UnclearWords("where its command begins is not clear")

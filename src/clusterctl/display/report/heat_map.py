@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from clusterctl.display.report.markup import Markup
-    from clusterctl.display.report.outcomes import Outcome
+    from clusterctl.display.report.outcomes import ScoredSettings
     from clusterctl.runs.vocabulary import Metric
 
 _MOST_VALUES = 24
@@ -31,13 +31,13 @@ def is_grid(settings: Iterable[Mapping[str, str]], keys: Sequence[str]) -> bool:
     return len(pairs) == len(first) * len(second) and max(len(first), len(second)) <= _MOST_VALUES
 
 
-def heat_map(outcomes: Sequence[Outcome], keys: Sequence[str], metric: Metric) -> Markup:
+def heat_map(outcomes: Sequence[ScoredSettings], keys: Sequence[str], metric: Metric) -> Markup:
     """`outcomes` come from the best on. The key with more values goes to the right."""
     down, right = sorted(keys, key=lambda key: len({outcome.settings.get(key, "") for outcome in outcomes}))
     rows, columns = (ordered(outcome.settings.get(key, "") for outcome in outcomes) for key in (down, right))
     width = min(_WIDEST, (2 * WIDTH - _LEFT) / len(columns))
     drawn = [tag("text", tag("title", down), shortened(down, _LEFT - 10), x=0, y=14, class_="name")]
-    best: dict[tuple[str, str], tuple[int, Outcome]] = {}
+    best: dict[tuple[str, str], tuple[int, ScoredSettings]] = {}
     for rank, outcome in enumerate(outcomes):
         best.setdefault((outcome.settings.get(down, ""), outcome.settings.get(right, "")), (rank, outcome))
     for (row, column), (rank, outcome) in best.items():

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 SHADES = 6
 
 
-class Outcome(NamedTuple):
+class ScoredSettings(NamedTuple):
     """A run in a chart of settings."""
 
     name: str
@@ -39,7 +39,7 @@ def shade(place: int, count: int) -> str:
     return f"shade-{place * SHADES // count}"
 
 
-def shades_legend(outcomes: Sequence[Outcome], metric: Metric) -> Markup:
+def shades_legend(outcomes: Sequence[ScoredSettings], metric: Metric) -> Markup:
     """Which values each shade has; `outcomes` from the best on."""
     shades = itertools.groupby(enumerate(outcomes), key=lambda pair: shade(pair[0], len(outcomes)))
     entries = []

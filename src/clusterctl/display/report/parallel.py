@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.display.report.markup import Markup
-    from clusterctl.display.report.outcomes import Outcome
+    from clusterctl.display.report.outcomes import ScoredSettings
     from clusterctl.runs.vocabulary import Metric
 
 MOST_AXES = 8  # of settings
@@ -23,7 +23,7 @@ _LETTER = 6.6  # the width of one, about
 _MANY = 100  # lines: more are drawn thin
 
 
-def parallel_coordinates(outcomes: Sequence[Outcome], keys: Sequence[str], metric: Metric) -> Markup:
+def parallel_coordinates(outcomes: Sequence[ScoredSettings], keys: Sequence[str], metric: Metric) -> Markup:
     """`outcomes` come from the best on, which is drawn last and thickest."""
     scales = [scale_of(outcome.settings.get(key, "") for outcome in outcomes) for key in keys]
     scales.append(scale_of((str(outcome.value) for outcome in outcomes), named=1))

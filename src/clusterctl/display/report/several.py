@@ -12,7 +12,7 @@ from clusterctl.display.report.charts import RunLine, several_lines
 from clusterctl.display.report.document import document
 from clusterctl.display.report.heat_map import heat_map, is_grid
 from clusterctl.display.report.markup import Markup, join, table, tag
-from clusterctl.display.report.outcomes import Outcome, settings_text, shades_legend
+from clusterctl.display.report.outcomes import ScoredSettings, settings_text, shades_legend
 from clusterctl.display.report.parallel import MOST_AXES, parallel_coordinates
 from clusterctl.display.report.sections import moment, section, stage_class
 from clusterctl.display.runs_table import stage_text
@@ -88,7 +88,7 @@ def _settings(several: Several) -> Markup:
     """What the settings did to the metric."""
     metric = several.metric
     ranked = [member for member in several.members if member.score is not None]
-    outcomes = [Outcome(one.name, one.settings, one.score) for one in ranked if one.score is not None]
+    outcomes = [ScoredSettings(one.name, one.settings, one.score) for one in ranked if one.score is not None]
     keys = [key for key in several.keys if len({one.settings.get(key) for one in outcomes}) > 1]
     if metric is None or len(outcomes) < _FEW or not keys:
         return Markup()
