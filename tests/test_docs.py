@@ -42,4 +42,4 @@ def test_links_and_paths_of_a_page_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (page.parent / target).exists(), target
     for path in re.findall(r"`((?:src|docs|tests|jobs|cluster|benchmarks)/[\w./-]+)`", text):
-        assert (ROOT / path).exists(), path
+        assert (ROOT / path).exists() or "NAME" in path, path

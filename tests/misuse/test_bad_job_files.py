@@ -126,7 +126,7 @@ def test_a_file_that_is_not_there(desk: Desk, mistake: Mistake) -> None:
     ),
     bad(what="a program's word holds a NUL", job='workload = "command"\nargv = ["a\\u0000"]', says="NUL"),
     bad(what="a command has training settings", job=COMMAND + "[train]\nlr = 1", says="train.lr: unknown key"),
-    of("another workload has a program", 'argv = ["true"]\n', "only workload"),
+    of("another workload has a program", 'argv = ["true"]\n', "only workload", "without a job: clusterctl submit -- "),
     of("the name is empty", 'name = ""\n', "name: must be 1 to 64 letters"),
     of("the name climbs out of the folder", 'name = "../../etc/passwd"\n', "name: must be 1 to 64 letters"),
     of("the name is two dots", 'name = ".."\n', "name: must be 1 to 64 letters"),
