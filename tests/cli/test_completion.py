@@ -136,7 +136,8 @@ def test_a_press_of_tab_imports_next_to_nothing(desk: Desk) -> None:
         "import atexit, sys; atexit.register(lambda: print(*sys.modules)); from clusterctl.__main__ import main; main()"
     )
     desk.write("cluster/site.toml", f'runs = "{desk.runs}"')
-    for line in ("submit co", "submit cora --set train.l", "status --cluster local @"):
+    desk.write("jobs/cora.toml", 'workload = "reddit"')
+    for line in ("submit co", "submit cora --set train.l", "status --cluster site @"):
         environment = {**os.environ, "_CLUSTERCTL_COMPLETE": "bash", "COMP_LINE": f"clusterctl {line}"}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
         *found, modules = done.stdout.splitlines()

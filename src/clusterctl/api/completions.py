@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import clusterctl
-from clusterctl.config.places import find_file, names, runs_at, user_config_folder
+from clusterctl.config.places import expanded, names, runs_at, user_config_folder
 from clusterctl.errors import ClusterctlError
 from clusterctl.observe.run_names import names_beginning
 
@@ -40,7 +40,7 @@ def answer(shell: str, line: str, replaced: str) -> list[str]:
     """
     *words, typed = split(line)
     found: Offers = {}
-    with suppress(ClusterctlError, OSError, ValueError):  # no place for a message
+    with suppress(ClusterctlError, OSError, ValueError, KeyError):  # no place for a message
         found = offers(_read("cli/commands.json"), words[1:], typed)
     if found == FILES:
         return [*FILES]
@@ -154,8 +154,8 @@ def _leaves(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 
 def _workload(job: str | None) -> str:
     if job:
-        with suppress(ClusterctlError, OSError, ValueError):
-            found = _WORKLOAD.search(find_file("jobs", job, Path.cwd()).read_text())
+        with suppress(ClusterctlError, OSError, ValueError, KeyError):
+            found = _WORKLOAD.search(_file("jobs", job).read_text())
             return found[1] if found else ""
     return ""
 
@@ -163,7 +163,12 @@ def _workload(job: str | None) -> str:
 def _runs_folder(cluster: str | None) -> Path:
     """The folder of the runs of `cluster`, read without a look at the rest of the files."""
     chosen = cluster or os.environ.get("CLUSTERCTL_CLUSTER") or _toml(user_config_folder() / "config.toml", "cluster")
-    return runs_at(_toml(find_file("cluster", chosen, Path.cwd()), "runs") if chosen else None)
+    return runs_at(_toml(_file("cluster", chosen), "runs") if chosen else None)
+
+
+def _file(kind: str, name: str) -> Path:
+    """The file of a job or a cluster, which may be someone else's: it is looked at, and not obeyed."""
+    return expanded(name) if "/" in name or name.endswith(".toml") else names(kind, Path.cwd())[name]
 
 
 def _toml(path: Path, key: str) -> str | None:
