@@ -283,6 +283,7 @@ def test_an_unchanged_file_costs_one_look_and_what_is_known_of_it_is_taken_over_
     assert [path for path in calls if path in files] == [str(project / "train.py")]
     take_snapshot(code)
     monkeypatch.undo()
+    assert sum(map(len, kept.values())) > len(code.library) + len(files)  # a line each
     for path, lines in kept.items():
         changed = set(path.read_text().splitlines()[2:]) ^ set(lines[2:])
         assert all(line.endswith(" train.py") for line in changed)
