@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from clusterctl.api.resume import resume
     from clusterctl.api.run import Run, RunFailed
     from clusterctl.api.submit import DryRun, load, plan, submit
+    from clusterctl.api.track import track
     from clusterctl.errors import (
         ClusterctlError,
         ConfigError,
@@ -71,9 +72,10 @@ __all__ = [
     "resume",
     "runs",
     "submit",
+    "track",
 ]
 _HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
-_HOMES |= {"diff": "api.diff", "rerun": "api.rerun", "resume": "api.resume", "notify": "api.notify"}
+_HOMES |= {name: f"api.{name}" for name in ("diff", "notify", "rerun", "resume", "track")}
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")
 
 

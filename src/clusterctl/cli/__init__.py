@@ -43,6 +43,7 @@ COMMANDS = {
     "attach": "Open a shell beside a rank of a run",
     "alloc": "Hold nodes, to start runs on them in seconds",
     "nodes": "Show what is free, and where a job would fit",
+    "track": "Copy the metrics of a run to TensorBoard, W&B or MLflow",
     "notify": "Tell others what happened to runs",
     "clean": "Remove copies of code that no run needs",
     "image": "Build, import and look after container images",
