@@ -62,7 +62,8 @@ $(RECIPES)/.ready: pyproject.toml
 	@touch $@
 
 TRACKERS := .venv-trackers
-TRACKER_PACKAGES := tensorboard==2.21.0 wandb==0.31.0 mlflow-skinny sqlalchemy alembic pytest hypothesis
+TRACKER_PACKAGES := tensorboard==2.21.0 wandb==0.31.0 mlflow-skinny==3.17.2 sqlalchemy==2.1.9 alembic==1.20.1 \
+  pytest hypothesis
 $(TRACKERS)/.ready: pyproject.toml
 	test -x $(TRACKERS)/bin/python || $(PYTHON) -m venv $(TRACKERS)
 	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check $(TRACKER_PACKAGES) --editable .
