@@ -61,9 +61,18 @@ $(RECIPES)/.ready: pyproject.toml
 	  --editable '.[train]'
 	@touch $@
 
+TRACKERS := .venv-trackers
+TRACKER_PACKAGES := tensorboard==2.21.0 wandb==0.31.0 mlflow-skinny==3.17.2 sqlalchemy==2.1.9 alembic==1.20.1 \
+  pytest hypothesis
+$(TRACKERS)/.ready: pyproject.toml
+	test -x $(TRACKERS)/bin/python || $(PYTHON) -m venv $(TRACKERS)
+	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check $(TRACKER_PACKAGES) --editable .
+	@touch $@
+
 .PHONY: test-long
-test-long: setup slurm browser $(RECIPES)/.ready ## Run every test: matrices, accuracies (under 90 minutes)
+test-long: setup slurm browser $(RECIPES)/.ready $(TRACKERS)/.ready ## Run every test: matrices, accuracies (under 90 minutes)
 	@tests/install-containers.sh docker
+	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py
 	$(BIN)/python -m pytest --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
 
 SYSTEMS ?= trixie sid minimum
@@ -109,4 +118,4 @@ docs: setup ## Write the generated reference and the pictures again, from real r
 
 .PHONY: clean
 clean: ## Remove what make made
-	rm -rf $(VENV) $(RIVALS) $(RECIPES) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(RIVALS) $(RECIPES) $(TRACKERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -14,7 +14,7 @@ import clusterctl
 SOURCE = Path(clusterctl.__file__).parent
 SHARED = ("runs", "spec", "errors")
 LOGIN = (
-    "__main__", "cli", "display", "api", "notifications", "diagnosis", "observe", "checks", "launch",
+    "__main__", "cli", "display", "api", "trackers", "notifications", "diagnosis", "observe", "checks", "launch",
     "slurm", "containers", "emulator", "sandbox", "config",
 )  # fmt: skip
 TASK = ("workloads", "training", "graph", "task")
@@ -34,6 +34,9 @@ OUTSIDE = {
     "scipy": set(TASK),
     "numba": {"graph"},
     "pynvml": {"task"},
+    "tensorboard": {"trackers"},
+    "wandb": {"trackers"},
+    "mlflow": {"trackers"},
 }
 
 

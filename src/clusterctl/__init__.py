@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from clusterctl.api.submit import DryRun, load, plan, submit
     from clusterctl.api.sweep import sweep
     from clusterctl.api.sweeps import Sweep, SweepFailed, find_sweep
+    from clusterctl.api.track import track
     from clusterctl.api.usage import usage
     from clusterctl.errors import (
         ClusterctlError,
@@ -85,10 +86,12 @@ __all__ = [
     "submit",
     "submit_stages",
     "sweep",
+    "track",
     "usage",
 ]
 _HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
-_HOMES |= {name: f"api.{name}" for name in ("clean", "diff", "export", "notify", "rerun", "resume", "sweep", "usage")}
+_OF_THEIR_NAME = ("clean", "diff", "export", "notify", "rerun", "resume", "sweep", "track", "usage")
+_HOMES |= {name: f"api.{name}" for name in _OF_THEIR_NAME}
 _HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "api.sweeps")
 _HOMES["submit_stages"] = "api.stages"
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")

@@ -45,6 +45,7 @@ COMMANDS = {
     "attach": "Open a shell beside a rank of a run",
     "alloc": "Hold nodes, to start runs on them in seconds",
     "nodes": "Show what is free, and where a job would fit",
+    "track": "Copy the metrics of a run to TensorBoard, W&B or MLflow",
     "notify": "Tell others what happened to runs",
     "export": "Put a run into one archive, to keep or send",
     "usage": "Sum up the GPU-hours and CPU-hours of runs",

@@ -23,6 +23,7 @@ from clusterctl.spec.keys import leaves_as_written
 from clusterctl.spec.notify import Notify
 from clusterctl.spec.overrides import Key, parse_override
 from clusterctl.spec.records import Problem, alternatives, fields_of
+from clusterctl.spec.track import Track
 from clusterctl.spec.values import NO_GPUS
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def _cluster_values(cluster: Cluster) -> Values:
     for name in CLUSTER_DEFAULTS:
         if getattr(cluster, name) is not None:
             values.put(("resources", name), getattr(cluster, name), origin)
-    for table, unset in (("container", Container()), ("notify", Notify())):
+    for table, unset in (("container", Container()), ("notify", Notify()), ("track", Track())):
         for name, value in vars(getattr(cluster, table)).items():
             if value != getattr(unset, name):
                 values.put((table, name), value, origin)

@@ -129,6 +129,8 @@ class RunDir:
     requeue_json = Inside("requeue.json")  # the last request for a restart: by which attempt, why, and when
     accounting_json = Inside("accounting.json")  # Slurm's accounting of the ended job, so that it is asked once
     notified = Inside("notified")  # a file for each try to send a message: what became of it
+    trackers = Inside("trackers")  # how far each tracker has the run, and what W&B keeps of it
+    tensorboard = Inside("tensorboard")  # event files
     report = Inside("report.html")
     checkpoints = Inside("checkpoints")
     weights = Inside("weights.pt")  # the trained model's parameters by name, as torch.load reads them

@@ -6,6 +6,7 @@ by one rename, so should two processes ever hold a lease, the first rename wins.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -84,12 +85,38 @@ def once(
                 lease.rmdir()
 
 
+class LeaseTaken(OSError):
+    """Another process holds the lease, and lives."""
+
+
+@contextmanager
+def leased(lease: Path, stale_seconds: float = STALE_SECONDS) -> Iterator[None]:
+    """Hold the folder `lease`. Raises LeaseTaken; a holder that died is waited for until its lease is stale."""
+    watch = _Watch(lease, stale_seconds)
+    while True:
+        with suppress(FileExistsError):
+            lease.mkdir(mode=0o700)
+            break
+        if watch.is_stale():
+            _take_away(lease)
+        elif watch.beats > 1:
+            raise LeaseTaken(errno.EBUSY, "another process is at it", str(lease))
+        time.sleep(0.1)
+    try:
+        with _beating(lease):
+            yield
+    finally:
+        with suppress(OSError):
+            lease.rmdir()
+
+
 class _Watch:
     """Recognises a stale lease by this process's own clock, as clocks of file servers differ."""
 
     def __init__(self, lease: Path, stale_seconds: float) -> None:
         self._lease, self._stale_seconds = lease, stale_seconds
         self._beat, self._since = -1, time.monotonic()
+        self.beats = 0  # that were seen; the first look counts
 
     def is_stale(self) -> bool:
         """Whether the lease has not been touched for `stale_seconds`, as far as this process saw."""
@@ -99,6 +126,7 @@ class _Watch:
             return False
         if beat != self._beat:
             self._beat, self._since = beat, time.monotonic()
+            self.beats += 1
         return time.monotonic() - self._since > self._stale_seconds
 
 

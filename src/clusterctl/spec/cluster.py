@@ -10,6 +10,7 @@ from typing import Annotated
 
 from clusterctl.spec.job import Container, Environment
 from clusterctl.spec.notify import Notify
+from clusterctl.spec.track import Track
 from clusterctl.spec.values import NO_GPUS, Count, Gpus, Line, Matches, Name, OneOf, Seconds, Word
 
 _OnNodes = Annotated[str, Matches(r"/[^:\x00-\x1f\x7f-\x9f]+", "an absolute path without ':' and control characters")]
@@ -88,6 +89,8 @@ class Cluster:
     """Least time between two queries to Slurm, shared by all clusterctl processes of a user."""
     notify: Notify = field(default_factory=Notify)
     """Whom to tell what happens to jobs on this cluster."""
+    track: Track = field(default_factory=Track)
+    """The trackers that get the metrics of jobs on this cluster."""
     emulator: Emulator = field(default_factory=Emulator)
     """The virtual nodes of kind "emulator"."""
 
@@ -120,3 +123,5 @@ class UserConfiguration:
     """Cluster to use when none is named."""
     notify: Notify = field(default_factory=Notify)
     """Whom to tell what happens to your jobs on any cluster."""
+    track: Track = field(default_factory=Track)
+    """The trackers that get the metrics of your jobs on any cluster."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from clusterctl.spec.notify import Notify
+from clusterctl.spec.track import Track
 from clusterctl.spec.train import Train
 from clusterctl.spec.values import (
     LARGEST,
@@ -237,5 +238,7 @@ class Job:
     """When a rank counts as stuck."""
     notify: Notify = field(default_factory=Notify)
     """Whom to tell what happens to the run."""
+    track: Track = field(default_factory=Track)
+    """The trackers that get a copy of its metrics."""
     train: Train = field(default_factory=Train)
     """Settings of the workload."""

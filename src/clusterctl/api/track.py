@@ -1,0 +1,72 @@
+"""Mirror a run into the trackers that its `[track]` names."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from clusterctl.api.find import as_run
+from clusterctl.errors import ClusterctlError, UsageError
+from clusterctl.observe.run_record import read_record
+from clusterctl.runs.once import LeaseTaken, leased
+from clusterctl.trackers.mirror import Mirror
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.api.run import Run
+
+
+class Tracking:
+    """One run and its trackers; `update` copies what is new."""
+
+    def __init__(self, run: Run, mirrors: list[Mirror]) -> None:
+        self.run, self._mirrors = run, mirrors
+        self.ended = False
+        self.problems: list[ClusterctlError] = []  # of the last update
+
+    def update(self) -> dict[str, int]:
+        """Tracker -> the points that it got now. One that cannot be reached keeps nothing from the others."""
+        status = self.run.status()
+        self.ended = status.stage.ended and status.sure
+        self.problems, counts = [], {}
+        for mirror in self._mirrors:
+            try:
+                counts[mirror.name] = mirror.update(status)
+            except ClusterctlError as error:
+                self.problems.append(error)
+        return counts
+
+
+@contextmanager
+def tracking(name: Run | str, cluster: str | None = None) -> Iterator[Tracking]:
+    """Mirror a run for as long as the block lasts. Raises UsageError where nothing is to be, or somebody else does."""
+    run = as_run(name, cluster)
+    record = read_record(run.directory)
+    record.require_ours()
+    if not record.job.track.names:
+        hint = "add to the job file, or to your config.toml: [track] with tensorboard, wandb or mlflow"
+        raise UsageError(f"{run.id} names no tracker", hint)
+    folder = run.directory.trackers
+    folder.mkdir(mode=0o700, exist_ok=True)
+    mirrors = [Mirror(name, record) for name in record.job.track.names]
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(leased(folder / "lease"))
+        except LeaseTaken as error:
+            raise UsageError(f"{run.id} is being tracked already", "it goes on by itself") from error
+        for mirror in mirrors:
+            stack.callback(mirror.close)
+        yield Tracking(run, mirrors)
+
+
+def track(run: Run | str, cluster: str | None = None) -> dict[str, int]:
+    """Copy what is new in `run` to its trackers: tracker -> the number of points. What they have stays as it is.
+
+    Raises UsageError where it names no tracker, ConfigError where one of them is not installed or cannot be reached.
+    """
+    with tracking(run, cluster) as mirrored:
+        counts = mirrored.update()
+        if mirrored.problems:
+            raise mirrored.problems[0]
+        return counts

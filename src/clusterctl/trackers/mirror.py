@@ -1,0 +1,70 @@
+"""Copies what is new in a run's files to one tracker.
+
+The bookmark is written when the tracker has the points. A mirror that dies in between hands them over once more; each
+tracker then drops what it has, by its steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import ClusterctlError, ConfigError
+from clusterctl.trackers.points import new_points, read_bookmark, write_bookmark
+from clusterctl.trackers.sink import open_sink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from clusterctl.observe.run_record import RunRecord
+    from clusterctl.observe.stage import Status
+    from clusterctl.trackers.points import Bookmark
+    from clusterctl.trackers.sink import Sink
+
+
+@dataclass
+class Mirror:
+    """One run and one tracker, opened when there is something to say."""
+
+    name: str
+    record: RunRecord
+    opener: Callable[[str, RunRecord, Bookmark], Sink] = open_sink
+    _sink: Sink | None = field(default=None, init=False)
+
+    def update(self, status: Status) -> int:
+        """Copy what is new, and how the run ended if it has; the number of points. Raises ClusterctlError.
+
+        A run that goes on after its end was told, as `resume` has it, is told of again when it ends.
+        """
+        path = self.record.run.trackers / f"{self.name}.json"
+        bookmark, count = read_bookmark(path), 0
+        ended = status.stage.value if status.stage.ended and status.sure else ""
+        try:
+            for points in new_points(self.record.run, bookmark):
+                self._opened(path).add(points)
+                write_bookmark(path, bookmark)
+                count += len(points)
+            if ended != bookmark.ended:
+                if ended:
+                    self._opened(path).finish(status.stage)
+                    self._sink = None
+                bookmark.ended = ended
+                write_bookmark(path, bookmark)
+        except ClusterctlError:
+            raise
+        except Exception as error:  # of the library, whatever it is
+            self._sink = None
+            words = (str(error).strip().splitlines() or [""])[0][:300]
+            hint = f"is it up, and are you known there? then again: clusterctl track {self.record.run.id}"
+            raise ConfigError(f"{self.name}: {type(error).__name__}: {words}", hint) from error
+        return count
+
+    def close(self) -> None:
+        if self._sink is not None:
+            self._sink.close()
+
+    def _opened(self, path: Path) -> Sink:
+        if self._sink is None:  # by the bookmark that was written down, not that of the points in hand
+            self._sink = self.opener(self.name, self.record, read_bookmark(path))
+        return self._sink

@@ -1,0 +1,47 @@
+"""What the mirror needs of a tracker, and the trackers there are."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Protocol
+
+from clusterctl.errors import ConfigError
+from clusterctl.spec import to_record
+from clusterctl.spec.keys import leaves_as_written
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.observe.run_record import RunRecord
+    from clusterctl.runs.stages import Stage
+    from clusterctl.trackers.points import Bookmark, TrackedPoint
+
+
+class Sink(Protocol):
+    """One run in one tracker, the same one each time that it is opened."""
+
+    def add(self, points: Sequence[TrackedPoint]) -> None:
+        """Hand over points; when this returns, the tracker has them."""
+
+    def finish(self, stage: Stage) -> None:
+        """Say how the run ended, and close."""
+
+    def close(self) -> None:
+        """The run may go on: it is opened again."""
+
+
+def open_sink(name: str, record: RunRecord, bookmark: Bookmark) -> Sink:
+    """The run of `record` in the tracker `name`. Raises ConfigError where its library is missing."""
+    try:
+        module = importlib.import_module(f"clusterctl.trackers.to_{name}")
+        sink: Sink = module.open_sink(record, bookmark)
+    except ModuleNotFoundError as error:
+        hint = f"pip install 'clusterctl[{name}]'"
+        raise ConfigError(f"{name} is not installed here: no module {error.name}", hint) from error
+    return sink
+
+
+def parameters(record: RunRecord) -> dict[str, str]:
+    """The job's settings by key, as its record has them: secrets are hidden there."""
+    leaves = leaves_as_written(to_record(record.job))
+    return {".".join(key): str(value) for key, value in leaves if value not in (None, [], {})}

@@ -1,0 +1,80 @@
+"""MLflow: one run of an experiment that is called like the job, found again by its tag."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from clusterctl.runs.stages import Stage
+from clusterctl.trackers.sink import parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.observe.run_record import RunRecord
+    from clusterctl.trackers.points import Bookmark, TrackedPoint
+
+_TAG = "clusterctl.run"
+_MOST = 1000  # metrics in one request, by MLflow's own limit
+_LONGEST = 500  # characters of a parameter; later versions take more
+_NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
+_KILLED = (Stage.CANCELLED, Stage.PREEMPTED, Stage.LOST)
+
+
+class Mlflow:
+    """One run of MLflow."""
+
+    def __init__(self, record: RunRecord, _: Bookmark) -> None:
+        self._client = MlflowClient(tracking_uri=record.job.track.mlflow)
+        experiment = self._experiment(record.job.name)
+        known = self._client.search_runs([experiment], f"tags.`{_TAG}` = '{record.run.id}'", max_results=1)
+        if known:
+            self._run = known[0].info.run_id
+            self._client.update_run(self._run, "RUNNING")
+            return
+        start = int(record.created * 1000)
+        made = self._client.create_run(experiment, start, {_TAG: record.run.id}, run_name=record.run.id)
+        self._run = made.info.run_id
+        settings = [Param(_name(key), value[:_LONGEST]) for key, value in parameters(record).items()]
+        for first in range(0, len(settings), 100):  # its limit of these
+            self._client.log_batch(self._run, params=settings[first : first + 100])
+
+    def add(self, points: Sequence[TrackedPoint]) -> None:
+        """A point that it has already, after a mirror that died, is dropped by its store: the same in every part."""
+        metrics = [
+            Metric(_name(name), float(value), int(point.time * 1000), point.step)
+            for point in points
+            for name, value in point.values.items()
+        ]
+        for first in range(0, len(metrics), _MOST):
+            self._client.log_batch(self._run, metrics=metrics[first : first + _MOST])
+
+    def finish(self, stage: Stage) -> None:
+        self._client.set_tag(self._run, "clusterctl.stage", stage.value)
+        ended = "FINISHED" if stage is Stage.FINISHED else "KILLED" if stage in _KILLED else "FAILED"
+        self._client.set_terminated(self._run, ended, int(time.time() * 1000))
+
+    def close(self) -> None:
+        pass
+
+    def _experiment(self, name: str) -> str:
+        if (found := self._client.get_experiment_by_name(name)) is not None:
+            return str(found.experiment_id)
+        try:
+            return str(self._client.create_experiment(name))
+        except MlflowException:  # another run was faster
+            if (found := self._client.get_experiment_by_name(name)) is None:
+                raise
+            return str(found.experiment_id)
+
+
+def _name(name: str) -> str:
+    return _NOT_IN_NAMES.sub("_", name)
+
+
+open_sink = Mlflow
