@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hmac
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
 from typing import TYPE_CHECKING
@@ -47,8 +48,8 @@ _FORBIDDEN = "403: open the address that `clusterctl dashboard` printed; after a
 
 
 @dataclass(frozen=True)
-class Answer:
-    status: str
+class Response:
+    status: HTTPStatus
     body: str
     kind: str = "text/plain"
     headers: tuple[tuple[str, str], ...] = ()
@@ -59,28 +60,28 @@ class Application:
     """The pages of what `glances` sees. `cookie` is the name of this server's cookie: a host's ports share them all."""
 
     glances: Glances
-    token: str
+    token: str = field(repr=False)
     cookie: str
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         answer = self._refusal(environ) or self._answer(environ)
         body = answer.body.encode()
         sized = ("Content-Type", f"{answer.kind}; charset=utf-8"), ("Content-Length", str(len(body)))
-        start_response(answer.status, [*sized, *_ALWAYS, *answer.headers])
+        start_response(f"{answer.status.value} {answer.status.phrase}", [*sized, *_ALWAYS, *answer.headers])
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
-    def _refusal(self, environ: WSGIEnvironment) -> Answer | None:
+    def _refusal(self, environ: WSGIEnvironment) -> Response | None:
         """What a request gets that is not to be answered, or not yet; None for the others."""
         if not _HOST.fullmatch(environ.get("HTTP_HOST", "")):
-            return Answer("403 Forbidden", "403: this server answers to 127.0.0.1 and localhost\n")
+            return Response(HTTPStatus.FORBIDDEN, "403: this server answers to 127.0.0.1 and localhost\n")
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return Answer("405 Method Not Allowed", "405: it only reads\n", headers=(("Allow", "GET, HEAD"),))
+            return Response(HTTPStatus.METHOD_NOT_ALLOWED, "405: it only reads\n", headers=(("Allow", "GET, HEAD"),))
         given = parse_qs(environ.get("QUERY_STRING", "")).get("token")
         if given and self._is_token(given[0]):
             kept = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
             here = "/" + quote(environ.get("PATH_INFO", "").strip("/"))  # `//name` would be another host
-            return Answer("303 See Other", "", headers=(("Location", here), ("Set-Cookie", kept)))
-        return None if self._is_token(self._kept(environ)) else Answer("403 Forbidden", _FORBIDDEN)
+            return Response(HTTPStatus.SEE_OTHER, "", headers=(("Location", here), ("Set-Cookie", kept)))
+        return None if self._is_token(self._kept(environ)) else Response(HTTPStatus.FORBIDDEN, _FORBIDDEN)
 
     def _kept(self, environ: WSGIEnvironment) -> str:
         try:
@@ -92,20 +93,20 @@ class Application:
     def _is_token(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(errors="replace"), self.token.encode())
 
-    def _answer(self, environ: WSGIEnvironment) -> Answer:
+    def _answer(self, environ: WSGIEnvironment) -> Response:
         path = environ.get("PATH_INFO", "")
         if path in _FILES:
-            return Answer("200 OK", self._files[path], _FILES[path])
+            return Response(HTTPStatus.OK, self._files[path], _FILES[path])
         try:
             return self._page(path, parse_qs(environ.get("QUERY_STRING", "")).get("stage", [""])[0])
         except NotFoundError as error:
-            return _trouble("404 Not Found", error)
+            return _trouble(HTTPStatus.NOT_FOUND, error)
         except ClusterctlError as error:
-            return _trouble("503 Service Unavailable", error)
+            return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, error)
         except OSError as error:  # a file server that is away comes back
-            return _trouble("503 Service Unavailable", ClusterctlError(reason(error)))
+            return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, ClusterctlError(reason(error)))
 
-    def _page(self, path: str, stage: str) -> Answer:
+    def _page(self, path: str, stage: str) -> Response:
         if path == "/":
             with self.glances.runs.seen() as found:
                 main = pages.runs(found, stage if stage in tuple(Stage) else "")
@@ -117,7 +118,7 @@ class Application:
             return self._run_page(match["id"], match["part"] or "")
         raise NotFoundError(f"no such page: {plain(path)}")
 
-    def _run_page(self, run_id: str, part: str) -> Answer:
+    def _run_page(self, run_id: str, part: str) -> Response:
         run = self.glances.run(run_id)
         if part == "why":
             main = pages.why(run.why())
@@ -139,9 +140,9 @@ class Application:
         return {"/style.css": "".join(style), "/script.js": ours.joinpath("script.js").read_text(encoding="utf-8")}
 
 
-def _shown(title: str, links: list[Markup], main: Markup, status: str = "200 OK") -> Answer:
-    return Answer(status, pages.document(title, links, main), "text/html")
+def _shown(title: str, links: list[Markup], main: Markup, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    return Response(status, pages.document(title, links, main), "text/html")
 
 
-def _trouble(status: str, error: ClusterctlError) -> Answer:
+def _trouble(status: HTTPStatus, error: ClusterctlError) -> Response:
     return _shown("clusterctl", [pages.ALL_RUNS], pages.problems([error]), status)
