@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
@@ -48,7 +48,7 @@ _FORBIDDEN = "403: open the address that `clusterctl dashboard` printed; after a
 
 
 @dataclass(frozen=True)
-class Reply:
+class Response:
     status: HTTPStatus
     body: str
     kind: str = "text/plain"
@@ -60,7 +60,7 @@ class Application:
     """The pages of what `glances` sees. `cookie` is the name of this server's cookie: a host's ports share them all."""
 
     glances: Glances
-    token: str
+    token: str = field(repr=False)
     cookie: str
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -70,18 +70,18 @@ class Application:
         start_response(f"{answer.status.value} {answer.status.phrase}", [*sized, *_ALWAYS, *answer.headers])
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
 
-    def _refusal(self, environ: WSGIEnvironment) -> Reply | None:
+    def _refusal(self, environ: WSGIEnvironment) -> Response | None:
         """What a request gets that is not to be answered, or not yet; None for the others."""
         if not _HOST.fullmatch(environ.get("HTTP_HOST", "")):
-            return Reply(HTTPStatus.FORBIDDEN, "403: this server answers to 127.0.0.1 and localhost\n")
+            return Response(HTTPStatus.FORBIDDEN, "403: this server answers to 127.0.0.1 and localhost\n")
         if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-            return Reply(HTTPStatus.METHOD_NOT_ALLOWED, "405: it only reads\n", headers=(("Allow", "GET, HEAD"),))
+            return Response(HTTPStatus.METHOD_NOT_ALLOWED, "405: it only reads\n", headers=(("Allow", "GET, HEAD"),))
         given = parse_qs(environ.get("QUERY_STRING", "")).get("token")
         if given and self._is_token(given[0]):
             kept = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
             here = "/" + quote(environ.get("PATH_INFO", "").strip("/"))  # `//name` would be another host
-            return Reply(HTTPStatus.SEE_OTHER, "", headers=(("Location", here), ("Set-Cookie", kept)))
-        return None if self._is_token(self._kept(environ)) else Reply(HTTPStatus.FORBIDDEN, _FORBIDDEN)
+            return Response(HTTPStatus.SEE_OTHER, "", headers=(("Location", here), ("Set-Cookie", kept)))
+        return None if self._is_token(self._kept(environ)) else Response(HTTPStatus.FORBIDDEN, _FORBIDDEN)
 
     def _kept(self, environ: WSGIEnvironment) -> str:
         try:
@@ -93,10 +93,10 @@ class Application:
     def _is_token(self, text: str) -> bool:
         return hmac.compare_digest(text.encode(errors="replace"), self.token.encode())
 
-    def _answer(self, environ: WSGIEnvironment) -> Reply:
+    def _answer(self, environ: WSGIEnvironment) -> Response:
         path = environ.get("PATH_INFO", "")
         if path in _FILES:
-            return Reply(HTTPStatus.OK, self._files[path], _FILES[path])
+            return Response(HTTPStatus.OK, self._files[path], _FILES[path])
         try:
             return self._page(path, parse_qs(environ.get("QUERY_STRING", "")).get("stage", [""])[0])
         except NotFoundError as error:
@@ -106,7 +106,7 @@ class Application:
         except OSError as error:  # a file server that is away comes back
             return _trouble(HTTPStatus.SERVICE_UNAVAILABLE, ClusterctlError(reason(error)))
 
-    def _page(self, path: str, stage: str) -> Reply:
+    def _page(self, path: str, stage: str) -> Response:
         if path == "/":
             with self.glances.runs.seen() as found:
                 main = pages.runs(found, stage if stage in tuple(Stage) else "")
@@ -118,7 +118,7 @@ class Application:
             return self._run_page(match["id"], match["part"] or "")
         raise NotFoundError(f"no such page: {plain(path)}")
 
-    def _run_page(self, run_id: str, part: str) -> Reply:
+    def _run_page(self, run_id: str, part: str) -> Response:
         run = self.glances.run(run_id)
         if part == "why":
             main = pages.why(run.why())
@@ -140,9 +140,9 @@ class Application:
         return {"/style.css": "".join(style), "/script.js": ours.joinpath("script.js").read_text(encoding="utf-8")}
 
 
-def _shown(title: str, links: list[Markup], main: Markup, status: HTTPStatus = HTTPStatus.OK) -> Reply:
-    return Reply(status, pages.document(title, links, main), "text/html")
+def _shown(title: str, links: list[Markup], main: Markup, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    return Response(status, pages.document(title, links, main), "text/html")
 
 
-def _trouble(status: HTTPStatus, error: ClusterctlError) -> Reply:
+def _trouble(status: HTTPStatus, error: ClusterctlError) -> Response:
     return _shown("clusterctl", [pages.ALL_RUNS], pages.problems([error]), status)

@@ -86,7 +86,7 @@ def sweep(scene: SweepScene) -> Markup:
         rows.append({"RUN": cells["RUN"], **chosen, **cells})
     facts = []
     if summary.seconds_left is not None:
-        facts.append(tag("p", f"all have ended in about {duration(summary.seconds_left)}"))
+        facts.append(tag("p", f"about {duration(summary.seconds_left)} until all have ended"))
     if best:
         run_id, value = best.status.record.run.id, best.metric.text(best.value)
         link = tag("a", run_id, href=_run_address(run_id))
