@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from clusterctl.observe.lines import MOST_BYTES, GrowingRecords
 from clusterctl.observe.measurements import parse_measurement
-from clusterctl.runs.vocabulary import Better, metric_of, own_metrics, score_of
+from clusterctl.observe.ranking import judged_by
+from clusterctl.runs.vocabulary import Better
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +22,7 @@ def best_value(run: RunDir, newest: Mapping[str, Number]) -> tuple[Metric, Numbe
 
     `newest` has the newest value of each metric. None where no metric has a direction that is better.
     """
-    metric = _judged_by(newest)
+    metric = judged_by(newest)
     if metric is None:
         return None
     attempts = run.attempts()
@@ -34,11 +35,3 @@ def best_value(run: RunDir, newest: Mapping[str, Number]) -> tuple[Metric, Numbe
     if not finite:
         return None
     return metric, max(finite) if metric.better is Better.HIGHER else min(finite)
-
-
-def _judged_by(newest: Mapping[str, Number]) -> Metric | None:
-    """A score of the validation, else of the test, else a program's own, else the loss."""
-    scores = [found[0] for split in ("val", "test") if (found := score_of(newest, split))]
-    own = [metric for name in own_metrics(newest) if (metric := metric_of(name)).better is not Better.NEITHER]
-    loss = [metric_of("loss")] if "loss" in newest else []
-    return next(iter([*scores, *own, *loss]), None)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.observe.ranking import ranked
 from clusterctl.observe.stage import ARRIVAL_SECONDS
-from clusterctl.runs.vocabulary import KNOWN, Better, metric_of, own_metrics, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from clusterctl.observe.ranking import Ranked
     from clusterctl.observe.stage import Status
-    from clusterctl.runs.vocabulary import Metric, Number
 
 
 class Judged(NamedTuple):
@@ -22,14 +20,6 @@ class Judged(NamedTuple):
 
     status: Status
     stays: str = ""
-
-
-class BestRun(NamedTuple):
-    """The best run of a job, by this metric."""
-
-    status: Status
-    metric: Metric
-    value: Number
 
 
 def judged(statuses: Sequence[Status], seconds: float, now: float, *, keep_best: bool = False) -> list[Judged]:
@@ -59,38 +49,13 @@ def ended_at(status: Status) -> float:
     return status.ended or (last and (last.end or last.start)) or status.record.submitted
 
 
-def best_runs(statuses: Iterable[Status]) -> list[BestRun]:
+def best_runs(statuses: Iterable[Status]) -> list[Ranked]:
     """The best ended run of each job, by the values that `status` shows: the newest ones. Of equal runs the newer."""
     jobs: dict[str, list[Status]] = defaultdict(list)
     for status in statuses:
         if status.stage.ended:
             jobs[status.record.job.name].append(status)
-    return [best for found in jobs.values() if (best := _best(found))]
-
-
-def _best(statuses: Sequence[Status]) -> BestRun | None:
-    """By the first measure that any of the runs has, and of its names that of the newest run."""
-    for measure in _MEASURES:
-        scores = ((status, measure(status.metrics)) for status in statuses)
-        found = [BestRun(status, *score) for status, score in scores if score and math.isfinite(score[1])]
-        if found:
-            metric = max(found, key=lambda best: best.status.record.created).metric
-            sign = 1 if metric.better is Better.HIGHER else -1
-            rivals = (best for best in found if best.metric == metric)
-            return max(rivals, key=lambda best: (sign * best.value, best.status.record.created))
-    return None
-
-
-def _own(metrics: Mapping[str, Number]) -> tuple[Metric, Number] | None:
-    own = ((metric_of(name), value) for name, value in own_metrics(metrics).items())
-    return next(((metric, value) for metric, value in own if metric.better is not Better.NEITHER), None)
-
-
-def _loss(metrics: Mapping[str, Number]) -> tuple[Metric, Number] | None:
-    return (KNOWN["loss"], metrics["loss"]) if "loss" in metrics else None
-
-
-_MEASURES = (partial(score_of, split="val"), partial(score_of, split="test"), _own, _loss)
+    return [first for found in jobs.values() for first in ranked(found)[:1]]
 
 
 def _is_over(status: Status, now: float) -> bool:
@@ -100,7 +65,7 @@ def _is_over(status: Status, now: float) -> bool:
     return status.stage.ended and status.sure and written
 
 
-def _reason(status: Status, needed: Mapping[str, str], best: BestRun | None) -> str:
+def _reason(status: Status, needed: Mapping[str, str], best: Ranked | None) -> str:
     """Why an old run stays."""
     run = status.record.run.id
     if not status.record.is_ours:

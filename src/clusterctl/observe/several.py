@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from clusterctl.errors import UsageError
 from clusterctl.observe.comparison import configuration
 from clusterctl.observe.history import History
+from clusterctl.observe.ranking import ranked
 from clusterctl.observe.status import report
-from clusterctl.observe.sweep_summary import ranked, summarise
+from clusterctl.observe.sweep_summary import summarise
 from clusterctl.observe.sweeps import read_sweep, values_of
 from clusterctl.slurm import Slurm
 from clusterctl.spec.differences import varying

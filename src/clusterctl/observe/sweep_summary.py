@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.observe.measurements import seconds_left
+from clusterctl.observe.ranking import ranked
 from clusterctl.runs.stages import Stage
-from clusterctl.runs.vocabulary import KNOWN, Better, metric_of, score_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from clusterctl.observe.ranking import Ranked
     from clusterctl.observe.stage import Status
     from clusterctl.observe.sweeps import SweepRecord
-    from clusterctl.runs.vocabulary import Metric, Number
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """A run with the newest value of the metric that it is ranked by."""
-
-    status: Status
-    metric: Metric
-    value: Number
 
 
 @dataclass(frozen=True)
@@ -50,30 +40,6 @@ def summarise(record: SweepRecord, statuses: Sequence[Status], now: float, metri
     stages = {stage: counts[stage] for stage in Stage if counts[stage]}
     best = next(iter(ranked(statuses, metric)), None)
     return SweepSummary(record, tuple(statuses), stages, best, _seconds_left(record, statuses, now))
-
-
-def ranked(statuses: Sequence[Status], metric: str | None = None) -> list[Ranked]:
-    """The runs with a value of `metric`, else of one that most of them have: of validation, test, or the loss.
-
-    The best comes first. A run whose value is nan or infinite has none.
-    """
-    found = [one for status in statuses if (one := _score(status, metric))]
-    names = Counter(one.metric.name for one in found)
-    if len(names) > 1:  # of some the loss alone is known yet
-        del names["loss"]
-    chosen = max(names, key=lambda name: names[name], default=None)
-    sign = 1 if metric_of(chosen or "").better is Better.LOWER else -1
-    return sorted((one for one in found if one.metric.name == chosen), key=lambda one: sign * one.value)
-
-
-def _score(status: Status, name: str | None) -> Ranked | None:
-    metrics = status.metrics
-    if name is not None:
-        found = (metric_of(name), metrics[name]) if name in metrics else None
-    else:
-        loss = (KNOWN["loss"], metrics["loss"]) if "loss" in metrics else None
-        found = score_of(metrics, "val") or score_of(metrics, "test") or loss
-    return Ranked(status, *found) if found and math.isfinite(found[1]) else None
 
 
 def _seconds_left(record: SweepRecord, statuses: Sequence[Status], now: float) -> float | None:

@@ -1,0 +1,53 @@
+"""Which run is better: by a named metric, or by the one that runs are judged by."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterctl.runs.vocabulary import KNOWN, Better, metric_of, own_metrics, score_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from clusterctl.observe.stage import Status
+    from clusterctl.runs.vocabulary import Metric, Number
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A run with the newest value of the metric that it is ranked by."""
+
+    status: Status
+    metric: Metric
+    value: Number
+
+
+def ranked(statuses: Iterable[Status], name: str | None = None) -> list[Ranked]:
+    """The runs with a value of the metric `name`, else of the one that most of them are judged by, the best first.
+
+    Of equal ones the newer comes first. A run whose value is nan or infinite has none.
+    """
+    found = [one for status in statuses if (one := _ranked(status, name))]
+    names = Counter(one.metric.name for one in found)
+    if len(names) > 1:  # of some the loss alone is known yet
+        del names["loss"]
+    chosen = max(names, key=lambda metric: names[metric], default=None)
+    sign = -1 if metric_of(chosen or "").better is Better.LOWER else 1
+    alike = [one for one in found if one.metric.name == chosen]
+    return sorted(alike, key=lambda one: (sign * one.value, one.status.record.created), reverse=True)
+
+
+def judged_by(metrics: Mapping[str, Number]) -> Metric | None:
+    """A score of the validation, else of the test, else one of the program's own, else the loss."""
+    scores = (found[0] for split in ("val", "test") if (found := score_of(metrics, split)))
+    own = (metric for name in own_metrics(metrics) if (metric := metric_of(name)).better is not Better.NEITHER)
+    return next(scores, None) or next(own, None) or (KNOWN["loss"] if "loss" in metrics else None)
+
+
+def _ranked(status: Status, name: str | None) -> Ranked | None:
+    metric = judged_by(status.metrics) if name is None else metric_of(name)
+    value = status.metrics.get(metric.name) if metric else None
+    return Ranked(status, metric, value) if metric and value is not None and math.isfinite(value) else None
