@@ -91,8 +91,8 @@ def test_status_for_programs_comes_in_lines_and_as_a_table_too(typed: Typed, fab
     assert [json.loads(line)["id"] for line in out.splitlines()] == [B, A]
     _, out, _ = typed("status", "-o", "csv")
     head, *rows = out.splitlines()
-    assert head.startswith("id,job,stage,sure,")
-    assert [row.split(",")[:3] for row in rows] == [[B, "cora", "finished"], [A, "cora", "finished"]]
+    assert head.startswith("id,job,sweep,stage,sure,")
+    assert [row.split(",")[:4] for row in rows] == [[B, "cora", "", "finished"], [A, "cora", "", "finished"]]
     assert typed("status", "--name", "x*", "-o", "csv")[1] == head + "\n"
     assert "NOTE" not in typed("status", "-o", "wide")[1]  # no run has one
 

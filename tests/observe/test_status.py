@@ -144,6 +144,7 @@ def test_the_json_of_a_finished_run_carries_its_final_metrics(fabricate: Fabrica
             {
                 "id": A,
                 "job": "a",
+                "sweep": None,
                 "stage": "finished",
                 "sure": True,
                 "job_id": "12",

@@ -17,7 +17,7 @@ from clusterctl.launch.adoption import adopt
 from clusterctl.observe.accounting import accounted
 from clusterctl.observe.attempt import Answer, read_evidence
 from clusterctl.observe.measurements import progress, seconds_left
-from clusterctl.observe.run_names import job_name
+from clusterctl.observe.run_names import job_name, submission
 from clusterctl.observe.run_record import read_record, unreadable
 from clusterctl.observe.runs import newest_first
 from clusterctl.observe.stage import judge, settled
@@ -207,6 +207,7 @@ def run_record(status: Status, now: float) -> dict[str, Any]:
     return {
         "id": record.run.id,
         "job": record.job.name,
+        "sweep": submission(record.run.id) if submission(record.run.id) != record.run.id else None,
         "stage": status.stage.value,
         "sure": status.sure,
         "job_id": status.job_id,
