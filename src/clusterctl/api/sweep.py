@@ -153,7 +153,7 @@ def sweep(
         write_runs(place, plans, wanted, code, words, from_project(first), waited_for, progress=progress)
         write_sweep(place, wanted, words, at_once)
         send_arrays(place, plans, slurm, at_once=at_once, hold=hold, waited_for=waited_for)
-    except (SlurmRefused, ConfigError, OSError) as error:
+    except (SlurmRefused, ConfigError, UsageError, OSError) as error:
         for plan in plans:
             shutil.rmtree(plan.run.path, ignore_errors=True)
         shutil.rmtree(place.path, ignore_errors=True)
@@ -218,7 +218,7 @@ def send_arrays(
     waited_for: Predecessors | None = None,
     before: Sequence[str] = (),
 ) -> None:
-    """Submit `plans` in as few arrays as Slurm allows. Where it refuses one, those before it are cancelled.
+    """Submit `plans` in as few arrays as Slurm allows. Where one cannot be submitted, those before are cancelled.
 
     With `at_once` an array starts when the last one has ended, and those numbered `before`: Slurm holds back the
     elements of one array alone (docs/decisions/0066). Raises SlurmRefused, SlurmError and OSError.
@@ -246,7 +246,7 @@ def send_arrays(
             previous = [job] if at_once else []
             for index, plan in enumerate(elements):
                 adopt(plan.run, element_id(job, index))
-    except SlurmRefused:
+    except (SlurmRefused, OSError):
         if sent:
             slurm.cancel(sent)
         raise
