@@ -83,13 +83,14 @@ DEGREE_OF_SAMPLE = Mutation(
     "of_target = degree.index_select(0, block.nodes).to(exact)",
     "of_target = block.sampled.to(exact)",
 )
-NO_LAST_EVALUATION = Mutation(_LOOP, "if last or (", "if (")
+NO_LAST_EVALUATION = Mutation(_LOOP, "if last or decides or (", "if decides or (")
 WINDOW_OUT_OF_REACH = Mutation("training/trace.py", "first if first <= left else left // 2 + 1", "first")
 PERCENT = Mutation("training/training_log.py", "{score.share:.4f}", "{score.share:.2%}")
 LR_IGNORED = Mutation(_LOOP, "flat.gradients, train.lr,", "flat.gradients, 1e-3,")
 RANK_0_ALONE = Mutation(_INFERENCE, "size = -(-nodes // dist.get_world_size())", "size = nodes")
 EVERYBODY_PREPARES = Mutation("runs/once.py", "return is_listed(folder) and whole(folder)", "return False")
-NO_LEASE = Mutation("runs/once.py", "lease.mkdir(mode=0o700)", "lease.mkdir(mode=0o700, exist_ok=True)")
+_MKDIR = "lease.mkdir({})\n        except FileExistsError:"
+NO_LEASE = Mutation("runs/once.py", _MKDIR.format("mode=0o700"), _MKDIR.format("mode=0o700, exist_ok=True"))
 TEST_EVENTS_TOGETHER = Mutation(
     "workloads/taobao.py", "co_occurrence(*of_user,", "co_occurrence(everything.indptr, everything.indices,"
 )

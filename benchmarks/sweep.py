@@ -1,0 +1,90 @@
+"""A sweep of 1,000 runs: its submission against submitit's job array, and what one look at it costs.
+
+Both submit a held array of 1,000 elements to the same emulator. Ours checks every run and makes a directory for each;
+submitit pickles 1,000 calls. Then Slurm's commands are counted that a submission of one run and of 1,000 make, and
+`status` of the sweep is timed.
+
+python benchmarks/sweep.py [RUNS]
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from side_by_side import compare
+
+from clusterctl.config import load_cluster, state_folder
+from clusterctl.emulator.install import ensure_stand_ins
+
+JOB = 'workload = "command"\nargv = ["true"]\n[resources]\nnodes = 1\n'
+PLAIN = """\
+import os
+import sys
+
+import submitit
+
+executor = submitit.SlurmExecutor(folder=sys.argv[1])
+executor.update_parameters(job_name="plain", nodes=1, time=60, additional_parameters={"hold": True})
+print(executor.map_array(os.system, ["true"] * int(sys.argv[2]))[0].job_id)
+"""
+COMMANDS = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun")
+
+
+def main() -> None:
+    runs = sys.argv[1] if len(sys.argv) > 1 else "1000"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the warm-up compiles; what changed is not compiled each time
+        os.environ |= {"XDG_STATE_HOME": f"{name}/state", "XDG_CACHE_HOME": f"{name}/cache"}
+        os.environ["CLUSTERCTL_RUNS"] = f"{name}/runs"
+        stand_ins = ensure_stand_ins(state_folder(), load_cluster("local").emulator)
+        (folder / "plain.py").write_text(PLAIN)
+        (folder / "project").mkdir()
+        (folder / "project" / "job.toml").write_text(JOB)
+        environment = {**os.environ, "PATH": f"{stand_ins}:{os.environ['PATH']}"}
+        clusterctl = str(Path(sys.executable).with_name("clusterctl"))
+        submit = [clusterctl, "submit", "./job.toml", "--cluster", "local", "--hold"]
+        sweep = [*submit, "--sweep", f"env.N=1..{runs}"]
+
+        def seconds_of(words: list[str]) -> float:
+            began = time.perf_counter()
+            subprocess.run(words, cwd=folder / "project", env=environment, stdout=subprocess.DEVNULL, check=True)
+            return time.perf_counter() - began
+
+        def submitted(words: list[str]) -> float:
+            seconds = seconds_of(words)
+            queue = [str(stand_ins / "squeue"), "--me", "-h", "-O", "ArrayJobID:"]
+            jobs = subprocess.run(queue, capture_output=True, text=True, check=True).stdout.split()
+            subprocess.run([str(stand_ins / "scancel"), *sorted(set(jobs))], check=True)
+            return seconds
+
+        rival = [sys.executable, str(folder / "plain.py"), str(folder / "plain"), runs]
+        compare(
+            f"Submission of {runs} runs",
+            ("clusterctl submit --sweep", lambda: submitted(sweep)),
+            ("submitit's map_array", lambda: submitted(rival)),
+            bound=10.0,
+            runs=5,
+        )
+        calls = [slurm_calls(words, folder, environment) for words in (submit, sweep)]
+        print(f"Slurm's commands: {calls[0]} for one run, {calls[1]} for {runs} (aim: at most 3 times as many)")
+        seconds_of([*sweep, "-o", "json"])
+        looks = sorted(seconds_of([clusterctl, "status", "@last", "--cluster", "local"]) for _ in range(5))
+        print(f"status of the sweep: {looks[2]:.2f} s, {looks[0]:.2f} to {looks[-1]:.2f} (aim: under 1 s)")
+
+
+def slurm_calls(words: list[str], folder: Path, environment: dict[str, str]) -> int:
+    """How many of Slurm's commands are started."""
+    traced = ["strace", "-f", "-qq", "-e", "trace=execve", "-o", str(folder / "calls"), *words]
+    subprocess.run(traced, cwd=folder / "project", env=environment, stdout=subprocess.DEVNULL, check=True)
+    lines = (folder / "calls").read_text(errors="replace").splitlines()
+    return sum(f'/{command}"' in line and "= 0" in line for line in lines for command in COMMANDS)
+
+
+if __name__ == "__main__":
+    main()
