@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -185,3 +187,20 @@ def test_a_sweep_is_no_run_and_its_runs_are(desk_with_slurm: Desk) -> None:
         assert f"{found.id}.0" in refused.value.hint
     later = clusterctl.submit("synthetic")
     assert clusterctl.find("@last") == clusterctl.find("synthetic") == later
+
+
+def test_each_element_executes_the_script_of_its_run_and_nobody_elses(desk_with_slurm: Desk) -> None:
+    found = sweep("synthetic", axes=["train.seed=0..1"])
+    (script,) = found.directory.array(0).pickles.glob("101_submission.sh")
+
+    def element(place: int) -> tuple[int, str]:
+        environment = {"PATH": os.environ["PATH"], "SLURM_ARRAY_TASK_ID": str(place)}
+        done = subprocess.run(["bash", script], env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    for run in found.runs:
+        run.directory.script.write_text('echo "$PWD"\n')
+    assert [element(place) for place in range(2)] == [(0, f"{run.path}\n") for run in found.runs]
+    if os.geteuid() == 0:
+        os.chown(found.runs[1].path, 12345, -1)
+        assert element(1) == (77, f"clusterctl[launch]: not this user's own: {found.runs[1].path}\n")
