@@ -23,13 +23,19 @@ from clusterctl.runs.files import read_json, read_lines
 from clusterctl.runs.layout import RunDir
 
 STEPS = 30
-# As in docs/guides/surviving.md; its first attempt waits at step 20.
+# As in docs/guides/surviving.md, but its own calls are repeated; its first attempt waits at step 20.
 PROGRAM = f"""
 import json, os, time
 import clusterctl.runs as run
+def again(call):
+    while True:
+        try:
+            return call()
+        except OSError:
+            time.sleep(0.2)
 rank, attempt, step, total = int(os.environ["RANK"]), os.environ["CLUSTERCTL_ATTEMPT"], 0, 0
 if folder := run.latest_checkpoint():
-    step, total = json.loads((folder / "state.json").read_text())
+    step, total = json.loads(again((folder / "state.json").read_text))
 print("from", step, flush=True)
 while step < {STEPS}:
     step += 1
@@ -37,7 +43,7 @@ while step < {STEPS}:
     run.log(step=step, steps={STEPS}, loss=1 / step)
     if rank == 0 and (run.stop_requested() or step % 10 == 0):
         with run.checkpoint(step) as folder:
-            (folder / "state.json").write_text(json.dumps([step, total]))
+            again(lambda: (folder / "state.json").write_text(json.dumps([step, total])))
     while attempt == "0" and step >= 20 and not run.stop_requested():
         time.sleep(0.2)
     if run.stop_requested():
