@@ -29,7 +29,7 @@ from clusterctl.launch.sbatch import SlurmRefused, call_sbatch
 from clusterctl.runs.files import make_private, write_json
 from clusterctl.runs.layout import SWEEP_FORMAT, SweepDir
 from clusterctl.slurm import Slurm
-from clusterctl.slurm.queue import element_id
+from clusterctl.slurm.arrays import element_id
 from clusterctl.spec.sweep import combinations, filled, key_of, names_of_program, parse_axis, parse_lines
 
 if TYPE_CHECKING:

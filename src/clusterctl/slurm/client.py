@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import SlurmError
-from clusterctl.slurm import queue
+from clusterctl.slurm import arrays, queue
 from clusterctl.slurm.accounting import SACCT, SHOW_JOB, Accounted, parse_accounting, parse_shown
 from clusterctl.slurm.nodes import SINFO, Inventory, parse_nodes
 from clusterctl.slurm.shared import SharedAnswers, Told, shared_folder
@@ -161,7 +161,7 @@ class Slurm:
 
     def cancel(self, job_ids: Sequence[str]) -> None:
         """End these jobs, pending or running, with one scancel; those that have ended already are no error."""
-        self._scancel(*queue.together(job_ids))
+        self._scancel(*arrays.together(job_ids))
 
     def _scancel(self, *words: str) -> None:
         answer = self._ask("scancel", *words)
@@ -172,7 +172,7 @@ class Slurm:
 
     def release(self, job_ids: Sequence[str]) -> None:
         """Let jobs start that were submitted with --hold."""
-        self.answer("scontrol", "release", *queue.together(job_ids))
+        self.answer("scontrol", "release", *arrays.together(job_ids))
         self.forget()
 
     def requeue(self, job_ids: Sequence[str]) -> None:

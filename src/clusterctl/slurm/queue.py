@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from clusterctl.slurm.arrays import element_id, is_among
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -35,7 +37,6 @@ OWN_JOB = ("squeue", "--me", "-h", "-O", columns(_ALLOCATION_FIELDS), "-j")
 STEPS = ("squeue", "--me", "-h", "-s", "-o", f"%i{SEPARATOR}%j", "-j")
 _STEP = re.compile(r"\d+\.[a-z0-9+]+", re.ASCII)
 _JOB = re.compile(r"(?P<array>\d+)(?:_(?:\d+|\[(?P<waiting>[\d,:%-]+)\]))?", re.ASCII)
-_INDICES = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9})(?::(?P<step>\d{1,9}))?)?", re.ASCII)
 _GPU = re.compile(r"gpu(?::(?P<type>[^:]+?))??(?::(?P<count>\d+))?", re.ASCII)
 
 
@@ -121,33 +122,6 @@ class Snapshot:
         return None
 
 
-def element_id(array: str, index: int) -> str:
-    """Slurm's name of an element of an array, where it asks for a job's number."""
-    return f"{array}_{index}"
-
-
-def together(job_ids: Iterable[str]) -> list[str]:
-    """`job_ids` with the elements of each array in one word, such as `12_[0-3,7]`: Slurm is asked once for all."""
-    arrays: dict[str, list[int]] = {}
-    alone = []
-    for job_id in job_ids:
-        array, _, index = job_id.partition("_")
-        if index.isdecimal():
-            arrays.setdefault(array, []).append(int(index))
-        else:
-            alone.append(job_id)
-    return [*alone, *(f"{array}_[{_ranges(indices)}]" for array, indices in arrays.items())]
-
-
-def _ranges(numbers: Iterable[int]) -> str:
-    """`0-3,7`: neighbours differ from their places by the same."""
-    parts = []
-    for _, run in itertools.groupby(enumerate(sorted(set(numbers))), lambda item: item[1] - item[0]):
-        first, *others = (number for _, number in run)
-        parts.append(f"{first}-{others[-1]}" if others else str(first))
-    return ",".join(parts)
-
-
 class _Jobs(Mapping[str, QueuedJob]):
     """The jobs of squeue's lines, each parsed when it is asked for: a user may have ten thousand, and few runs."""
 
@@ -172,7 +146,7 @@ class _Jobs(Mapping[str, QueuedJob]):
             return _parse_line(self._lines[job_id])
         array, _, index = job_id.partition("_")
         indices, line = self._waiting[array]
-        if index and not (index.isdecimal() and _among(int(index), indices)):
+        if index and not (index.isdecimal() and is_among(int(index), indices)):
             raise KeyError(job_id)
         return replace(_parse_line(line), job_id=job_id)
 
@@ -181,16 +155,6 @@ class _Jobs(Mapping[str, QueuedJob]):
 
     def __len__(self) -> int:
         return len(self._lines.keys() | self._waiting.keys())
-
-
-def _among(index: int, indices: str) -> bool:
-    """Whether `index` is one of `0-3,7,20-40:5%4`; what follows the percent sign is how many may run at once."""
-    for part in indices.partition("%")[0].split(","):
-        if match := _INDICES.fullmatch(part):
-            first, last, step = int(match["first"]), int(match["last"] or match["first"]), int(match["step"] or 1)
-            if index in range(first, last + 1, max(1, step)):
-                return True
-    return False
 
 
 def parse_queue(text: str, taken_at: float, problem: SlurmError | None = None) -> Snapshot:
