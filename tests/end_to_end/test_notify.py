@@ -21,10 +21,12 @@ run.log(step=2, loss=0.25)
 raise ValueError("no good")
 """
 STALLED_THEN_FINISHED = """
-import time, clusterctl.runs as run
+import os, time, clusterctl.runs as run
 for step in range(1, 30):
     run.log(step=step, loss=1 / step)
-    time.sleep(12 if step == 20 else 0.05)
+    time.sleep(0.05)
+    while step == 20 and not os.path.exists(os.environ["CLUSTERCTL_RUN_DIR"] + "/go-on"):
+        time.sleep(0.2)
 """
 
 
@@ -82,6 +84,7 @@ def test_the_watchdog_tells_of_a_standstill_and_the_script_of_the_end(stage: Sta
     run = stage.submit(stage.write_job("told", command(STALLED_THEN_FINISHED, watchdog + listener.table)))
     wait_until(listener.heard, what="the alarm")
     assert stage.status(run)["stage"] == "training"
+    (run.path / "go-on").touch()
     stage.wait_for_stage(run, "finished")
     wait_until(lambda: len(listener.heard()) == 2, what="the end")
     stalled, finished = listener.heard()

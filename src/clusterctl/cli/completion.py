@@ -19,7 +19,7 @@ _KINDS |= dict.fromkeys(("FILE", "FOLDER", "DIR", "PATH"), "file")
 
 
 @click.command(short_help="Print what completes commands in your shell")
-@click.argument("shell", type=click.Choice(_SHELLS), required=False)
+@click.argument("shell", type=click.Choice(_SHELLS), required=False, metavar="[bash|zsh|fish]")
 def completion(shell: str | None) -> None:
     """Print the shell code that completes commands, options, jobs, clusters, runs and settings.
 
