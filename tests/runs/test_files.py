@@ -148,6 +148,18 @@ def test_a_line_is_written_once_though_the_file_system_fails_now_and_then(
     assert list(read_lines(tmp_path / "x.jsonl")) == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
+def test_what_a_failed_write_left_is_looked_at_again_when_reading_it_fails_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = Lines(tmp_path / "x.jsonl")
+    monkeypatch.setattr(os, "write", failing(os.write, errno.EIO, done=True))
+    for place, name in ((Path, "open"), (os, "fdopen")):
+        monkeypatch.setattr(place, name, failing(getattr(place, name), errno.EIO, done=False))
+    lines.append({"n": 1})
+    monkeypatch.undo()
+    assert list(read_lines(tmp_path / "x.jsonl")) == [{"n": 1}]
+
+
 def test_half_a_line_that_was_written_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", failing(lambda fd, content: write(fd, content[:4]), errno.EIO, done=True))

@@ -221,9 +221,12 @@ def _append(descriptor: int, path: Path, content: bytes) -> int:
 
 def _already_written(path: Path, content: bytes) -> int:
     """How much of `content` is at the end of a file: a write that is said to have failed may have been done."""
-    with path.open("rb") as file:
+
+    def last(file: IO[bytes]) -> bytes:
         file.seek(max(0, file.seek(0, os.SEEK_END) - len(content)))
-        end = file.read()
+        return file.read()
+
+    end = read_regular(path, last)
     place = end.find(content[:_HEAD])
     while place >= 0:
         if content.startswith(end[place:]):
