@@ -17,6 +17,7 @@ from clusterctl.runs.layout import Attempt, RunDir
 from clusterctl.runs.secret import read
 
 JOIN = """
+import os
 from torch import distributed as dist
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
@@ -25,7 +26,9 @@ from clusterctl.task.exchange import from_first, to_first
 from clusterctl.task.task import joined
 {before}
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
-    print(to_first(lambda: task.place.rank, task.agreeing), task.writing.begin().from_first(lambda: "hello"))
+    said = to_first(lambda: task.place.rank, task.agreeing), task.writing.begin().from_first(lambda: "hello")
+    print(*said, flush=True)
+os._exit(0)  # as clusterctl.runs.entry does: before torch 2.8 gloo's threads may end a process that is tidying up
 """
 # Knows host and port, as anybody on the node can, and plays rank 1. What it sends to whoever unpickles it makes a file.
 STRANGER = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 from contextlib import contextmanager, suppress
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 # ever new sizes 600 MB a rank, and nothing saved (torch 2.13). A step of `rounded` sizes needs some 30. Both read this
 # at their first product.
 _PRODUCTS_KEPT = "64"
+_kept: list[dist.ProcessGroup | None] = []
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,10 @@ def leave(*groups: dist.ProcessGroup | None) -> None:
     """Destroy the world group and `groups`.
 
     Before torch 2.8 a gloo group that is destroyed waits for its threads, and they may wait for Python's lock, which it
-    holds (pytorch/pytorch#154976): it is never destroyed, not even when the interpreter ends.
+    holds (pytorch/pytorch#154976): it is kept until the process ends.
     """
     if torch.__version__ < "2.8":  # compares versions, not text
-        for group in (dist.group.WORLD, *groups):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+        _kept.extend([dist.group.WORLD, *groups])
     dist.destroy_process_group()
 
 
