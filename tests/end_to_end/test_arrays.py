@@ -57,10 +57,12 @@ def test_an_element_has_a_number_of_its_own_and_the_last_one_that_of_the_array(q
 
 def test_elements_are_cancelled_by_their_indices_and_all_by_the_number(queue: NamedJobs) -> None:
     queue.submit("sweep", ELEMENT, "--array=0-9%3")
-    wait_until((queue.stage.folder / "begun.2.0").exists)
+    for index in range(3):
+        wait_until((queue.stage.folder / f"begun.{index}.0").exists)
     queue.do("scancel", "<sweep>_1", "<sweep>_[4-7]")
     running = [f"sweep_{index} {index} RUNNING None" for index in (0, 2, 3)]
     queue.until_rows("<sweep>", "sweep_[8-9%3] 8-9%3 PENDING JobArrayTaskLimit", *running)
+    wait_until((queue.stage.folder / "begun.3.0").exists)  # RUNNING is shown before the script's first line has run
     queue.do("scancel", "<sweep>")
     queue.until_rows("<sweep>")
     begun = {path.name for path in queue.stage.folder.glob("begun.*")}
@@ -69,7 +71,8 @@ def test_elements_are_cancelled_by_their_indices_and_all_by_the_number(queue: Na
 
 def test_an_element_that_goes_back_to_the_queue_counts_as_itself(queue: NamedJobs) -> None:
     queue.submit("sweep", ELEMENT, "--array=0-3%2", "--requeue")
-    wait_until((queue.stage.folder / "begun.1.0").exists)
+    for index in range(2):
+        wait_until((queue.stage.folder / f"begun.{index}.0").exists)
     queue.do("scontrol", "requeue", "<sweep>_0")
     tell(queue, "go.1", "go.2")
     wait_until((queue.stage.folder / "begun.0.1").exists)
