@@ -157,6 +157,15 @@ def test_resuming_submits_what_did_not_finish_and_further_values_in_one_array(de
     assert (again.runs[1].directory.submissions / "0" / "run.json").exists()
 
 
+def test_further_values_run_the_code_of_the_sweep_though_its_folder_has_changed(desk_with_slurm: Desk) -> None:
+    program = desk_with_slurm.write("t.py", "")
+    found = sweep(program=["python", "t.py", "--lr={lr}"], axes=["lr=1,2"])
+    for run in found.runs:
+        end(run.directory, Stage.FINISHED)
+    program.unlink()
+    assert len(resume_sweep(found, axes=["lr=3,4"]).runs) == 4
+
+
 def test_where_slurm_refuses_to_resume_everything_is_as_before(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0..1"])
     for run in found.runs:

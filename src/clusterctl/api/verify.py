@@ -33,19 +33,9 @@ def verify(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListe
 
     `code` is what will be copied, or the snapshot of an earlier run: the folder that was submitted may have changed.
     """
-    _make_folders(plan.run.path.parent)
-    if code.is_kept and resolved.job.code:
-        resolved = replace(resolved, job=replace(resolved.job, code=str(code.copied_project)))
-    image = resolved.job.container.image
-    if image and plan.view and plan.view.image != image:  # a reference that no pyxis will fetch
-        checks.refuse(checks.verify(resolved, replace(plan, view=None), slurm), resolved)  # an import may take minutes
-        from clusterctl.containers.importing import import_reference
-
-        import_reference(image, None, Path(plan.view.image).parent, progress)  # others that import it wait
-    found = checks.verify(resolved, plan, slurm)
-    checks.refuse(found, resolved)
-    warnings = tuple(check for check in found if check.verdict is Verdict.WARN)
-    return (*warnings, *copy_rules(code, resolved.job.argv))
+    resolved = _with_kept(code, resolved)
+    found = _warnings(_look(plan, resolved, slurm, progress), resolved)
+    return (*found, *copy_rules(code, resolved.job.argv))
 
 
 def verify_all(
@@ -54,17 +44,41 @@ def verify_all(
     """`verify` for many runs at once: runs that would find the same around them are looked at once."""
     seen: dict[str, Surroundings] = {}
     warnings: list[Check] = []
-    for plan, resolved in zip(plans, jobs, strict=True):
-        job = resolved.job
+    for plan, submitted in zip(plans, jobs, strict=True):
+        job, resolved = submitted.job, _with_kept(code, submitted)
         place = repr((job.workload, job.code, job.setup, job.container, job.data, job.resources))
-        if place not in seen:
-            warnings += verify(plan, resolved, slurm, progress, code)
-            seen[place] = look_around(resolved, plan, slurm)
-        else:
-            found = checks.judge(checks.with_job(seen[place], resolved))
-            checks.refuse(found, resolved)
-            warnings += (check for check in found if check.verdict is Verdict.WARN)
+        if place in seen:
+            warnings += _warnings(checks.with_job(seen[place], resolved), resolved)
+            continue
+        seen[place] = _look(plan, resolved, slurm, progress)
+        warnings += (*_warnings(seen[place], resolved), *copy_rules(code, job.argv))
     return tuple({check.message: check for check in warnings}.values())
+
+
+def _with_kept(code: Code, resolved: Resolved) -> Resolved:
+    """`resolved` with the snapshot of an earlier run as the folder of its code, where there is one."""
+    if code.is_kept and resolved.job.code:
+        return replace(resolved, job=replace(resolved.job, code=str(code.copied_project)))
+    return resolved
+
+
+def _look(plan: Plan, resolved: Resolved, slurm: Slurm, progress: ProgressListener) -> Surroundings:
+    """What is around the run, with its image imported where nothing else will bring it."""
+    _make_folders(plan.run.path.parent)
+    image = resolved.job.container.image
+    if image and plan.view and plan.view.image != image:  # a reference that no pyxis will fetch
+        checks.refuse(checks.verify(resolved, replace(plan, view=None), slurm), resolved)  # an import may take minutes
+        from clusterctl.containers.importing import import_reference
+
+        import_reference(image, None, Path(plan.view.image).parent, progress)  # others that import it wait
+    return look_around(resolved, plan, slurm)
+
+
+def _warnings(found: Surroundings, resolved: Resolved) -> tuple[Check, ...]:
+    """What may go wrong; raises one error for everything that certainly does."""
+    judged = checks.judge(found)
+    checks.refuse(judged, resolved)
+    return tuple(check for check in judged if check.verdict is Verdict.WARN)
 
 
 def doctor(cluster: str | None = None) -> tuple[str, tuple[Check, ...]]:
