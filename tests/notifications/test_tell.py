@@ -104,11 +104,21 @@ def test_a_command_and_a_webhook_are_told_each(fabricate: Fabricate, server: Web
     assert second.startswith("cora failed after 1m00s")
 
 
-def test_an_alarm_of_the_watchdog_is_told_while_the_run_goes_on(fabricate: Fabricate, server: WebHook) -> None:
-    files = {"attempts/0/host.json": HOST, "attempts/0/hang-report.json": ALARM}
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("behind", "rank 1 made no progress for 45s (training)"),
+        ("idle", "no rank has done anything for 45s"),
+        ("idle-gpus", "no GPU has done anything for 45s"),
+    ],
+)
+def test_an_alarm_of_the_watchdog_is_told_while_the_run_goes_on(
+    fabricate: Fabricate, server: WebHook, how: str, cause: str
+) -> None:
+    files = {"attempts/0/host.json": HOST, "attempts/0/hang-report.json": {**ALARM, "how": how}}
     on_node(run_of(fabricate, Notify(url_variable="HOOK"), files), HOOK=server.url)
     (told,) = server.received
-    assert (told["event"], told["cause"]) == ("stalled", "rank 1 made no progress for 45s (training)")
+    assert (told["event"], told["cause"]) == ("stalled", cause)
 
 
 def test_only_what_the_job_wants_is_told(fabricate: Fabricate, server: WebHook) -> None:

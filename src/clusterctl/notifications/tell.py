@@ -17,6 +17,7 @@ from clusterctl.observe.best import best_value
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.node_watch import alarm_of
 from clusterctl.runs.plain_text import duration
+from clusterctl.runs.watchdog import IDLE, IDLE_GPUS
 from clusterctl.spec.notify import RunEvent
 from clusterctl.spec.values import plural
 
@@ -116,7 +117,9 @@ def _standstill(status: Status, number: int) -> str:
     if alarm is None:
         return ""
     still = duration(alarm.still_seconds)
-    if alarm.how == "idle":
+    if alarm.how == IDLE_GPUS:
+        return f"no GPU has done anything for {still}"
+    if alarm.how == IDLE:
         return f"no rank has done anything for {still}"
     first, *others = sorted(alarm.suspects) or [alarm.seen]
     more = f" and {plural(len(others), 'other')}" if others else ""
