@@ -35,9 +35,9 @@ def completion(shell: str | None) -> None:
     click.echo(Path(__file__).with_suffix(f".{shell}").read_text(), nl=False)
 
 
-def described(command: click.Command, text: str = "") -> dict[str, Any]:
+def described(command: click.Command, text: str = "", above: click.Context | None = None) -> dict[str, Any]:
     """What `api.completions` has to know of `command` and of those below it."""
-    context = click.Context(command)
+    context = click.Context(command, above, **command.context_settings)  # `-h` is in the settings of the uppermost
     arguments: list[Any] = []
     options: dict[str, Any] = {}
     found: dict[str, Any] = {"help": text, "options": options}
@@ -49,7 +49,9 @@ def described(command: click.Command, text: str = "") -> dict[str, Any]:
             found |= {"repeats": True} if parameter.nargs == -1 else {}
     if isinstance(command, click.Group):
         below = {name: command.get_command(context, name) for name in command.list_commands(context)}
-        found["commands"] = {name: described(one, one.get_short_help_str(200)) for name, one in below.items() if one}
+        found["commands"] = {
+            name: described(one, one.get_short_help_str(200), context) for name, one in below.items() if one
+        }
     found |= {"arguments": arguments} if arguments else {}
     return found | ({"program": True} if isinstance(command, WithProgram) else {})
 
