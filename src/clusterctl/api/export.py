@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
 from clusterctl.api.find import as_run
+from clusterctl.api.output_files import check_output
 from clusterctl.api.run import metric_records
 from clusterctl.config.secrets import Secrets
 from clusterctl.errors import ConfigError, UsageError, reason
@@ -84,10 +85,7 @@ def export(
 
 def _target(run: RunDir, output: str | Path | None, *, force: bool) -> Path:
     path = Path(f"{run.id}{_SUFFIX}") if output is None else Path(output)
-    if not path.parent.is_dir():
-        raise UsageError(f"no such folder: {path.parent}", f"mkdir -p '{path.parent}'")
-    if path.is_dir():
-        raise UsageError(f"is a folder: {path}", f"--output '{path / f'{run.id}{_SUFFIX}'}'")
+    check_output(path, f"{run.id}{_SUFFIX}")
     if path.exists() and not (force and path.is_file()):
         raise UsageError(f"there is a file already: {path}", "--force replaces it; --output names another one")
     return path

@@ -101,9 +101,8 @@ class Query:
         """Their status now. Neither a damaged run nor an unreachable Slurm hides the others."""
         if self.named:
             found = report(self.named, ended=self.ended)
-            self.ended.save()
-            return found
-        found = newest(self.folder, self.wanted, self.count, self.ended)
+        else:
+            found = newest(self.folder, self.wanted, self.count, self.ended)
         self.ended.save()
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from clusterctl.slurm.site import Site as Site
 from clusterctl.slurm.site import ask_site
 from clusterctl.spec import Cluster, from_record
 from clusterctl.spec.records import InvalidRecord
+from clusterctl.spec.values import as_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,7 @@ def survey() -> Site:
 
 def proposed(site: Site, environment: Mapping[str, str] = os.environ) -> ClusterChoices:
     """What will probably do. Of several accounts none is chosen: Slurm knows the user's default."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", site.name).strip("._-") or "mine"
+    name = as_name(site.name) or "mine"
     account = site.accounts[0] if len(site.accounts) == 1 else ""
     return ClusterChoices(name, likely_partition(site.inventory), _runs(environment), account)
 
@@ -91,7 +91,7 @@ def as_the_script_says(choices: ClusterChoices, site: Site, script: Converted) -
 
 def job_file(script: Path, found: Converted) -> dict[Path, str]:
     """The job of a batch script, as a file named after it."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", script.stem).strip("._-") or "job"
+    name = as_name(script.stem) or "job"
     return {Path("jobs", f"{name}.toml"): toml_text(found.job, [f"From {script.name}, by clusterctl init"])}
 
 

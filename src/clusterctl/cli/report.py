@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from clusterctl.api.find import find
+from clusterctl.api.output_files import check_output
 from clusterctl.api.sweeps import sweep_meant
 from clusterctl.cli.options import cluster_option, warn_of
 from clusterctl.errors import UsageError
@@ -42,10 +43,8 @@ def report(names: tuple[str, ...], metric: str | None, output: str | None, clust
     if len(runs) > 1 and output is None:
         raise UsageError("several runs have no directory in common", "say where to: --output report.html")
     path = Path(output) if output is not None else (sweep or runs[0]).directory.report
-    if output != "-" and not path.parent.is_dir():
-        raise UsageError(f"no such folder: {path.parent}", f"mkdir -p '{path.parent}'")
-    if output != "-" and path.is_dir():
-        raise UsageError(f"is a folder: {path}", f"--output '{path / 'report.html'}'")
+    if output != "-":
+        check_output(path, "report.html")
     from clusterctl.display.report.document import write_text
 
     if sweep or len(runs) > 1:

@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from clusterctl.config.source import Values
+from clusterctl.spec.values import as_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +35,7 @@ def program_name(program: Sequence[str]) -> str:
     scripts = (PurePath(word).stem for word in words if _SCRIPT.fullmatch(word))
     modules = (module.rpartition(".")[2] for flag, module in itertools.pairwise(words) if flag == "-m")
     found = next(itertools.chain(scripts, modules, (PurePath(word).name for word in words[:1])), "")
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", found).strip("._-")[:_LONGEST_NAME] or "command"
+    return as_name(found)[:_LONGEST_NAME] or "command"
 
 
 def parted(typed: Sequence[str]) -> tuple[list[str], list[str]]:

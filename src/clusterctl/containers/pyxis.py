@@ -173,8 +173,8 @@ def make_view(
     """What the tasks of a job see in `image`.
 
     `mounts` are the run's own. `environment` names every variable that the run sets: an image's own value would win
-    over the host's otherwise. `image` has been checked. Raises ConfigError for what the grammar
-    of the flags cannot carry.
+    over the host's otherwise. `image` has been checked. Raises ConfigError for what the grammar of the flags cannot
+    carry.
     """
     every = [*mounts, *(Mount.parse(text) for text in container.mounts)]
     for mount in every:

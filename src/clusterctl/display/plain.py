@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 NOW_SECONDS = 60  # a start within so long is one now: Slurm looks at its queue once in a while, and clocks differ
 _FORESEEN_SECONDS = 2 * 366 * 86400
+_BAR_CELLS = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
@@ -65,6 +66,11 @@ def bar(share: float, width: int) -> str:
     """A bar of `width` characters, filled to `share` (0 to 1) in eighths of one: full only where all is done."""
     whole, rest = divmod(int(min(1.0, max(0.0, share)) * width * 8), 8)
     return ("█" * whole + _EIGHTHS[rest].strip()).ljust(width)
+
+
+def progress_bar(share: float) -> str:
+    """A bar with its percentage: a cell of a table."""
+    return f"{bar(share, _BAR_CELLS)}{int(share * 100):>4}%"
 
 
 def ranges(numbers: Iterable[int], width: int) -> list[str]:

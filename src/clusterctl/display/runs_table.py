@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.text import Text
 
 from clusterctl.diagnosis.learning import not_learning, single_steps
-from clusterctl.display.plain import bar, duration, plain, share
+from clusterctl.display.plain import duration, plain, progress_bar, share
 from clusterctl.observe.ended_runs import Row
 from clusterctl.observe.measurements import progress, seconds_left
 from clusterctl.runs.stages import Stage
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _STYLES = {Stage.FINISHED: "green", Stage.QUEUED: "yellow", Stage.CANCELLED: "dim"}
 _AT_WORK = frozenset({Stage.TRAINING, Stage.EVALUATING, Stage.CHECKPOINTING})
 _GAP = 2
-_BAR_CELLS = 10
 _SHORT = 0.9  # of its steps: a program may log each tenth
 _IMPORTANCE = {  # 0 is never left out; the column with the greatest number goes first
     "RUN": 0, "STAGE": 0, "PROGRESS": 5, "EPOCH": 1, "STEP": 10, "ETA": 3, "LOSS": 1, "VAL": 4, "TEST": 2, "NODES/S": 8,
@@ -197,7 +196,7 @@ def row_of(status: Status, now: float) -> Row:
     cells = {
         "RUN": status.record.run.id,
         "STAGE": stage_text(status),
-        "PROGRESS": "" if done is None else f"{bar(done, _BAR_CELLS)}{int(done * 100):>4}%",
+        "PROGRESS": "" if done is None else progress_bar(done),
         "EPOCH": share(metrics.get("epoch"), metrics.get("epochs")),
         "STEP": share(metrics.get("step"), metrics.get("steps")),
         "ETA": "" if left is None else duration(left),

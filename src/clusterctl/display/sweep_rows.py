@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from clusterctl.display.plain import bar, duration, plain
+from clusterctl.display.plain import duration, plain, progress_bar
 from clusterctl.observe.ended_runs import Row
 from clusterctl.observe.listing import Listing
 from clusterctl.observe.run_names import submission
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from clusterctl.observe.status import Report
     from clusterctl.observe.sweep_summary import SweepSummary
 
-BAR_CELLS = 10
 _MOST_COLUMNS = 6  # of what is varied
 
 
@@ -38,7 +37,7 @@ def _one(sweep: str, rows: Sequence[Row]) -> Row:
     cells = {
         "RUN": sweep,
         "STAGE": f"{len(rows)} runs",
-        "PROGRESS": f"{bar(ended, BAR_CELLS)}{int(ended * 100):>4}%",
+        "PROGRESS": progress_bar(ended),
         "NOTE": in_words(counts),
     }
     return Row(sweep, _stage(counts), max(row.created for row in rows), cells)

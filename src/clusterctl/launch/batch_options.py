@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from clusterctl.spec import Resources
+from clusterctl.spec.values import as_name
 
 _KEYS = {field.name.replace("_", "-"): field.name for field in dataclasses.fields(Resources)}
 _KEYS |= {"mem": "memory", "ntasks-per-node": "tasks_per_node"}
@@ -43,7 +44,7 @@ def carried_option(name: str, value: str | None, *, srun: bool = False) -> tuple
         case "container-mounts", str():
             return {"container.mounts": value.split(",")}, ""
         case "job-name", str():
-            return {"name": re.sub(r"[^A-Za-z0-9._-]+", "-", value).strip("._-")}, ""
+            return {"name": as_name(value)}, ""
         case "chdir", str():
             return {"code": value}, ""
         case "ntasks", str() if _NUMBER.fullmatch(value):

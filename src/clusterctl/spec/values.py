@@ -196,6 +196,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def as_name(text: str) -> str:
+    """`text` with a hyphen for whatever may not be part of a name; empty where nothing is left of it."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("._-")
+
+
 def mebibytes(text: str) -> int:
     """The MiB in a `Memory` such as "64G", as sbatch reads it: a bare number counts MiB."""
     number, unit = re.fullmatch(r"(\d+)([KMGT]?)B?", text).groups()  # type: ignore[union-attr]

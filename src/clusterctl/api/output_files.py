@@ -1,0 +1,18 @@
+"""Where a file goes that was asked for by its path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def check_output(path: Path, example: str) -> None:
+    """Raise UsageError where no file can be written; `example` is a name for it in a folder."""
+    if not path.parent.is_dir():
+        raise UsageError(f"no such folder: {path.parent}", f"mkdir -p '{path.parent}'")
+    if path.is_dir():
+        raise UsageError(f"is a folder: {path}", f"--output '{path / example}'")
