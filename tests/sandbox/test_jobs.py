@@ -78,7 +78,7 @@ def test_what_no_node_can_give_is_refused(sandbox: RunningSandbox) -> None:
 
 def test_a_requeued_job_starts_again_within_seconds(sandbox: RunningSandbox, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    script = f'[ "$SLURM_RESTART_COUNT" ] || {{ scontrol requeue $SLURM_JOB_ID; sleep 60; }}; echo again >>{log}'
+    script = f'[ "$SLURM_RESTART_COUNT" ] || {{ scontrol requeue $SLURM_JOB_ID; exec sleep 60; }}; echo again >>{log}'
     sandbox.call("sbatch", "--wait", "--requeue", "--output=/dev/null", f"--wrap={script}", timeout=90)
     assert log.read_text() == "again\n"  # Slurm would hold it for two minutes; sbatch looks after 14, 30 and 62 s
 
