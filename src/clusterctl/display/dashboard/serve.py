@@ -43,8 +43,11 @@ def serve(glances: Glances, port: int, announce: Callable[[Addresses], object]) 
     application = Application(glances, token, f"clusterctl-{port}")
     server = waitress.create_server(application, sockets=[listening], ident="clusterctl")
     forward = f"ssh -N -L {port}:{_LOOPBACK}:{port} {socket.gethostname()}"
-    announce(Addresses(f"http://{_LOOPBACK}:{port}/?token={token}", forward))
-    server.run()
+    try:
+        announce(Addresses(f"http://{_LOOPBACK}:{port}/?token={token}", forward))
+        server.run()
+    except KeyboardInterrupt:  # between what was announced and the server's own handling of it
+        server.close()
 
 
 def _listening(port: int) -> socket.socket:
