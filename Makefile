@@ -50,7 +50,7 @@ container: setup ## Build the image into a .sqsh (GPU=1, BASE=, OUTPUT=, CONTAIN
 
 WORKERS ?= 4# of the tests; they wait a third of their time
 .PHONY: test
-test: setup slurm builders browser ## Run the tests, style and types too (about 12 minutes on two idle cores)
+test: setup slurm builders browser ## Run the tests, style and types too (about 15 minutes on two idle cores)
 	$(BIN)/python -m pytest -m 'not long' -n $(WORKERS) --dist loadfile
 
 RECIPES := .venv-recipes

@@ -117,8 +117,8 @@ def test_an_alarm_of_the_watchdog_is_told_while_the_run_goes_on(
 ) -> None:
     files = {"attempts/0/host.json": HOST, "attempts/0/hang-report.json": {**ALARM, "how": how}}
     on_node(run_of(fabricate, Notify(url_variable="HOOK"), files), HOOK=server.url)
-    (told,) = server.received
-    assert (told["event"], told["cause"]) == ("stalled", cause)
+    (message,) = server.received
+    assert (message["event"], message["cause"]) == ("stalled", cause)
 
 
 def test_only_what_the_job_wants_is_told(fabricate: Fabricate, server: WebHook) -> None:

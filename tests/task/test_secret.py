@@ -26,8 +26,8 @@ from clusterctl.task.exchange import from_first, to_first
 from clusterctl.task.task import joined
 {before}
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
-    said = to_first(lambda: task.place.rank, task.agreeing), task.writing.begin().from_first(lambda: "hello")
-    print(*said, flush=True)
+    answers = to_first(lambda: task.place.rank, task.agreeing), task.writing.begin().from_first(lambda: "hello")
+    print(*answers, flush=True)
 os._exit(0)  # as clusterctl.runs.entry does: before torch 2.8 gloo's threads may end a process that is tidying up
 """
 # Knows host and port, as anybody on the node can, and plays rank 1. What it sends to whoever unpickles it makes a file.

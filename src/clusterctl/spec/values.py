@@ -197,7 +197,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def as_name(text: str) -> str:
-    """`text` with a hyphen for whatever may not be part of a name; empty where nothing is left of it."""
+    """`text` with characters that a name may not contain replaced by hyphens; empty if nothing is left."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("._-")
 
 

@@ -12,12 +12,12 @@ from clusterctl.observe.status import Report
 
 
 def test_ctrl_c_ends_it_also_while_it_says_where_it_is(tmp_path: Path) -> None:
-    said: list[Addresses] = []
+    announced: list[Addresses] = []
 
     def announce(addresses: Addresses) -> None:
-        said.append(addresses)
+        announced.append(addresses)
         raise KeyboardInterrupt
 
     serve(Glances(tmp_path, lambda: Report(0.0, (), ())), 0, announce)
     with socket.socket() as again:
-        again.bind(("127.0.0.1", urlsplit(said[0].url).port or 0))
+        again.bind(("127.0.0.1", urlsplit(announced[0].url).port or 0))
