@@ -18,14 +18,17 @@ workload = "command"
 argv = ["python", "-c", "import os; print(os.environ['SLURMD_NODENAME'])"]
 resources.nodes = 2
 node_check.enabled = true
+node_check.seconds = 20
 node_check.scratch = "1M"
 node_check.shared_memory = "1M"
 """
-# In the check alone: one node hangs before it has said anything, and there is no torch to wait for.
-HANGS = """
+# In the check alone: there is no torch to wait for; and one node hangs before it has said anything.
+NO_TORCH = """
 import os, sys, time
 if "clusterctl.runs.node_check" in sys.orig_argv:
     sys.modules["torch"] = None
+"""
+HANGS = f"""{NO_TORCH}
     if os.environ["SLURMD_NODENAME"] == "node2" and "--judge" not in sys.orig_argv:
         time.sleep(600)
 """
@@ -52,6 +55,14 @@ def scratch(stage: Stage, tmp_path: Path) -> Path:
     return folder
 
 
+def job_with(stage: Stage, program: str) -> str:
+    """A job whose Pythons begin with `program`."""
+    inside = stage.folder.with_name("inside")
+    inside.mkdir()
+    (inside / "sitecustomize.py").write_text(program)
+    return JOB + f"env.PYTHONPATH = {json.dumps(str(inside))}\n"
+
+
 def finished(stage: Stage, text: str) -> RunDir:
     done = stage.call("submit", stage.write_job("job", text), "--cluster", "checked", "--wait")
     assert done.returncode == 0, done.stderr
@@ -64,8 +75,11 @@ def nodes_of(run: RunDir, attempt: int) -> list[str]:
 
 def check_that_node2_was_left_out(stage: Stage, run: RunDir, words: str) -> None:
     assert words in failed_nodes(run.attempt(0))["node2"]
-    assert len(run.attempts()) == 2
-    assert "node2" not in nodes_of(run, 1)
+    *unfit, last = run.attempts()
+    # Slurm may start the run again before it is told to leave the node out: then the check finds it once more.
+    assert len(unfit) in (1, 2)
+    assert all("node2" in failed_nodes(attempt) for attempt in unfit)
+    assert "node2" not in nodes_of(run, last.number)
     assert read_json(run.attempt(0).host_json)["requeued"] is True
     why = json.loads(stage.call("why", run.id, "--cluster", "checked", "-o", "json").stdout)
     assert why["history"][0]["class"] == "node-failure"
@@ -74,7 +88,7 @@ def check_that_node2_was_left_out(stage: Stage, run: RunDir, words: str) -> None
 
 
 def test_nodes_in_good_order_multiply_and_reduce_and_the_run_begins(stage: Stage, scratch: Path) -> None:
-    run = finished(stage, JOB + "node_check.seconds = 60\n")
+    run = finished(stage, JOB.replace("seconds = 20", "seconds = 60"))
     reports = [read_json(run.attempt(0).check / f"node{number}.json") for number in (1, 2)]
     assert [(report["reached"], report["problem"]) for report in reports] == [("all", "")] * 2
     assert nodes_of(run, 0) == ["node1", "node2"]
@@ -82,21 +96,19 @@ def test_nodes_in_good_order_multiply_and_reduce_and_the_run_begins(stage: Stage
 
 def test_a_node_without_room_on_its_disk_is_named_and_left_out(stage: Stage, scratch: Path) -> None:
     (scratch / "node2").rmdir()
-    run = finished(stage, JOB)
+    run = finished(stage, job_with(stage, NO_TORCH))
     check_that_node2_was_left_out(stage, run, f"cannot write to {scratch}/node2: No such file or directory")
 
 
-def test_a_node_that_hangs_in_its_check_is_named_and_left_out(stage: Stage, scratch: Path, tmp_path: Path) -> None:
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    (inside / "sitecustomize.py").write_text(HANGS)
-    run = finished(stage, JOB + f"env.PYTHONPATH = {json.dumps(str(inside))}\n")
-    check_that_node2_was_left_out(stage, run, "did not answer within 10 s")
+def test_a_node_that_hangs_in_its_check_is_named_and_left_out(stage: Stage, scratch: Path) -> None:
+    run = finished(stage, job_with(stage, HANGS))
+    check_that_node2_was_left_out(stage, run, "did not answer within 20 s")
 
 
 def test_a_failed_check_that_may_not_start_again_ends_the_run_with_the_node_named(stage: Stage, scratch: Path) -> None:
     (scratch / "node2").rmdir()
-    done = stage.call("submit", stage.write_job("job", JOB + "restart.limit = 0\n"), "--cluster", "checked", "--wait")
+    job = stage.write_job("job", job_with(stage, NO_TORCH) + "restart.limit = 0\n")
+    done = stage.call("submit", job, "--cluster", "checked", "--wait")
     assert done.returncode == 1
     why = json.loads(stage.call("why", done.stdout.strip(), "--cluster", "checked", "-o", "json").stdout)
     assert (why["class"], why["certainty"], why["node"]) == ("node-failure", "certain", "node2")
