@@ -49,6 +49,7 @@ container: setup ## Build the image into a .sqsh (GPU=1, BASE=, OUTPUT=, CONTAIN
 	  $(if $(CONTAINER_ENGINE),--engine '$(CONTAINER_ENGINE)')
 
 WORKERS ?= 4# of the tests; they wait a third of their time
+unexport PYTHONDONTWRITEBYTECODE # the tests call the command line thousands of times
 .PHONY: test
 test: setup slurm builders browser ## Run the tests, style and types too (about 15 minutes on two idle cores)
 	$(BIN)/python -m pytest -m 'not long' -n $(WORKERS) --dist loadfile

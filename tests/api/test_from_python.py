@@ -27,6 +27,7 @@ def test_every_line_of_the_guide_runs_and_gives_what_it_shows(desk: Desk) -> Non
     assert tried > 30
 
 
+@pytest.mark.long
 def test_the_example_submits_three_runs_waits_and_prints_a_table(desk: Desk) -> None:
     program = [sys.executable, DOCS / "examples" / "three_runs.py"]
     done = subprocess.run(program, env=dict(os.environ), capture_output=True, text=True, timeout=600, check=False)

@@ -1,4 +1,4 @@
-"""Each scenario runs on every back end that this machine has."""
+"""Each scenario runs on every back end that this machine has; in `make test` on one of them, mostly."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from support.named_jobs import NamedJobs
-from support.scenario import Stage
+from support.scenario import BACK_ENDS, Stage
 
 
-@pytest.fixture(params=["emulator", "sandbox"])
+@pytest.fixture(params=BACK_ENDS)
 def back_end(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from support.scenario import Stage
 
 from clusterctl.runs.layout import RunDir
 
-ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 JOB = """
 workload = "command"
 argv = ["python", "train.py"]
@@ -36,7 +34,6 @@ while os.environ["GOES_ON"] == "yes" and not Path("go").exists():
 """
 
 
-@ONCE
 def test_a_run_is_repeated_beside_the_first_whatever_its_project_is_by_now(stage: Stage) -> None:
     (stage.folder / "train.py").write_text(PROGRAM)
     first = stage.submit(stage.write_job("train", JOB))

@@ -6,7 +6,9 @@ import subprocess
 
 import pytest
 from support.named_jobs import NamedJobs
-from support.scenario import wait_until
+from support.scenario import ON_BOTH, wait_until
+
+pytestmark = ON_BOTH
 
 # Each element says that it has begun, and ends when it is told to.
 ELEMENT = """touch begun.$SLURM_ARRAY_TASK_ID.${SLURM_RESTART_COUNT:-0}

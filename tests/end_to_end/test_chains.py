@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.guide import follow
-from support.scenario import Stage, wait_until
+from support.scenario import ON_SLURM, Stage, wait_until
 
 from clusterctl.runs.layout import RunDir
 
@@ -56,6 +56,7 @@ def chain(stage: Stage) -> Chain:
     return Chain(stage)
 
 
+@ON_SLURM
 def test_a_broken_chain_is_explained_and_goes_on_when_its_runs_are_resumed(chain: Chain) -> None:
     fetch = chain.submit("fetch")
     train = chain.submit("train", "--after", "fetch")
@@ -88,6 +89,7 @@ def test_a_broken_chain_is_explained_and_goes_on_when_its_runs_are_resumed(chain
     assert all(before["end"] <= after["start"] + 1 for before, after in pairwise(starts))
 
 
+@ON_SLURM
 def test_a_run_that_is_requeued_is_waited_for_until_its_last_start_has_ended(chain: Chain) -> None:
     train = chain.submit("train")
     evaluate = chain.submit("evaluate", "--after", "train")

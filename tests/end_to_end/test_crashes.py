@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from support.scenario import Stage
+from support.scenario import ON_SLURM, Stage
 
 from clusterctl.runs.layout import RunDir
 
@@ -39,7 +39,6 @@ def killed_at(stage: Stage, name: str, when: str) -> list[RunDir]:
 
 
 # Before sbatch nothing has reached the back end: one of them is proof enough in `make test`.
-@pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 @pytest.mark.parametrize("name", BEFORE_SBATCH)
 def test_killed_before_sbatch_no_job_exists_and_the_next_submit_is_the_only_one(stage: Stage, name: str) -> None:
     killed_at(stage, name, "before")
@@ -50,6 +49,7 @@ def test_killed_before_sbatch_no_job_exists_and_the_next_submit_is_the_only_one(
     assert ran == [run.id]
 
 
+@ON_SLURM
 @pytest.mark.parametrize(("name", "when"), [("call_sbatch", "after"), ("adopt", "before")])
 def test_killed_after_sbatch_the_job_runs_and_the_next_command_adopts_it(stage: Stage, name: str, when: str) -> None:
     (run,) = killed_at(stage, name, when)

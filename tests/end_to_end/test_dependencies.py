@@ -6,7 +6,9 @@ import subprocess
 
 import pytest
 from support.named_jobs import NamedJobs
-from support.scenario import wait_until
+from support.scenario import ON_BOTH, wait_until
+
+pytestmark = ON_BOTH
 
 
 def test_a_job_starts_when_all_that_it_waits_for_has_come(queue: NamedJobs) -> None:

@@ -11,7 +11,6 @@ from support.environments import WORDS, asking, make_conda, make_environment
 from support.scenario import Stage
 from support.thin_image import ThinImage
 
-ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 JOB = 'workload = "command"\nargv = {argv}\nsetup = {setup}\n[resources]\ntime = "10m"\n'
 
 
@@ -35,7 +34,6 @@ def answers(stage: Stage, setup: list[str], argv: list[str], *words: str) -> set
     return set(lines)
 
 
-@ONCE
 @pytest.mark.parametrize(
     ("setup", "expected"),
     [
@@ -52,7 +50,6 @@ def test_what_setup_brings_is_where_every_word_comes_from(
     assert answers(stage, lines, argv) == {str(environments / expected)}
 
 
-@ONCE
 def test_the_environment_of_the_shell_is_only_warned_of(stage: Stage, environments: Path) -> None:
     other = environments / "other"
     path = f"{other}/bin:{stage.environment['PATH']}"
@@ -65,7 +62,6 @@ def test_the_environment_of_the_shell_is_only_warned_of(stage: Stage, environmen
     assert stage.call("logs", "prefix", "--cluster", stage.cluster).stdout == f"{sys.prefix}\n"
 
 
-@ONCE
 def test_in_an_image_it_is_that_of_the_images_python(stage: Stage, thin_image: ThinImage, environments: Path) -> None:
     program = 'import os, shutil, sys; print(os.path.dirname(sys.executable), shutil.which("python3"))'
     setup = json.dumps([f"source {environments}/other/bin/activate"])

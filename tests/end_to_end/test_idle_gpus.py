@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from support.scenario import Stage
 
-ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 NVML = """
 NVML_TEMPERATURE_GPU = 0
 class NVMLError(Exception): pass
@@ -40,7 +38,6 @@ PYTHONPATH = "{stand_in}"
 """
 
 
-@ONCE
 def test_a_run_whose_gpus_do_nothing_is_ended_and_why_is_sure_of_it(stage: Stage) -> None:
     stand_in = stage.folder / "stand_in"
     stand_in.mkdir()

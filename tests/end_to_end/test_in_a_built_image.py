@@ -16,6 +16,7 @@ def losses(run: RunDir) -> list[float]:
     return [line["loss"] for line in read_lines(run.attempt(0).metrics) if "loss" in line]
 
 
+@pytest.mark.long  # minutes to build
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
 def test_a_program_runs_in_an_image_that_was_built_for_real(stage: Stage, bare_image: Path) -> None:
     program = "import clusterctl, sys; print(sys.prefix, clusterctl.__file__)"
@@ -28,7 +29,7 @@ def test_a_program_runs_in_an_image_that_was_built_for_real(stage: Stage, bare_i
     assert [stage.log(run, rank).splitlines()[-1] for rank in range(2)] == [f"/opt/venv {library}"] * 2
 
 
-@pytest.mark.long  # what this image has beyond the one above takes minutes to build
+@pytest.mark.long
 def test_cora_learns_in_the_image_what_it_learns_outside(stage: Stage, cpu_image: Path) -> None:
     inside = stage.submit("cora", "--set", f"container.image={cpu_image}", "--wait")
     outside = stage.submit("cora", "--wait")

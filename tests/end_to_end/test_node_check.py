@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.scenario import Stage, wait_until
+from support.scenario import ON_SLURM, Stage, wait_until
 
 from clusterctl.runs.files import read_json
 from clusterctl.runs.layout import RunDir
@@ -94,6 +94,7 @@ def test_nodes_in_good_order_multiply_and_reduce_and_the_run_begins(stage: Stage
     assert nodes_of(run, 0) == ["node1", "node2"]
 
 
+@ON_SLURM
 def test_a_node_without_room_on_its_disk_is_named_and_left_out(stage: Stage, scratch: Path) -> None:
     (scratch / "node2").rmdir()
     run = finished(stage, job_with(stage, NO_TORCH))
@@ -105,6 +106,7 @@ def test_a_node_that_hangs_in_its_check_is_named_and_left_out(stage: Stage, scra
     check_that_node2_was_left_out(stage, run, "did not answer within 20 s")
 
 
+@ON_SLURM
 def test_a_failed_check_that_may_not_start_again_ends_the_run_with_the_node_named(stage: Stage, scratch: Path) -> None:
     (scratch / "node2").rmdir()
     job = stage.write_job("job", job_with(stage, NO_TORCH) + "restart.limit = 0\n")

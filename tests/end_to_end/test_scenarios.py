@@ -11,16 +11,11 @@ from pathlib import Path
 import pytest
 from support.processes import alive
 from support.recorded import begun, recorded
-from support.scenario import Stage, wait_until
+from support.scenario import ON_SLURM, Stage, wait_until
 
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 
-# What both back ends do alike runs on one of them in `make test`.
-ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
-ON_SLURM = pytest.mark.parametrize(
-    "back_end", [pytest.param("emulator", marks=pytest.mark.long), "sandbox"], indirect=True
-)
 CORA = Path(__file__).resolve().parents[2] / "data" / "cora"
 SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
 REDDIT = (
@@ -32,6 +27,7 @@ def command(program: str, shape: str = SHAPE) -> str:
     return f'workload = "command"\nargv = ["python", "-c", {json.dumps(program)}]\n{shape}'
 
 
+@ON_SLURM
 def test_a_program_of_ones_own_finds_its_rank_its_peers_and_its_code(stage: Stage) -> None:
     (stage.folder / "helper.py").write_text("GREETING = 'hallo'\n")
     program = """
@@ -65,13 +61,13 @@ def test_reddit_trains_on_real_data_and_its_accuracy_is_in_the_json(stage: Stage
     assert not (CORA / "processed").exists()
 
 
-@ONCE
 def test_synthetic_needs_no_data(stage: Stage) -> None:
     job = f'workload = "synthetic"\n{SHAPE}[train]\nepochs = 8\navg_num_nodes = 4000\nmodel = "sage"\n'
     run = stage.submit(stage.write_job("synthetic", job), "--wait")
     assert stage.status(run)["test_accuracy"] > 0.3
 
 
+@ON_SLURM
 def test_a_failing_rank_ends_the_run_within_seconds_and_takes_the_others_with_it(stage: Stage) -> None:
     program = "import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(600)"
     began = time.monotonic()
@@ -102,6 +98,7 @@ def test_a_killed_rank_does_not_leave_its_peers_in_a_collective(stage: Stage) ->
     assert alive(run) == []
 
 
+@ON_SLURM
 def test_cancel_ends_a_run_and_says_so(stage: Stage) -> None:
     run = stage.submit(stage.write_job("endless", command("import time; time.sleep(600)")))
     wait_until(lambda: len(begun(run.attempt(0))) == 4)
@@ -114,7 +111,6 @@ def test_cancel_ends_a_run_and_says_so(stage: Stage) -> None:
     assert "cancelled" in again.stderr + again.stdout
 
 
-@ONCE
 def test_the_time_limit_warns_first_and_then_ends_the_run(stage: Stage) -> None:
     program = """
 import signal, time
@@ -132,7 +128,6 @@ while True: time.sleep(0.1)
     assert all("warned" in stage.log(run, rank) for rank in range(2))
 
 
-@ONCE
 @pytest.mark.parametrize("name", ["two words", "it's", 'a "q"', "$HOME `id`", "größe-数", "#1; exit 9 &"])
 def test_runs_and_data_live_in_folders_of_any_name(stage: Stage, name: str) -> None:
     folder = stage.folder.parent / name
@@ -159,7 +154,6 @@ def test_a_run_reads_data_from_a_folder_with_a_hostile_name(stage: Stage) -> Non
     assert stage.status(run)["metrics"]["test_nodes"] == 542
 
 
-@ONCE
 def test_two_runs_at_once_do_not_meet(stage: Stage) -> None:
     job = stage.write_job("cora", REDDIT)
     runs = [stage.submit(job, "--tasks-per-node", "1") for _ in range(2)]
@@ -169,6 +163,7 @@ def test_two_runs_at_once_do_not_meet(stage: Stage) -> None:
     assert ports[0] != ports[1]
 
 
+@ON_SLURM
 def test_a_held_run_waits_until_it_is_released(stage: Stage) -> None:
     run = stage.submit(stage.write_job("held", command("print('ran')", "")), "--hold")
     assert stage.status(run)["stage"] == "queued"
@@ -209,7 +204,6 @@ def test_logs_show_every_rank_and_follow_to_the_end(stage: Stage) -> None:
     assert one.stdout.strip().endswith("line 2 of 2")
 
 
-@ONCE
 def test_a_mistake_of_the_users_is_told_by_the_task_without_a_traceback(stage: Stage) -> None:
     raw = stage.folder / "broken" / "raw"
     raw.mkdir(parents=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from support.scenario import Stage
+from support.scenario import ON_SLURM, Stage
 
 from clusterctl.runs.layout import RunDir
 
@@ -23,13 +23,14 @@ name = "evaluate"
 """
 
 
+@ON_SLURM
 def test_a_stage_that_fails_is_resumed_and_the_later_ones_go_on_with_it(stage: Stage) -> None:
     job = stage.write_job("pipeline", PIPELINE)
     done = stage.call("submit", job, "--cluster", stage.cluster, "-o", "json")
     assert done.returncode == 0, done.stderr
     submitted = [json.loads(line) for line in done.stdout.splitlines()]
     prepare, train, evaluate = (RunDir(stage.runs / one["id"]) for one in submitted)
-    assert [run.id.rpartition("-2")[0] for run in (prepare, train, evaluate)] == [
+    assert [run.id.rsplit("-", 3)[0] for run in (prepare, train, evaluate)] == [
         *("pipeline-prepare", "pipeline-train", "pipeline-evaluate")
     ]
     stage.wait_for_stage(train, "failed")

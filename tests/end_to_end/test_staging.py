@@ -12,7 +12,6 @@ from support.scenario import Stage, wait_until
 
 from clusterctl.runs.layout import RunDir
 
-ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 CLUSTER = """
 kind = "{kind}"
 python_environments = ["{environment}"]
@@ -78,7 +77,6 @@ def said(stage: Stage, run: RunDir, rank: int, attempt: int = 0) -> dict[str, An
     return dict(json.loads(stage.log(run, rank, attempt=attempt).splitlines()[-1]))
 
 
-@ONCE
 def test_the_ranks_of_a_node_import_from_one_copy_at_each_start_and_nothing_is_left(stage: Stage, site: Path) -> None:
     job = JOB.format(environment=site / "environment").replace('"train.py"', '"train.py", "again"')
     run = stage.submit(stage.write_job("copied", job), "--hold")
@@ -100,7 +98,6 @@ def test_the_ranks_of_a_node_import_from_one_copy_at_each_start_and_nothing_is_l
     wait_until(lambda: left(site) == ["of-another-user"], 60, "the copies to be removed")
 
 
-@ONCE
 def test_what_a_run_that_was_killed_leaves_goes_with_the_next(stage: Stage, site: Path) -> None:
     text = JOB.format(environment=site / "environment")
     stay = text.replace('"train.py"', '"train.py", "stay"').replace("[resources]", "[resources]\nrequeue = false")
@@ -114,7 +111,6 @@ def test_what_a_run_that_was_killed_leaves_goes_with_the_next(stage: Stage, site
     wait_until(lambda: left(site) == ["of-another-user"], 60, "the copies of both runs to be removed")
 
 
-@ONCE
 def test_without_the_disk_the_ranks_import_from_where_the_code_is_and_host_log_says_why(
     stage: Stage, site: Path
 ) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 
-import pytest
 from support.scenario import Stage
 
 from clusterctl.runs.layout import RunDir
 
-ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 PROGRAM = """
 import json, os, sys
 print(json.dumps([os.fsencode(word).hex() for word in sys.argv[1:]]), os.environ["WORLD_SIZE"])
@@ -18,7 +16,6 @@ print(json.dumps([os.fsencode(word).hex() for word in sys.argv[1:]]), os.environ
 WORDS = ["a b", "", "$HOME", "*", "'\"`", "back\\slash", "two\nlines", "ümlaut", "\udcff", "--set", "--", "-c", "x;y"]
 
 
-@ONCE
 def test_a_program_runs_without_a_job_file_and_gets_every_word_as_it_was_typed(stage: Stage) -> None:
     (stage.folder / "train.py").write_text(PROGRAM)
     typed = ("submit", "--cluster", stage.cluster, "--nodes", "2", "--wait", "--", "python", "train.py", *WORDS)
@@ -37,7 +34,6 @@ def test_a_program_runs_without_a_job_file_and_gets_every_word_as_it_was_typed(s
     assert [change["key"] for change in json.loads(differing.stdout)["configuration"]] == ["resources.nodes"]
 
 
-@ONCE
 def test_a_run_without_a_job_file_is_resumed(stage: Stage) -> None:
     program = "import os, pathlib; pathlib.Path('went-on').mkdir(exist_ok='RESUMED' in os.environ); raise SystemExit(1)"
     done = stage.call("submit", "--cluster", stage.cluster, "--wait", "--", "python", "-c", program)
@@ -50,7 +46,6 @@ def test_a_run_without_a_job_file_is_resumed(stage: Stage) -> None:
     assert again.startswith(f"clusterctl submit --cluster {stage.cluster} -- python -c ")
 
 
-@ONCE
 def test_init_writes_a_cluster_and_a_job_that_run(stage: Stage) -> None:
     """On the emulator its stand-ins are what is on PATH: they answer what they know, and init names the rest."""
     if stage.cluster == "local":
@@ -85,7 +80,6 @@ srun --label python -c 'import os; print("got", os.environ["FIRST"], os.environ[
 """
 
 
-@ONCE
 def test_a_batch_script_runs_as_a_job(stage: Stage) -> None:
     (stage.folder / "train.sbatch").write_text(SCRIPT)
     written = stage.call("init", "site", "--from", "train.sbatch", "--yes")

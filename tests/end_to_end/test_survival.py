@@ -13,7 +13,7 @@ import pytest
 import torch
 from support.ranks import CORA, IMDB, run_job
 from support.recorded import recorded
-from support.scenario import Stage, wait_until
+from support.scenario import ON_SLURM, Stage, wait_until
 
 from clusterctl.runs.files import read_json, read_lines
 from clusterctl.runs.layout import RunDir
@@ -96,7 +96,6 @@ def test_a_warned_run_saves_goes_back_to_the_queue_and_ends_with_the_same_weight
     assert_undisturbed(run, undisturbed)
 
 
-@pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 def test_requeued_killed_cancelled_and_resumed_by_hand_it_ends_with_the_same_weights(
     stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
 ) -> None:
@@ -196,7 +195,6 @@ def test_every_workload_ends_with_the_same_losses(stage: Stage, tmp_path: Path, 
     assert ours["test_accuracy"] == theirs["test_accuracy"]
 
 
-@pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 def test_the_program_of_the_guide_survives(stage: Stage) -> None:
     """Both its own checkpoints and its request; on two ranks, warned in the middle."""
     guide = (GUIDES / "surviving.md").read_text()
@@ -213,7 +211,6 @@ def test_the_program_of_the_guide_survives(stage: Stage) -> None:
     assert len(list(run.checkpoints.iterdir())) == 2
 
 
-@pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 def test_a_warning_before_any_program_runs_is_honoured_at_its_first_step(stage: Stage) -> None:
     """As one is that Slurm sends at the start of a job whose limit is shorter than the lead."""
     guide = (GUIDES / "surviving.md").read_text()
@@ -228,7 +225,7 @@ def test_a_warning_before_any_program_runs_is_honoured_at_its_first_step(stage: 
     assert len(run.attempts()) == 2
 
 
-@pytest.mark.parametrize("back_end", [pytest.param("emulator", marks=pytest.mark.long), "sandbox"], indirect=True)
+@ON_SLURM
 def test_the_shell_lines_of_the_guide_ask_for_a_restart_too(stage: Stage) -> None:
     guide = (GUIDES / "surviving.md").read_text()
     (lines,) = re.findall(r"^    (touch .*)$", guide, re.MULTILINE)

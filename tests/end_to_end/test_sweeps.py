@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.guide import follow
-from support.scenario import Stage, wait_until
+from support.scenario import ON_SLURM, Stage, wait_until
 
 from clusterctl.runs.layout import RunDir, SweepDir
 
@@ -60,6 +60,7 @@ class SweepOnStage:
         return self.directory.run(place)
 
 
+@ON_SLURM
 def test_a_sweep_is_throttled_fails_in_part_and_is_resumed(stage: Stage) -> None:
     sweep = SweepOnStage(stage, "--sweep", "env.VALUE=good,bad", "--sweep", "place=a,b", "--at-once", "2")
     wait_until(lambda: sweep.stages().count("training") == 2, 60, every=0.5)
@@ -76,6 +77,7 @@ def test_a_sweep_is_throttled_fails_in_part_and_is_resumed(stage: Stage) -> None
     assert stage.log(sweep.run(4), 0) == "value new a\n"
 
 
+@ON_SLURM
 def test_a_sweep_is_cancelled_with_what_runs_and_what_waits(stage: Stage) -> None:
     sweep = SweepOnStage(stage, "--sweep", "place=1..5", "--at-once", "1")
     wait_until(lambda: sweep.stages()[0] == "training", 60, every=0.5)
@@ -108,6 +110,7 @@ def test_runs_whose_submitter_died_are_found_in_their_array(stage: Stage) -> Non
     sweep.wait_for("finished", "finished")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
 def test_every_command_of_the_guide_does_what_it_says(stage: Stage) -> None:
     environment = {
@@ -137,6 +140,7 @@ if sys.argv[1] == "2" and os.environ["CLUSTERCTL_ATTEMPT"] == "0":
     assert [len(sweep.run(place).attempts()) for place in range(3)] == [1, 1, 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("back_end", ["emulator"], indirect=True)
 def test_a_run_stops_early_where_others_are_better(stage: Stage) -> None:
     words = (

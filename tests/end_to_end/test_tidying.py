@@ -6,10 +6,8 @@ import json
 import tarfile
 from typing import Any
 
-import pytest
 from support.scenario import Stage, wait_until
 
-ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 JOB = """
 workload = "command"
 argv = ["python", "train.py"]
@@ -27,7 +25,6 @@ while not Path("go").exists():
 """
 
 
-@ONCE
 def test_runs_that_have_not_ended_and_those_they_wait_for_stay(stage: Stage) -> None:
     def typed(*words: str) -> dict[str, Any]:
         done = stage.call(*words, "--cluster", stage.cluster, "-o", "json")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
 from support.scenario import Stage
 
 PROGRAM = """
@@ -13,10 +12,8 @@ for step in range(1, 6):
     run.log(step=step, loss=1 / step)
 """
 JOB = f'workload = "command"\nargv = ["python", "-c", {json.dumps(PROGRAM)}]\n[track]\ntensorboard = true\n'
-ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 
 
-@ONCE
 def test_a_run_is_tracked_or_it_says_what_is_missing(stage: Stage) -> None:
     run = stage.submit(stage.write_job("tracked", JOB), "--wait")
     done = stage.call("track", run.id, "--follow", "--cluster", stage.cluster, timeout=60) if _installed() else None

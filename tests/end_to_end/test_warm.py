@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from support.scenario import Stage, wait_until
+from support.scenario import ON_SLURM, Stage, wait_until
 
 PROGRAM = """
 import os, time
@@ -32,6 +32,7 @@ def held(stage: Stage) -> Iterator[str]:
     wait_until(lambda: not list(marks.iterdir()), 20, "the holder to clean up")
 
 
+@ON_SLURM
 def test_runs_come_and_go_on_the_nodes_that_are_held(stage: Stage, held: str) -> None:
     job = stage.write_job("warm", JOB)
     first = stage.submit(job, "--in-allocation", held, "--wait")

@@ -6,13 +6,11 @@ import hashlib
 import json
 from pathlib import Path
 
-import pytest
 from support.scenario import Stage
 from support.thin_image import ThinImage
 
 from clusterctl.runs.layout import RunDir
 
-ONCE = pytest.mark.parametrize("back_end", ["emulator", pytest.param("sandbox", marks=pytest.mark.long)], indirect=True)
 JOB = """
 workload = "command"
 argv = ["python", "train.py"]
@@ -86,7 +84,6 @@ def content(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-@ONCE
 def test_two_identical_submissions_see_nothing_of_each_other_and_a_restart_sees_its_own(stage: Stage) -> None:
     write_project(stage.folder)
     job = stage.write_job("twin", JOB)
@@ -114,7 +111,6 @@ def _report_lists(stage: Stage, run: RunDir) -> None:
     assert "train.py" not in section
 
 
-@ONCE
 def test_in_an_image_it_is_the_same_directory(stage: Stage, thin_image: ThinImage) -> None:
     write_project(stage.folder)
     job = stage.write_job("twin", JOB + thin_image.table)
@@ -127,7 +123,6 @@ def test_in_an_image_it_is_the_same_directory(stage: Stage, thin_image: ThinImag
     assert content(run.project) == before
 
 
-@ONCE
 def test_a_run_whose_code_is_gone_says_so_and_leaves_nothing_half_made(stage: Stage) -> None:
     write_project(stage.folder)
     run = stage.submit(stage.write_job("gone", JOB), "--hold")

@@ -52,7 +52,7 @@ with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt
 """
 
 
-@pytest.mark.parametrize("ranks_of_nodes", [[2, 1], [3]])
+@pytest.mark.parametrize("ranks_of_nodes", [[2, 1], pytest.param([3], marks=pytest.mark.long)])
 def test_inference_over_uneven_slices_equals_pyg_on_the_whole_graph(ranks_of_nodes: list[int], tmp_path: Path) -> None:
     # Three ranks: of 4 nodes the last rank has none, of 1 node only the first has any.
     outputs = run_program(PROGRAM, RunDir(tmp_path).attempt(0), ranks_of_nodes)

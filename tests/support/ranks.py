@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import secrets
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from clusterctl.runs.files import read_lines, write_json, write_text
 from clusterctl.runs.layout import Attempt, RunDir
@@ -16,6 +21,7 @@ from clusterctl.spec import Job, to_record
 _REPOSITORY = Path(__file__).resolve().parents[2]
 CORA = _REPOSITORY / "data" / "cora"
 IMDB = _REPOSITORY / "data" / "IMDB-BINARY"
+_FORKED = Path(__file__).with_name("forked_ranks.py")
 ENTRY = ("-m", "clusterctl.runs")  # and the run directory
 
 
@@ -53,10 +59,21 @@ def environments(attempt: Attempt, tasks_per_node: Sequence[int]) -> list[dict[s
 
 def run_program(program: str, attempt: Attempt, tasks_per_node: Sequence[int], timeout: float = 300) -> list[str]:
     """Run Python text as every rank; what each printed. Fails with the first failing rank's error."""
-    done = _run([sys.executable, "-c", program], environments(attempt, tasks_per_node), timeout)
-    for rank, (code, _, errors) in enumerate(done):
-        assert code == 0, f"rank {rank} left with {code}:\n{errors}"
-    return [output for _, output, _ in done]
+    ranks = environments(attempt, tasks_per_node)
+    with tempfile.TemporaryDirectory() as folder:
+        files = [(Path(folder, f"{rank}.out"), Path(folder, f"{rank}.err")) for rank in range(len(ranks))]
+        asked = {
+            "program": program,
+            "imports": ["torch", *re.findall(r"^(?:from|import) (torch_geometric)\b", program, re.MULTILINE)[:1]],
+            "ranks": [
+                {"environment": own, "output": str(output), "errors": str(errors)}
+                for own, (output, errors) in zip(ranks, files, strict=True)
+            ],
+        }
+        codes = _fork(asked, ranks[0], timeout)
+        for rank, (code, (_, errors)) in enumerate(zip(codes, files, strict=True)):
+            assert code == 0, f"rank {rank} left with {code}:\n{errors.read_text()}"
+        return [output.read_text() for output, _ in files]
 
 
 def run_job(job: Job, run: RunDir, tasks_per_node: Sequence[int], timeout: float = 900) -> list[tuple[int, str, str]]:
@@ -73,6 +90,26 @@ def metrics_of(run: RunDir) -> list[dict[str, float]]:
 def losses_of(run: RunDir) -> list[float]:
     """The loss of every step."""
     return [record["loss"] for record in metrics_of(run) if "loss" in record]
+
+
+def _fork(asked: dict[str, Any], environment: dict[str, str], timeout: float) -> list[int]:
+    process = subprocess.Popen(
+        [sys.executable, _FORKED],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(json.dumps(asked), timeout=timeout)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    assert process.returncode == 0
+    codes: list[int] = json.loads(output)
+    return codes
 
 
 def _run(argv: list[str], environment: list[dict[str, str]], timeout: float) -> list[tuple[int, str, str]]:

@@ -12,8 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from clusterctl.runs.layout import RunDir
 
+# What both back ends do alike, `make test` tries on one of them and `make test-long` on the other too.
+BACK_ENDS = ["emulator", pytest.param("sandbox", marks=pytest.mark.long)]
+ON_SLURM = pytest.mark.parametrize(
+    "back_end", [pytest.param("emulator", marks=pytest.mark.long), "sandbox"], indirect=True
+)
+ON_BOTH = pytest.mark.parametrize("back_end", ["emulator", "sandbox"], indirect=True)
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 
 

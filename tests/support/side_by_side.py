@@ -1,4 +1,4 @@
-"""How `make test` spreads over pytest-xdist's workers: what shares the sandbox on one of them, else file by file."""
+"""How `make test` spreads over pytest-xdist's workers: what shares a sandbox on one of them, else file by file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-# All of whose tests share the sandbox; of the other files only those with "sandbox" for a back end.
+# All of whose tests need the sandbox; of the other files only those with "sandbox" for a back end. They have one each.
 _ON_THE_SANDBOX = (
     "end_to_end/test_guide.py",
     "end_to_end/test_on_slurm.py",
@@ -16,9 +16,11 @@ _ON_THE_SANDBOX = (
     "sandbox/test_jobs.py",
 )
 _SANDBOX = "the sandbox"
+_BACK_END = "the sandbox as a back end"
 # What takes longest begins first.
 _LONGEST = (
     _SANDBOX,
+    _BACK_END,
     "faults/",
     "end_to_end/test_in_a_built_image",
     "test_style",
@@ -52,7 +54,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 def _group(nodeid: str) -> str:
     """Tests of one group run on one worker, one after the other."""
     path = nodeid.partition("::")[0].removeprefix("tests/")
-    return _SANDBOX if path in _ON_THE_SANDBOX or "[sandbox" in nodeid else path
+    if path in _ON_THE_SANDBOX:
+        return _SANDBOX
+    return _BACK_END if "[sandbox" in nodeid else path
 
 
 def _rank(group: str) -> int:
