@@ -24,7 +24,7 @@ $(STAMP):
 	test -x $(BIN)/python || '$(PYTHON)' -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.3' # it resolves without downloading
 	options=$$(PYTHONPATH=src $(BIN)/python -m clusterctl.containers.torch_build '$(TORCH)') && \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$options '$(TORCH)' --editable '.[train,accelerate,dashboard,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$options '$(TORCH)' --editable '.[train,accelerate,dashboard,tensorboard,dev]'
 	@rm -f $(VENV)/.ready-*; touch $@
 
 .PHONY: run

@@ -139,6 +139,7 @@ def test_a_node_sees_its_own_changes_at_once_and_others_late() -> None:
     assert views.seen("x", "node2") is REAL
 
 
+@pytest.mark.long
 def test_a_run_meets_trains_and_ends(late: Stage, settings: Settings) -> None:
     program = PROGRAM.replace('attempt == "0"', "False") + 'print(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])'
     run = late.submit(late.write_job("plain", command(program)), "--wait")

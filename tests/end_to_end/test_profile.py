@@ -38,6 +38,7 @@ def losses(run: RunDir) -> list[float]:
     return [record["loss"] for record in read_lines(run.attempt(0).metrics) if "loss" in record]
 
 
+@pytest.mark.long
 @EMULATOR
 def test_every_rank_writes_a_trace_and_the_training_is_the_same_bit_for_bit(stage: Stage) -> None:
     job = stage.write_job("cora", JOB)

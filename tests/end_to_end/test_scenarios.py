@@ -61,6 +61,7 @@ def test_reddit_trains_on_real_data_and_its_accuracy_is_in_the_json(stage: Stage
     assert not (CORA / "processed").exists()
 
 
+@pytest.mark.long
 def test_synthetic_needs_no_data(stage: Stage) -> None:
     job = f'workload = "synthetic"\n{SHAPE}[train]\nepochs = 8\navg_num_nodes = 4000\nmodel = "sage"\n'
     run = stage.submit(stage.write_job("synthetic", job), "--wait")
@@ -85,6 +86,7 @@ def test_a_failing_rank_ends_the_run_within_seconds_and_takes_the_others_with_it
     assert alive(run) == []
 
 
+@pytest.mark.long
 @ON_SLURM
 def test_a_killed_rank_does_not_leave_its_peers_in_a_collective(stage: Stage) -> None:
     job = REDDIT.replace("epochs = 2", "epochs = 10000")
@@ -154,6 +156,7 @@ def test_a_run_reads_data_from_a_folder_with_a_hostile_name(stage: Stage) -> Non
     assert stage.status(run)["metrics"]["test_nodes"] == 542
 
 
+@pytest.mark.long
 def test_two_runs_at_once_do_not_meet(stage: Stage) -> None:
     job = stage.write_job("cora", REDDIT)
     runs = [stage.submit(job, "--tasks-per-node", "1") for _ in range(2)]

@@ -96,6 +96,7 @@ def test_a_warned_run_saves_goes_back_to_the_queue_and_ends_with_the_same_weight
     assert_undisturbed(run, undisturbed)
 
 
+@pytest.mark.long
 def test_requeued_killed_cancelled_and_resumed_by_hand_it_ends_with_the_same_weights(
     stage: Stage, undisturbed: tuple[dict[int, float], dict[str, torch.Tensor]]
 ) -> None:

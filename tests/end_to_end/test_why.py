@@ -85,6 +85,7 @@ def test_a_killed_rank_is_found_within_ten_seconds_although_it_said_nothing(stag
     assert found["node"]
 
 
+@pytest.mark.long
 def test_a_stopped_rank_is_named_and_the_attempt_ended_by_the_watchdog(stage: Stage) -> None:
     """The rank cannot watch itself, and the others hang in a collective meanwhile."""
     job = f'workload = "reddit"\n{SHAPE}[train]\nepochs = 100000\nbatch_size = 128\nevaluate_every = 0\n'

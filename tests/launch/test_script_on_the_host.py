@@ -114,6 +114,34 @@ def test_a_run_whose_ranks_all_say_so_is_finished(host: Host) -> None:
     assert (record["job_id"], record["nodes"], record["exit_code"], record["signal"]) == ("12", "n[1-2]", 0, "")
 
 
+def with_tracker(host: Host, program: str) -> Host:
+    words = f"tracker=(bash -c {quote(program)} bash {quote(str(host.run.path))})"
+    text = host.script.read_text()
+    assert text.count("tracker=()") == 1
+    host.script.write_text(text.replace("tracker=()", words))
+    return host
+
+
+def test_the_tracker_runs_beside_the_ranks_and_its_input_ends_when_the_end_is_written_down(host: Host) -> None:
+    begun = host.run.path / "begun"
+    program = 'touch "$1/begun"; cat; cp "$1/attempts/0/host.json" "$1/seen"'
+    assert with_tracker(host, program).call(f"until [ -e {quote(str(begun))} ]; do sleep 0.1; done\n{SAY_SO}") == 0
+    assert "end" in json.loads((host.run.path / "seen").read_text())
+
+
+@pytest.mark.parametrize("program", ["exit 3", "kill -KILL $$", "exec <&-; exit"])
+def test_a_tracker_that_fails_changes_nothing(host: Host, program: str) -> None:
+    assert with_tracker(host, program).call(f"sleep 1\n{SAY_SO}") == 0
+
+
+def test_a_tracker_that_does_not_end_is_ended(host: Host) -> None:
+    program = 'echo $$ >"$1/pid"; trap "" TERM; while :; do sleep 0.2; done'
+    began = time.monotonic()
+    assert with_tracker(host, program).call(f"sleep 1\n{SAY_SO}") == 0
+    assert time.monotonic() - began < 20
+    assert not Path("/proc", (host.run.path / "pid").read_text().strip()).exists()
+
+
 def test_a_lost_node_is_no_success_though_srun_says_so(host: Host) -> None:
     one_rank = SAY_SO.replace("0 1", "0")
     assert host.call(one_rank) == 1

@@ -37,6 +37,7 @@ def test_folds_are_labelled_and_every_graph_of_them_is_tested_once(tmp_path: Pat
     assert "3 of 10 folds, 300 graphs: test accuracy" in done[0][1].splitlines()[-1]
 
 
+@pytest.mark.long
 def test_the_settings_of_the_tutorial_run_and_hardly_learn(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "runs" / "plain")
     done = run_job(job_of("imdb-seed.toml"), run, [1])

@@ -58,6 +58,7 @@ def test_the_shipped_gcn_learns_well_above_chance(tmp_path: Path) -> None:
     assert metrics_of(run)[-1]["test_accuracy"] > 0.3  # chance is 0.1
 
 
+@pytest.mark.long
 def test_on_fake_dataset_the_gcn_stays_at_chance_and_counts_every_test_node(tmp_path: Path) -> None:
     train = SyntheticTrain(avg_num_nodes=2000, epochs=4, graph="fake-dataset")
     run = RunDir(tmp_path / "runs" / "gcn")

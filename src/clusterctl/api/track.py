@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from clusterctl.api.find import as_run
 from clusterctl.errors import ClusterctlError, UsageError
 from clusterctl.observe.run_record import read_record
-from clusterctl.runs.once import LeaseTaken, leased
-from clusterctl.trackers.mirror import Mirror
+from clusterctl.runs.once import LeaseTaken
+from clusterctl.trackers.mirror import mirrors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clusterctl.api.run import Run
+    from clusterctl.trackers.mirror import Mirror
+
+_NODE_SECONDS = 15.0  # for what a run's node copies after the run has ended
 
 
 class Tracking:
@@ -47,17 +51,16 @@ def tracking(name: Run | str, cluster: str | None = None) -> Iterator[Tracking]:
     if not record.job.track.names:
         hint = "add to the job file, or to your config.toml: [track] with tensorboard, wandb or mlflow"
         raise UsageError(f"{run.id} names no tracker", hint)
-    folder = run.directory.trackers
-    folder.mkdir(mode=0o700, exist_ok=True)
-    mirrors = [Mirror(name, record) for name in record.job.track.names]
+    deadline = time.monotonic() + _NODE_SECONDS
     with ExitStack() as stack:
-        try:
-            stack.enter_context(leased(folder / "lease"))
-        except LeaseTaken as error:
-            raise UsageError(f"{run.id} is being tracked already", "it goes on by itself") from error
-        for mirror in mirrors:
-            stack.callback(mirror.close)
-        yield Tracking(run, mirrors)
+        while True:
+            try:
+                opened = stack.enter_context(mirrors(record))
+                break
+            except LeaseTaken as error:
+                if time.monotonic() > deadline or not run.status().stage.ended:
+                    raise UsageError(f"{run.id} is being tracked already", "it goes on by itself") from error
+        yield Tracking(run, opened)
 
 
 def track(run: Run | str, cluster: str | None = None) -> dict[str, int]:

@@ -13,6 +13,7 @@ import shutil
 import stat
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,8 +119,17 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
             gpu_types=gpu_types,
             slurm_version=_ask(cluster, QUESTIONS["version"]) if job.resources.requeue == EXPEDITE else "",
             webhook={**os.environ, **job.env}.get(job.notify.url_variable or "", ""),
+            missing_trackers=_missing_trackers(job, plan),
         ),
     )
+
+
+def _missing_trackers(job: Job, plan: Plan) -> tuple[str, ...]:
+    """Of those that the node uses with the Python that is running here; of another one nothing is known."""
+    if not plan.tracker or plan.tracker[0] != sys.executable:
+        return ()
+    found = {name: find_spec(name) for name in job.track.names}
+    return tuple(name for name, spec in found.items() if spec is None or spec.origin is None)  # or just a folder
 
 
 def _scratch(cluster: Cluster) -> Folder | None:

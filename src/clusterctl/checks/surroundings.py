@@ -133,6 +133,7 @@ class WantedRun:
     gpu_types: tuple[str, ...] = ()  # of their GPUs, where they are named
     slurm_version: Answer = ""  # asked only where something depends on it
     webhook: str = field(default="", repr=False)  # the URL to notify, where it can be found
+    missing_trackers: tuple[str, ...] = ()  # whose library the node would look for in vain
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from clusterctl.checks.look import INVENTORY_SECONDS, look_around, look_at_clust
 from clusterctl.checks.machine_rules import cluster_rules, machine_rules
 from clusterctl.checks.notify_rules import notify_rules
 from clusterctl.checks.staging_rules import staging_rules
+from clusterctl.checks.tracker_rules import tracker_rules
 from clusterctl.checks.training_set import batches
 from clusterctl.config import load_cluster
 from clusterctl.config.program import with_options
@@ -40,7 +41,7 @@ def _container_rules(found: Surroundings) -> Iterator[Check]:
 # In the order in which one would fix what they find.
 RULES: tuple[Callable[[Surroundings], Iterator[Check]], ...] = (
     *(machine_rules, cluster_rules, _container_rules, interpreter_rules, staging_rules),
-    *(program_rules, code_rules, data_rules, batch_rules, request_rules, requeue_rules, notify_rules),
+    *(program_rules, code_rules, data_rules, batch_rules, request_rules, requeue_rules, notify_rules, tracker_rules),
 )
 _SHORT = {f"resources.{key}": f"--{key.replace('_', '-')}" for key in ("nodes", "gpus_per_node", "tasks_per_node")}
 

@@ -62,12 +62,12 @@ def _refusals(machine: Machine, target: str, words: tuple[str, ...]) -> Iterator
     """Ask all jobs that `target` names to do something, but for elements of a whole array that have ended."""
     try:
         for job in jobs.split(machine, target):
-            record = job.record
             try:
-                if not (record.array and record.state.ended and "_" not in target):
-                    job.ask(*words)
+                job.ask(*words)
             except SlurmError as error:
-                yield f"{error.message} for job {arrays.job_name(job.id, record)}"
+                record = job.record  # it may have ended just now
+                if not (record.array and record.state.ended and "_" not in target):
+                    yield f"{error.message} for job {arrays.job_name(job.id, record)}"
     except SlurmError as error:
         yield f"{error.message} for job {target}"
 

@@ -85,6 +85,7 @@ class Plan:
     opening: tuple[str, ...]  # what each node is to run once before the tasks, when the job has been sent back
     closing: tuple[str, ...]  # and when they have ended
     notifier: tuple[str, ...]  # what tells others how the attempt ended, if anybody is to be told
+    tracker: tuple[str, ...]  # what copies the metrics to trackers meanwhile, if there are any
     python: str
     python_is_named: bool  # by the cluster file: nothing that the setup lines activate comes before it
     tasks: int
@@ -143,6 +144,7 @@ def make_plan(resolved: Resolved, run: RunDir, code: Path, version: str, interpr
         opening=removing("[.][0-9]+") if view and cluster.runtime == "pyxis" else (),
         closing=closing,
         notifier=_notifier(resolved, run, library, interpreter if view else python),
+        tracker=_tracker(resolved, run, library, interpreter if view else python),
         python=python,
         python_is_named=cluster.python is not None,
         tasks=job.resources.nodes * (job.resources.tasks_per_node or 1),
@@ -157,6 +159,14 @@ def _notifier(resolved: Resolved, run: RunDir, library: Path, python: str) -> tu
     if not resolved.job.notify.wanted:
         return ()
     return (python, "-I", "-S", str(library / "clusterctl" / "notifications"), str(run.path))
+
+
+def _tracker(resolved: Resolved, run: RunDir, library: Path, python: str) -> tuple[str, ...]:
+    """With the packages of that Python, where the libraries of the trackers are."""
+    track = resolved.job.track
+    if not track.names or track.where != "node":
+        return ()
+    return (python, "-E", "-u", str(library / "clusterctl" / "trackers"), str(run.path))
 
 
 def _staging(resolved: Resolved, run: RunDir, library: Path, python: str) -> ModuleCopies:

@@ -73,6 +73,7 @@ def render(plan: Plan) -> str:
             _array("opening", _flag_by_flag(plan.opening)),
             _array("closing", _flag_by_flag(plan.closing)),
             _array("notifier", _flag_by_flag(plan.notifier)),
+            _array("tracker", _flag_by_flag(plan.tracker)),
             "",
             *warm,
             part("work.sh"),

@@ -51,6 +51,11 @@ class Report:
     snapshots: Mapping[tuple[str, str | None], Snapshot | None] = field(default_factory=dict)  # by controller
 
 
+def no_slurm(_: Cluster) -> Slurm:
+    """For `report` on a node: thousands of jobs that end are not to ask the controller, each on its own."""
+    raise SlurmError("Slurm is not asked from a node")
+
+
 def report(
     runs: Iterable[RunDir],
     slurm_of: Callable[[Cluster], Slurm] = Slurm.of,

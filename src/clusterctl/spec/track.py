@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from clusterctl.spec.values import Line  # noqa: TC001 - get_type_hints looks for it
+from clusterctl.spec.values import Line, OneOf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,8 @@ class Track:
     """Project in Weights & Biases, as "project" or "entity/project"; WANDB_API_KEY says who you are."""
     mlflow: Line | None = None
     """Tracking server of MLflow, such as "http://mlflow:5000"; the experiment has the job's name."""
+    where: Annotated[str, OneOf(("node", "login"))] = "node"
+    """Who copies: the run's first node, or, where nodes have no internet, `clusterctl track` on the login node."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,15 +6,17 @@ tracker then drops what it has, by its steps.
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterctl.errors import ClusterctlError, ConfigError
+from clusterctl.runs.once import leased
 from clusterctl.trackers.points import new_points, read_bookmark, write_bookmark
 from clusterctl.trackers.sink import open_sink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from clusterctl.observe.run_record import RunRecord
@@ -32,24 +34,24 @@ class Mirror:
     opener: Callable[[str, RunRecord, Bookmark], Sink] = open_sink
     _sink: Sink | None = field(default=None, init=False)
 
-    def update(self, status: Status) -> int:
-        """Copy what is new, and how the run ended if it has; the number of points. Raises ClusterctlError.
+    def update(self, status: Status | None = None) -> int:
+        """Copy what is new, and how the run ended if `status` says so; the number of points. Raises ClusterctlError.
 
         A run that goes on after its end was told, as `resume` has it, is told of again when it ends.
         """
         path = self.record.run.trackers / f"{self.name}.json"
         bookmark, count = read_bookmark(path), 0
-        ended = status.stage.value if status.stage.ended and status.sure else ""
+        ended = status.stage if status and status.stage.ended and status.sure else None
         try:
             for points in new_points(self.record.run, bookmark):
                 self._opened(path).add(points)
                 write_bookmark(path, bookmark)
                 count += len(points)
-            if ended != bookmark.ended:
+            if (ended or "") != bookmark.ended:
                 if ended:
-                    self._opened(path).finish(status.stage)
+                    self._opened(path).finish(ended)
                     self._sink = None
-                bookmark.ended = ended
+                bookmark.ended = ended or ""
                 write_bookmark(path, bookmark)
         except ClusterctlError:
             raise
@@ -68,3 +70,16 @@ class Mirror:
         if self._sink is None:  # by the bookmark that was written down, not that of the points in hand
             self._sink = self.opener(self.name, self.record, read_bookmark(path))
         return self._sink
+
+
+@contextmanager
+def mirrors(record: RunRecord) -> Iterator[list[Mirror]]:
+    """One for each tracker of the run, closed after the block. Raises LeaseTaken where another process mirrors it."""
+    folder = record.run.trackers
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with ExitStack() as stack:
+        stack.enter_context(leased(folder / "lease"))
+        opened = [Mirror(name, record) for name in record.job.track.names]
+        for mirror in opened:
+            stack.callback(mirror.close)
+        yield opened

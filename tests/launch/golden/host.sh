@@ -48,6 +48,7 @@ staging=()
 opening=()
 closing=()
 notifier=()
+tracker=()
 
 # The working directory of the tasks is the run's own (launch/work.sh of clusterctl): a copy of its code, made before its
 # first start, whole or not at all. Files that are one in the snapshot (hard links) are two here.
@@ -174,6 +175,7 @@ eval "$setup" # the cluster's own lines, and the job's
 [ -z "$python_is_named" ] || put_first
 [ -z "$python" ] || task=(env "PATH=$PATH" "${task[@]}")
 [ "${#node_check[@]}" -eq 0 ] || node_check=("${node_check[0]}" env "PATH=$PATH" "${node_check[@]:1}")
+[ "${#tracker[@]}" -eq 0 ] || tracker=(env "PATH=$PATH" "${tracker[@]}")
 [ -z "$folder" ] || { PATH=:$PATH && PATH=${PATH/":$folder:"/:} && PATH=${PATH#:}; }
 
 # One task on each node, with so many seconds for it: a node that is lost would keep srun waiting.
@@ -195,9 +197,17 @@ check_nodes() {
 # A node that cannot copy the modules to its own disk imports them from where they are (runs/staging.py).
 stage_code() { on_each_node 900 "${staging[@]}" || true; }
 
+# What is new goes to the trackers while the ranks run, and the rest when the tracker's input ends (trackers/on_node.py).
+tracking= # its pid
+start_tracker() {
+  [ "${#tracker[@]}" -gt 0 ] || return 0
+  coproc TRACKER { trap '' TERM && exec "${tracker[@]}" >&2; }
+  tracking=$TRACKER_PID tracker_input=${TRACKER[1]}
+}
+
 # One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
 # for it, or lost where env cannot do that (GNU coreutils before 8.31, busybox).
-make_work && check_nodes && stage_code && [ -z "$signal" ] && "${srun[@]}" \
+make_work && check_nodes && stage_code && start_tracker && [ -z "$signal" ] && "${srun[@]}" \
   --output="$attempt/logs/rank_%5t.out" --error="$attempt/logs/rank_%5t.err" \
   sh -c 'trap "" USR2; env --block-signal=USR2 true 2>/dev/null && set -- env --block-signal=USR2 "$@"; exec "$@"' sh \
   "${task[@]}"
@@ -289,8 +299,16 @@ drop_copies "$run/.work.$number"
 record_end() { # further JSON fields
   record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$no_work$full$1"
 }
-# Ten seconds at most: what cannot be told by then, `clusterctl notify` tells later.
-tell() { [ "${#notifier[@]}" -eq 0 ] || timeout -k 1 9 "${notifier[@]}" </dev/null || true; }
+# Ten seconds at most: what cannot be told or copied by then, `clusterctl notify` and `clusterctl track` do later.
+tell() {
+  local deadline=$((SECONDS + 10))
+  [ -z "$tracking" ] || eval "exec $tracker_input>&-"
+  [ "${#notifier[@]}" -eq 0 ] || timeout -k 1 9 "${notifier[@]}" </dev/null || true
+  [ -n "$tracking" ] || return 0
+  until [ "$SECONDS" -ge "$deadline" ] || ! kill -0 "$tracking"; do sleep 0.1; done 2>/dev/null
+  kill -KILL "$tracking" 2>/dev/null
+  tracking=
+}
 refused=
 if [ "$code" -ne 0 ] && [ "$signal" != LOST ] &&
   { asked || [ -n "$unfit" ] || { [ -z "$signal" ] && killed; } || interrupted; }; then

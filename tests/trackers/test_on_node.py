@@ -1,0 +1,100 @@
+"""The tracker that the batch script starts on the run's first node."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import CREATED, RUN_ID, Fabricate
+
+import clusterctl
+from clusterctl.runs.files import read_json
+from clusterctl.runs.layout import RUN_FORMAT, RunDir
+from clusterctl.runs.once import leased
+from clusterctl.spec import Cluster, Job, to_record
+from clusterctl.spec.track import Track
+
+TRACKER = Path(clusterctl.__file__).parent / "trackers"
+HOST = {"attempt": 0, "job_id": "12", "restart_count": 0, "nodes": "n1", "start": CREATED + 5}
+ENDED = {**HOST, "end": CREATED + 65, "exit_code": 1, "signal": ""}
+TENSORBOARD = Track(tensorboard=True)
+
+
+def run_of(fabricate: Fabricate, track: Track) -> RunDir:
+    job = Job(name="cora", workload="command", argv=("x",), track=track)
+    record = {"schema_version": RUN_FORMAT, "id": RUN_ID, "created": CREATED, "job": to_record(job)}
+    steps = [{"time": CREATED + step, "step": step, "loss": 1 / step} for step in range(1, 6)]
+    files = {
+        "run.json": {**record, "cluster": to_record(Cluster(name="site"))},
+        "submission.json": {"job_id": "12", "time": CREATED + 1},
+        "attempts/0/host.json": HOST,
+        "attempts/0/metrics.jsonl": steps,
+    }
+    return fabricate(RUN_ID, files)
+
+
+@contextmanager
+def on_node(run: RunDir) -> Iterator[subprocess.Popen[str]]:
+    """The tracker as the batch script starts it; its input ends with the block or before."""
+    words = [sys.executable, "-E", "-u", str(TRACKER), str(run.path)]
+    hostile = {"PYTHONPATH": "/nowhere", "PATH": os.environ["PATH"]}
+    with subprocess.Popen(words, env=hostile, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+def test_what_is_left_is_copied_at_the_end_and_how_the_attempt_ended(fabricate: Fabricate) -> None:
+    run = run_of(fabricate, TENSORBOARD)
+    with on_node(run) as process:
+        run.attempt(0).host_json.write_text(json.dumps(ENDED))
+        assert process.communicate(timeout=60)[1] == ""
+    assert process.returncode == 0
+    assert list((run.path / "tensorboard").iterdir())
+    bookmark = read_json(run.trackers / "tensorboard.json")
+    assert (bookmark["step"], bookmark["ended"]) == (5, "failed")
+    assert not (run.trackers / "lease").exists()
+
+
+def test_an_attempt_that_is_not_the_last_one_is_no_end(fabricate: Fabricate) -> None:
+    run = run_of(fabricate, TENSORBOARD)
+    run.attempt(0).host_json.write_text(json.dumps({**ENDED, "exit_code": 75, "requeued": True}))
+    with on_node(run) as process:
+        assert process.communicate(timeout=60)[1] == ""
+    bookmark = read_json(run.trackers / "tensorboard.json")
+    assert (bookmark["step"], bookmark["ended"]) == (5, "")
+
+
+def test_a_missing_library_is_named_once_and_keeps_nothing_from_the_others(fabricate: Fabricate) -> None:
+    run = run_of(fabricate, Track(tensorboard=True, mlflow="http://127.0.0.1:9"))
+    with on_node(run) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert said.startswith("clusterctl[track]: mlflow")
+    assert said.count("\n") == 1
+    assert read_json(run.trackers / "tensorboard.json")["step"] == 5
+
+
+def test_where_another_process_tracks_the_run_it_leaves_when_the_attempt_ends(fabricate: Fabricate) -> None:
+    run = run_of(fabricate, TENSORBOARD)
+    run.trackers.mkdir()
+    with leased(run.trackers / "lease"):
+        with on_node(run) as process:
+            assert process.communicate(timeout=60)[1] == ""
+        assert process.returncode == 0
+        assert not (run.path / "tensorboard").exists()
+
+
+@pytest.mark.parametrize("damaged", ["{", '{"schema_version": 99}'])
+def test_a_damaged_run_is_a_line_in_the_log(fabricate: Fabricate, damaged: str) -> None:
+    run = run_of(fabricate, TENSORBOARD)
+    run.run_json.write_text(damaged)
+    with on_node(run) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert said.startswith("clusterctl[track]: ")
+    assert "Traceback" not in said
