@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from support.hostile_shell import hostile_shell
+from support.scenario import wait_until
 from support.traces import attempt
 
 import clusterctl
@@ -136,10 +137,13 @@ def test_a_tracker_that_fails_changes_nothing(host: Host, program: str) -> None:
 
 def test_a_tracker_that_does_not_end_is_ended(host: Host) -> None:
     program = 'echo $$ >"$1/pid"; trap "" TERM; while :; do sleep 0.2; done'
+    pid = host.run.path / "pid"
+    begun = f"until [ -s {quote(str(pid))} ]; do sleep 0.1; done"
     began = time.monotonic()
-    assert with_tracker(host, program).call(f"sleep 1\n{SAY_SO}") == 0
-    assert time.monotonic() - began < 20
-    assert not Path("/proc", (host.run.path / "pid").read_text().strip()).exists()
+    assert with_tracker(host, program).call(f"{begun}\n{SAY_SO}") == 0
+    assert 9 < time.monotonic() - began < 60
+    status = Path("/proc", pid.read_text().strip(), "status")
+    wait_until(lambda: not status.exists() or "\nState:\tZ" in status.read_text(), 10, "its end")
 
 
 def test_a_lost_node_is_no_success_though_srun_says_so(host: Host) -> None:

@@ -46,7 +46,7 @@ SCRIPT_VARIABLES = frozenset(
     {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "failed", "folder", "found"}
     | {"full", "gone", "late", "marks", "no_work", "node_check", "notifier", "number", "opening", "own_job", "python"}
     | {"python_is_named", "ranks", "refused", "restarts", "run", "said", "setup", "signal", "srun", "staging", "start"}
-    | {"task", "text", "try", "unfit"}
+    | {"task", "text", "tracker", "tracker_input", "tracker_pid", "tracking", "try", "unfit"}
 )
 
 

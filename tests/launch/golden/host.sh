@@ -198,11 +198,13 @@ check_nodes() {
 stage_code() { on_each_node 900 "${staging[@]}" || true; }
 
 # What is new goes to the trackers while the ranks run, and the rest when the tracker's input ends (trackers/on_node.py).
-tracking= # its pid
+tracking=
+tracker_pid=
 start_tracker() {
   [ "${#tracker[@]}" -gt 0 ] || return 0
-  coproc TRACKER { trap '' TERM && exec "${tracker[@]}" >&2; }
-  tracking=$TRACKER_PID tracker_input=${TRACKER[1]}
+  coproc tracking { trap '' TERM && exec "${tracker[@]}" >&2; }
+  tracker_input=${tracking[1]} # bash forgets both when it has ended, which may be now
+  tracker_pid=$tracking_PID
 }
 
 # One log a rank. The warning may come before Python can take it, and would kill it: it is held back until the task asks
@@ -302,12 +304,12 @@ record_end() { # further JSON fields
 # Ten seconds at most: what cannot be told or copied by then, `clusterctl notify` and `clusterctl track` do later.
 tell() {
   local deadline=$((SECONDS + 10))
-  [ -z "$tracking" ] || eval "exec $tracker_input>&-"
+  [ -z "$tracker_pid" ] || eval "exec $tracker_input>&-"
   [ "${#notifier[@]}" -eq 0 ] || timeout -k 1 9 "${notifier[@]}" </dev/null || true
-  [ -n "$tracking" ] || return 0
-  until [ "$SECONDS" -ge "$deadline" ] || ! kill -0 "$tracking"; do sleep 0.1; done 2>/dev/null
-  kill -KILL "$tracking" 2>/dev/null
-  tracking=
+  [ -n "$tracker_pid" ] || return 0
+  until [ "$SECONDS" -ge "$deadline" ] || ! kill -0 "$tracker_pid"; do sleep 0.1; done 2>/dev/null
+  kill -KILL "$tracker_pid" 2>/dev/null
+  tracker_pid=
 }
 refused=
 if [ "$code" -ne 0 ] && [ "$signal" != LOST ] &&
