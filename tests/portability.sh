@@ -21,7 +21,8 @@ oldest() { # of the packages that login node and tasks require
 import re, sys, tomllib
 project = tomllib.load(open(sys.argv[1], "rb"))["project"]
 extras = project["optional-dependencies"]
-for requirement in [*project["dependencies"], *extras["train"], *extras["accelerate"], *extras["dashboard"]]:
+used = ("train", "accelerate", "dashboard", "tensorboard")
+for requirement in [*project["dependencies"], *(one for name in used for one in extras[name])]:
     print(re.sub(r">=([^,]*).*", r"==\1", requirement))
 EOF
 }

@@ -72,10 +72,10 @@ def test_an_attempt_that_is_not_the_last_one_is_no_end(fabricate: Fabricate) -> 
 def test_a_missing_library_is_named_once_and_keeps_nothing_from_the_others(fabricate: Fabricate) -> None:
     run = run_of(fabricate, Track(tensorboard=True, mlflow="http://127.0.0.1:9"))
     with on_node(run) as process:
-        _, said = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert said.startswith("clusterctl[track]: mlflow")
-    assert said.count("\n") == 1
+    assert errors.startswith("clusterctl[track]: mlflow")
+    assert errors.count("\n") == 1
     assert read_json(run.trackers / "tensorboard.json")["step"] == 5
 
 
@@ -94,7 +94,7 @@ def test_a_damaged_run_is_a_line_in_the_log(fabricate: Fabricate, damaged: str) 
     run = run_of(fabricate, TENSORBOARD)
     run.run_json.write_text(damaged)
     with on_node(run) as process:
-        _, said = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert said.startswith("clusterctl[track]: ")
-    assert "Traceback" not in said
+    assert errors.startswith("clusterctl[track]: ")
+    assert "Traceback" not in errors

@@ -7,15 +7,16 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from clusterctl.api.find import as_run
-from clusterctl.errors import ClusterctlError, UsageError
+from clusterctl.errors import UsageError
 from clusterctl.observe.run_record import read_record
 from clusterctl.runs.once import LeaseTaken
-from clusterctl.trackers.mirror import mirrors
+from clusterctl.trackers.mirror import mirrors, update_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from clusterctl.api.run import Run
+    from clusterctl.errors import ClusterctlError
     from clusterctl.trackers.mirror import Mirror
 
 _NODE_SECONDS = 15.0  # for what a run's node copies after the run has ended
@@ -33,12 +34,7 @@ class Tracking:
         """Tracker -> the points that it got now. One that cannot be reached keeps nothing from the others."""
         status = self.run.status()
         self.ended = status.stage.ended and status.sure
-        self.problems, counts = [], {}
-        for mirror in self._mirrors:
-            try:
-                counts[mirror.name] = mirror.update(status)
-            except ClusterctlError as error:
-                self.problems.append(error)
+        counts, self.problems = update_all(self._mirrors, status)
         return counts
 
 

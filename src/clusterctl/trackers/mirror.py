@@ -16,7 +16,7 @@ from clusterctl.trackers.points import new_points, read_bookmark, write_bookmark
 from clusterctl.trackers.sink import open_sink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from clusterctl.observe.run_record import RunRecord
@@ -35,7 +35,7 @@ class Mirror:
     _sink: Sink | None = field(default=None, init=False)
 
     def update(self, status: Status | None = None) -> int:
-        """Copy what is new, and how the run ended if `status` says so; the number of points. Raises ClusterctlError.
+        """Copy new points, and the end of the run if `status` is one; the number of points. Raises ClusterctlError.
 
         A run that goes on after its end was told, as `resume` has it, is told of again when it ends.
         """
@@ -70,6 +70,17 @@ class Mirror:
         if self._sink is None:  # by the bookmark that was written down, not that of the points in hand
             self._sink = self.opener(self.name, self.record, read_bookmark(path))
         return self._sink
+
+
+def update_all(opened: Iterable[Mirror], status: Status | None = None) -> tuple[dict[str, int], list[ClusterctlError]]:
+    """Tracker -> the points that it got now, and what went wrong. A failing tracker keeps nothing from the others."""
+    counts, problems = {}, []
+    for mirror in opened:
+        try:
+            counts[mirror.name] = mirror.update(status)
+        except ClusterctlError as error:
+            problems.append(error)
+    return counts, problems
 
 
 @contextmanager

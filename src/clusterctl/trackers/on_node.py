@@ -17,12 +17,11 @@ from clusterctl.observe.run_record import read_record
 from clusterctl.observe.status import no_slurm, report
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.once import LeaseTaken
-from clusterctl.trackers.mirror import mirrors
+from clusterctl.trackers.mirror import mirrors, update_all
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from clusterctl.observe.stage import Status
     from clusterctl.trackers.mirror import Mirror
 
 LOOK_SECONDS = 10.0
@@ -48,25 +47,18 @@ def main(folder: Path) -> None:
 
 
 def _follow(run: RunDir, opened: list[Mirror]) -> None:
-    seconds, said = LOOK_SECONDS, ""
+    seconds, reported = LOOK_SECONDS, ""
     while not _over(seconds):
-        problems = _update(opened, None)
+        _, problems = update_all(opened)
         seconds = min(2 * seconds, RARELY_SECONDS) if problems else LOOK_SECONDS
-        if problems and (words := "; ".join(map(str, problems))) != said:
-            _say(said := words)
-    statuses = report([run], no_slurm).statuses  # none of a damaged run
-    for problem in _update(opened, statuses[0] if statuses else None):
+        words = "; ".join(map(str, problems))
+        if words not in ("", reported):
+            _say(words)
+            reported = words
+    statuses = report([run], no_slurm).statuses  # none for a damaged run
+    _, problems = update_all(opened, statuses[0] if statuses else None)
+    for problem in problems:
         _say(problem)
-
-
-def _update(opened: list[Mirror], status: Status | None) -> list[ClusterctlError]:
-    problems = []
-    for mirror in opened:
-        try:
-            mirror.update(status)
-        except ClusterctlError as error:
-            problems.append(error)
-    return problems
 
 
 def _over(seconds: float) -> bool:

@@ -318,7 +318,7 @@ drop_copies "$run/.work.$number"
 record_end() { # further JSON fields
   record host.json ", \"end\": $end, \"exit_code\": $code, \"signal\": \"$signal\"$no_work$full$1"
 }
-# Ten seconds at most: what cannot be told or copied by then, `clusterctl notify` and `clusterctl track` do later.
+# Ten seconds at most; `clusterctl notify` and `clusterctl track` catch up on the rest later.
 tell() {
   local deadline=$((SECONDS + 10))
   [ -z "$tracker_pid" ] || eval "exec $tracker_input>&-"
