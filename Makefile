@@ -63,7 +63,7 @@ $(RECIPES)/.ready: pyproject.toml
 	@touch $@
 
 TRACKERS := .venv-trackers
-TRACKER_PACKAGES := tensorboard==2.21.0 wandb==0.31.0 mlflow-skinny==3.17.2 sqlalchemy==2.1.9 alembic==1.20.1 \
+TRACKER_PACKAGES := tensorboard==2.21.0 wandb==0.31.0 mlflow==3.17.2 sqlalchemy==2.1.9 alembic==1.20.1 \
   pytest hypothesis
 $(TRACKERS)/.ready: pyproject.toml
 	test -x $(TRACKERS)/bin/python || $(PYTHON) -m venv $(TRACKERS)
@@ -73,6 +73,7 @@ $(TRACKERS)/.ready: pyproject.toml
 .PHONY: test-long
 test-long: setup slurm browser $(RECIPES)/.ready $(TRACKERS)/.ready ## Run every test: matrices, accuracies (under 90 minutes)
 	@tests/install-containers.sh docker
+	@tests/install-shells.sh
 	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py
 	$(BIN)/python -m pytest --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
 

@@ -25,6 +25,11 @@ SMALL, WIDE = (80, 24), (200, 60)
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _LONG_RUN = "clusterctl submit cora --cluster local --set train.epochs=120 --set name=cora-long"
 
+_SWEEP = (
+    "clusterctl submit cora --cluster local --sweep train.lr=1e-3,3e-3,1e-2 --sweep train.hidden_channels=16,64,256"
+    " --set name=cora-sweep --at-once 2 2>/dev/null"
+)
+
 
 def draw_all(folder: Path) -> None:
     """Write every picture into `folder`."""
@@ -50,7 +55,13 @@ def draw_all(folder: Path) -> None:
         with terminal(home, 100, 24) as screen:
             screen.type("clusterctl cancel cora-long; clusterctl report cora-2", until="report.html")
         (report,) = (home / "runs").glob("*/report.html")
-        photograph(report, folder)
+        photograph(report, folder, "report")
+        with terminal(home, 100, 14) as screen:
+            screen.type(f'{_SWEEP} --wait; echo wai""ted', until="waited")
+            screen.type("clear; clusterctl status @last", until="9 finished")
+            screen.draw(folder / "sweep_status.svg", "clusterctl status")
+            screen.type(f"clear; clusterctl report @last --output {home}/sweep.html", until="sweep.html")
+        photograph(home / "sweep.html", folder, "sweep_report")
 
 
 @dataclass
@@ -102,8 +113,8 @@ def terminal(home: Path, columns: int, lines: int) -> Iterator[Terminal]:
         subprocess.run([*tmux, "kill-server"], check=False)
 
 
-def photograph(report: Path, folder: Path) -> None:
-    """The report in light and in dark."""
+def photograph(page: Path, folder: Path, name: str) -> None:
+    """A report, in light and in dark."""
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if browser is None:
         raise SystemExit("no chromium for the pictures of the report; as root: tests/install-browser.sh")
@@ -111,5 +122,5 @@ def photograph(report: Path, folder: Path) -> None:
         with tempfile.TemporaryDirectory() as profile:
             words = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]
             words += [f"--blink-settings=preferredColorScheme={number}", "--hide-scrollbars", "--window-size=1100,1500"]
-            picture = f"--screenshot={folder / f'report_{scheme}.png'}"
-            subprocess.run([*words, picture, report.as_uri()], capture_output=True, timeout=90, check=True)
+            picture = f"--screenshot={folder / f'{name}_{scheme}.png'}"
+            subprocess.run([*words, picture, page.as_uri()], capture_output=True, timeout=90, check=True)

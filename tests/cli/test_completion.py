@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -153,19 +154,18 @@ def test_the_shell_is_that_of_the_environment_unless_it_is_named(desk: Desk, she
     assert f"_CLUSTERCTL_COMPLETE={shell}" in named[1]
 
 
-class Bash:
-    """An interactive bash in which the completion is loaded."""
+class Shell:
+    """An interactive shell in which the completion is loaded. Ctrl-G writes the line, as far as it is typed."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: list[str], *setup: str) -> None:
         self.controller, end = pty.openpty()
         environment = {**os.environ, "PATH": f"{OURS.parent}:{os.environ['PATH']}", "TERM": "dumb"}
-        command = ["bash", "--norc", "--noprofile", "-i"]
         self.process = subprocess.Popen(
             command, stdin=end, stdout=end, stderr=end, env=environment, start_new_session=True
         )
         os.close(end)
-        self.send('eval "$(clusterctl completion bash)"\n')
-        self.send('bind -x \'"\\C-g": echo "<<$READLINE_LINE>>"\'\n')
+        for line in setup:
+            self.send(f"{line}\n")
         self.send('echo lo""aded\n')
         self.read("loaded")
 
@@ -187,13 +187,31 @@ class Bash:
         return self.read("<<(.*)>>")[1]
 
 
-@pytest.fixture
-def bash() -> Iterator[Bash]:
-    shell = Bash()
-    yield shell
-    shell.process.kill()
-    shell.process.wait()
-    os.close(shell.controller)
+SHELLS = {
+    "bash": (
+        ["bash", "--norc", "--noprofile", "-i"],
+        'eval "$(clusterctl completion bash)"',
+        'bind -x \'"\\C-g": echo "<<$READLINE_LINE>>"\'',
+    ),
+    "zsh": (
+        ["zsh", "-f", "-i"],
+        "autoload -U compinit; compinit -u -D; unsetopt zle_bracketed_paste",
+        'eval "$(clusterctl completion zsh)"',
+        'written() { print -r -- "<<$BUFFER>>" }; zle -N written; bindkey "^G" written; bindkey "^U" kill-whole-line',
+    ),
+}
+
+
+@pytest.fixture(params=["bash", pytest.param("zsh", marks=pytest.mark.long)])
+def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
+    command, *setup = SHELLS[request.param]
+    if not shutil.which(command[0]):
+        pytest.skip(f"no {command[0]}: tests/install-shells.sh")
+    started = Shell(command, *setup)
+    yield started
+    started.process.kill()
+    started.process.wait()
+    os.close(started.controller)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +229,32 @@ def bash() -> Iterator[Bash]:
         ("clusterctl why no", "clusterctl why no"),
     ],
 )
-def test_bash_itself_completes_so(bash: Bash, desk: Desk, typed: str, completed: str) -> None:
+def test_a_shell_completes_so(shell: Shell, desk: Desk, typed: str, completed: str) -> None:
     desk.write("train.py", "")
     desk.write("nothing", "")
-    assert bash.completed(typed) == completed
+    assert shell.completed(typed) == completed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("clusterctl su", ["submit\t"]),
+        ("clusterctl status cora-", [f"{RUN}\t"]),
+        ("clusterctl submit cora --set train.sch", ["train.schedule=\t"]),
+        ("clusterctl submit cora --set train.schedule=c", ["train.schedule=constant", "train.schedule=cosine"]),
+        ("clusterctl submit -- python tra", ["train.py"]),
+        ("clusterctl why no", []),
+    ],
+)
+def test_fish_offers(desk: Desk, typed: str, offered: list[str]) -> None:
+    """What it would show, each word with its line of help; it writes that without a terminal."""
+    if not shutil.which("fish"):
+        pytest.skip("no fish: tests/install-shells.sh")
+    desk.write("train.py", "")
+    desk.write("nothing", "")
+    environment = {**os.environ, "PATH": f"{OURS.parent}:{os.environ['PATH']}"}
+    words = ["fish", "--no-config", "-c", "clusterctl completion fish | source; complete --do-complete $argv[1]", typed]
+    found = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(found) == len(offered)
+    assert all(line.startswith(start) for line, start in zip(found, offered, strict=True)), found

@@ -1,7 +1,4 @@
-"""Every fault once, on one real Slurm, all at the same time: on a program that counts and saves, and needs no torch.
-
-Those that only a training can meet are inflicted on one.
-"""
+"""Every fault once, on one real Slurm, all at the same time: on a program that counts and saves, and needs no torch."""
 
 from __future__ import annotations
 
@@ -10,5 +7,5 @@ from faults.table import FAULTS
 
 
 def test_every_fault_comes_to_what_the_table_says(ground: Ground) -> None:
+    """Those that only a training can meet are in test_matrix."""
     assert strike_all(ground, [fault for fault in FAULTS if not fault.slow], "command", at_once=20) == {}
-    assert strike_all(ground, [fault for fault in FAULTS if "command" in fault.not_for], "reddit", at_once=2) == {}

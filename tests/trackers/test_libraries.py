@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import CREATED, RUN_ID, Fabricate
+from support.scenario import wait_until
+from support.tracked import tracked_run
 
+from clusterctl.errors import ClusterctlError
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import Status
-from clusterctl.runs.layout import RUN_FORMAT, RunDir
+from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
-from clusterctl.spec import Cluster, Job, to_record
 from clusterctl.spec.track import Track
 from clusterctl.trackers.mirror import Mirror
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # theirs
 
 
-def run_of(fabricate: Fabricate, track: Track) -> RunDir:
-    job = Job(name="cora", workload="command", argv=("x",), env={"A_TOKEN": "***"}, track=track)
-    record = {"schema_version": RUN_FORMAT, "id": RUN_ID, "created": CREATED, "job": to_record(job)}
-    return fabricate(RUN_ID, {"run.json": {**record, "cluster": to_record(Cluster(name="site"))}})
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def write(run: RunDir, attempt: int, *steps: int) -> None:
@@ -59,7 +72,7 @@ def update(run: RunDir, name: str, stage: Stage = Stage.TRAINING) -> None:
 
 def test_tensorboard_reads_each_step_once(fabricate: Fabricate) -> None:
     accumulator: Any = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    run = run_of(fabricate, Track(tensorboard=True))
+    run = tracked_run(fabricate, Track(tensorboard=True))
     mirror_through_a_restart_and_a_death(run, "tensorboard")
     events = accumulator.EventAccumulator(str(run.tensorboard))
     events.Reload()
@@ -71,26 +84,106 @@ def test_tensorboard_reads_each_step_once(fabricate: Fabricate) -> None:
     assert [one.tensor_proto.string_val[0] for one in events.Tensors("stage/text_summary")] == [b"failed", b"finished"]
 
 
-def test_mlflow_has_one_run_with_each_step_once(fabricate: Fabricate, tmp_path: Path) -> None:
+@contextmanager
+def mlflow_server(folder: Path, port: int) -> Iterator[str]:
+    """A real server of MLflow on loopback, with its store in `folder`; its address."""
+    words = [
+        "server",
+        "--host=127.0.0.1",
+        f"--port={port}",
+        "--workers=1",
+        f"--backend-store-uri=sqlite:///{folder}/db",
+    ]
+    words += [f"--default-artifact-root={folder}/artifacts"]
+    address, log = f"http://127.0.0.1:{port}", folder / "server.log"
+    with log.open("a") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mlflow", *words], stdout=file, stderr=file, start_new_session=True
+        )
+    try:
+        wait_until(lambda: _answers(f"{address}/health"), 120, "the server of MLflow")
+        yield address
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)  # a crash, as far as the mirror can tell
+        process.wait()
+
+
+def _answers(address: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=1) as answer:
+        return bool(answer.status == 200)
+    return False
+
+
+def test_a_server_of_mlflow_has_one_run_with_each_step_once(fabricate: Fabricate, tmp_path: Path, port: int) -> None:
+    """Through a restart of the run, a mirror that dies, and a server that is away for a while."""
     tracking: Any = pytest.importorskip("mlflow.tracking")
-    pytest.importorskip("sqlalchemy")
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    run = run_of(fabricate, Track(mlflow=uri))
-    mirror_through_a_restart_and_a_death(run, "mlflow")
-    client = tracking.MlflowClient(tracking_uri=uri)
-    experiment = client.get_experiment_by_name("cora")
-    (found,) = client.search_runs([experiment.experiment_id])
-    history = client.get_metric_history(found.info.run_id, "loss")
-    assert sorted(one.step for one in history) == [1, 2, 3, 4, 5, 6]
+    with mlflow_server(tmp_path, port) as address:
+        run = tracked_run(fabricate, Track(mlflow=address))
+        mirror_through_a_restart_and_a_death(run, "mlflow")
+    write(run, 2, 7)
+    began = time.monotonic()
+    with pytest.raises(ClusterctlError, match="mlflow: MlflowException: "):
+        update(run, "mlflow")
+    assert time.monotonic() - began < 30
+    with mlflow_server(tmp_path, port):
+        update(run, "mlflow", Stage.FINISHED)
+        client = tracking.MlflowClient(tracking_uri=address)
+        experiment = client.get_experiment_by_name("cora")
+        (found,) = client.search_runs([experiment.experiment_id])
+        history = client.get_metric_history(found.info.run_id, "loss")
+    assert sorted(one.step for one in history) == [1, 2, 3, 4, 5, 6, 7]
     assert (found.info.status, found.info.run_name) == ("FINISHED", RUN_ID)
     assert (found.data.params["workload"], found.data.params["env.A_TOKEN"]) == ("command", "***")
     assert found.data.tags["clusterctl.stage"] == "finished"
 
 
-def test_wandb_writes_one_run_offline(fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
+def logged_offline(path: Path) -> list[tuple[int, dict[str, float]]]:
+    """The steps in a file of W&B, with their values. It is a log in the format of LevelDB, of protobuf's messages."""
+    protobuf: Any = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    data, at, message, found = path.read_bytes(), 7, b"", []
+    while at + 7 <= len(data):
+        if (left := 32768 - at % 32768) < 7:  # no header fits into the rest of a block
+            at += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, at)
+        at += 7 + length
+        message += data[at - length : at]
+        if kind in (1, 4):  # whole, or the last part
+            history, message = protobuf.Record.FromString(message).history, b""
+            values = {item.nested_key[0]: float(item.value_json) for item in history.item}
+            found += [(int(history.step.num), values)] if values else []
+    return found
+
+
+@pytest.fixture
+def wandb() -> Iterator[Any]:
+    library: Any = pytest.importorskip("wandb")
+    library.teardown()  # it keeps the environment of its first run
+    yield library
+    library.teardown()
+
+
+@pytest.mark.usefixtures("wandb")
+def test_wandb_offline_has_each_step_when_it_was(fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offline, W&B writes a part each time that it is opened: a mirror that died hands over once more in the next."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    run = run_of(fabricate, Track(wandb="project"))
+    run = tracked_run(fabricate, Track(wandb="project"))
     mirror_through_a_restart_and_a_death(run, "wandb")
-    files = sorted(run.trackers.glob(f"wandb/offline-run-*-{RUN_ID}/run-{RUN_ID}.wandb"))
-    assert files
+    parts = [logged_offline(path) for path in run.trackers.glob(f"wandb/offline-run-*/run-{RUN_ID}.wandb")]
+    steps = sorted((step, values["loss"], values["_timestamp"]) for part in parts for step, values in part)
+    once = [(step, 1 / step, CREATED + step) for step in range(1, 7)]
+    assert steps == sorted([*once, once[3]])
+
+
+@pytest.mark.usefixtures("wandb")
+def test_a_server_of_wandb_that_is_away_is_given_up_soon(
+    fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch, port: int
+) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+    run = tracked_run(fabricate, Track(wandb="project"))
+    write(run, 0, 1)
+    began = time.monotonic()
+    with pytest.raises(ClusterctlError, match="wandb: CommError: "):
+        update(run, "wandb")
+    assert time.monotonic() - began < 45

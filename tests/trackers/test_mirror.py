@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from conftest import CREATED, RUN_ID, Fabricate
+from conftest import CREATED, Fabricate
+from support.tracked import tracked_run
 
 from clusterctl.errors import ClusterctlError, ConfigError
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import Status
-from clusterctl.runs.layout import RUN_FORMAT, RunDir
+from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
-from clusterctl.spec import Cluster, Job, to_record
 from clusterctl.spec.track import Track
 from clusterctl.trackers.mirror import Mirror
 from clusterctl.trackers.points import TrackedPoint
 from clusterctl.trackers.sink import open_sink, parameters
+
+TENSORBOARD = Track(tensorboard=True)
 
 
 class Tracker:
@@ -46,12 +48,6 @@ class Tracker:
         pass
 
 
-def run_of(fabricate: Fabricate, files: dict[str, Any]) -> RunDir:
-    job = Job(name="cora", workload="command", argv=("x",), env={"A_TOKEN": "***"}, track=Track(tensorboard=True))
-    record = {"schema_version": RUN_FORMAT, "id": RUN_ID, "created": CREATED, "job": to_record(job)}
-    return fabricate(RUN_ID, {"run.json": {**record, "cluster": to_record(Cluster(name="site"))}, **files})
-
-
 def steps(*numbers: int, **more: float) -> list[dict[str, float]]:
     return [{"time": CREATED + number, "step": number, "loss": 1.0 / number, **more} for number in numbers]
 
@@ -66,7 +62,7 @@ def update(run: RunDir, tracker: Tracker, stage: Stage = Stage.TRAINING) -> int:
 
 
 def test_each_look_hands_over_what_was_added(fabricate: Fabricate) -> None:
-    tracker, run = Tracker(), run_of(fabricate, {"attempts/0/metrics.jsonl": steps(1, 2)})
+    tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1, 2)})
     assert (update(run, tracker), update(run, tracker)) == (2, 0)
     with run.attempt(0).metrics.open("a") as file:
         file.write(json.dumps(steps(3)[0]) + '\n{"step": 4, "lo')
@@ -84,14 +80,14 @@ def test_what_a_restart_repeats_is_handed_over_once(fabricate: Fabricate) -> Non
         "attempts/1/metrics.jsonl": [*steps(3, 4, 5), {"step": 5, "val_accuracy": 0.6}],
     }
     tracker = Tracker()
-    assert update(run_of(fabricate, files), tracker) == 7
+    assert update(tracked_run(fabricate, TENSORBOARD, files), tracker) == 7
     assert [(step, name) for step, name, _ in tracker.points] == [
         *((step, "loss") for step in (1, 2, 3, 4)), (4, "val_accuracy"), (5, "loss"), (5, "val_accuracy")
     ]  # fmt: skip
 
 
 def test_a_tracker_that_was_away_gets_what_it_missed(fabricate: Fabricate) -> None:
-    tracker, run = Tracker(), run_of(fabricate, {"attempts/0/metrics.jsonl": steps(1, 2)})
+    tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1, 2)})
     tracker.dies = "no route"
     with pytest.raises(ConfigError, match="^tensorboard: ConnectionError: no route$"):
         update(run, tracker)
@@ -100,7 +96,7 @@ def test_a_tracker_that_was_away_gets_what_it_missed(fabricate: Fabricate) -> No
 
 
 def test_the_end_is_told_once_and_again_after_a_resume(fabricate: Fabricate) -> None:
-    tracker, run = Tracker(), run_of(fabricate, {"attempts/0/metrics.jsonl": steps(1)})
+    tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})
     for stage in (Stage.TRAINING, Stage.FAILED, Stage.FAILED, Stage.TRAINING, Stage.FINISHED, Stage.FINISHED):
         update(run, tracker, stage)
     assert tracker.ends == ["failed", "finished"]
@@ -109,20 +105,30 @@ def test_the_end_is_told_once_and_again_after_a_resume(fabricate: Fabricate) -> 
     assert tracker.ends == ["failed", "finished"]
 
 
+def test_points_that_come_after_the_end_are_followed_by_the_end(fabricate: Fabricate) -> None:
+    """A tracker takes a run that is opened once more for one that goes on."""
+    tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})
+    update(run, tracker, Stage.FINISHED)
+    with run.attempt(0).metrics.open("a") as file:
+        file.write(json.dumps(steps(2)[0]) + "\n")
+    update(run, tracker, Stage.FINISHED)
+    assert tracker.ends == ["finished", "finished"]
+
+
 def test_a_program_that_counts_no_steps_gets_some_and_counts_are_no_curves(fabricate: Fabricate) -> None:
     lines = [{"loss": 0.5, "epoch": 1, "steps": 9}, {"val_accuracy": 0.3}, {"loss": 0.4}, {"name": "x"}]
     tracker = Tracker()
-    update(run_of(fabricate, {"attempts/0/metrics.jsonl": lines}), tracker)
+    update(tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": lines}), tracker)
     assert tracker.points == [(1, "loss", 0.5), (1, "val_accuracy", 0.3), (2, "loss", 0.4)]
 
 
 def test_a_damaged_position_begins_again(fabricate: Fabricate) -> None:
     files = {"attempts/0/metrics.jsonl": steps(1), "trackers/tensorboard.json": '{"attempt": "x", "steps": [1]}'}
-    assert update(run_of(fabricate, files), Tracker()) == 1
+    assert update(tracked_run(fabricate, TENSORBOARD, files), Tracker()) == 1
 
 
 def test_the_parameters_are_the_settings_without_secrets(fabricate: Fabricate) -> None:
-    found = parameters(read_record(run_of(fabricate, {})))
+    found = parameters(read_record(tracked_run(fabricate, TENSORBOARD)))
     assert found["workload"] == "command"
     assert found["env.A_TOKEN"] == "***"
     assert found["resources.time"] == "1h"
@@ -131,8 +137,10 @@ def test_the_parameters_are_the_settings_without_secrets(fabricate: Fabricate) -
 def test_a_tracker_that_is_not_installed_says_how_to_get_it(
     fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = run_of(fabricate, {"attempts/0/metrics.jsonl": steps(1)})
-    monkeypatch.setitem(__import__("sys").modules, "tensorboard", None)
+    run = tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    for name in [name for name in sys.modules if name.startswith(("tensorboard.", "clusterctl.trackers.to_"))]:
+        monkeypatch.delitem(sys.modules, name)
     with pytest.raises(ClusterctlError) as caught:
         Mirror("tensorboard", read_record(run), open_sink).update(status_of(run, Stage.TRAINING))
     assert caught.value.hint == "pip install 'clusterctl[tensorboard]'"

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import CREATED, RUN_ID, Fabricate
+from conftest import CREATED, Fabricate
+from support.tracked import tracked_run
 
 import clusterctl
 from clusterctl.runs.files import read_json
-from clusterctl.runs.layout import RUN_FORMAT, RunDir
+from clusterctl.runs.layout import RunDir
 from clusterctl.runs.once import leased
-from clusterctl.spec import Cluster, Job, to_record
 from clusterctl.spec.track import Track
 
 TRACKER = Path(clusterctl.__file__).parent / "trackers"
@@ -27,16 +27,13 @@ TENSORBOARD = Track(tensorboard=True)
 
 
 def run_of(fabricate: Fabricate, track: Track) -> RunDir:
-    job = Job(name="cora", workload="command", argv=("x",), track=track)
-    record = {"schema_version": RUN_FORMAT, "id": RUN_ID, "created": CREATED, "job": to_record(job)}
     steps = [{"time": CREATED + step, "step": step, "loss": 1 / step} for step in range(1, 6)]
     files = {
-        "run.json": {**record, "cluster": to_record(Cluster(name="site"))},
         "submission.json": {"job_id": "12", "time": CREATED + 1},
         "attempts/0/host.json": HOST,
         "attempts/0/metrics.jsonl": steps,
     }
-    return fabricate(RUN_ID, files)
+    return tracked_run(fabricate, track, files)
 
 
 @contextmanager

@@ -43,7 +43,8 @@ def described(command: click.Command, text: str = "", above: click.Context | Non
     found: dict[str, Any] = {"help": text, "options": options}
     for parameter in command.get_params(context):
         if isinstance(parameter, click.Option):
-            options |= dict.fromkeys([*parameter.opts, *parameter.secondary_opts], _option(parameter))
+            names = sorted([*parameter.opts, *parameter.secondary_opts])  # those of --help come in no order
+            options |= dict.fromkeys(names, _option(parameter))
         else:
             arguments.append(_kind(parameter))
             found |= {"repeats": True} if parameter.nargs == -1 else {}

@@ -37,7 +37,7 @@ class Mirror:
     def update(self, status: Status | None = None) -> int:
         """Copy new points, and the end of the run if `status` is one; the number of points. Raises ClusterctlError.
 
-        A run that goes on after its end was told, as `resume` has it, is told of again when it ends.
+        Where points come after the end, as with `resume` or a late file system, the end is copied again after them.
         """
         path = self.record.run.trackers / f"{self.name}.json"
         bookmark, count = read_bookmark(path), 0
@@ -45,6 +45,7 @@ class Mirror:
         try:
             for points in new_points(self.record.run, bookmark):
                 self._opened(path).add(points)
+                bookmark.ended = ""  # trackers take a run that is opened again for one that goes on
                 write_bookmark(path, bookmark)
                 count += len(points)
             if (ended or "") != bookmark.ended:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from mlflow.entities import Metric, Param
@@ -14,7 +16,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.trackers.sink import parameters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from clusterctl.observe.run_record import RunRecord
     from clusterctl.trackers.points import Bookmark, TrackedPoint
@@ -24,11 +26,29 @@ _MOST = 1000  # metrics in one request, by MLflow's own limit
 _LONGEST = 500  # characters of a parameter; later versions take more
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 _KILLED = (Stage.CANCELLED, Stage.PREEMPTED, Stage.LOST)
+_IMPATIENT = {  # unless the user has set them
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",  # seconds
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+
+
+@contextmanager
+def _impatient() -> Iterator[None]:
+    """By itself MLflow tries a server that is down for four minutes. The mirror comes again, and has other trackers."""
+    added = _IMPATIENT.keys() - os.environ.keys()
+    os.environ.update({name: _IMPATIENT[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 class Mlflow:
     """One run of MLflow."""
 
+    @_impatient()
     def __init__(self, record: RunRecord, _: Bookmark) -> None:
         self._client = MlflowClient(tracking_uri=record.job.track.mlflow)
         experiment = self._experiment(record.job.name)
@@ -44,6 +64,7 @@ class Mlflow:
         for first in range(0, len(settings), 100):  # its limit of these
             self._client.log_batch(self._run, params=settings[first : first + 100])
 
+    @_impatient()
     def add(self, points: Sequence[TrackedPoint]) -> None:
         """A point that it has already, after a mirror that died, is dropped by its store: the same in every part."""
         metrics = [
@@ -54,6 +75,7 @@ class Mlflow:
         for first in range(0, len(metrics), _MOST):
             self._client.log_batch(self._run, metrics=metrics[first : first + _MOST])
 
+    @_impatient()
     def finish(self, stage: Stage) -> None:
         self._client.set_tag(self._run, "clusterctl.stage", stage.value)
         ended = "FINISHED" if stage is Stage.FINISHED else "KILLED" if stage in _KILLED else "FAILED"

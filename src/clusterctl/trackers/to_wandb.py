@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import wandb
@@ -32,12 +33,14 @@ class Wandb:
             dir=str(folder),
             config=parameters(record),
             resume="allow",
-            settings=wandb.Settings(console="off", silent=True, save_code=False, disable_git=True),
+            settings=wandb.Settings(
+                console="off", silent=True, save_code=False, disable_git=True, init_timeout=_seconds_to_open()
+            ),
         )
 
     def add(self, points: Sequence[TrackedPoint]) -> None:
         for point in points:
-            self._run.log(dict(point.values), step=point.step)
+            self._run.log({**point.values, "_timestamp": point.time}, step=point.step)
 
     def finish(self, stage: Stage) -> None:
         self._run.summary["clusterctl/stage"] = stage.value
@@ -45,6 +48,11 @@ class Wandb:
 
     def close(self) -> None:
         self._run.finish(exit_code=0)
+
+
+def _seconds_to_open() -> float:
+    """The mirror comes again where a server is down, and has other trackers. By itself W&B tries for 100 seconds."""
+    return float(os.environ.get("WANDB_INIT_TIMEOUT", 20))
 
 
 open_sink = Wandb
