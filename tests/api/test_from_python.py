@@ -39,8 +39,9 @@ def test_the_example_submits_three_runs_waits_and_prints_a_table(desk: Desk) -> 
 
 
 def test_a_notebooks_cell_shows_nothing_and_leaves_its_process_as_it_was(desk: Desk) -> None:
+    small = {"train.epochs": 5, "resources.nodes": 1, "resources.tasks_per_node": 1}
     before = [signal.getsignal(number) for number in signal.valid_signals()], dict(os.environ), Path.cwd()
-    run = clusterctl.submit("cora", cluster="local", overrides={"train.epochs": 5, "resources.nodes": 2})
+    run = clusterctl.submit("cora", cluster="local", overrides=small)
     run.wait(timeout=600)
     assert run.status().stage == "finished"
     assert run.metrics()[-1]["epoch"] == 5

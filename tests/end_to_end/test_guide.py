@@ -30,6 +30,7 @@ def home(sandbox: RunningSandbox) -> dict[str, str]:
     }
 
 
+@pytest.mark.long  # every step of it is a scenario, too
 def test_every_command_of_the_guide_does_what_it_says(home: dict[str, str]) -> None:
     assert follow(GUIDE.read_text(), Path("/tmp/guide/project"), home) >= 8
     shutil.rmtree("/tmp/guide")

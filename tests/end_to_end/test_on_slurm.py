@@ -137,6 +137,7 @@ def test_a_requeue_by_hand_makes_a_second_attempt_with_its_own_folder(stage: Sta
     assert [host["restart_count"] for host in hosts] == [0, 1]
 
 
+@pytest.mark.long  # with what is in faults/test_once
 def test_a_preempted_run_is_warned_and_starts_again_when_the_other_has_ended(stage: Stage) -> None:
     program = """
 import os, signal, time

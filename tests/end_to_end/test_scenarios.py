@@ -152,7 +152,7 @@ def test_a_run_reads_data_from_a_folder_with_a_hostile_name(stage: Stage) -> Non
     (folder / "cora").symlink_to(CORA)
     stage.environment["CLUSTERCTL_RUNS"] = str(folder / "runs")
     job = REDDIT.replace(json.dumps(str(CORA)), json.dumps(str(folder / "cora"), ensure_ascii=False))
-    run = stage.submit(stage.write_job("cora", job), "--nodes", "1", "--wait")
+    run = stage.submit(stage.write_job("cora", job), "--nodes", "1", "--tasks-per-node", "1", "--wait")
     assert stage.status(run)["metrics"]["test_nodes"] == 542
 
 
@@ -213,7 +213,8 @@ def test_a_mistake_of_the_users_is_told_by_the_task_without_a_traceback(stage: S
     for name in ("reddit_data.npz", "reddit_graph.npz"):
         (raw / name).write_text("no archive")
     job = REDDIT.replace(json.dumps(str(CORA)), '"./broken"')
-    done = stage.call("submit", stage.write_job("nodata", job), "--cluster", stage.cluster, "--wait", "--nodes", "1")
+    small = ("--nodes", "1", "--tasks-per-node", "1")
+    done = stage.call("submit", stage.write_job("nodata", job), "--cluster", stage.cluster, "--wait", *small)
     assert done.returncode == 1
     run = RunDir(stage.runs / done.stdout.strip())
     errors = stage.log(run, 0, "err")
