@@ -47,6 +47,19 @@ def pipeline(desk: Desk) -> Desk:
     return desk
 
 
+BROKEN = """
+workload = "command"
+argv = ["sh", "-c", "exit ${FAIL:-0}"]
+[resources]
+nodes = 1
+[[stage]]
+name = "train"
+env.FAIL = "3"
+[[stage]]
+name = "evaluate"
+"""
+
+
 def calls(desk: Desk) -> list[str]:
     return [path.read_text() for path in sorted((desk.folder / "calls").iterdir())]
 
@@ -114,3 +127,12 @@ def test_stages_that_make_no_sense_are_refused(pipeline: Desk, text: str, says: 
     assert says in refused.value.message
     assert hint in refused.value.hint
     assert pipeline.run_directories() == []
+
+
+def test_with_a_stage_that_is_resumed_the_later_ones_go_on(desk: Desk) -> None:
+    desk.write("broken.toml", BROKEN)
+    train, evaluate = submit_stages("./broken.toml", "local")
+    with pytest.raises(clusterctl.RunFailed):
+        evaluate.wait(timeout=60)
+    assert clusterctl.resume(train, overrides={"env.FAIL": "0"}) == train
+    assert evaluate.wait(timeout=60).stage == train.status().stage == "finished"

@@ -65,10 +65,26 @@ def resume(
 ) -> Run:
     """Start `run`, or the run of that name, again from its last checkpoint: the same run, a further attempt.
 
-    On `cluster`, else where it ran before, with `overrides` on top of what it was. Raises NotFoundError, UsageError for
-    a run that goes on or has finished, ConfigError with everything that would make it fail, and SlurmError.
+    On `cluster`, else where it ran before, with `overrides` on top of what it was. Later stages of its job that were
+    cancelled with it are submitted again. Raises NotFoundError, UsageError for a run that goes on or has finished,
+    ConfigError with everything that would make it fail, and SlurmError.
     """
-    run = as_run(run, cluster)
+    from clusterctl.api.stages import resume_later
+
+    again = resume_alone(as_run(run, cluster), cluster, overrides=overrides, hold=hold, progress=progress)
+    resume_later(again.directory, progress)
+    return again
+
+
+def resume_alone(
+    run: Run,
+    cluster: str | None = None,
+    *,
+    overrides: Overrides = (),
+    hold: bool = False,
+    progress: ProgressListener = SILENT,
+) -> Run:
+    """`resume`, without the later stages."""
     directory = run.directory
     _ended_job(directory)
     where = load_cluster(cluster) if cluster else read_record(directory).cluster

@@ -99,7 +99,7 @@ def submit_stages(
 
 def resume_later(run: RunDir, progress: ProgressListener = SILENT) -> list[Run]:
     """Submit those later stages again that were cancelled with `run`, which was just resumed."""
-    from clusterctl.api.resume import resume
+    from clusterctl.api.resume import resume_alone
     from clusterctl.api.run import Run
 
     if not read_record(run).stage:
@@ -112,7 +112,7 @@ def resume_later(run: RunDir, progress: ProgressListener = SILENT) -> list[Run]:
     for status in sorted(waiting.values(), key=lambda one: one.record.created):
         needs = {one.run for one in status.record.predecessors}
         if status.stage is Stage.CANCELLED and not status.attempts and needs & open_runs:
-            again.append(resume(Run(status.record.run.path), progress=progress))
+            again.append(resume_alone(Run(status.record.run.path), progress=progress))
             open_runs.add(status.record.run.id)
     return again
 

@@ -40,7 +40,7 @@ def resume(
       clusterctl resume cora-20260131-120000-1a2b --sweep train.seed=0..9
     """
     from clusterctl.api.find import find
-    from clusterctl.api.resume import resume as start_again
+    from clusterctl.api.resume import resume_alone
     from clusterctl.api.stages import resume_later
     from clusterctl.api.sweeps import sweep_meant
     from clusterctl.display.build_progress import shown
@@ -61,7 +61,7 @@ def resume(
     if axes:
         raise UsageError(f"--sweep: {name} is no sweep", "submit it as one: clusterctl submit JOB --sweep ...")
     with shown() as progress:
-        run = start_again(find(name, cluster), cluster, overrides=changes, hold=hold, progress=progress)
+        run = resume_alone(find(name, cluster), cluster, overrides=changes, hold=hold, progress=progress)
         later = resume_later(run.directory, progress)
     options.show_batches(run.batches)
     options.warn_of(run.warnings)
