@@ -28,7 +28,7 @@ setattr(module, name, killed)
 from clusterctl.cli import run
 run(["submit", *sys.argv[3:]])
 """
-BEFORE_SBATCH = ["take_snapshot", "make_plan", "from_project", "write_run"]
+BEFORE_SBATCH = ["copied", "make_plan", "from_project", "write_run"]
 
 
 def killed_at(stage: Stage, name: str, when: str) -> list[RunDir]:

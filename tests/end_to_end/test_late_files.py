@@ -16,11 +16,14 @@ from support.late_mount import Settings
 from support.late_views import REAL, Views
 from support.processes import alive
 from support.recorded import recorded
-from support.scenario import Stage, wait_until
+from support.sandbox_fixture import RunningSandbox
+from support.scenario import ON_BOTH, Stage, wait_until
 
 from clusterctl.observe.rank_events import Began, last_events
 from clusterctl.runs.files import read_json, read_lines
 from clusterctl.runs.layout import RunDir
+from clusterctl.sandbox import lifecycle
+from clusterctl.sandbox.description import SandboxRequest
 
 STEPS = 30
 # As in docs/guides/surviving.md, but its own calls are repeated; its first attempt waits at step 20.
@@ -77,8 +80,8 @@ def command(program: str) -> str:
 
 
 @pytest.fixture
-def back_end() -> str:
-    return "emulator"
+def back_end(request: pytest.FixtureRequest) -> str:
+    return str(getattr(request, "param", "emulator"))
 
 
 @pytest.fixture
@@ -90,14 +93,26 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def late(settings: Settings, stage: Stage, clock_shim: Path) -> Iterator[Stage]:
-    """The stage, its runs on the late file system, the clock of its second node an hour ahead."""
+def mount(settings: Settings) -> Iterator[None]:
     with mounted(settings):
-        stage.environment |= skewed(clock_shim, "node2", HOUR)
-        yield stage
-        left = [path.name for path in stage.runs.glob("[!.]*")]
-        stage.call("cancel", "--yes", "--cluster", stage.cluster, *left)
+        yield
     print(faults_of(settings))
+
+
+@pytest.fixture
+def sandbox(mount: None, sandbox_home: RunningSandbox) -> RunningSandbox:
+    """One of its own: nodes see what was mounted before they began."""
+    lifecycle.up(sandbox_home.folder, SandboxRequest(nodes=3))
+    return sandbox_home
+
+
+@pytest.fixture
+def late(mount: None, stage: Stage, clock_shim: Path) -> Iterator[Stage]:
+    """The stage, its runs on the late file system, the clock of its second node an hour ahead."""
+    stage.environment |= skewed(clock_shim, "node2", HOUR)
+    yield stage
+    left = [path.name for path in stage.runs.glob("[!.]*")]
+    stage.call("cancel", "--yes", "--cluster", stage.cluster, *left)
 
 
 def why(stage: Stage, run: RunDir) -> dict[str, Any]:
@@ -140,6 +155,7 @@ def test_a_node_sees_its_own_changes_at_once_and_others_late() -> None:
 
 
 @pytest.mark.long
+@ON_BOTH
 def test_a_run_meets_trains_and_ends(late: Stage, settings: Settings) -> None:
     program = PROGRAM.replace('attempt == "0"', "False") + 'print(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])'
     run = late.submit(late.write_job("plain", command(program)), "--wait")
@@ -151,6 +167,7 @@ def test_a_run_meets_trains_and_ends(late: Stage, settings: Settings) -> None:
 
 
 @pytest.mark.long
+@ON_BOTH
 def test_a_warned_run_goes_on_where_it_was_on_all_ranks(late: Stage, settings: Settings) -> None:
     run = late.submit(late.write_job("warned", command(PROGRAM)))
     there = from_the_server(settings, run)
@@ -164,6 +181,7 @@ def test_a_warned_run_goes_on_where_it_was_on_all_ranks(late: Stage, settings: S
 
 
 @pytest.mark.long
+@ON_BOTH
 def test_a_killed_rank_of_another_node_is_started_again(late: Stage, settings: Settings) -> None:
     run = late.submit(late.write_job("killed", command(PROGRAM)))
     there = from_the_server(settings, run)

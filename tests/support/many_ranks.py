@@ -151,19 +151,30 @@ def _step(step: int, time: float) -> dict[str, Any]:
     return {"time": time, **counts, "loss": 2 / step, **split, "nodes_per_second": 1e5 + step % 97}
 
 
+def go_on(run: RunDir, ranks: int, second: int, now: float) -> None:
+    """Write what a run that trains writes in a second: a step, heartbeats, the telemetry of a fifth of the nodes."""
+    attempt, step = run.attempt(0), DONE + second
+    _append(attempt.metrics, [_step(step, now)])
+    for node, first in enumerate(range(0, ranks, RANKS_A_NODE)):
+        own = range(first, min(first + RANKS_A_NODE, ranks))
+        beats = {rank - first: (rank, replace(beat_of(rank, Course.RUNNING, now), step=step)) for rank in own}
+        write_beats(attempt.beats(node), beats)
+        if (node + second) % 5 == 0:
+            _append(attempt.telemetry(f"node{node}"), [_sample(node, ranks, step, now)])
+
+
 def _write_telemetry(attempt: Attempt, node: int, ranks: int, now: float) -> None:
+    past = [5 * (_SAMPLES - tick) for tick in range(_SAMPLES)]
+    _append(attempt.telemetry(f"node{node}"), [_sample(node, ranks, DONE - ago, now - ago) for ago in past])
+
+
+def _sample(node: int, ranks: int, step: int, now: float) -> dict[str, Any]:
     own = range(node * RANKS_A_NODE, min((node + 1) * RANKS_A_NODE, ranks))
-    of_rank = {"phase": Stage.TRAINING, "step_seconds": 1.0, "busy_seconds": 0.9, "idle": None}
+    of_rank = {"step": step, "phase": Stage.TRAINING, "step_seconds": 1.0, "busy_seconds": 0.9, "idle": None}
     machine = {"cpu": 12.5, "cpus": 64, "memory": 90 * 2**30, "memory_limit": 500 * 2**30}
-    _append(
-        attempt.telemetry(f"node{node}"),
-        (
-            {"time": now - 5 * (_SAMPLES - tick), "seconds": 5.0, **machine}
-            | {"gpus": [{"index": gpu, "utilisation": 60 + (gpu + node + tick) % 40} for gpu in range(len(own))]}
-            | {"ranks": {str(rank): {"step": DONE - 5 * (_SAMPLES - tick), **of_rank} for rank in own}}
-            for tick in range(_SAMPLES)
-        ),
-    )
+    gpus = [{"index": gpu, "utilisation": 60 + (gpu + node + step) % 40} for gpu in range(len(own))]
+    ranks_of_node = {str(rank): of_rank for rank in own}
+    return {"time": now, "seconds": 5.0, **machine, "gpus": gpus, "ranks": ranks_of_node}
 
 
 def _write_alarm(attempt: Attempt, ranks: int, now: float) -> None:
@@ -173,4 +184,5 @@ def _write_alarm(attempt: Attempt, ranks: int, now: float) -> None:
 
 def _append(path: Path, records: Iterable[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    with path.open("a") as file:
+        file.write("".join(json.dumps(record) + "\n" for record in records))

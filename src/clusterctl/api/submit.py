@@ -10,10 +10,10 @@ import os
 import shutil
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import clusterctl
+from clusterctl.api.code import code_of, copied
 from clusterctl.api.settings import program_words, settings, typed
 from clusterctl.api.verify import verify
 from clusterctl.checks.job_rules import large_batch
@@ -23,16 +23,14 @@ from clusterctl.config import load_cluster, resolve, runs_folder
 from clusterctl.config.program import with_options
 from clusterctl.config.stages import HasStages as HasStages
 from clusterctl.containers.listener import SILENT
-from clusterctl.errors import ConfigError, UsageError, reason
+from clusterctl.errors import UsageError
 from clusterctl.launch.adoption import adopt
 from clusterctl.launch.code_files import LargeCode as LargeCode
-from clusterctl.launch.module_archives import archive_modules
 from clusterctl.launch.new_run import Earlier, from_earlier, from_project, record_of, versions, write_run
-from clusterctl.launch.plan import has_project, make_plan
+from clusterctl.launch.plan import make_plan
 from clusterctl.launch.programs import Programs
 from clusterctl.launch.sbatch import BatchJob, SlurmRefused, call_sbatch, test_only
 from clusterctl.launch.script import render
-from clusterctl.launch.snapshot import find_code, take_snapshot
 from clusterctl.launch.warm import check_fits, find_allocation, image_stamp, start_host_step, warmed
 from clusterctl.runs.layout import RunDir, code_folder
 from clusterctl.slurm import Slurm
@@ -41,6 +39,7 @@ from clusterctl.spec.values import slurm_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from clusterctl.api.predecessors import Named, Predecessors
     from clusterctl.api.run import Run
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from clusterctl.config import Resolved
     from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.plan import Plan
-    from clusterctl.launch.snapshot import Code
     from clusterctl.slurm.queue import Allocation
     from clusterctl.spec import Batches
     from clusterctl.spec.differences import Difference
@@ -305,28 +303,3 @@ def _planned(
 def new_suffix() -> str:
     """The end of the id of what is submitted now: the time, and letters."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
-
-
-def code_of(resolved: Resolved, *, large: bool = False, progress: ProgressListener = SILENT) -> Code:
-    """The code of the run as it is now, and where its snapshot will be."""
-    runs = runs_folder(resolved.cluster)
-    job = resolved.job
-    try:
-        project = Path(job.code) if job.code and has_project(job) else None
-        return find_code(runs, project, large=large, progress=progress)
-    except OSError as error:
-        raise _uncopied(runs, error) from error
-
-
-def copied(code: Code, plan: Plan, progress: ProgressListener = SILENT) -> dict[Path, Path]:
-    """Take the snapshot, unless it is there, and what `archive_modules` makes of it. Raises ConfigError."""
-    try:
-        take_snapshot(code, progress)
-        return archive_modules(plan, code.folder, progress)
-    except OSError as error:
-        raise _uncopied(plan.run.path.parent, error) from error
-
-
-def _uncopied(runs: Path, error: OSError) -> ConfigError:
-    message = f"cannot copy the code of the run to {runs}: {reason(error)}"
-    return ConfigError(message, "is the disk full? a file that cannot be read belongs into .gitignore")

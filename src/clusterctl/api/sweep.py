@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
+from clusterctl.api.code import code_of, copied
 from clusterctl.api.settings import axes_typed, program_words, settings, typed
-from clusterctl.api.submit import code_of, copied, find_waited_for, new_suffix
+from clusterctl.api.submit import find_waited_for, new_suffix
 from clusterctl.api.verify import verify_all
 from clusterctl.checks.verify import explained
 from clusterctl.config import load_cluster, resolve, runs_folder
