@@ -38,8 +38,8 @@ class Fault:
     """`cause` is the class that `why -o json` gives the attempt which the fault ended, `rank` the one that it names.
 
     `settings` go into the job; `own_nodes` are lost or taken, and shared with no other run. A fault that strikes all of
-    Slurm is `alone`. `tests` hold it in `make test`; where there are none, test_once does. `seconds` on a sandbox, from the fault to the
-    cause in `why`, are those that benchmarks/time_to_cause.py measured.
+    Slurm is `alone`. `tests` hold it in `make test`; where there are none, test_once does. `seconds` on a sandbox, from
+    the fault to the cause in `why`, are those that benchmarks/time_to_cause.py measured.
     """
 
     name: str
