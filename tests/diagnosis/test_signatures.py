@@ -17,6 +17,7 @@ from clusterctl.launch.script import part
     ("line", "cause"),
     [
         ("sh: 1: exec: apptainer: not found", Cause.LAUNCH),
+        ("SHAPE: 1: exec: apptainer: Permission denied", Cause.LAUNCH),
         ("FATAL:   could not open image /i.sif: failed to retrieve path for /i.sif: lstat /i.sif", Cause.IMAGE),
         ("FATAL:   container creation failed: mount /a->/a error: mount source /a doesn't exist", Cause.LAUNCH),
         ("slurmstepd: error: pyxis: failed to import docker image", Cause.IMAGE),

@@ -83,7 +83,7 @@ _TABLE = (
         words="the image is for another architecture than the node's (Exec format error)",
     ),
     _row(
-        r"apptainer: (command )?not found",
+        r"apptainer: ((command )?not found|permission denied)",  # the latter where PATH has a folder nobody may enter
         Cause.LAUNCH,
         words="Apptainer is missing where the job ran",
     ),
