@@ -4,6 +4,7 @@ ClusterctlError
 ├── UsageError          2    the command line does not make sense
 ├── ConfigError         3    a job or cluster file, or --set, is wrong
 ├── SlurmError          4    Slurm cannot be reached, or refused
+├── HostError           4    the login node cannot be reached, or the connection broke
 ├── NotFoundError       5    no such run, job file or cluster file
 ├── RunFailed           1    a run that was waited for did not finish (`api.run`: it carries the diagnosis)
 ├── ImageError          1    an image cannot be built or imported, or is damaged
@@ -81,6 +82,12 @@ class ConfigError(ClusterctlError):
 
 class SlurmError(ClusterctlError):
     """Slurm cannot be reached, or refused."""
+
+    exit_code = 4
+
+
+class HostError(ClusterctlError):
+    """The login node of a cluster elsewhere cannot be reached, or the connection to it broke."""
 
     exit_code = 4
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.config import runs_folder
+from clusterctl.config.delivery import delivered
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, reason
 from clusterctl.launch.module_archives import archive_modules
@@ -25,6 +26,10 @@ def code_of(resolved: Resolved, *, large: bool = False, progress: ProgressListen
     job = resolved.job
     try:
         project = Path(job.code) if job.code and has_project(job) else None
+        if project and (came := delivered()):
+            from clusterctl.launch.sent_code import received  # most submissions are typed on this machine
+
+            return received(runs, project, came, progress)
         return find_code(runs, project, large=large, progress=progress)
     except OSError as error:
         raise _uncopied(runs, error) from error

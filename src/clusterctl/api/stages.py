@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterctl.api.predecessors import Predecessors
 from clusterctl.api.settings import settings, typed
 from clusterctl.api.submit import dry_run, find_waited_for, load, new_suffix, send
-from clusterctl.config import runs_folder
+from clusterctl.config import current_folder, runs_folder
 from clusterctl.config.stages import stages_of
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ClusterctlError
@@ -38,7 +37,7 @@ _CONDITIONS = {"after": Condition.FINISHED, "after_any": Condition.ENDED, "after
 
 def stage_names(job: str | os.PathLike[str]) -> list[str]:
     """The stages of `job`; none of most jobs. Raises NotFoundError and ConfigError."""
-    return [stage.name for stage in stages_of(os.fspath(job), Path.cwd())]
+    return [stage.name for stage in stages_of(os.fspath(job), current_folder())]
 
 
 def plan_stages(job: str | os.PathLike[str], cluster: str | None = None, *, overrides: Overrides = ()) -> list[DryRun]:
@@ -64,7 +63,7 @@ def submit_stages(
     is checked before anything is queued, and nothing starts before all is. Raises what `submit` raises.
     """
     changes = settings(overrides)
-    stages = stages_of(os.fspath(job), Path.cwd())
+    stages = stages_of(os.fspath(job), current_folder())
     resolved = [load(job, cluster, stage=stage.name, overrides=changes) for stage in stages]
     for one in resolved:
         dry_run(one).verify(large_code=large_code)

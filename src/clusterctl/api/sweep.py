@@ -18,8 +18,9 @@ from clusterctl.api.settings import axes_typed, program_words, settings, typed
 from clusterctl.api.submit import find_waited_for, new_suffix
 from clusterctl.api.verify import verify_all
 from clusterctl.checks.verify import explained
-from clusterctl.config import load_cluster, resolve, runs_folder
+from clusterctl.config import current_folder, load_cluster, resolve, runs_folder
 from clusterctl.config.secrets import Secrets
+from clusterctl.config.source import content_of
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, UsageError, reason
 from clusterctl.launch.adoption import adopt
@@ -285,7 +286,7 @@ def _also_after(options: Sequence[str], jobs: Sequence[str]) -> list[str]:
 
 def _read_lines(path: Path) -> ListedValues:
     try:
-        return parse_lines(path.read_text(), str(path))
+        return parse_lines(content_of(current_folder() / path).decode(), str(path))
     except (OSError, UnicodeDecodeError) as error:
         why = reason(error) if isinstance(error, OSError) else "not UTF-8 text"
         raise UsageError(

@@ -56,8 +56,8 @@ def verify_all(
 
 
 def _with_kept(code: Code, resolved: Resolved) -> Resolved:
-    """`resolved` with the snapshot of an earlier run as the folder of its code, where there is one."""
-    if code.is_kept and resolved.job.code:
+    """`resolved` with its snapshot as the folder of its code, where this machine has no other copy."""
+    if (code.is_kept or code.is_sent) and resolved.job.code:
         return replace(resolved, job=replace(resolved.job, code=str(code.copied_project)))
     return resolved
 

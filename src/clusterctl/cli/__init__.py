@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from clusterctl import __version__
+from clusterctl.cli.elsewhere import forwarding
 from clusterctl.errors import ClusterctlError, UsageError, reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _OS_HINTS = {
     errno.EACCES: "see who may do what with: ls -ld",
@@ -88,7 +89,7 @@ class LazyGroup(click.Group):
             return None
         command = getattr(importlib.import_module(f"clusterctl.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
-        return command
+        return forwarding(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -135,17 +136,28 @@ def clusterctl() -> None:
 def main() -> NoReturn:
     """Run the command that was typed, and leave with its exit code."""
     gc.set_threshold(20_000)  # to look for cycles as often as by default takes a quarter of `status -a` on 10,000 runs
+    prepare_streams()
+    sys.exit(run(sys.argv[1:]))
+
+
+def prepare_streams() -> None:
+    """Make both outputs such that nothing which is to be printed ends the command."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a locale without an encoding for a name is no reason to end
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: PTH123, SIM115 - None where the shell said `>&-`
-    sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; the exit code. The one place where errors are rendered."""
+    """Run one command; the exit code."""
+    words = tuple(arguments)
+    return rendered(lambda: clusterctl.main([*words], prog_name="clusterctl", standalone_mode=False, obj=words))
+
+
+def rendered(call: Callable[[], object]) -> int:
+    """The exit code of `call`: what it returns, or that of its error. The one place where errors are rendered."""
     try:
-        code = clusterctl.main(list(arguments), prog_name="clusterctl", standalone_mode=False)
+        code = call()
         sys.stdout.flush()  # here, where a closed pipe is still our error
     except ClusterctlError as error:
         return _render(error.message, error.hint, error.exit_code)

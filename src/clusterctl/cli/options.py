@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from clusterctl.spec import Batches
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Found = TypeVar("Found")
 
 
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
@@ -131,6 +132,21 @@ def show_batches(batches: Batches | None) -> None:
 def warn_of(problems: Iterable[Any]) -> None:
     for problem in problems:
         warn(problem.message, problem.hint)
+
+
+def asked_if_large(call: Callable[[bool], Found], *, large: bool) -> Found:
+    """`call(large)`; at a terminal, a person may decide that a large project is copied all the same."""
+    from clusterctl.api.submit import LargeCode
+
+    try:
+        return call(large)
+    except LargeCode as found:
+        if sys.stdin is None or not sys.stdin.isatty():
+            raise
+        warn(found.message)
+        if not click.confirm("Copy all of it?", err=True):
+            raise
+        return call(True)
 
 
 def confirmed(question: str, *, yes: bool) -> bool:

@@ -157,16 +157,11 @@ def _send(large_code: bool, *arguments: Any, **named: Any) -> Run:
     from clusterctl.api import submit as api
     from clusterctl.display.build_progress import shown
 
-    try:
+    def call(large: bool) -> Run:
         with shown() as progress:
-            return api.submit(*arguments, **named, large_code=large_code, progress=progress)
-    except api.LargeCode as found:
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise
-        options.warn(found.message)
-        if not click.confirm("Copy all of it?", err=True):
-            raise
-        return _send(True, *arguments, **named)
+            return api.submit(*arguments, **named, large_code=large, progress=progress)
+
+    return options.asked_if_large(call, large=large_code)
 
 
 def echo_run(run: Run, output: str) -> None:

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from clusterctl.config.clusters import chosen_images_folder, chosen_runs_folder, load_cluster
     from clusterctl.config.places import (
         cache_folder,
+        current_folder,
         expanded,
         images_folder,
         names,
@@ -23,6 +24,7 @@ __all__ = [
     "cache_folder",
     "chosen_images_folder",
     "chosen_runs_folder",
+    "current_folder",
     "expanded",
     "images_folder",
     "load_cluster",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterctl.config.places import find_file, images_folder, runs_folder, user_config_folder
+from clusterctl.config.delivery import delivered
+from clusterctl.config.places import current_folder, find_file, images_folder, runs_folder, user_config_folder
 from clusterctl.config.source import Values, read_toml, read_values
 from clusterctl.errors import UsageError
 from clusterctl.spec import Cluster
@@ -22,7 +24,7 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
 
     `local` needs no name only where there is no sbatch: on a login node nobody trains by accident (UsageError).
     """
-    cwd = cwd or Path.cwd()
+    cwd = cwd or current_folder()
     name = _chosen(name, environment)
     if not name:
         if shutil.which("sbatch", path=environment.get("PATH")):
@@ -35,7 +37,14 @@ def load_cluster(name: str | None, environment: Mapping[str, str] = os.environ, 
     values = read_toml(path)
     if values.get(("name",)) is None:
         values.put(("name",), path.stem, "file name")
-    return read_values(Cluster, values, path)
+    cluster = read_values(Cluster, values, path)
+    return replace(cluster, host=None, remote_python=None) if delivered() else cluster  # this machine is the host
+
+
+def cluster_file(name: str | None) -> Path | None:
+    """The file of the cluster that is chosen; None where none is."""
+    chosen = _chosen(name, os.environ)
+    return find_file("cluster", chosen, current_folder()) if chosen else None
 
 
 def chosen_runs_folder(name: str | None) -> Path:
@@ -57,11 +66,21 @@ def _chosen(name: str | None, environment: Mapping[str, str]) -> str | None:
     return str(name) if name else None
 
 
+def user_file() -> Path:
+    """The user's own configuration, which need not be there."""
+    return user_config_folder() / "config.toml"
+
+
 def user_values() -> Values:
     """What the user's own configuration says, checked; nothing where there is none."""
-    path = user_config_folder() / "config.toml"
-    if not path.is_file():
-        return Values()
+    if came := delivered():
+        if came.sent.user is None:
+            return Values()
+        path = Path(came.sent.user.path)
+    else:
+        path = user_file()
+        if not path.is_file():
+            return Values()
     values = read_toml(path)
     read_values(UserConfiguration, values, path, 'such as: cluster = "local"')
     return values

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import clusterctl
+from clusterctl.config.delivery import delivered
 from clusterctl.errors import ConfigError, NotFoundError
 
 TYPE_CHECKING = False  # a shell waits at each Tab for what this module imports: hence the imports in functions, too
@@ -62,6 +63,11 @@ def images_folder(cluster: Cluster | None) -> Path:
     return _own_folder("data") / "images"
 
 
+def data_folder() -> Path:
+    """What is this user's, and is to be kept."""
+    return _own_folder("data")
+
+
 def cache_folder() -> Path:
     """What can be made again: wheels, base images' descriptions."""
     return _own_folder("cache")
@@ -78,11 +84,19 @@ def shipped_folder() -> Path:
     return packaged if packaged.is_dir() else package.parent.parent
 
 
+def current_folder() -> Path:
+    """The folder in which the command was typed, also if that was on another machine."""
+    came = delivered()
+    return Path(came.sent.folder) if came else Path.cwd()
+
+
 def find_file(kind: str, name: str, cwd: Path) -> Path:
     """The file of job or cluster `name` (`kind` is "jobs" or "cluster"); a path is taken as it is.
 
     Raises NotFoundError with the nearest name, and ConfigError where a project's file of that name is someone else's.
     """
+    if (came := delivered()) and (sent := came.file(kind)):
+        return sent
     noun = "job" if kind == "jobs" else "cluster"
     if "/" in name or name.endswith(".toml"):
         candidates, problem = [cwd / expanded(name)], f"no such {noun} file: {name}"

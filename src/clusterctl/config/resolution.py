@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.config.clusters import user_values
-from clusterctl.config.places import expanded, find_file, is_home
+from clusterctl.config.delivery import delivered
+from clusterctl.config.places import current_folder, expanded, find_file, is_home
 from clusterctl.config.program import ORIGIN, without_job_file
 from clusterctl.config.secrets import HIDDEN, Secrets, secrets_of
 from clusterctl.config.source import Values, explained, read_toml, read_values
@@ -82,7 +83,7 @@ def resolve(
 
     Raises ConfigError with every problem and its place at once.
     """
-    cwd, settings = cwd or Path.cwd(), tuple(settings)
+    cwd, settings = cwd or current_folder(), tuple(settings)
     values = Values()
     if job is not None:
         path = find_file("jobs", job, cwd)
@@ -146,7 +147,7 @@ def resolve_again(
             values.drop(other)
     values.layer(overrides)
     _bring_secrets(values, cluster, environment)
-    job, found = _read_job(values, cluster, run_json, Path.cwd())
+    job, found = _read_job(values, cluster, run_json, current_folder())
     secrets = secrets_of(job, cluster, environment).having(job.env)
     return Resolved(job, cluster, found, run_json, secrets, ("resume", run_json.parent.name), settings)
 
@@ -181,7 +182,7 @@ def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, s
     missing = []
     for name, value in (values.get(("env",)) or {}).items():
         if value == HIDDEN:
-            given = environment.get(name) or cluster.env.get(name, HIDDEN)
+            given = environment.get(name) or _asked(name) or cluster.env.get(name, HIDDEN)
             if given == HIDDEN:
                 missing.append(name)
             else:
@@ -189,6 +190,12 @@ def _bring_secrets(values: Values, cluster: Cluster, environment: Mapping[str, s
     if missing:
         hint = f"set {'it' if len(missing) == 1 else 'them'} in your environment: export {' '.join(missing)}"
         raise ConfigError(f"the run has secrets, which no file keeps: {', '.join(missing)}", hint)
+
+
+def _asked(name: str) -> str:
+    """The variable's value where the command was typed, if that was on another machine."""
+    came = delivered()
+    return b"".join(came.ask({"variable": name})).decode(errors="surrogateescape") if came else ""
 
 
 def _user_values() -> Values:
@@ -219,7 +226,8 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
     def absolute(key: tuple[str, ...], path: str | None) -> str | None:
         if path is None:
             return None
-        base = cwd if values.origin(key) == "--set" else file.resolve().parent
+        elsewhere = (came := delivered()) and came.text(file) is not None
+        base = cwd if values.origin(key) == "--set" else file.parent if elsewhere else file.resolve().parent
         return str(Path(os.path.normpath(base / expanded(path))))
 
     resources = job.resources

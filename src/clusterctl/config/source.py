@@ -8,6 +8,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from clusterctl.config.delivery import delivered
 from clusterctl.errors import ConfigError
 from clusterctl.spec.overrides import Key, leaves, put
 from clusterctl.spec.records import InvalidRecord, from_record
@@ -64,8 +65,7 @@ def read_toml(path: Path) -> Values:
     """The values of the file at `path`. Raises ConfigError for a file that cannot be read or is no TOML."""
     shown = shown_path(path)
     try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_BYTES + 1)
+        content = content_of(path)
         if len(content) > _LARGEST_BYTES:
             raise ConfigError(f"{shown}: larger than 1 MiB", "is it a job file or cluster file? they are short TOML")
         text = content.decode()
@@ -84,6 +84,14 @@ def read_toml(path: Path) -> Values:
         line = next((lines[key[:n]] for n in range(len(key), 0, -1) if key[:n] in lines), None)
         values.put(key, value, f"{shown}:{line}" if line else shown)
     return values
+
+
+def content_of(path: Path) -> bytes:
+    """What is in the file, here or where the command was typed, up to a byte more than a configuration may have."""
+    if (came := delivered()) and (sent := came.text(path)) is not None:
+        return sent.encode(errors="surrogateescape")
+    with path.open("rb") as file:
+        return file.read(_LARGEST_BYTES + 1)
 
 
 def read_values(cls: type[T], values: Values, path: Path, hint: str = _HINT) -> T:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clusterctl
+from clusterctl.config.delivery import delivered
 from clusterctl.errors import ConfigError
-from clusterctl.launch.git import git_state
+from clusterctl.launch.git import GitState, git_state
 from clusterctl.launch.module_archives import link_archives
 from clusterctl.launch.sbatch import submitit_version
 from clusterctl.launch.script import render
@@ -51,8 +52,13 @@ class CodeOrigin:
 
 
 def from_project(resolved: Resolved) -> CodeOrigin:
-    """What git knows of the project as it is now."""
-    state = git_state(Path(resolved.job.code or resolved.job_file.resolve().parent))
+    """What git knows of the project as it is now, or as it was where it was sent from."""
+    folder = Path(resolved.job.code or resolved.job_file.resolve().parent)
+    if came := delivered():
+        sent = came.project(folder)
+        state = GitState(sent.commit, sent.patch) if sent and sent.commit else None
+    else:
+        state = git_state(folder)
     if state is None:
         return CodeOrigin({"git": None})
     patch = resolved.secrets.hide(state.patch) if state.patch else ""

@@ -30,6 +30,8 @@ from clusterctl.runs.ownership import require_own
 from clusterctl.spec.values import plural
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.code_files import CodeFile
     from clusterctl.runs.layout import RunDir
@@ -60,6 +62,11 @@ class Code(NamedTuple):
         return self.folder / _PROJECT
 
     @property
+    def is_sent(self) -> bool:
+        """Whether it came from another machine, so that its snapshot is the only copy here."""
+        return bool(self.project) and self.origin is None
+
+    @property
     def is_kept(self) -> bool:
         """Whether it is an earlier run's snapshot, and nothing that could be copied again."""
         return not self.library
@@ -72,14 +79,27 @@ def find_code(runs: Path, project: Path | None, *, large: bool = False, progress
     """
     package = Path(clusterctl.__file__).resolve().parent
     library, of_package = package_files(package), _known(runs, package)
-    digests = _digests(_LIBRARY, library, of_package, SILENT)
+    digests = digests_of(_LIBRARY, library, of_package, SILENT)
     known, files = [of_package], []
     if project:
         files, of_project = project_files(project, runs, large=large), _known(runs, project)
-        digests |= _digests(_PROJECT, files, of_project, progress)
+        digests |= digests_of(_PROJECT, files, of_project, progress)
         known.append(of_project)
+    return Code(_place(runs, digests), library, files, digests, project, tuple(known))
+
+
+def find_code_of(runs: Path, files: list[CodeFile], digests: Mapping[str, str]) -> Code:
+    """As `find_code`, of a project that is no folder of this machine: its `files`, and their digests by name."""
+    package = Path(clusterctl.__file__).resolve().parent
+    library, known = package_files(package), _known(runs, package)
+    named = {f"{_PROJECT}/{name}": digest for name, digest in digests.items()}
+    named |= digests_of(_LIBRARY, library, known, SILENT)
+    return Code(_place(runs, named), library, files, named, None, (known,))
+
+
+def _place(runs: Path, digests: Mapping[str, str]) -> Path:
     total = hashlib.sha256("\0".join(sorted(map("\0".join, digests.items()))).encode(errors="surrogateescape"))
-    return Code(code_folder(runs) / total.hexdigest()[:20], library, files, digests, project, tuple(known))
+    return code_folder(runs) / total.hexdigest()[:20]
 
 
 def kept_code(run: RunDir, *, project: bool) -> Code:
@@ -107,7 +127,7 @@ def _known(runs: Path, folder: Path) -> KnownDigests:
     return KnownDigests(code_folder(runs) / KNOWN_DIGESTS / f"{name}.kept")
 
 
-def _digests(place: str, files: list[CodeFile], known: KnownDigests, progress: ProgressListener) -> dict[str, str]:
+def digests_of(place: str, files: list[CodeFile], known: KnownDigests, progress: ProgressListener) -> dict[str, str]:
     """The digests of `files` by their names in the copy; those that are not known are read."""
     found: dict[str, str] = {}
     unknown: list[CodeFile] = []
@@ -116,7 +136,9 @@ def _digests(place: str, files: list[CodeFile], known: KnownDigests, progress: P
         if not digest:
             unknown.append(file)
     _announce("reading", unknown, progress)
-    learned = in_threads(lambda file: known.learned(file, _digest), unknown, remote=any(map(known.is_remote, unknown)))
+    learned = in_threads(
+        lambda file: known.learned(file, digest_of), unknown, remote=any(map(known.is_remote, unknown))
+    )
     for file, digest in zip(unknown, learned, strict=True):
         found[f"{place}/{file.name}"] = digest
         progress.advance(file.size)
@@ -200,7 +222,7 @@ def _add(file: CodeFile, shared: str, target: str) -> None:
     try:
         os.link(shared, target)
     except OSError:  # none yet, a file system without such links, or too many of them
-        if _copy(file, target) or shared.endswith(f"/{_digest(file._replace(source=target))}"):
+        if _copy(file, target) or shared.endswith(f"/{digest_of(file._replace(source=target))}"):
             with suppress(OSError):
                 os.link(target, shared)
 
@@ -240,7 +262,7 @@ def _copied(source: int, copy: int, size: int) -> int:
     return copied
 
 
-def _digest(file: CodeFile) -> str:
+def digest_of(file: CodeFile) -> str:
     """What tells the content of a file and who may read and execute it; or what a link says."""
     if file.link is not None:
         return f"link {file.link}"

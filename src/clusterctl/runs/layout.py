@@ -18,6 +18,7 @@ SWEEP_FORMAT = 1  # of sweep.json
 SHARED_FILES = ".files"  # in the folder of copies: files that several of them have
 KNOWN_DIGESTS = ".digests"  # there, too: what is known of the files of the folders that were copied
 ENVIRONMENTS = ".environments"  # there, too: archives of the modules of Python environments
+TREES = ".trees"  # there, too: what is in the projects that came from other machines
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 _OF_RANK = re.compile("rank_(?P<number>[0-9]{1,9})")
 _OF_NODE = re.compile("(?P<number>[0-9]{1,9})")

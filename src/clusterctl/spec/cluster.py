@@ -22,6 +22,11 @@ _Scratch = Annotated[
         "an absolute path or one like $TMPDIR, without ':', quotes and backslashes",
     ),
 ]
+_Host = Annotated[
+    str,
+    Matches(r"[A-Za-z0-9_\[][A-Za-z0-9_.:@%/\[\]-]*", "a name of ssh's, such as login.site.edu or me@login.site.edu"),
+]
+_Python = Annotated[str, Matches(r"[A-Za-z0-9_/][A-Za-z0-9_./+-]*", "the path of a Python interpreter, or its name")]
 SECRETS = ("*TOKEN*", "*SECRET*", "*PASSWORD*", "*CREDENTIAL*", "*KEY*")
 
 
@@ -47,6 +52,10 @@ class Cluster:
     """Name of the cluster; by default the file's name."""
     kind: Annotated[str, OneOf(("slurm", "emulator", "sandbox"))] = "slurm"
     """A site's Slurm, this machine without Slurm, or the Slurm that `clusterctl sandbox up` starts on this machine."""
+    host: _Host | None = None
+    """Login node, as ssh knows it: every command then works on that machine."""
+    remote_python: _Python | None = None
+    """Python 3.11 or later on `host`; by default the newest one found on its PATH."""
     partition: Line | None = None
     """Partition of jobs that name none."""
     account: Line | None = None

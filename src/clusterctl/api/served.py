@@ -1,0 +1,40 @@
+"""What another machine asks for: a command line with the files that it names, or an operation of the Python API."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.config import cache_folder, current_folder
+from clusterctl.remote.agent import Asker as Asker  # noqa: TC001 - for others too
+from clusterctl.remote.agent import serve as serve
+from clusterctl.remote.request import Request as Request  # noqa: TC001
+from clusterctl.runs.files import make_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def uploaded(request: Request, asker: Asker) -> Iterator[list[str]]:
+    """The words of the command, with the files that were sent in the places of those of the other machine."""
+    if not request.sent.uploads:
+        yield [*request.words]
+        return
+    with tempfile.TemporaryDirectory(dir=make_private(cache_folder() / "uploads")) as folder:
+        places: dict[str, str] = {}
+        for path in request.sent.uploads:
+            here = Path(folder, os.path.basename(path))  # noqa: PTH119 - of the other machine
+            with here.open("wb") as file:
+                for piece in asker.ask({"upload": path}):
+                    file.write(piece)
+            places[path] = str(here)
+        yield [places.get(str(current_folder() / word), word) for word in request.words]
+
+
+def carried_out(request: Request, asker: Asker) -> int:
+    """Carry out an operation of the Python API."""
+    raise NotImplementedError

@@ -1,0 +1,36 @@
+"""Whether a command works on another machine: where the file of its cluster names a host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+# What works on this machine alone, whatever the cluster.
+_HERE = {"config", "completion", "sandbox", "init", "image build", "image run"}
+
+
+def forwarding(command: click.Command) -> click.Command:
+    """`command`, which goes to the machine of its cluster where that is another one."""
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            command.commands[name] = forwarding(inner)
+        return command
+    callback = command.callback
+    if callback is None or not any(parameter.name == "cluster" for parameter in command.params):
+        return command
+
+    def called(**values: Any) -> Any:
+        from clusterctl.api.elsewhere import elsewhere
+
+        context = click.get_current_context()
+        name = " ".join(context.command_path.split()[1:])
+        place = None if name in _HERE else elsewhere(values.get("cluster"))
+        if place is None:
+            return callback(**values)
+        from clusterctl.cli.forward import send
+
+        return send(name, values, place, context.find_root().obj)
+
+    command.callback = called
+    return command

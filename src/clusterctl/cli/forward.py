@@ -1,0 +1,253 @@
+"""Commands whose cluster is on another machine: sent there as they were typed, with what they need from here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterctl.api import elsewhere as api
+from clusterctl.cli import options
+from clusterctl.display.build_progress import shown
+from clusterctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clusterctl.api.elsewhere import Cargo, Elsewhere
+
+# What changes something there: done once, whatever becomes of the connection.
+_CHANGING = {
+    *("submit", "resume", "rerun", "cancel", "release", "alloc", "clean", "track", "notify"),
+    *("image import", "image prune", "image check", "data generate", "data prepare"),
+}
+_WITH_JOB = {"submit": "job", "alloc": "job", "nodes": "job"}
+_WAITING = ("--follow", "--wait")
+
+
+def send(name: str, values: dict[str, Any], place: Elsewhere, words: tuple[str, ...]) -> int:
+    """Have the command called `name` carried out where its cluster is; its exit code."""
+    cargo = _cargo(name, values, place)
+    if name in ("report", "export"):
+        return _write_here(name, values, place, words)
+    follow, wait = values.get("follow") and name != "logs", values.get("wait")
+    if name in _CHANGING and not values.get("dry_run"):
+        printed = bytearray()
+        code = _talk(place, _without_waiting(words), cargo, api.Repeat.ONCE, also=printed)
+        if code or not (follow or wait):
+            return code
+        arguments = {"ids": _ids(printed), "follow": bool(follow), "timeout": values.get("timeout")}
+        return _talk(place, (), None, api.Repeat.REDRAWN, operation="await", arguments=json.dumps(arguments))
+    return _talk(place, words, cargo, _repeat(name, values), interactive=_is_interactive(name, values))
+
+
+def _repeat(name: str, values: dict[str, Any]) -> api.Repeat:
+    if name == "logs" and values["follow"]:
+        return api.Repeat.LINES
+    if name == "monitor" or values.get("watch"):
+        return api.Repeat.REDRAWN
+    return api.Repeat.NEVER if name == "attach" else api.Repeat.HELD
+
+
+def _is_interactive(name: str, values: dict[str, Any]) -> bool:
+    return name == "attach" or (name == "monitor" and not values["once"])
+
+
+def _cargo(name: str, values: dict[str, Any], place: Elsewhere) -> Cargo:
+    """What the command takes along; a person may be asked whether a large project is to be copied."""
+    if name == "image import":
+        source = Path(values["source"])
+        return api.Cargo(uploads=[source.absolute()]) if source.is_file() else api.Cargo()
+    if name not in _WITH_JOB:
+        return api.load_cargo(place, None)
+    shortcuts = ("nodes", "gpus_per_node", "tasks_per_node", "time", "partition", "account", "qos", "name", "code")
+    job = values[_WITH_JOB[name]]
+    changes = options.typed_settings(
+        values["settings"], {flag: values.get(flag) for flag in shortcuts if not isinstance(values.get(flag), bool)}
+    )
+    chosen: dict[str, Any] = {"stage": values.get("stage"), "program": values.get("program", ()), "overrides": changes}
+    chosen["with_code"] = name == "submit" and values["dry_run"] != "script"
+
+    def load(large: bool) -> Cargo:
+        with shown() as progress:
+            cargo = api.load_cargo(place, job, **chosen, large=large, progress=progress)
+        if file := values.get("sweep_file"):
+            cargo.others.append(api.sent_text_file(Path(file)))
+        return cargo
+
+    return options.asked_if_large(load, large=bool(values.get("large_code")))
+
+
+def _without_waiting(words: tuple[str, ...]) -> list[str]:
+    """The command line without --follow, --wait and --timeout: to wait is another request, which may be repeated."""
+    end = words.index("--") if "--" in words else len(words)
+    ours, left = [], list(words[:end])
+    while left:
+        word = left.pop(0)
+        if word == "--timeout":
+            left.pop(0)
+        elif word not in _WAITING and not word.startswith("--timeout="):
+            ours.append(word)
+    return [*ours, *words[end:]]
+
+
+def _ids(printed: bytearray) -> list[str]:
+    """The runs, or the sweep, that a submission has printed."""
+    found = []
+    for line in printed.decode(errors="replace").splitlines():
+        if line.startswith("{"):
+            found.append(str(json.loads(line)["id"]))
+        elif line.strip():
+            found.append(line.strip())
+    return found
+
+
+def _write_here(name: str, values: dict[str, Any], place: Elsewhere, words: tuple[str, ...]) -> int:
+    """`report` and `export`: what they write goes into a file of this machine."""
+    run = values["names"][0] if name == "report" else values["name"]
+    suffix = ".html" if name == "report" else ".tar.gz"
+    output = values["output"] or f"{Path(run).name.lstrip('@')}{suffix}"
+    if output != "-":
+        api.check_output(Path(output), f"{name}{suffix}")
+        if name == "export" and Path(output).exists() and not values["force"]:
+            raise UsageError(f"there is a file already: {output}", "--force replaces it; --output names another one")
+    far = _with_output(words)
+    if output == "-":
+        return _talk(place, far, None, api.Repeat.HELD)
+    aside = Path(output).with_name(f".{Path(output).name}.{os.getpid()}")
+    try:
+        with aside.open("wb") as file:
+            code = _talk(place, far, None, api.Repeat.HELD, output=file.write)
+        if code == 0:
+            aside.replace(output)
+            click.echo(output)
+    finally:
+        aside.unlink(missing_ok=True)
+    return code
+
+
+def _with_output(words: tuple[str, ...]) -> list[str]:
+    kept, left = [], list(words)
+    while left:
+        word = left.pop(0)
+        if word == "--output":
+            left.pop(0)
+        elif not word.startswith("--output="):
+            kept.append(word)
+    return [*kept, "--output", "-"]
+
+
+def _talk(
+    place: Elsewhere,
+    words: tuple[str, ...] | list[str],
+    cargo: Cargo | None,
+    repeat: api.Repeat,
+    *,
+    interactive: bool = False,
+    output: Callable[[bytes], Any] | None = None,
+    also: bytearray | None = None,
+    operation: str = "",
+    arguments: str = "{}",
+) -> int:
+    size = shutil.get_terminal_size()
+    terminal = api.Terminal(
+        input=_is_terminal(0),
+        output=output is None and _is_terminal(1),
+        errors=_is_terminal(2),
+        columns=size.columns,
+        lines=size.lines,
+    )
+    asked = api.request(
+        place, words, cargo, operation=operation, arguments=arguments, terminal=terminal,
+        interactive=interactive, once=repeat is api.Repeat.ONCE,
+    )  # fmt: skip
+
+    def show(data: bytes) -> None:
+        if also is not None:
+            also.extend(data)
+        (output or _to(1))(data)
+
+    def answer(question: dict[str, Any]) -> Iterator[bytes]:
+        if question.get("line"):
+            yield sys.stdin.readline().encode(errors="surrogateescape") if sys.stdin else b""
+        elif cargo:
+            yield from cargo.answer(question)
+
+    with _given_over(interactive=interactive) as resized:
+        ends = api.Ends(show, _to(2), answer, _notice, 0 if interactive else None, resized)
+        return api.Talk(place.host, place.cluster.remote_python, asked, ends, repeat).result()
+
+
+def _to(descriptor: int) -> Callable[[bytes], None]:
+    def write(data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+    return write
+
+
+def _notice(text: str) -> None:
+    click.echo(text + ("\r" if _is_raw() else ""), err=True)
+
+
+@contextmanager
+def _given_over(*, interactive: bool) -> Iterator[Callable[[], bytes | None]]:
+    """The terminal is the other machine's within: each key is sent, and so is its size when that changes."""
+    changed = False
+
+    def resize(*_: object) -> None:
+        nonlocal changed
+        changed = True
+
+    def resized() -> bytes | None:
+        nonlocal changed
+        if not changed:
+            return None
+        changed = False
+        size = shutil.get_terminal_size()
+        return json.dumps([size.columns, size.lines]).encode()
+
+    if not (_is_terminal(1) or _is_terminal(2)):
+        yield resized
+        return
+    before = signal.signal(signal.SIGWINCH, resize)
+    modes = None
+    if interactive and _is_terminal(0) and _is_terminal(1):
+        import termios
+        import tty
+
+        modes = termios.tcgetattr(0)
+        tty.setraw(0)
+    try:
+        yield resized
+    finally:
+        signal.signal(signal.SIGWINCH, before)
+        if modes is not None:
+            import termios
+
+            with suppress(OSError):
+                termios.tcsetattr(0, termios.TCSADRAIN, modes)
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        return os.isatty(descriptor)
+    except OSError:
+        return False
+
+
+def _is_raw() -> bool:
+    import termios
+
+    try:
+        return not termios.tcgetattr(2)[1] & termios.OPOST
+    except (OSError, termios.error):
+        return False

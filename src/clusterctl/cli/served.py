@@ -1,0 +1,60 @@
+"""Carries out what was typed on another machine: the program that `remote.package` brings here starts with this."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from clusterctl import cli
+from clusterctl.api.served import carried_out, serve, uploaded
+
+if TYPE_CHECKING:
+    from clusterctl.api.served import Asker, Request
+
+
+class _AskedLines(io.TextIOBase):
+    """Standard input: a line is asked for on the machine where the command was typed."""
+
+    def __init__(self, asker: Asker, *, terminal: bool) -> None:
+        self._asker, self._terminal = asker, terminal
+
+    def readable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # noqa: ARG002
+        return b"".join(self._asker.ask({"line": True})).decode(errors="surrogateescape")
+
+
+def main() -> NoReturn:
+    """Serve one request."""
+    serve(_perform)
+
+
+def _perform(request: Request, asker: Asker) -> int:
+    if not request.interactive:
+        sys.stdin = _AskedLines(asker, terminal=request.terminal.input)
+    cli.prepare_streams()
+    if request.operation == "await":
+        return cli.rendered(lambda: _await(**json.loads(request.arguments)))
+    if request.operation:
+        return carried_out(request, asker)
+    with uploaded(request, asker) as words:
+        return cli.run(words)
+
+
+def _await(ids: list[str], *, follow: bool, timeout: float | None) -> None:
+    """Wait for what was submitted a moment ago, as --follow and --wait do."""
+    from clusterctl.api.find import find
+    from clusterctl.api.sweeps import sweep_meant
+    from clusterctl.cli.options import await_end
+
+    for name in ids:
+        if sweep := sweep_meant(name, None):
+            sweep.wait(timeout)
+        else:
+            await_end(find(name), follow, True, timeout)

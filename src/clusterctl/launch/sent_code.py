@@ -1,0 +1,195 @@
+"""A project that comes from another machine: what is in it by content, and only the files that are missing here.
+
+A manifest lists the files with their digests; its own digest is the project's `tree`. Both machines digest files as
+snapshots do, so what another project of the same runs folder has is not sent again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import zlib
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import ConfigError
+from clusterctl.launch.code_files import CodeFile, project_files
+from clusterctl.launch.git import git_state
+from clusterctl.launch.known_digests import KnownDigests
+from clusterctl.launch.snapshot import digest_of, digests_of, find_code_of, take_snapshot
+from clusterctl.runs.files import make_private, write_text
+from clusterctl.runs.layout import SHARED_FILES, TREES, code_folder
+from clusterctl.runs.ownership import require_own
+from clusterctl.spec.values import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from clusterctl.config.sent import Delivery, SentProject
+    from clusterctl.containers.listener import ProgressListener
+    from clusterctl.launch.snapshot import Code
+
+_SIZE = struct.Struct(">Q")
+_PIECE = 2**18
+_PLACE = "project"  # any name
+
+
+class LocalProject:
+    """A folder of this machine, as it can be sent."""
+
+    def __init__(self, path: Path, known: Path, *, large: bool, progress: ProgressListener) -> None:
+        """Read what is not known already from the file `known`. Raises what `project_files` raises."""
+        digests = KnownDigests(known)
+        self.path = path
+        self.files = sorted(project_files(path, path / ".git", large=large))
+        found = digests_of(_PLACE, self.files, digests, progress)
+        known.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # without it the next submission reads all again
+            digests.save()
+        rows = [(file.name, found[f"{_PLACE}/{file.name}"], file.size, file.mode, file.link) for file in self.files]
+        self.manifest = json.dumps(rows).encode()
+
+    @property
+    def tree(self) -> str:
+        return _tree(self.manifest)
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def git(self) -> tuple[str | None, str | None]:
+        """The commit, and the patch of what is not committed."""
+        state = git_state(self.path)
+        return (state.commit, state.patch) if state else (None, None)
+
+    def answer(self, question: dict[str, object]) -> Iterator[bytes]:
+        """The pieces of the answer to a question of `received`."""
+        numbers = question.get("files")
+        if not isinstance(numbers, list):
+            yield zlib.compress(self.manifest, 1)
+            return
+        packer = zlib.compressobj(1)
+        for number in numbers:
+            file = self.files[int(number)]
+            with Path(file.source).open("rb") as source:
+                size = os.fstat(source.fileno()).st_size
+                yield packer.compress(_SIZE.pack(size))
+                while size > 0 and (piece := source.read(min(_PIECE, size))):
+                    size -= len(piece)
+                    yield packer.compress(piece)
+                if size:
+                    raise ConfigError(f"shorter than a moment ago: {file.source}", "submit again when it is complete")
+        yield packer.flush()
+
+
+def received(runs: Path, project: Path, came: Delivery, progress: ProgressListener) -> Code:
+    """The code of a run whose `project` is on the machine where the command was typed, with its snapshot taken.
+
+    Raises ConfigError where it was not sent, or changes while it is.
+    """
+    sent = came.project(project)
+    if sent is None:
+        raise ConfigError(f"code: was not sent along: {project}", "name it in the job file, not in a sweep")
+    folder = make_private(code_folder(runs))
+    shared = make_private(folder / SHARED_FILES)
+    for own in (folder, shared):
+        require_own(own, "runs are to be in a folder of your own: see `runs` of the cluster file")
+    files, digests = _read_manifest(_manifest(folder, sent, came), shared)
+    code = find_code_of(runs, files, digests)
+    if code.is_new:
+        present = {*os.listdir(shared)}  # noqa: PTH208 - names alone
+        missing = _missing(files, digests, present)
+        if missing:
+            size = sum(files[number].size for number in missing)
+            progress.stage(f"receiving the code: {plural(len(missing), 'file')}", size)
+            pieces = came.ask({"project": sent.path, "files": missing})
+            _store(((files[number], digests[files[number].name]) for number in missing), pieces, shared, progress)
+        take_snapshot(code, progress)
+    return code
+
+
+def _tree(manifest: bytes) -> str:
+    return hashlib.sha256(manifest).hexdigest()[:20]
+
+
+def _manifest(folder: Path, sent: SentProject, came: Delivery) -> bytes:
+    """What is in the project: known from an earlier submission, or asked for."""
+    kept = make_private(folder / TREES) / sent.tree
+    with suppress(OSError):
+        manifest = kept.read_bytes()
+        if _tree(manifest) == sent.tree:
+            return manifest
+    manifest = zlib.decompress(b"".join(came.ask({"project": sent.path})))
+    if _tree(manifest) != sent.tree:
+        raise ConfigError(f"code: changed while it was sent: {sent.path}", "submit again")
+    write_text(kept, manifest.decode())
+    return manifest
+
+
+def _read_manifest(manifest: bytes, shared: Path) -> tuple[list[CodeFile], dict[str, str]]:
+    files: list[CodeFile] = []
+    digests: dict[str, str] = {}
+    for name, digest, size, mode, link in json.loads(manifest):
+        parts = PurePosixPath(name).parts
+        if not parts or name.startswith("/") or ".." in parts or "/" in digest.partition(" ")[0]:
+            raise ConfigError(f"code: no name of a file in a project: {name!r}", "submit again")
+        digests[name] = digest
+        files.append(CodeFile(name, f"{shared}/{digest}" if link is None else name, size, mode, link))
+    return files, digests
+
+
+def _missing(files: list[CodeFile], digests: dict[str, str], present: set[str]) -> list[int]:
+    """The places of those files whose content is not here, each content once."""
+    missing: list[int] = []
+    for number, file in enumerate(files):
+        if file.link is None and (digest := digests[file.name]) not in present:
+            present.add(digest)
+            missing.append(number)
+    return missing
+
+
+def _store(
+    wanted: Iterable[tuple[CodeFile, str]], pieces: Iterable[bytes], shared: Path, progress: ProgressListener
+) -> None:
+    """Write the files into the folder that all snapshots share. Raises ConfigError where one is not what was listed."""
+    stream = _Unpacked(pieces)
+    for file, digest in wanted:
+        aside = shared.with_name(f".{digest}.{os.getpid()}")
+        (size,) = _SIZE.unpack(b"".join(stream.read(_SIZE.size)))
+        try:
+            with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as target:
+                for piece in stream.read(size):
+                    target.write(piece)
+                    progress.advance(len(piece))
+                os.fchmod(target.fileno(), file.mode)
+            if digest_of(file._replace(source=str(aside), size=size)) != digest:
+                raise ConfigError(f"code: changed while it was sent: {file.name}", "submit again")
+            aside.rename(shared / digest)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+class _Unpacked:
+    """Bytes out of compressed pieces, as many as are asked for."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        unpacker = zlib.decompressobj()
+        self._pieces = (unpacker.decompress(piece) for piece in pieces)
+        self._rest = memoryview(b"")
+
+    def read(self, size: int) -> Iterator[bytes]:
+        """Pieces of `size` bytes together. Raises ConfigError where there are fewer."""
+        while size > 0:
+            if not self._rest:
+                piece = next(self._pieces, None)
+                if piece is None:
+                    raise ConfigError("code: what was sent is not complete", "submit again")
+                self._rest = memoryview(piece)
+                continue
+            taken = self._rest[:size]
+            self._rest = self._rest[len(taken) :]
+            size -= len(taken)
+            yield bytes(taken)

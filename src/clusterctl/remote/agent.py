@@ -1,0 +1,350 @@
+"""The other machine's side: carries out one request, and relays between the connection and the process that does it.
+
+What the command prints to a terminal goes through one, here: so it looks as it does at home. The relay outlives the
+connection where a command must not be done twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.config.delivery import deliver
+from clusterctl.config.sent import Delivery
+from clusterctl.errors import HostError
+from clusterctl.remote.answers import Answers, Replayed
+from clusterctl.remote.frames import CHUNK, Frame, Kind, Reader
+from clusterctl.remote.request import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import NoReturn
+
+_LOOK_SECONDS = 1.0
+LOST = 75  # the exit code of a command whose questions nobody answers any more
+
+
+def serve(perform: Callable[[Request, Asker], int]) -> NoReturn:
+    """Carry out the request on standard input with `perform`, in a process of its own; leave with its exit code."""
+    reader = Reader()
+    rest: list[Frame] = []
+    while not rest:
+        received = os.read(0, CHUNK)
+        if not received:
+            raise SystemExit(LOST)
+        rest += reader.fed(received)
+    request = Request.unpacked(rest.pop(0).payload)
+    connection = _Connection(reader, rest)
+    connection.send_raw(request.mark.encode())
+    answers = None
+    if request.once:
+        try:
+            answers = Answers.begun(request.once)
+        except Replayed as earlier:
+            for frame in earlier.frames():
+                connection.send(frame)
+            raise SystemExit from None
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    code = _Relay(connection, request, answers).carry_out(perform)
+    raise SystemExit(code)
+
+
+class Asker:
+    """Asks the machine where the command was typed, from within the process that carries the command out."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._reader = connection, Reader()
+        self._frames: list[Frame] = []
+        self.lost = False
+
+    def ask(self, question: Mapping[str, object]) -> Iterator[bytes]:
+        """The pieces of the answer. Raises HostError where the connection broke."""
+        self.send(Frame(Kind.QUESTION, json.dumps(question).encode()))
+        while True:
+            while not self._frames:
+                received = self._connection.recv(CHUNK)
+                if not received:
+                    self.lost = True
+                    raise HostError("the connection broke before all was here", "type the command again")
+                self._frames += self._reader.fed(received)
+            piece = self._frames.pop(0).payload
+            if not piece:
+                return
+            yield piece
+
+    def send(self, frame: Frame) -> None:
+        self._connection.sendall(frame.packed())
+
+
+class _Connection:
+    """The ssh session: standard input and output of this process."""
+
+    def __init__(self, reader: Reader, frames: list[Frame]) -> None:
+        self.reader, self.frames = reader, frames
+        self.lost = False
+
+    def send(self, frame: Frame) -> None:
+        self.send_raw(frame.packed())
+
+    def send_raw(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view and not self.lost:
+                view = view[os.write(1, view) :]
+        except OSError:
+            self.lost = True
+
+
+class _Relay:
+    """Between the connection and the process that carries the request out."""
+
+    def __init__(self, connection: _Connection, request: Request, answers: Answers | None) -> None:
+        self._connection, self._request, self._answers = connection, request, answers
+        self._selector = selectors.DefaultSelector()
+        self._open: dict[int, Kind] = {}  # what the command prints to
+        self._terminals: list[int] = []
+        self._input: int | None = None
+        self._waiting = bytearray()  # for the command to read
+        self._input_ends = False
+
+    def carry_out(self, perform: Callable[[Request, Asker], int]) -> int:
+        """The exit code of the command."""
+        ours, theirs = socket.socketpair()
+        wake, waker = os.pipe()
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        child = self._start(perform, ours, theirs)
+        theirs.close()
+        ours.setblocking(True)
+        self._selector.register(wake, selectors.EVENT_READ, "wake")
+        self._selector.register(0, selectors.EVENT_READ, "connection")
+        self._selector.register(ours, selectors.EVENT_READ, "question")
+        asked = Reader()
+        for frame in self._connection.frames:
+            self._take(frame, child, ours)
+        status = None
+        while status is None:
+            self._watch_input()
+            for key, _ in self._selector.select(_LOOK_SECONDS):
+                if key.data == "wake":
+                    os.read(wake, CHUNK)
+                elif key.data == "connection":
+                    self._hear(child, ours)
+                elif key.data == "question":
+                    self._pass_on(asked, ours)
+                elif key.data == "input":
+                    self._write_input()
+                else:
+                    self._print(int(key.fd))
+            if self._answers:
+                self._answers.beat()
+            done, code = os.waitpid(child, os.WNOHANG)
+            status = os.waitstatus_to_exitcode(code) if done else None
+        self._drain()
+        code = status if status >= 0 else 128 - status
+        if self._answers:
+            if code == LOST and self._connection.lost:
+                self._answers.forget()  # nothing was done: the same may be asked for again
+            else:
+                self._answers.finish(code)
+        self._connection.send(Frame(Kind.EXIT, str(code).encode()))
+        return code
+
+    def _start(self, perform: Callable[[Request, Asker], int], ours: socket.socket, theirs: socket.socket) -> int:
+        """Start the process; its streams are pipes, or terminals where the command had them when it was typed."""
+        terminal = self._request.terminal
+        streams: dict[int, int] = {}
+        if self._request.interactive and terminal.input and terminal.output:
+            master, slave = _terminal(terminal.columns, terminal.lines, raw=False)
+            streams = dict.fromkeys((0, 1, 2), slave)
+            self._watch(master, Kind.OUTPUT, terminal=True)
+            self._input = master
+        else:
+            for number, kind, is_terminal in ((1, Kind.OUTPUT, terminal.output), (2, Kind.ERRORS, terminal.errors)):
+                ends = _terminal(terminal.columns, terminal.lines, raw=True) if is_terminal else os.pipe()
+                streams[number] = ends[1]
+                self._watch(ends[0], kind, terminal=is_terminal)
+            if self._request.interactive:
+                streams[0], self._input = os.pipe()
+        child = os.fork()
+        if child == 0:
+            code = 70
+            try:
+                ours.close()
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                _take_streams(streams)
+                code = _carry_out(perform, self._request, Asker(theirs))
+            finally:
+                with suppress(OSError, ValueError):
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                os._exit(code)
+        for end in set(streams.values()):
+            os.close(end)
+        if self._input is not None:
+            os.set_blocking(self._input, False)
+        return child
+
+    def _watch(self, descriptor: int, kind: Kind, *, terminal: bool) -> None:
+        self._open[descriptor] = kind
+        self._selector.register(descriptor, selectors.EVENT_READ, "print")
+        if terminal:
+            self._terminals.append(descriptor)
+
+    def _hear(self, child: int, ours: socket.socket) -> None:
+        """Take what arrives; at the end of the connection, end a command that only shows something."""
+        with suppress(OSError):
+            received = os.read(0, CHUNK)
+            if received:
+                for frame in self._connection.reader.fed(received):
+                    self._take(frame, child, ours)
+                return
+        self._connection.lost = True
+        self._selector.unregister(0)
+        with suppress(OSError):
+            ours.shutdown(socket.SHUT_WR)  # whoever waits for an answer need not any longer
+        if not self._answers:
+            with suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGHUP)
+
+    def _take(self, frame: Frame, child: int, ours: socket.socket) -> None:
+        if frame.kind is Kind.DATA:
+            with suppress(OSError):
+                ours.sendall(frame.packed())
+        elif frame.kind is Kind.INPUT:
+            self._waiting += frame.payload
+            self._input_ends |= not frame.payload
+        elif frame.kind is Kind.SIGNAL:
+            with suppress(ProcessLookupError):
+                os.killpg(child, int(frame.payload))
+        elif frame.kind is Kind.SIZE:
+            columns, lines = json.loads(frame.payload)
+            for terminal in self._terminals:
+                _resize(terminal, columns, lines)
+            with suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGWINCH)
+
+    def _pass_on(self, asked: Reader, ours: socket.socket) -> None:
+        received = ours.recv(CHUNK)
+        if not received:
+            self._selector.unregister(ours)
+        for frame in asked.fed(received):
+            if frame.kind is Kind.VALUE and self._answers:
+                self._answers.keep(frame)
+            self._connection.send(frame)
+
+    def _print(self, descriptor: int) -> None:
+        try:
+            printed = os.read(descriptor, CHUNK)
+        except OSError:  # of a terminal that nobody has open any more
+            printed = b""
+        if not printed:
+            self._selector.unregister(descriptor)
+            del self._open[descriptor]
+            return
+        frame = Frame(self._open[descriptor], printed)
+        if self._answers:
+            self._answers.keep(frame)
+        self._connection.send(frame)
+
+    def _drain(self) -> None:
+        """Pass on what the command printed last; what it left running may hold its streams open."""
+        while any(isinstance(key.data, str) and key.data in ("print", "question") for key in self._keys()):
+            events = self._selector.select(0)
+            found = [key for key, _ in events if key.data in ("print", "question")]
+            if not found:
+                return
+            for key in found:
+                if key.data == "print":
+                    self._print(int(key.fd))
+                else:
+                    assert isinstance(key.fileobj, socket.socket)
+                    self._pass_on(Reader(), key.fileobj)
+
+    def _keys(self) -> list[selectors.SelectorKey]:
+        return [*self._selector.get_map().values()]
+
+    def _watch_input(self) -> None:
+        """Wait until the command can read, where something was typed."""
+        if self._input is None:
+            return
+        map_ = self._selector.get_map()
+        registered = self._input in map_ and map_[self._input].data == "input"
+        if self._waiting and not registered and self._input not in map_:
+            self._selector.register(self._input, selectors.EVENT_WRITE, "input")
+        elif self._waiting and not registered:
+            self._write_input()  # a terminal, which is watched for what is printed already
+        elif not self._waiting and registered:
+            self._selector.unregister(self._input)
+        if self._input_ends and not self._waiting and self._input not in self._open:
+            if registered:
+                self._selector.unregister(self._input)
+            os.close(self._input)
+            self._input = None
+
+    def _write_input(self) -> None:
+        assert self._input is not None
+        try:
+            del self._waiting[: os.write(self._input, memoryview(self._waiting)[:4096])]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._waiting.clear()
+
+
+def _carry_out(perform: Callable[[Request, Asker], int], request: Request, asker: Asker) -> int:
+    os.environ.update(request.environment)
+    deliver(Delivery(request.sent, asker.ask))
+    code = perform(request, asker)
+    return LOST if asker.lost else code
+
+
+def _take_streams(streams: Mapping[int, int]) -> None:
+    """Make `streams` those of this process, which leads a session of its own: a signal reaches all that it starts."""
+    import fcntl
+    import termios
+
+    os.setsid()
+    if 0 in streams and os.isatty(streams[0]):
+        fcntl.ioctl(streams[0], termios.TIOCSCTTY, 0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for number in (0, 1, 2):
+        os.dup2(streams.get(number, nothing), number)
+    for end in {*streams.values(), nothing}:
+        if end > 2:
+            os.close(end)
+    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        stream = open(number, mode, 1 if os.isatty(number) else -1, closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
+    sys.stderr.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _terminal(columns: int, lines: int, *, raw: bool) -> tuple[int, int]:
+    """A new terminal; a `raw` one leaves newlines as they are."""
+    import termios
+
+    master, slave = os.openpty()
+    _resize(master, columns, lines)
+    if raw:
+        modes: list[Any] = termios.tcgetattr(slave)
+        modes[1] &= ~termios.OPOST
+        modes[3] &= ~termios.ECHO
+        termios.tcsetattr(slave, termios.TCSANOW, modes)
+    return master, slave
+
+
+def _resize(terminal: int, columns: int, lines: int) -> None:
+    import fcntl
+    import termios
+
+    with suppress(OSError):
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

@@ -1,0 +1,157 @@
+"""One connection of the system's ssh to a host, shared by all commands of this user: asked for a password once.
+
+A master of our own (ControlMaster) with a private socket; everything else is as ssh's configuration says. A command
+that finds no master starts one; where that needs an answer from a person, ssh itself asks on the terminal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import HostError
+from clusterctl.runs.files import make_private
+from clusterctl.runs.ownership import require_own
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CONNECT_SECONDS = 15
+KEPT_HOURS = 8  # without a command
+_MASTER_SECONDS = 180  # for someone to find their second factor
+_LONGEST_SOCKET = 80  # ssh adds 17 characters, and the system takes 107
+_ALIVE = ("-oServerAliveInterval=5", "-oServerAliveCountMax=3")
+_ASKS = ("permission denied (", "too many authentication failures", "no more authentication methods")
+_CHANGED = ("host identification has changed", "host key verification failed")
+
+
+def session(host: str, command: str) -> subprocess.Popen[bytes]:
+    """Start `command` on `host` through the master; its three streams are pipes.
+
+    It fails at once where there is no master: it must neither ask nor connect by itself. Ctrl-C does not reach it.
+    """
+    options = ("-oControlMaster=no", "-oBatchMode=yes", "-oProxyCommand=exit 255", "-oLogLevel=ERROR", "-T")
+    try:
+        return subprocess.Popen(
+            ["ssh", f"-S{socket_of(host)}", *options, "--", host, command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise HostError("there is no ssh on this machine", "install OpenSSH's client") from error
+
+
+def connect(host: str, *, ask: bool = True) -> None:
+    """Start the master of `host`, unless another command has. Raises HostError.
+
+    With `ask`, and a terminal, ssh may ask for a password, a code, or whether to trust the host.
+    """
+    with _alone(host):
+        if _is_there(host):
+            return
+        terminal = ask and _has_terminal()
+        began = time.monotonic()
+        with tempfile.TemporaryFile() as words:
+            code = _start_master(host, words.fileno(), terminal)
+            words.seek(0)
+            said = words.read().decode(errors="replace").strip()
+        if code:
+            raise failure(host, said, terminal=terminal, seconds=time.monotonic() - began)
+
+
+def disconnect(host: str) -> None:
+    """End the master of `host`, if there is one."""
+    subprocess.run(
+        ["ssh", f"-S{socket_of(host)}", "-Oexit", "--", host],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+
+
+def failure(host: str, said: str, *, terminal: bool, seconds: float = 0) -> HostError:
+    """Why there is no connection, by what ssh `said`."""
+    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
+    low = said.lower()
+    if any(words in low for words in _CHANGED):
+        return HostError(f"{host}: ssh does not trust this host:\n{said}", f"in a terminal: ssh {host}")
+    if any(words in low for words in _ASKS):
+        if terminal:
+            return HostError(f"{host} did not let you in: {last}", f"does this work? ssh {host}")
+        hint = f"log in once in a terminal, and it is kept for {KEPT_HOURS} hours: clusterctl status --cluster NAME"
+        return HostError(f"{host} asks for a password or a code, and there is no terminal to ask at: {last}", hint)
+    if seconds >= _MASTER_SECONDS:
+        return HostError(f"{host} did not answer within {_MASTER_SECONDS} s", f"does this work? ssh {host}")
+    return HostError(f"cannot connect to {host}: {last or 'ssh gave no reason'}", f"does this work? ssh {host}")
+
+
+def socket_of(host: str) -> Path:
+    """The socket of the master of `host`, in a folder that is private and on this machine."""
+    return _folder() / hashlib.sha256(host.encode()).hexdigest()[:16]
+
+
+def _folder() -> Path:
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nonexistent")
+    places = [runtime / "clusterctl-ssh"] if runtime.is_dir() and os.access(runtime, os.W_OK) else []
+    places.append(Path(f"/tmp/clusterctl-ssh-{os.geteuid()}"))
+    place = next(place for place in places if len(str(place)) < _LONGEST_SOCKET or place == places[-1])
+    make_private(place)
+    require_own(place, f"it is somebody's trap, or a leftover: look at it with: ls -ld {place}")
+    return place
+
+
+def _start_master(host: str, said: int, terminal: bool) -> int:
+    """ssh's exit code: 0 when the master is up, and goes on in the background."""
+    asking = () if terminal else ("-oBatchMode=yes",)
+    words = ["ssh", f"-S{socket_of(host)}", "-M", "-N", "-f", f"-oControlPersist={KEPT_HOURS}h"]
+    words += [f"-oConnectTimeout={CONNECT_SECONDS}", *_ALIVE, *asking, "--", host]
+    try:
+        return subprocess.run(
+            words,
+            stdin=None if terminal else subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            timeout=_MASTER_SECONDS,
+            check=False,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        return 255
+    except OSError as error:
+        raise HostError("there is no ssh on this machine", "install OpenSSH's client") from error
+
+
+def _is_there(host: str) -> bool:
+    if not socket_of(host).exists():
+        return False
+    check = ["ssh", f"-S{socket_of(host)}", "-Ocheck", "--", host]
+    if subprocess.run(check, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0:
+        return True
+    with suppress(FileNotFoundError):
+        socket_of(host).unlink()  # of one that died
+    return False
+
+
+@contextmanager
+def _alone(host: str) -> Iterator[None]:
+    """One process at a time: of two masters, the second would go on without a socket, for ever."""
+    with socket_of(host).with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # on this machine's own disk
+        yield
+
+
+def _has_terminal() -> bool:
+    """Whether ssh could ask somebody."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

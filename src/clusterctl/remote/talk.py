@@ -1,0 +1,381 @@
+"""This machine's side of a connection: sends a request, answers questions, passes on what is printed there."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.errors import HostError
+from clusterctl.remote import ssh
+from clusterctl.remote.frames import CHUNK, Broken, Frame, Kind, Reader
+from clusterctl.remote.package import package
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+
+    from clusterctl.remote.request import Request
+
+_NO_PYTHON = 93  # of the command that installs
+_HELD_BYTES = 2**20
+_PATIENCE_SECONDS = 60.0  # for a connection that broke, unless someone watches
+_LONGEST_PAUSE_SECONDS = 30.0
+_PYTHONS = "python3.14 python3.13 python3.12 python3.11 python3"
+
+
+class Repeat(Enum):
+    """What becomes of a command when the connection breaks."""
+
+    HELD = "held"  # nothing of it was shown yet: ask again
+    ONCE = "once"  # it goes on there, and its answer is kept: fetch that
+    REDRAWN = "redrawn"  # it shows how things are: start it again, for as long as somebody looks
+    LINES = "lines"  # the same, without the lines that were shown already
+    NEVER = "never"
+
+
+@dataclass
+class Ends:
+    """Where a conversation ends on this machine."""
+
+    output: Callable[[bytes], None]
+    errors: Callable[[bytes], None]
+    answer: Callable[[dict[str, Any]], Iterator[bytes]] = lambda _: iter(())
+    notice: Callable[[str], None] = lambda _: None  # that the connection broke, and is back
+    input: int | None = None  # a descriptor whose bytes are sent
+    resized: Callable[[], bytes | None] = lambda: None
+    ask: bool = True  # whether ssh may ask a person
+
+
+@dataclass
+class Talk:
+    """One request to one host, over as many connections as it takes."""
+
+    host: str
+    python: str | None
+    request: Request
+    ends: Ends
+    repeat: Repeat = Repeat.HELD
+    patience: float = _PATIENCE_SECONDS
+    value: bytes | None = field(default=None, init=False)
+    _shown: _Shown = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._shown = _Shown(self.ends, self.repeat)
+
+    def result(self) -> int:
+        """The exit code of the command. Raises HostError."""
+        carried = package()
+        connected = installed = False
+        while True:
+            try:
+                return self._once(carried.name)
+            except _NotStarted as failed:
+                if failed.code == 255 and not connected:
+                    ssh.connect(self.host, ask=self.ends.ask)
+                    connected = True
+                elif failed.code == 255:
+                    raise ssh.failure(self.host, failed.said, terminal=False) from None
+                elif not installed:
+                    self._install(carried.name, carried.path)
+                    installed = True
+                else:
+                    raise _unusable(self.host, failed.said) from None
+            except _Lost:
+                self._reconnect()
+                connected = True
+
+    def _once(self, name: str) -> int:
+        folder = '"${XDG_DATA_HOME:-$HOME/.local/share}'
+        process = ssh.session(self.host, f"exec sh -c 'exec sh {folder}/clusterctl/remote/{name}/start\"'")
+        talking = _Talking(process, self.request, self.ends, self._shown)
+        try:
+            code = talking.until_the_end()
+        finally:
+            talking.close()
+        self.value = talking.value
+        self._shown.release()
+        return code
+
+    def _reconnect(self) -> None:
+        """Wait for a new connection. Raises HostError where the command cannot be repeated, or none comes in time."""
+        self._shown.begin_again(self.host)
+        watched = self.repeat in (Repeat.REDRAWN, Repeat.LINES)
+        deadline, pause = time.monotonic() + self.patience, 0.5
+        self.ends.notice(f"the connection to {self.host} broke; reconnecting")
+        while True:
+            try:
+                ssh.connect(self.host, ask=self.ends.ask)
+            except HostError as error:
+                if not watched and time.monotonic() > deadline:
+                    hint = "what became of it: clusterctl status" if self.repeat is Repeat.ONCE else error.hint
+                    raise HostError(f"the connection broke, and does not come back: {error.message}", hint) from None
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            else:
+                self.ends.notice(f"connected to {self.host} again")
+                return
+
+    def _install(self, name: str, archive: Path) -> None:
+        """Bring clusterctl there. Raises HostError where there is no Python for it, or no room."""
+        import hashlib
+
+        data = archive.read_bytes()
+        program = Path(__file__).with_name("install.py").read_bytes()
+        words = f"{name} {hashlib.sha256(data).hexdigest()} {len(data)}"
+        self.ends.notice(f"bringing clusterctl to {self.host}, once: {len(data) / 2**20:.1f} MiB")
+        candidates = self.python or _PYTHONS
+        is_new = "import sys; sys.exit(sys.version_info < (3, 11))"
+        reads = f"import sys; exec(sys.stdin.buffer.read({len(program)}))"
+        loop = (
+            f'for p in {candidates}; do q=$(command -v "$p" 2>/dev/null) && "$q" -I -c "{is_new}" 2>/dev/null'
+            f' && exec "$q" -I -c "{reads}" {words}; done; exit {_NO_PYTHON}'
+        )
+        process = ssh.session(self.host, f"exec sh -c '{loop}'")
+        _, said = process.communicate(program + data)
+        if process.returncode == _NO_PYTHON:
+            wanted = f"no Python 3.11 at {self.python}" if self.python else "no Python 3.11 or later on its PATH"
+            raise HostError(
+                f"{self.host} has {wanted}", 'name one in the cluster file: remote_python = "/path/to/python3"'
+            )
+        if process.returncode:
+            raise _unusable(self.host, said.decode(errors="replace"))
+
+
+def _unusable(host: str, said: str) -> HostError:
+    from clusterctl.runs.plain_text import plain
+
+    last = next((line for line in reversed(said.splitlines()) if line.strip()), "it gave no reason")
+    return HostError(
+        f"clusterctl does not start on {host}: {plain(last.strip())}", "is your quota there used up? quota -s"
+    )
+
+
+class _NotStarted(Exception):
+    """The session ended before the other clusterctl had said anything."""
+
+    def __init__(self, code: int, said: str) -> None:
+        super().__init__(said)
+        self.code, self.said = code, said
+
+
+class _Lost(Exception):
+    """The connection broke."""
+
+
+class _Shown:
+    """What was passed on so far, so that a repeated command shows nothing twice."""
+
+    def __init__(self, ends: Ends, repeat: Repeat) -> None:
+        self._ends, self._repeat = ends, repeat
+        self._held: list[tuple[Kind, bytes]] = []
+        self._held_size = 0
+        self._past = {Kind.OUTPUT: 0, Kind.ERRORS: 0}  # bytes that were passed on
+        self._skip = dict(self._past)
+        self._lines: dict[bytes, int] = {}  # that were passed on, and how often
+        self._old: dict[bytes, int] = {}
+        self._rest = b""
+
+    def take(self, kind: Kind, data: bytes) -> None:
+        if self._repeat is Repeat.HELD and self._held_size < _HELD_BYTES:
+            self._held.append((kind, data))
+            self._held_size += len(data)
+            if self._held_size >= _HELD_BYTES:
+                self.release()
+                self._held_size = _HELD_BYTES
+        elif self._repeat is Repeat.LINES and kind is Kind.OUTPUT:
+            self._take_lines(data)
+        else:
+            skipped = min(self._skip[kind], len(data))
+            self._skip[kind] -= skipped
+            self._pass(kind, data[skipped:])
+
+    def release(self) -> None:
+        """Pass on what was held back."""
+        for kind, data in self._held:
+            self._pass(kind, data)
+        self._held, self._held_size = [], 0
+        if self._rest:
+            self._pass(Kind.OUTPUT, self._rest)
+            self._rest = b""
+
+    def begin_again(self, host: str) -> None:
+        """The command is repeated from its beginning. Raises HostError where that would show or do something twice."""
+        if self._repeat is Repeat.NEVER or (self._repeat is Repeat.HELD and self._held_size >= _HELD_BYTES):
+            raise HostError(f"the connection to {host} broke", "type the command again")
+        self._held, self._held_size, self._rest = [], 0, b""
+        if self._repeat is Repeat.ONCE:
+            self._skip = dict(self._past)
+        self._old = dict(self._lines)
+
+    def _take_lines(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if self._old.get(line, 0):
+                self._old[line] -= 1
+                continue
+            self._lines[line] = self._lines.get(line, 0) + 1
+            self._pass(Kind.OUTPUT, line + b"\n")
+
+    def _pass(self, kind: Kind, data: bytes) -> None:
+        if data:
+            self._past[kind] += len(data)
+            (self._ends.output if kind is Kind.OUTPUT else self._ends.errors)(data)
+
+
+class _Talking:
+    """One connection, from the request to the exit code."""
+
+    def __init__(self, process: subprocess.Popen[bytes], request: Request, ends: Ends, shown: _Shown) -> None:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        self._process, self._ends, self._shown = process, ends, shown
+        self._input, self._output, self._errors = process.stdin, process.stdout, process.stderr
+        self._mark, self._marked, self._noise = request.mark.encode(), False, b""
+        self._reader = Reader()
+        self._said = b""
+        self._pending = bytearray(Frame(Kind.REQUEST, request.packed()).packed())
+        self._sources: list[Iterator[bytes]] = []
+        self._code: int | None = None
+        self._interrupts = 0
+        self.value: bytes | None = None
+        self._selector = selectors.DefaultSelector()
+        for stream in (self._output, self._errors):
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ)
+        os.set_blocking(self._input.fileno(), False)
+        self._writing = False
+        if ends.input is not None:
+            self._selector.register(ends.input, selectors.EVENT_READ)
+
+    def until_the_end(self) -> int:
+        """The exit code of the command there. Raises _NotStarted and _Lost."""
+        while self._code is None:
+            try:
+                self._watch_for_writing()
+                for key, _ in self._selector.select():
+                    self._serve(key.fileobj)
+            except KeyboardInterrupt:
+                self._interrupts += 1
+                if self._interrupts > 1 or not self._marked:
+                    raise
+                self._pending += Frame(Kind.SIGNAL, b"2").packed()
+            if (size := self._ends.resized()) is not None:
+                self._pending += Frame(Kind.SIZE, size).packed()
+        return self._code
+
+    def close(self) -> None:
+        """End ssh's part; the connection is the master's."""
+        self._selector.close()
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._input, self._output, self._errors):
+            with suppress(OSError):
+                stream.close()
+
+    def _watch_for_writing(self) -> None:
+        while not self._pending and self._sources:
+            if (piece := next(self._sources[0], None)) is None:
+                self._sources.pop(0)
+            else:
+                self._pending += piece
+        if bool(self._pending) == self._writing:
+            return
+        self._writing = bool(self._pending)
+        if self._writing:
+            self._selector.register(self._input, selectors.EVENT_WRITE)
+        else:
+            self._selector.unregister(self._input)
+
+    def _serve(self, stream: object) -> None:
+        if stream is self._input:
+            self._write()
+        elif stream is self._errors:
+            self._hear(_read(self._errors.fileno()))
+        elif stream is self._output:
+            self._receive(_read(self._output.fileno()))
+        elif self._ends.input is not None:
+            typed = os.read(self._ends.input, CHUNK)
+            self._pending += Frame(Kind.INPUT, typed).packed()
+            if not typed:
+                self._selector.unregister(self._ends.input)
+
+    def _hear(self, data: bytes | None) -> None:
+        """What ssh itself prints, and the login shell's start-up files."""
+        if data:
+            self._said = (self._said + data)[-CHUNK:]
+        elif data is not None:
+            self._ended(self._errors)
+
+    def _write(self) -> None:
+        try:
+            written = os.write(self._input.fileno(), memoryview(self._pending)[:CHUNK])
+            del self._pending[:written]
+        except BlockingIOError:
+            pass
+        except OSError:  # the other end is gone; what it said comes first
+            self._pending.clear()
+            self._sources.clear()
+
+    def _receive(self, data: bytes | None) -> None:
+        if data is None:
+            return
+        if not data:
+            self._ended(self._output)
+            code = self._process.wait()
+            self._said += _rest_of(self._errors.fileno())
+            if not self._marked:
+                raise _NotStarted(code, self._said.decode(errors="replace"))
+            raise _Lost
+        if not self._marked:
+            self._noise += data
+            _, mark, data = self._noise.partition(self._mark)
+            if not mark:
+                self._noise = self._noise[-CHUNK:]
+                return
+            self._marked = True
+        try:
+            for frame in self._reader.fed(data):
+                self._handle(frame)
+        except Broken as error:
+            raise HostError(f"the other clusterctl is not understood: {error}", "type the command again") from error
+
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind in (Kind.OUTPUT, Kind.ERRORS):
+            self._shown.take(frame.kind, frame.payload)
+        elif frame.kind is Kind.QUESTION:
+            self._sources.append(self._answered(json.loads(frame.payload)))
+        elif frame.kind is Kind.VALUE:
+            self.value = (self.value or b"") + frame.payload
+        elif frame.kind is Kind.EXIT:
+            self._code = int(frame.payload)
+
+    def _answered(self, question: dict[str, Any]) -> Iterator[bytes]:
+        for piece in self._ends.answer(question):
+            if piece:
+                yield Frame(Kind.DATA, piece).packed()
+        yield Frame(Kind.DATA, b"").packed()
+
+    def _ended(self, stream: Any) -> None:
+        self._selector.unregister(stream)
+
+
+def _read(descriptor: int) -> bytes | None:
+    """What there is; empty at the end, None where there is nothing now."""
+    try:
+        return os.read(descriptor, CHUNK)
+    except BlockingIOError:
+        return None
+
+
+def _rest_of(descriptor: int) -> bytes:
+    with suppress(OSError):
+        return os.read(descriptor, CHUNK)
+    return b""
