@@ -14,7 +14,7 @@ import clusterctl
 SOURCE = Path(clusterctl.__file__).parent
 SHARED = ("runs", "spec", "errors")
 LOGIN = (
-    "__main__", "cli", "display", "api", "trackers", "notifications", "diagnosis", "observe", "checks", "launch",
+    "__main__", "cli", "display", "api", "trackers", "notifications", "diagnosis", "observe", "checks", "launch", "remote",
     "slurm", "containers", "emulator", "sandbox", "config",
 )  # fmt: skip
 TASK = ("workloads", "training", "graph", "task")
@@ -85,7 +85,7 @@ def test_every_arrow_between_packages_points_downwards() -> None:
 
 def test_the_command_line_itself_imports_no_operation() -> None:
     found = {package_of(module) for name, _, module in arrows() if name == "clusterctl.cli" and "clusterctl" in module}
-    assert found == {"display", "errors", ""}
+    assert found == {"cli", "display", "errors", ""}
 
 
 def test_every_other_import_is_the_standard_librarys_or_has_its_one_place() -> None:

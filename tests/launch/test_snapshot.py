@@ -222,7 +222,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the project's files whose content was read for their digests."""
     files: list[str] = []
     monkeypatch.setattr(
-        snapshot, "_digest", lambda file, digest=snapshot._digest: files.append(file.name) or digest(file)
+        snapshot, "digest_of", lambda file, digest=snapshot.digest_of: files.append(file.name) or digest(file)
     )
     return files
 
@@ -366,7 +366,7 @@ def test_a_new_file_costs_no_call_that_could_be_spared(
     }
 
 
-@pytest.mark.parametrize("step", ["_digest", "_add"])
+@pytest.mark.parametrize("step", ["digest_of", "_add"])
 def test_files_on_another_machine_are_read_and_copied_several_at_a_time(
     step: str, tmp_path: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

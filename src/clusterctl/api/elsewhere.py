@@ -20,11 +20,11 @@ from clusterctl.config.source import read_toml
 from clusterctl.config.stages import HasStages, stages_of
 from clusterctl.containers.listener import SILENT
 from clusterctl.errors import ConfigError, reason
-from clusterctl.remote.request import Request
+from clusterctl.remote.request import RemoteRequest
 from clusterctl.remote.request import Terminal as Terminal
+from clusterctl.remote.talk import Conversation as Conversation
 from clusterctl.remote.talk import Ends as Ends
 from clusterctl.remote.talk import Repeat as Repeat
-from clusterctl.remote.talk import Talk as Talk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -101,7 +101,7 @@ def request(
     terminal: Terminal | None = None,
     interactive: bool = False,
     once: bool = False,
-) -> Request:
+) -> RemoteRequest:
     """A request to the clusterctl on the machine of `place`."""
     cargo = cargo or Cargo()
     user = user_file()
@@ -115,7 +115,7 @@ def request(
         projects=tuple(map(_sent_project, cargo.projects)),
     )
     shown = {name: os.environ[name] for name in _OF_TERMINALS if name in os.environ}
-    return Request(
+    return RemoteRequest(
         mark=uuid.uuid4().hex,
         words=tuple(words),
         operation=operation,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from clusterctl.config import cache_folder, current_folder
 from clusterctl.remote.agent import Asker as Asker  # noqa: TC001 - for others too
 from clusterctl.remote.agent import serve as serve
-from clusterctl.remote.request import Request as Request  # noqa: TC001
+from clusterctl.remote.request import RemoteRequest as RemoteRequest  # noqa: TC001
 from clusterctl.runs.files import make_private
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def uploaded(request: Request, asker: Asker) -> Iterator[list[str]]:
+def uploaded(request: RemoteRequest, asker: Asker) -> Iterator[list[str]]:
     """The words of the command, with the files that were sent in the places of those of the other machine."""
     if not request.sent.uploads:
         yield [*request.words]
@@ -35,6 +35,6 @@ def uploaded(request: Request, asker: Asker) -> Iterator[list[str]]:
         yield [places.get(str(current_folder() / word), word) for word in request.words]
 
 
-def carried_out(request: Request, asker: Asker) -> int:
+def carried_out(request: RemoteRequest, asker: Asker) -> int:
     """Carry out an operation of the Python API."""
     raise NotImplementedError

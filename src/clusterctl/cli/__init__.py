@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from clusterctl import __version__
-from clusterctl.cli.elsewhere import forwarding
 from clusterctl.errors import ClusterctlError, UsageError, reason
 
 if TYPE_CHECKING:
@@ -87,6 +86,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
+        from clusterctl.cli.elsewhere import forwarding
+
         command = getattr(importlib.import_module(f"clusterctl.cli.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return forwarding(command)

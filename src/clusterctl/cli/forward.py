@@ -24,10 +24,8 @@ if TYPE_CHECKING:
     from clusterctl.api.elsewhere import Cargo, Elsewhere
 
 # What changes something there: done once, whatever becomes of the connection.
-_CHANGING = {
-    *("submit", "resume", "rerun", "cancel", "release", "alloc", "clean", "track", "notify"),
-    *("image import", "image prune", "image check", "data generate", "data prepare"),
-}
+_CHANGING = {"submit", "resume", "rerun", "cancel", "release", "alloc", "clean", "track", "notify"}
+_CHANGING |= {f"image {name}" for name in ("import", "prune", "check")} | {"data generate", "data prepare"}
 _WITH_JOB = {"submit": "job", "alloc": "job", "nodes": "job"}
 _WAITING = ("--follow", "--wait")
 
@@ -62,7 +60,7 @@ def _is_interactive(name: str, values: dict[str, Any]) -> bool:
 
 def _cargo(name: str, values: dict[str, Any], place: Elsewhere) -> Cargo:
     """What the command takes along; a person may be asked whether a large project is to be copied."""
-    if name == "image import":
+    if name.endswith(" import"):
         source = Path(values["source"])
         return api.Cargo(uploads=[source.absolute()]) if source.is_file() else api.Cargo()
     if name not in _WITH_JOB:
@@ -182,7 +180,7 @@ def _talk(
 
     with _given_over(interactive=interactive) as resized:
         ends = api.Ends(show, _to(2), answer, _notice, 0 if interactive else None, resized)
-        return api.Talk(place.host, place.cluster.remote_python, asked, ends, repeat).result()
+        return api.Conversation(place.host, place.cluster.remote_python, asked, ends, repeat).result()
 
 
 def _to(descriptor: int) -> Callable[[bytes], None]:

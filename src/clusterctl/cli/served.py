@@ -11,7 +11,7 @@ from clusterctl import cli
 from clusterctl.api.served import carried_out, serve, uploaded
 
 if TYPE_CHECKING:
-    from clusterctl.api.served import Asker, Request
+    from clusterctl.api.served import Asker, RemoteRequest
 
 
 class _AskedLines(io.TextIOBase):
@@ -35,7 +35,7 @@ def main() -> NoReturn:
     serve(_perform)
 
 
-def _perform(request: Request, asker: Asker) -> int:
+def _perform(request: RemoteRequest, asker: Asker) -> int:
     if not request.interactive:
         sys.stdin = _AskedLines(asker, terminal=request.terminal.input)
     cli.prepare_streams()

@@ -5,17 +5,17 @@ A module of its own without imports: a shell waits for `config.places` at each T
 
 TYPE_CHECKING = False  # as in typing
 if TYPE_CHECKING:
-    from clusterctl.config.sent import Delivery
+    from clusterctl.config.sent import Arrival
 
-_delivery: "Delivery | None" = None
+_delivery: "Arrival | None" = None
 
 
-def deliver(delivery: "Delivery") -> None:
+def deliver(delivery: "Arrival") -> None:
     """From now on this process works for the command that was typed elsewhere."""
     global _delivery
     _delivery = delivery
 
 
-def delivered() -> "Delivery | None":
+def delivered() -> "Arrival | None":
     """What came with the command; None where it was typed on this machine."""
     return _delivery

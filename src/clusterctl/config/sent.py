@@ -48,7 +48,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Delivery:
+class Arrival:
     """What was sent, and how to ask the other machine for more: a question, and the pieces of its answer."""
 
     sent: Sent

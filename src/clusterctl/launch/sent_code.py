@@ -28,7 +28,7 @@ from clusterctl.spec.values import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from clusterctl.config.sent import Delivery, SentProject
+    from clusterctl.config.sent import Arrival, SentProject
     from clusterctl.containers.listener import ProgressListener
     from clusterctl.launch.snapshot import Code
 
@@ -85,7 +85,7 @@ class LocalProject:
         yield packer.flush()
 
 
-def received(runs: Path, project: Path, came: Delivery, progress: ProgressListener) -> Code:
+def received(runs: Path, project: Path, came: Arrival, progress: ProgressListener) -> Code:
     """The code of a run whose `project` is on the machine where the command was typed, with its snapshot taken.
 
     Raises ConfigError where it was not sent, or changes while it is.
@@ -115,7 +115,7 @@ def _tree(manifest: bytes) -> str:
     return hashlib.sha256(manifest).hexdigest()[:20]
 
 
-def _manifest(folder: Path, sent: SentProject, came: Delivery) -> bytes:
+def _manifest(folder: Path, sent: SentProject, came: Arrival) -> bytes:
     """What is in the project: known from an earlier submission, or asked for."""
     kept = make_private(folder / TREES) / sent.tree
     with suppress(OSError):

@@ -17,11 +17,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.config.delivery import deliver
-from clusterctl.config.sent import Delivery
+from clusterctl.config.sent import Arrival
 from clusterctl.errors import HostError
-from clusterctl.remote.answers import Answers, Replayed
-from clusterctl.remote.frames import CHUNK, Frame, Kind, Reader
-from clusterctl.remote.request import Request
+from clusterctl.remote.answers import LastingAnswer, Replayed
+from clusterctl.remote.frames import CHUNK, Frame, FrameKind, Reader
+from clusterctl.remote.request import RemoteRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +31,7 @@ _LOOK_SECONDS = 1.0
 LOST = 75  # the exit code of a command whose questions nobody answers any more
 
 
-def serve(perform: Callable[[Request, Asker], int]) -> NoReturn:
+def serve(perform: Callable[[RemoteRequest, Asker], int]) -> NoReturn:
     """Carry out the request on standard input with `perform`, in a process of its own; leave with its exit code."""
     reader = Reader()
     rest: list[Frame] = []
@@ -40,13 +40,13 @@ def serve(perform: Callable[[Request, Asker], int]) -> NoReturn:
         if not received:
             raise SystemExit(LOST)
         rest += reader.fed(received)
-    request = Request.unpacked(rest.pop(0).payload)
+    request = RemoteRequest.unpacked(rest.pop(0).payload)
     connection = _Connection(reader, rest)
     connection.send_raw(request.mark.encode())
     answers = None
     if request.once:
         try:
-            answers = Answers.begun(request.once)
+            answers = LastingAnswer.begun(request.once)
         except Replayed as earlier:
             for frame in earlier.frames():
                 connection.send(frame)
@@ -66,7 +66,7 @@ class Asker:
 
     def ask(self, question: Mapping[str, object]) -> Iterator[bytes]:
         """The pieces of the answer. Raises HostError where the connection broke."""
-        self.send(Frame(Kind.QUESTION, json.dumps(question).encode()))
+        self.send(Frame(FrameKind.QUESTION, json.dumps(question).encode()))
         while True:
             while not self._frames:
                 received = self._connection.recv(CHUNK)
@@ -105,16 +105,16 @@ class _Connection:
 class _Relay:
     """Between the connection and the process that carries the request out."""
 
-    def __init__(self, connection: _Connection, request: Request, answers: Answers | None) -> None:
+    def __init__(self, connection: _Connection, request: RemoteRequest, answers: LastingAnswer | None) -> None:
         self._connection, self._request, self._answers = connection, request, answers
         self._selector = selectors.DefaultSelector()
-        self._open: dict[int, Kind] = {}  # what the command prints to
+        self._open: dict[int, FrameKind] = {}  # what the command prints to
         self._terminals: list[int] = []
         self._input: int | None = None
         self._waiting = bytearray()  # for the command to read
         self._input_ends = False
 
-    def carry_out(self, perform: Callable[[Request, Asker], int]) -> int:
+    def carry_out(self, perform: Callable[[RemoteRequest, Asker], int]) -> int:
         """The exit code of the command."""
         ours, theirs = socket.socketpair()
         wake, waker = os.pipe()
@@ -155,20 +155,23 @@ class _Relay:
                 self._answers.forget()  # nothing was done: the same may be asked for again
             else:
                 self._answers.finish(code)
-        self._connection.send(Frame(Kind.EXIT, str(code).encode()))
+        self._connection.send(Frame(FrameKind.EXIT, str(code).encode()))
         return code
 
-    def _start(self, perform: Callable[[Request, Asker], int], ours: socket.socket, theirs: socket.socket) -> int:
+    def _start(self, perform: Callable[[RemoteRequest, Asker], int], ours: socket.socket, theirs: socket.socket) -> int:
         """Start the process; its streams are pipes, or terminals where the command had them when it was typed."""
         terminal = self._request.terminal
         streams: dict[int, int] = {}
         if self._request.interactive and terminal.input and terminal.output:
             master, slave = _terminal(terminal.columns, terminal.lines, raw=False)
             streams = dict.fromkeys((0, 1, 2), slave)
-            self._watch(master, Kind.OUTPUT, terminal=True)
+            self._watch(master, FrameKind.OUTPUT, terminal=True)
             self._input = master
         else:
-            for number, kind, is_terminal in ((1, Kind.OUTPUT, terminal.output), (2, Kind.ERRORS, terminal.errors)):
+            for number, kind, is_terminal in (
+                (1, FrameKind.OUTPUT, terminal.output),
+                (2, FrameKind.ERRORS, terminal.errors),
+            ):
                 ends = _terminal(terminal.columns, terminal.lines, raw=True) if is_terminal else os.pipe()
                 streams[number] = ends[1]
                 self._watch(ends[0], kind, terminal=is_terminal)
@@ -194,7 +197,7 @@ class _Relay:
             os.set_blocking(self._input, False)
         return child
 
-    def _watch(self, descriptor: int, kind: Kind, *, terminal: bool) -> None:
+    def _watch(self, descriptor: int, kind: FrameKind, *, terminal: bool) -> None:
         self._open[descriptor] = kind
         self._selector.register(descriptor, selectors.EVENT_READ, "print")
         if terminal:
@@ -217,16 +220,16 @@ class _Relay:
                 os.killpg(child, signal.SIGHUP)
 
     def _take(self, frame: Frame, child: int, ours: socket.socket) -> None:
-        if frame.kind is Kind.DATA:
+        if frame.kind is FrameKind.DATA:
             with suppress(OSError):
                 ours.sendall(frame.packed())
-        elif frame.kind is Kind.INPUT:
+        elif frame.kind is FrameKind.INPUT:
             self._waiting += frame.payload
             self._input_ends |= not frame.payload
-        elif frame.kind is Kind.SIGNAL:
+        elif frame.kind is FrameKind.SIGNAL:
             with suppress(ProcessLookupError):
                 os.killpg(child, int(frame.payload))
-        elif frame.kind is Kind.SIZE:
+        elif frame.kind is FrameKind.SIZE:
             columns, lines = json.loads(frame.payload)
             for terminal in self._terminals:
                 _resize(terminal, columns, lines)
@@ -238,7 +241,7 @@ class _Relay:
         if not received:
             self._selector.unregister(ours)
         for frame in asked.fed(received):
-            if frame.kind is Kind.VALUE and self._answers:
+            if frame.kind is FrameKind.VALUE and self._answers:
                 self._answers.keep(frame)
             self._connection.send(frame)
 
@@ -301,9 +304,9 @@ class _Relay:
             self._waiting.clear()
 
 
-def _carry_out(perform: Callable[[Request, Asker], int], request: Request, asker: Asker) -> int:
+def _carry_out(perform: Callable[[RemoteRequest, Asker], int], request: RemoteRequest, asker: Asker) -> int:
     os.environ.update(request.environment)
-    deliver(Delivery(request.sent, asker.ask))
+    deliver(Arrival(request.sent, asker.ask))
     code = perform(request, asker)
     return LOST if asker.lost else code
 

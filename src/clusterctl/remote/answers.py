@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.config.places import data_folder
 from clusterctl.errors import UsageError
-from clusterctl.remote.frames import Frame, Kind, Reader
+from clusterctl.remote.frames import Frame, FrameKind, Reader
 from clusterctl.runs.files import make_private
 
 if TYPE_CHECKING:
@@ -45,15 +45,15 @@ class Replayed(Exception):
                 if (now := self._folder.stat().st_mtime_ns) != beat:
                     beat, since = now, time.monotonic()
             if time.monotonic() - since > _STALE_SECONDS:
-                yield Frame(Kind.ERRORS, b"error: the command was ended from outside, and left no answer\n")
-                yield Frame(Kind.ERRORS, b"hint: see what became of it: clusterctl status\n")
-                yield Frame(Kind.EXIT, str(GONE).encode())
+                yield Frame(FrameKind.ERRORS, b"error: the command was ended from outside, and left no answer\n")
+                yield Frame(FrameKind.ERRORS, b"hint: see what became of it: clusterctl status\n")
+                yield Frame(FrameKind.EXIT, str(GONE).encode())
                 return
             time.sleep(_LOOK_SECONDS)
         yield from Reader().fed(answer.read_bytes())
 
 
-class Answers:
+class LastingAnswer:
     """The answer of a command while it is carried out."""
 
     def __init__(self, folder: Path) -> None:
@@ -62,7 +62,7 @@ class Answers:
         self._touched = time.monotonic()
 
     @classmethod
-    def begun(cls, name: str) -> Answers:
+    def begun(cls, name: str) -> LastingAnswer:
         """Begin the command called `name`, 32 hexadecimal digits. Raises Replayed where it was begun before."""
         if not _NAME.fullmatch(name):
             raise UsageError(f"no name of a request: {name}", "type the command again")
@@ -88,7 +88,7 @@ class Answers:
     def finish(self, code: int) -> None:
         """The command has ended."""
         aside = self._folder / ".answer"
-        aside.write_bytes(self._frames + Frame(Kind.EXIT, str(code).encode()).packed())
+        aside.write_bytes(self._frames + Frame(FrameKind.EXIT, str(code).encode()).packed())
         aside.rename(self._folder / "answer")
 
     def forget(self) -> None:

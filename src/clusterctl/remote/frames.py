@@ -14,7 +14,7 @@ LARGEST = 64 * 2**20
 CHUNK = 2**18
 
 
-class Kind(Enum):
+class FrameKind(Enum):
     """What a frame holds."""
 
     # To the other machine.
@@ -32,7 +32,7 @@ class Kind(Enum):
 
 
 class Frame(NamedTuple):
-    kind: Kind
+    kind: FrameKind
     payload: bytes
 
     def packed(self) -> bytes:
@@ -62,6 +62,6 @@ class Reader:
             payload = bytes(memoryview(self._buffer)[_HEAD.size : end])
             del self._buffer[:end]
             try:
-                yield Frame(Kind(letter), payload)
+                yield Frame(FrameKind(letter), payload)
             except ValueError as error:
                 raise Broken(f"no such frame: {letter!r}") from error

@@ -23,7 +23,7 @@ class Terminal:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class RemoteRequest:
     """A command line to carry out, or an operation of the Python API.
 
     `mark` is printed before anything else: what a login shell prints before it is none of ours. `once` identifies what
@@ -44,7 +44,7 @@ class Request:
         return json.dumps(to_record(self)).encode()
 
     @classmethod
-    def unpacked(cls, packed: bytes) -> Request:
+    def unpacked(cls, packed: bytes) -> RemoteRequest:
         """Raises ConfigError for anything else."""
         record: Any = json.loads(packed)
         return from_record(cls, record)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import HostError
 from clusterctl.remote import ssh
-from clusterctl.remote.frames import CHUNK, Broken, Frame, Kind, Reader
+from clusterctl.remote.frames import CHUNK, Broken, Frame, FrameKind, Reader
 from clusterctl.remote.package import package
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator
 
-    from clusterctl.remote.request import Request
+    from clusterctl.remote.request import RemoteRequest
 
 _NO_PYTHON = 93  # of the command that installs
 _HELD_BYTES = 2**20
@@ -54,12 +54,12 @@ class Ends:
 
 
 @dataclass
-class Talk:
+class Conversation:
     """One request to one host, over as many connections as it takes."""
 
     host: str
     python: str | None
-    request: Request
+    request: RemoteRequest
     ends: Ends
     repeat: Repeat = Repeat.HELD
     patience: float = _PATIENCE_SECONDS
@@ -174,22 +174,22 @@ class _Shown:
 
     def __init__(self, ends: Ends, repeat: Repeat) -> None:
         self._ends, self._repeat = ends, repeat
-        self._held: list[tuple[Kind, bytes]] = []
+        self._held: list[tuple[FrameKind, bytes]] = []
         self._held_size = 0
-        self._past = {Kind.OUTPUT: 0, Kind.ERRORS: 0}  # bytes that were passed on
+        self._past = {FrameKind.OUTPUT: 0, FrameKind.ERRORS: 0}  # bytes that were passed on
         self._skip = dict(self._past)
         self._lines: dict[bytes, int] = {}  # that were passed on, and how often
         self._old: dict[bytes, int] = {}
         self._rest = b""
 
-    def take(self, kind: Kind, data: bytes) -> None:
+    def take(self, kind: FrameKind, data: bytes) -> None:
         if self._repeat is Repeat.HELD and self._held_size < _HELD_BYTES:
             self._held.append((kind, data))
             self._held_size += len(data)
             if self._held_size >= _HELD_BYTES:
                 self.release()
                 self._held_size = _HELD_BYTES
-        elif self._repeat is Repeat.LINES and kind is Kind.OUTPUT:
+        elif self._repeat is Repeat.LINES and kind is FrameKind.OUTPUT:
             self._take_lines(data)
         else:
             skipped = min(self._skip[kind], len(data))
@@ -202,7 +202,7 @@ class _Shown:
             self._pass(kind, data)
         self._held, self._held_size = [], 0
         if self._rest:
-            self._pass(Kind.OUTPUT, self._rest)
+            self._pass(FrameKind.OUTPUT, self._rest)
             self._rest = b""
 
     def begin_again(self, host: str) -> None:
@@ -221,18 +221,18 @@ class _Shown:
                 self._old[line] -= 1
                 continue
             self._lines[line] = self._lines.get(line, 0) + 1
-            self._pass(Kind.OUTPUT, line + b"\n")
+            self._pass(FrameKind.OUTPUT, line + b"\n")
 
-    def _pass(self, kind: Kind, data: bytes) -> None:
+    def _pass(self, kind: FrameKind, data: bytes) -> None:
         if data:
             self._past[kind] += len(data)
-            (self._ends.output if kind is Kind.OUTPUT else self._ends.errors)(data)
+            (self._ends.output if kind is FrameKind.OUTPUT else self._ends.errors)(data)
 
 
 class _Talking:
     """One connection, from the request to the exit code."""
 
-    def __init__(self, process: subprocess.Popen[bytes], request: Request, ends: Ends, shown: _Shown) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], request: RemoteRequest, ends: Ends, shown: _Shown) -> None:
         assert process.stdin
         assert process.stdout
         assert process.stderr
@@ -241,7 +241,7 @@ class _Talking:
         self._mark, self._marked, self._noise = request.mark.encode(), False, b""
         self._reader = Reader()
         self._said = b""
-        self._pending = bytearray(Frame(Kind.REQUEST, request.packed()).packed())
+        self._pending = bytearray(Frame(FrameKind.REQUEST, request.packed()).packed())
         self._sources: list[Iterator[bytes]] = []
         self._code: int | None = None
         self._interrupts = 0
@@ -266,9 +266,9 @@ class _Talking:
                 self._interrupts += 1
                 if self._interrupts > 1 or not self._marked:
                     raise
-                self._pending += Frame(Kind.SIGNAL, b"2").packed()
+                self._pending += Frame(FrameKind.SIGNAL, b"2").packed()
             if (size := self._ends.resized()) is not None:
-                self._pending += Frame(Kind.SIZE, size).packed()
+                self._pending += Frame(FrameKind.SIZE, size).packed()
         return self._code
 
     def close(self) -> None:
@@ -303,7 +303,7 @@ class _Talking:
             self._receive(_read(self._output.fileno()))
         elif self._ends.input is not None:
             typed = os.read(self._ends.input, CHUNK)
-            self._pending += Frame(Kind.INPUT, typed).packed()
+            self._pending += Frame(FrameKind.INPUT, typed).packed()
             if not typed:
                 self._selector.unregister(self._ends.input)
 
@@ -348,20 +348,20 @@ class _Talking:
             raise HostError(f"the other clusterctl is not understood: {error}", "type the command again") from error
 
     def _handle(self, frame: Frame) -> None:
-        if frame.kind in (Kind.OUTPUT, Kind.ERRORS):
+        if frame.kind in (FrameKind.OUTPUT, FrameKind.ERRORS):
             self._shown.take(frame.kind, frame.payload)
-        elif frame.kind is Kind.QUESTION:
+        elif frame.kind is FrameKind.QUESTION:
             self._sources.append(self._answered(json.loads(frame.payload)))
-        elif frame.kind is Kind.VALUE:
+        elif frame.kind is FrameKind.VALUE:
             self.value = (self.value or b"") + frame.payload
-        elif frame.kind is Kind.EXIT:
+        elif frame.kind is FrameKind.EXIT:
             self._code = int(frame.payload)
 
     def _answered(self, question: dict[str, Any]) -> Iterator[bytes]:
         for piece in self._ends.answer(question):
             if piece:
-                yield Frame(Kind.DATA, piece).packed()
-        yield Frame(Kind.DATA, b"").packed()
+                yield Frame(FrameKind.DATA, piece).packed()
+        yield Frame(FrameKind.DATA, b"").packed()
 
     def _ended(self, stream: Any) -> None:
         self._selector.unregister(stream)
