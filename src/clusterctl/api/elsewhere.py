@@ -43,8 +43,8 @@ class Elsewhere:
     """A cluster on another machine, by the name under which it was chosen."""
 
     name: str
-    file: Path
-    cluster: Cluster
+    file: Path = field(repr=False)
+    cluster: Cluster = field(repr=False)
 
     @property
     def host(self) -> str:

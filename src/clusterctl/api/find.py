@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from clusterctl.api.calls import works_elsewhere
 from clusterctl.api.run import Run
 from clusterctl.config import cache_folder, chosen_runs_folder
 from clusterctl.errors import UsageError
@@ -43,6 +44,7 @@ _GROUPS = {
 }
 
 
+@works_elsewhere()
 def find(name: str, cluster: str | None = None) -> Run:
     """The run that `name` means: `@last`, an id, a job's name (its newest run), or the beginning of one id.
 
@@ -70,6 +72,7 @@ def find_all(names: Iterable[str], cluster: str | None = None) -> list[Run]:
     return list(found)
 
 
+@works_elsewhere()
 def runs(
     *,
     stage: str | Iterable[str] = (),

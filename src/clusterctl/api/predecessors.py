@@ -19,12 +19,13 @@ from clusterctl.runs.layout import RunDir
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
+    from typing import TypeAlias
 
     from clusterctl.api.run import Run
     from clusterctl.observe.stage import Status
     from clusterctl.spec import Cluster, Resources
 
-    Named = str | Run | Iterable[str | Run]
+    Named: TypeAlias = str | Run | Iterable[str | Run]
 
 FLAGS = {Condition.FINISHED: "--after", Condition.ENDED: "--after-any", Condition.STARTED: "--after-start"}
 _OF_SLURM = {Condition.FINISHED: "afterok", Condition.ENDED: "afterany", Condition.STARTED: "after"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from clusterctl.api.calls import works_elsewhere
 from clusterctl.api.find import as_run
 from clusterctl.api.settings import settings, typed
 from clusterctl.api.submit import dry_run, send
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from clusterctl.spec import Cluster
 
 
+@works_elsewhere(changes=True)
 def rerun(
     run: Run | str,
     cluster: str | None = None,

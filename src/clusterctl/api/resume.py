@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import clusterctl
+from clusterctl.api.calls import works_elsewhere
 from clusterctl.api.find import as_run
 from clusterctl.api.predecessors import Predecessors
 from clusterctl.api.settings import settings, typed
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
 _LEASE_SECONDS = 300  # sbatch may take a minute to answer; who holds a lease for longer has died
 
 
+@works_elsewhere(changes=True)
 def resume(
     run: Run | str,
     cluster: str | None = None,

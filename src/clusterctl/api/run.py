@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from clusterctl.api.calls import works_elsewhere
 from clusterctl.errors import ClusterctlError, UsageError
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
@@ -17,6 +18,7 @@ from clusterctl.runs.stages import Stage
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from clusterctl.api.elsewhere import Elsewhere
     from clusterctl.api.logs import Reading
     from clusterctl.api.settings import Overrides
     from clusterctl.checks.check import Check
@@ -73,6 +75,8 @@ class Run:
     path: Path
     warnings: tuple[Check, ...] = field(default=(), compare=False, repr=False)
     """What the checks before submitting or resuming had to say though they let it pass."""
+    place: Elsewhere | None = None
+    """Where its cluster is another machine: `path` is there, and what is asked is asked there; see `fetch`."""
     _job: Job | None = field(default=None, compare=False, repr=False)  # of a run that was submitted just now
 
     @property
@@ -97,6 +101,7 @@ class Run:
         return self.directory.work
 
     @property
+    @works_elsewhere()
     def batches(self) -> Batches | None:
         """How its training shares out the examples; None for a program of your own. Raises ConfigError if damaged."""
         from clusterctl.checks.training_set import batches
@@ -108,6 +113,7 @@ class Run:
         return batches(read_record(self.directory).job)
 
     @property
+    @works_elsewhere()
     def job_id(self) -> str | None:
         """The number of its Slurm job; None while nobody knows it."""
         from clusterctl.observe.milestones import read_submission
@@ -115,12 +121,14 @@ class Run:
         return read_submission(self.directory).job_id or None
 
     @property
+    @works_elsewhere()
     def cluster(self) -> Cluster:
         """The cluster that it was submitted to. Raises ConfigError for a damaged run."""
         from clusterctl.observe.run_record import read_record
 
         return read_record(self.directory).cluster
 
+    @works_elsewhere()
     def status(self) -> Status:
         """Where the run is: its stage, the attempt, newest metrics, times.
 
@@ -133,6 +141,7 @@ class Run:
             raise found.problems[0]
         return found.statuses[0]
 
+    @works_elsewhere(waits=True)
     def wait(self, timeout: float | None = None) -> Status:
         """Wait until the run has ended, and return how it did.
 
@@ -145,6 +154,7 @@ class Run:
             raise RunFailed(self, stage)
         return self.status()
 
+    @works_elsewhere()
     def logs(
         self,
         rank: int | None = None,
@@ -171,6 +181,7 @@ class Run:
         selection = Selection(attempt, rank, (stream,) if stream else ("out", "err"), host, node)
         return read_logs(self.directory, selection, tail, since, grep)
 
+    @works_elsewhere()
     def metrics(self) -> MetricRecords:
         """The numbers that rank 0 recorded, one dict each, in order; what a later attempt did again counts once.
 
@@ -179,30 +190,35 @@ class Run:
         """
         return metric_records(self.directory)
 
+    @works_elsewhere()
     def why(self) -> Diagnosis:
         """Why it failed, waits or is slow: findings, the most important first, and what to type next."""
         from clusterctl.diagnosis.diagnose import diagnose
 
         return diagnose(self.directory)
 
+    @works_elsewhere(changes=True)
     def cancel(self) -> None:
         """End the run, waiting or running; nothing happens to one that has ended. Raises SlurmError."""
         from clusterctl.api.cancel import cancel
 
         cancel([self])
 
+    @works_elsewhere(changes=True)
     def resume(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
         """Start the run, which has ended unfinished, again from its last checkpoint: see `clusterctl.resume`."""
         from clusterctl.api.resume import resume
 
         return resume(self, cluster, overrides=overrides, hold=hold)
 
+    @works_elsewhere(changes=True)
     def rerun(self, cluster: str | None = None, *, overrides: Overrides = (), hold: bool = False) -> Run:
         """Submit a new run with the same code and configuration; this one may be in any stage. See `rerun`."""
         from clusterctl.api.rerun import rerun
 
         return rerun(self, cluster, overrides=overrides, hold=hold)
 
+    @works_elsewhere(changes=True)
     def release(self) -> None:
         """Let the run start, which was submitted with `hold`."""
         from clusterctl.observe.status import report

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterctl.api.calls import carried_out
 from clusterctl.config import cache_folder, current_folder
 from clusterctl.remote.agent import Asker as Asker  # noqa: TC001 - for others too
 from clusterctl.remote.agent import serve as serve
+from clusterctl.remote.frames import CHUNK, Frame, FrameKind
 from clusterctl.remote.request import RemoteRequest as RemoteRequest  # noqa: TC001
 from clusterctl.runs.files import make_private
 
@@ -35,6 +37,9 @@ def uploaded(request: RemoteRequest, asker: Asker) -> Iterator[list[str]]:
         yield [places.get(str(current_folder() / word), word) for word in request.words]
 
 
-def carried_out(request: RemoteRequest, asker: Asker) -> int:
-    """Carry out an operation of the Python API."""
-    raise NotImplementedError
+def answer_call(request: RemoteRequest, asker: Asker) -> int:
+    """Carry out an operation of the Python API, and send back what it returned or raised."""
+    answer = carried_out(request.operation, request.arguments).encode()
+    for start in range(0, len(answer), CHUNK):
+        asker.send(Frame(FrameKind.VALUE, answer[start : start + CHUNK]))
+    return 0

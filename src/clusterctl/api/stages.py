@@ -9,6 +9,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
+from clusterctl.api.calls import works_elsewhere
 from clusterctl.api.predecessors import Predecessors
 from clusterctl.api.settings import settings, typed
 from clusterctl.api.submit import dry_run, find_waited_for, load, new_suffix, send
@@ -45,6 +46,7 @@ def plan_stages(job: str | os.PathLike[str], cluster: str | None = None, *, over
     return [dry_run(load(job, cluster, stage=name, overrides=overrides)) for name in stage_names(job)]
 
 
+@works_elsewhere(changes=True, takes_job=True)
 def submit_stages(
     job: str | os.PathLike[str],
     cluster: str | None = None,

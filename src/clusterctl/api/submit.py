@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import clusterctl
+from clusterctl.api.calls import works_elsewhere
 from clusterctl.api.code import code_of, copied
 from clusterctl.api.settings import program_words, settings, typed
 from clusterctl.api.verify import verify
@@ -155,6 +156,7 @@ def dry_run(
     return DryRun(resolved, _planned(resolved, runs, code, allocation), earlier, waiting)
 
 
+@works_elsewhere(changes=True, takes_job=True)
 def submit(
     job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,
@@ -257,7 +259,7 @@ def send(
     except SlurmRefused as refused:
         shutil.rmtree(plan.run.path)
         raise explained(refused, resolved, slurm) from refused
-    return Run(plan.run.path, warnings, resolved.job)
+    return Run(plan.run.path, warnings, _job=resolved.job)
 
 
 def _profiled(resolved: Resolved) -> Resolved:

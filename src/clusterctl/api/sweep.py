@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import clusterctl
+from clusterctl.api.calls import works_elsewhere
 from clusterctl.api.code import code_of, copied
 from clusterctl.api.settings import axes_typed, program_words, settings, typed
 from clusterctl.api.submit import find_waited_for, new_suffix
@@ -101,6 +102,7 @@ def load_sweep(
     return SweepJobs(rows, jobs, words if names else [])
 
 
+@works_elsewhere(changes=True, takes_job=True)
 def sweep(
     job: str | os.PathLike[str] | None = None,
     cluster: str | None = None,

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from clusterctl.api.calls import works_elsewhere
 from clusterctl.api.run import Run
 from clusterctl.config import chosen_runs_folder
 from clusterctl.errors import ClusterctlError, NotFoundError, UsageError, WaitTimedOut
@@ -18,6 +19,7 @@ from clusterctl.runs.stages import Stage
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from clusterctl.api.elsewhere import Elsewhere
     from clusterctl.checks.check import Check
     from clusterctl.observe.status import Report
 
@@ -41,6 +43,8 @@ class Sweep:
     path: Path
     warnings: tuple[Check, ...] = field(default=(), compare=False, repr=False)
     """What the checks before submitting had to say though they let it pass."""
+    place: Elsewhere | None = None
+    """Where its cluster is another machine: `path` is there."""
 
     @property
     def id(self) -> str:
@@ -51,15 +55,18 @@ class Sweep:
         return SweepDir(self.path)
 
     @property
+    @works_elsewhere()
     def runs(self) -> list[Run]:
         """The runs, by their places. Raises ConfigError for a damaged sweep."""
         return [Run(run.path) for run in read_sweep(self.directory).runs]
 
     @property
+    @works_elsewhere()
     def settings(self) -> list[dict[str, str]]:
         """What each run changes: its values by key, as they were typed. Raises ConfigError for a damaged sweep."""
         return [values_of(row) for row in read_sweep(self.directory).settings]
 
+    @works_elsewhere()
     def status(self, metric: str | None = None) -> SweepSummary:
         """How many runs are where, and which is best so far, by `metric`. Raises ConfigError for a damaged sweep."""
         return self.summary(report(read_sweep(self.directory).runs), metric)
@@ -73,6 +80,7 @@ class Sweep:
             raise UsageError(f"no run of {self.id} has logged: {metric}", f"one of {', '.join(known)}")
         return found
 
+    @works_elsewhere(waits=True)
     def wait(self, timeout: float | None = None) -> SweepSummary:
         """Wait until all runs have ended. Raises SweepFailed unless all finished, WaitTimedOut after `timeout` seconds.
 
@@ -93,12 +101,14 @@ class Sweep:
             raise SweepFailed(self, found)
         return found
 
+    @works_elsewhere(changes=True)
     def cancel(self) -> None:
         """End all runs that go on, with one question to Slurm. Raises SlurmError."""
         from clusterctl.api.cancel import cancel
 
         cancel(self.runs)
 
+    @works_elsewhere(changes=True)
     def release(self) -> None:
         """Let the runs start, which were submitted with `hold`."""
         from clusterctl.slurm import Slurm
@@ -108,6 +118,7 @@ class Sweep:
             raise UsageError(f"no run of {self.id} waits to start", f"clusterctl status {self.id}")
         Slurm.of(waiting[0].record.cluster).release([one.job_id for one in waiting if one.job_id])
 
+    @works_elsewhere(changes=True)
     def resume(self, cluster: str | None = None) -> Sweep:
         """Start those runs again that have ended unfinished. See `resume_sweep`."""
         from clusterctl.api.resume_sweep import resume_sweep
@@ -115,6 +126,7 @@ class Sweep:
         return resume_sweep(self, cluster)
 
 
+@works_elsewhere()
 def find_sweep(name: str, cluster: str | None = None) -> Sweep:
     """The sweep that `name` means: its id, or `@last` and a job's name where its newest submission was a sweep.
 

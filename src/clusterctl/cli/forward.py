@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # What changes something there: done once, whatever becomes of the connection.
 _CHANGING = {"submit", "resume", "rerun", "cancel", "release", "alloc", "clean", "track", "notify"}
-_CHANGING |= {f"image {name}" for name in ("import", "prune", "check")} | {"data generate", "data prepare"}
+_CHANGING |= {f"image {name}" for name in ("import", "prune")} | {"data generate", "data prepare"}
 _WITH_JOB = {"submit": "job", "alloc": "job", "nodes": "job"}
 _WAITING = ("--follow", "--wait")
 

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from clusterctl import cli
-from clusterctl.api.served import carried_out, serve, uploaded
+from clusterctl.api.served import answer_call, serve, uploaded
 
 if TYPE_CHECKING:
     from clusterctl.api.served import Asker, RemoteRequest
@@ -42,7 +42,7 @@ def _perform(request: RemoteRequest, asker: Asker) -> int:
     if request.operation == "await":
         return cli.rendered(lambda: _await(**json.loads(request.arguments)))
     if request.operation:
-        return carried_out(request, asker)
+        return answer_call(request, asker)
     with uploaded(request, asker) as words:
         return cli.run(words)
 

@@ -1,0 +1,160 @@
+"""Operations that work on another machine where the cluster's file names one: called there, and answered here."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from clusterctl.config.delivery import delivered
+from clusterctl.containers.listener import ProgressListener
+from clusterctl.errors import ClusterctlError, HostError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clusterctl.api.elsewhere import Cargo, Elsewhere
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+_PREFIX = "clusterctl.api."
+_KNOWN: dict[str, Callable[..., Any]] = {}
+
+
+def works_elsewhere(
+    *, changes: bool = False, waits: bool = False, takes_job: bool = False
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """An operation that is called on the machine of its `cluster`, or of the run that it is a method of, or is given.
+
+    One that `changes` something is done once, whatever becomes of the connection; one that `waits` goes on waiting.
+    With `takes_job` it takes the job file and the code of its first argument along.
+    """
+
+    def decorate(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        code = function.__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        name = f"{function.__module__.removeprefix(_PREFIX)}:{function.__qualname__}"
+
+        @functools.wraps(function)
+        def called(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+            if delivered():
+                return function(*arguments, **named)
+            given = {**dict(zip(names, arguments, strict=False)), **named}
+            place = _place(given, has_cluster="cluster" in names)
+            if place is None:
+                return function(*arguments, **named)
+            cargo = _cargo(place, given) if takes_job else None
+            result: Result = _asked(place, name, given, cargo, changes=changes, waits=waits)
+            return result
+
+        _KNOWN[name] = function
+        return called
+
+    return decorate
+
+
+def carried_out(name: str, arguments: str) -> str:
+    """Call the operation for another machine; what it returned or raised, encoded."""
+    import importlib
+
+    from clusterctl.api.logs import Reading
+    from clusterctl.remote.values import decoded, encoded
+
+    try:
+        importlib.import_module(_PREFIX + name.partition(":")[0])
+        function = _KNOWN.get(name)
+        if function is None:
+            raise UsageError(f"no such operation: {name}", "is it the same version of clusterctl?")
+        result: Any = function(**decoded(json.loads(arguments)))
+        answer = {"returned": encoded([*result] if isinstance(result, Reading) else result)}
+    except ClusterctlError as error:
+        answer = {"raised": encoded(error)}
+    except ImportError as error:
+        answer = {"raised": encoded(UsageError(f"no such operation: {name}: {error}"))}
+    return json.dumps(answer)
+
+
+def _place(given: Mapping[str, Any], *, has_cluster: bool) -> Elsewhere | None:
+    """Where the operation works: where its run is, else the cluster that it names."""
+    for value in (given.get("self"), given.get("run")):
+        if value is not None and not isinstance(value, str):
+            place: Elsewhere | None = value.place
+            return place
+    if not has_cluster:
+        return None
+    from clusterctl.api.elsewhere import elsewhere
+
+    return elsewhere(given.get("cluster"))
+
+
+def _asked(
+    place: Elsewhere,
+    name: str,
+    given: Mapping[str, Any],
+    cargo: Cargo | None,
+    *,
+    changes: bool,
+    waits: bool,
+) -> Any:
+    from clusterctl.api.elsewhere import Conversation, Ends, Repeat, load_cargo, request
+    from clusterctl.remote.values import decoded, encoded
+
+    cargo = cargo or load_cargo(place, None)
+    arguments = json.dumps(encoded({key: _sendable(value) for key, value in given.items() if key != "progress"}))
+    asked = request(place, (), cargo, operation=name, arguments=arguments, once=changes)
+    printed = bytearray()
+    ends = Ends(lambda _: None, printed.extend, cargo.answer, ask=True)
+    repeat = Repeat.ONCE if changes else Repeat.REDRAWN if waits else Repeat.HELD
+    conversation = Conversation(place.host, place.cluster.remote_python, asked, ends, repeat)
+    code = conversation.result()
+    if conversation.value is None:
+        last = printed.decode(errors="replace").strip().rpartition("\n")[2]
+        raise HostError(f"clusterctl on {place.host} ended with exit code {code}: {last}", "type the command again")
+    answer = json.loads(conversation.value)
+    if "raised" in answer:
+        raise decoded(answer["raised"], functools.partial(_at, place))
+    return decoded(answer["returned"], functools.partial(_at, place))
+
+
+def _at(place: Elsewhere, value: Any) -> Any:
+    """A run or a sweep of the other machine, as one."""
+    from clusterctl.api.run import Run
+    from clusterctl.api.sweeps import Sweep
+
+    return replace(value, place=place) if isinstance(value, Run | Sweep) else value
+
+
+def _sendable(value: Any) -> Any:
+    from clusterctl.api.run import Run
+    from clusterctl.api.sweeps import Sweep
+
+    if isinstance(value, Run | Sweep):
+        return replace(value, place=None)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        return [_sendable(item) for item in value]
+    return value
+
+
+def _cargo(place: Elsewhere, given: Mapping[str, Any]) -> Cargo:
+    from clusterctl.api.elsewhere import load_cargo
+    from clusterctl.api.settings import program_words, settings
+
+    progress = given.get("progress")
+    job = given.get("job")
+    program: Sequence[str | os.PathLike[str]] = given.get("program", ())
+    return load_cargo(
+        place,
+        None if job is None else os.fspath(job),
+        stage=given.get("stage"),
+        program=program_words(program),
+        overrides=settings(given.get("overrides", ())),
+        large=bool(given.get("large_code")),
+        progress=progress if isinstance(progress, ProgressListener) else ProgressListener(),
+    )
