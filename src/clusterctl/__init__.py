@@ -13,11 +13,12 @@ is first used (docs/guides/from-python.md).
 
 TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this; type checkers know the name
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from clusterctl.api.clean import clean
     from clusterctl.api.diff import diff
     from clusterctl.api.export import export
     from clusterctl.api.find import find
-    from clusterctl.api.find import runs as _runs
     from clusterctl.api.images import images
     from clusterctl.api.nodes import nodes
     from clusterctl.api.notify import notify
@@ -45,7 +46,16 @@ if TYPE_CHECKING:
     class _Runs:
         """`clusterctl.runs`, a package that can be called."""
 
-        __call__ = staticmethod(_runs)
+        def __call__(
+            self,
+            *,
+            stage: str | Iterable[str] = (),
+            name: str | Iterable[str] = (),
+            since: str | float | None = None,
+            cluster: str | None = None,
+            count: int | None = None,
+        ) -> list[Run]: ...
+
         log = staticmethod(_metrics.log)
         phase = staticmethod(_metrics.phase)
         checkpoint = staticmethod(_program.checkpoint)
