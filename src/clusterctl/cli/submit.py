@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], options.Command]:
-    return click.option(flag, metavar="RUN", multiple=True, help=text)
+    return click.option(flag, metavar="RUN|SWEEP", multiple=True, help=text)
 
 
 @click.command(cls=options.WithProgram, short_help="Send a job to a cluster")
@@ -51,9 +51,9 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 )
 @click.option("--large-code", is_flag=True, help="Copy the project, however large it is, without a question.")
 @click.option("--profile", is_flag=True, help="Trace some steps on every rank; short for --set train.profile=[10,20].")
-@_predecessor_option("--after", "Start when RUN has finished. Of several such options, all must hold.")
-@_predecessor_option("--after-any", "Start when RUN has ended, whether it finished or failed.")
-@_predecessor_option("--after-start", "Start when RUN has started.")
+@_predecessor_option("--after", "Start when RUN, or every run of SWEEP, has finished. If given several times: all of them.")
+@_predecessor_option("--after-any", "Start when RUN, or every run of SWEEP, has ended.")
+@_predecessor_option("--after-start", "Start when RUN, or every run of SWEEP, has started.")
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="What stdout gets.")
 def submit(
