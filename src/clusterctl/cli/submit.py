@@ -51,7 +51,7 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 )
 @click.option("--large-code", is_flag=True, help="Copy the project, however large it is, without a question.")
 @click.option("--profile", is_flag=True, help="Trace some steps on every rank; short for --set train.profile=[10,20].")
-@_predecessor_option("--after", "Start when RUN, or every run of SWEEP, has finished. If given several times: all of them.")
+@_predecessor_option("--after", "Start when RUN, or every run of SWEEP, has finished; repeat it to wait for several.")
 @_predecessor_option("--after-any", "Start when RUN, or every run of SWEEP, has ended.")
 @_predecessor_option("--after-start", "Start when RUN, or every run of SWEEP, has started.")
 @options.waiting_options
