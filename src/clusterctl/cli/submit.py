@@ -104,7 +104,9 @@ def submit(
     if axes or sweep_file:
         from clusterctl.cli.sweep import check_sweep, submit_sweep
 
-        check_sweep(follow=follow, in_allocation=in_allocation, profile=profile)
+        check_sweep(follow=follow, in_allocation=in_allocation, profile=profile, stage=stage)
+        if sample_seed and not samples:
+            raise UsageError("--sample-seed needs --samples", "say how many runs to draw: --samples 20")
         sweep = submit_sweep(
             job,
             cluster,
@@ -124,10 +126,9 @@ def submit(
         if wait and sweep:
             sweep.wait(timeout)
         return
-    if samples or at_once or stop_early:
-        raise UsageError(
-            "--samples, --at-once and --stop-early are of a sweep", "name what is varied: --sweep train.lr=1e-3,1e-2"
-        )
+    if samples or sample_seed or at_once or stop_early:
+        given = "--samples, --sample-seed, --at-once and --stop-early are of a sweep"
+        raise UsageError(given, "name what is varied: --sweep train.lr=1e-3,1e-2")
     one: dict[str, Any] = {"stage": stage, "program": program, "profile": profile, "in_allocation": in_allocation}
     try:
         if dry_run:
