@@ -14,8 +14,8 @@ import clusterctl
 SOURCE = Path(clusterctl.__file__).parent
 SHARED = ("runs", "spec", "errors")
 LOGIN = (
-    "__main__", "cli", "display", "api", "trackers", "notifications", "diagnosis", "observe", "checks", "launch", "remote",
-    "slurm", "containers", "emulator", "sandbox", "config",
+    "__main__", "cli", "display", "api", "trackers", "notifications", "diagnosis", "observe", "checks", "launch",
+    "remote", "slurm", "containers", "emulator", "sandbox", "config",
 )  # fmt: skip
 TASK = ("workloads", "training", "graph", "task")
 # Who may import what else; the standard library is everybody's.

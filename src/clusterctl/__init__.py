@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from clusterctl.api.clean import clean
     from clusterctl.api.diff import diff
-    from clusterctl.api.export import export
     from clusterctl.api.find import find
     from clusterctl.api.images import images
     from clusterctl.api.nodes import nodes
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from clusterctl.api.sweeps import Sweep, SweepFailed, find_sweep
     from clusterctl.api.track import track
     from clusterctl.api.usage import usage
+    from clusterctl.display.report.archive import export
     from clusterctl.errors import (
         ClusterctlError,
         ConfigError,
@@ -100,10 +100,11 @@ __all__ = [
     "usage",
 ]
 _HOMES = {"Run": "api.run", "RunFailed": "api.run", "find": "api.find", "images": "api.images", "nodes": "api.nodes"}
-_OF_THEIR_NAME = ("clean", "diff", "export", "notify", "rerun", "resume", "sweep", "track", "usage")
+_OF_THEIR_NAME = ("clean", "diff", "notify", "rerun", "resume", "sweep", "track", "usage")
 _HOMES |= {name: f"api.{name}" for name in _OF_THEIR_NAME}
 _HOMES |= dict.fromkeys(("Sweep", "SweepFailed", "find_sweep"), "api.sweeps")
 _HOMES["submit_stages"] = "api.stages"
+_HOMES["export"] = "display.report.archive"  # the report is a page, and no operation draws pages
 _HOMES |= dict.fromkeys(("DryRun", "load", "plan", "submit"), "api.submit")
 
 

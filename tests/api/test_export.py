@@ -15,7 +15,7 @@ import pytest
 from support.busy_run import CREATED, busy_files
 
 import clusterctl
-from clusterctl.api.export import export
+from clusterctl.api.export import write_archive
 from clusterctl.api.run import Run
 from clusterctl.errors import ConfigError, UsageError
 from clusterctl.observe import exported
@@ -56,7 +56,7 @@ def content(path: Path) -> dict[str, bytes]:
 
 
 def test_it_holds_the_record_the_metrics_the_weights_and_the_logs(run: Run, tmp_path: Path) -> None:
-    path = export(run, pages={"report.html": "<html>"})
+    path = write_archive(run, pages={"report.html": "<html>"})
     assert path.resolve() == tmp_path / f"{run.id}.tar.gz"
     found = content(path)
     assert found["weights.pt"] == b"weights" * 1000
@@ -74,7 +74,7 @@ def test_it_holds_the_record_the_metrics_the_weights_and_the_logs(run: Run, tmp_
 
 
 def test_its_readme_names_every_file(run: Run) -> None:
-    found = content(export(run, pages={"report.html": ""}))
+    found = content(write_archive(run, pages={"report.html": ""}))
     text = found["README.txt"].decode()
     assert text.startswith(f"{run.id}\n")
     assert "stage: finished\n" in text
@@ -86,7 +86,7 @@ def test_its_readme_names_every_file(run: Run) -> None:
 
 
 def test_secrets_are_hidden_in_every_text(run: Run) -> None:
-    found = content(export(run))
+    found = content(write_archive(run))
     assert found["git.patch"] == b"+token = '***'\n"
     assert found["attempts/0/logs/rank_00000.err"] == b"using ***\nfine\n"
     assert found["attempts/1/logs/rank_00001.out"] == b"***\n"
@@ -94,7 +94,7 @@ def test_secrets_are_hidden_in_every_text(run: Run) -> None:
 
 
 def test_the_order_is_always_the_same_and_weights_may_be_left_out(run: Run) -> None:
-    first, second = (content(export(run, f"{name}.tar.gz", weights=False)) for name in "ab")
+    first, second = (content(write_archive(run, f"{name}.tar.gz", weights=False)) for name in "ab")
     assert list(first) == list(second)
     assert "weights.pt" not in first
 
@@ -110,7 +110,7 @@ def test_nothing_behind_a_link_is_in_it(run: Run, tmp_path: Path) -> None:
     first.log(0, "err").unlink()
     first.log(0).parent.rmdir()
     first.log(0).parent.symlink_to(tmp_path / "outside")
-    found = content(export(run))
+    found = content(write_archive(run))
     assert not [name for name, text in found.items() if b"not of the run" in text]
     assert "attempts/1/logs/rank_00004.out" not in found
 
@@ -129,7 +129,7 @@ def test_a_run_that_goes_on_is_exported_as_it_was_at_one_moment(run: Run, monkey
         real(archive, name, text)
 
     monkeypatch.setattr(exported.RunArchive, "add_text", while_it_writes)
-    found = content(export(run))
+    found = content(write_archive(run))
     assert found["attempts/1/logs/rank_00000.out"] == before
     assert found["attempts/1/metrics.jsonl"].endswith(b"}\n")
     assert b"it had not ended: each file is as it was then" in found["README.txt"]
@@ -141,16 +141,18 @@ def test_nothing_is_replaced_without_force_and_nothing_is_left_behind(
     path = tmp_path / "mine.tar.gz"
     path.write_text("mine")
     with pytest.raises(UsageError, match="there is a file already"):
-        export(run, path)
+        write_archive(run, path)
     assert path.read_text() == "mine"
-    assert export(run, path, force=True) == path
+    assert write_archive(run, path, force=True) == path
     assert len(content(path)) > 10
     monkeypatch.setattr(exported, "_lines", lambda file, most_bytes: [os.close(-1)])
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ConfigError, match="cannot export"):
-        export(run, tmp_path / "other.tar.gz")
+        write_archive(run, tmp_path / "other.tar.gz")
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_it_is_a_name_of_the_package() -> None:
-    assert clusterctl.export is export
+def test_from_python_it_has_the_report_too(run: Run) -> None:
+    found = content(clusterctl.export(run, weights=False))
+    assert found["report.html"].startswith(b"<!doctype html>")
+    assert list(found) == list(content(write_archive(run, "a.tar.gz", weights=False, pages={"report.html": ""})))

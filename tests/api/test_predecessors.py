@@ -8,7 +8,8 @@ import pytest
 from support.mistake import Desk
 
 import clusterctl
-from clusterctl import NotFoundError, Run, SlurmError, UsageError
+from clusterctl import NotFoundError, Run, SlurmError, Sweep, UsageError
+from clusterctl.api.resume_sweep import resume_sweep
 from clusterctl.runs.files import read_json, write_json
 from clusterctl.runs.layout import RunDir
 
@@ -230,6 +231,93 @@ def test_a_list_that_slurm_refuses_for_good_is_sent_once(site: Site) -> None:
     with pytest.raises(SlurmError, match="Job dependency problem"):
         site.submit("last", after="first")
     assert (len(site.desk.run_directories()), site.desk.asked("sbatch")) == (1, 2)
+
+
+class TestSweep:
+    """Waiting for a sweep is waiting for all of its runs."""
+
+    @pytest.fixture
+    def sweep(self, site: Site) -> Sweep:
+        found = clusterctl.sweep("./job.toml", "site", axes=["env.N=1..3"], overrides={"name": "sweep"})
+        for run in found.runs:
+            site.show(run, "PENDING")
+        return found
+
+    def test_it_is_waited_for_by_the_number_of_its_array(self, site: Site, sweep: Sweep) -> None:
+        last = site.submit("last", after=sweep, after_any=sweep.id, after_start="sweep")
+        assert site.dependency == "afterok:10,afterany:10,after:10"
+        record = read_json(last.directory.run_json)
+        assert record["after"] == [{"run": sweep.id, "condition": word} for word in ("finished", "ended", "started")]
+        site.submit("newest", after="@last")
+        assert site.dependency == "afterok:11"
+        site.submit("element", after=f"{sweep.id}.1")
+        assert site.dependency == "afterok:10_1"
+
+    def test_runs_that_have_finished_are_not_handed_over(self, site: Site, sweep: Sweep) -> None:
+        end(sweep.runs[0], 0)
+        site.submit("last", after=sweep)
+        assert site.dependency == "afterok:10"
+        for run in sweep.runs[1:]:
+            end(run, 0)
+        site.forget()
+        site.submit("later", after=sweep)
+        assert site.dependency == ""
+
+    def test_it_has_started_once_all_its_runs_have(self, site: Site, sweep: Sweep) -> None:
+        for run in sweep.runs[:2]:
+            begin(run)
+        site.submit("last", after_start=sweep)
+        assert site.dependency == "after:10"
+        begin(sweep.runs[2])
+        site.submit("later", after_start=sweep)
+        assert site.dependency == ""
+
+    def test_one_of_its_runs_that_failed_is_enough_to_refuse(self, site: Site, sweep: Sweep) -> None:
+        end(sweep.runs[1], 3)
+        with pytest.raises(UsageError, match=f"1 of the 3 runs of {sweep.id} did not finish") as refused:
+            site.submit("last", after=sweep)
+        assert refused.value.hint.startswith(f"first: clusterctl resume {sweep.id}\n")
+        site.submit("anyway", after_any=sweep)
+        assert site.dependency == "afterany:10"
+
+    def test_an_array_of_which_a_run_was_resumed_is_waited_for_by_element(self, site: Site, sweep: Sweep) -> None:
+        end(sweep.runs[0], 0)
+        end(sweep.runs[1], 3)
+        sweep.resume()
+        for run in sweep.runs:
+            site.show(run, "RUNNING")
+        assert [run.job_id for run in sweep.runs] == ["10_0", "11_0", "10_2"]
+        site.submit("last", after=sweep)
+        assert site.dependency == "afterok:11:10_2"
+
+    def test_why_and_status_name_the_sweep(self, site: Site, sweep: Sweep) -> None:
+        last = site.submit("last", after=sweep)
+        site.show(last, "PENDING", "Dependency")
+        assert last.status().held_up_by == f"after {sweep.id}"
+        found = last.why().headline
+        assert str(found) == f"it waits for all runs of {sweep.id} to finish"
+        assert found.facts == (f"{sweep.id}: 3 runs: 3 queued",)
+
+    def test_a_sweep_that_never_started_waits_again_when_it_is_resumed(self, site: Site) -> None:
+        first = site.submit()
+        sweep = clusterctl.sweep("./job.toml", "site", axes=["env.N=1..2"], overrides={"name": "sweep"}, after=first)
+        assert site.dependency == "afterok:10"
+        for run in sweep.runs:
+            site.show(run, "CANCELLED", "DependencyNeverSatisfied")
+        end(first, 3)
+        with pytest.raises(UsageError, match=f"{first.id} has not finished: failed"):
+            sweep.resume()
+        first.resume()
+        site.show(first, "PENDING")
+        again = resume_sweep(sweep, axes=["env.N=3"])
+        assert site.dependency == f"afterok:{first.job_id}"
+        assert read_json(again.runs[2].directory.run_json)["after"] == [{"run": first.id, "condition": "finished"}]
+        write_json(first.directory.attempt(0).host_json, {"job_id": first.job_id, "start": 1, "end": 2, "exit_code": 0})
+        end(again.runs[0], 3)
+        for run in again.runs[1:]:
+            end(run, 0)
+        sweep.resume()
+        assert site.dependency == ""
 
 
 class TestResume:

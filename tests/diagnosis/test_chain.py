@@ -25,8 +25,12 @@ def status(run: str, stage: Stage, reason: str = "", **metrics: float) -> Status
 
 def link(found: Status | str, *before: Link, condition: Condition = Condition.FINISHED) -> Link:
     if isinstance(found, str):
-        return Link(Predecessor(found, condition), None)
-    return Link(Predecessor(found.record.run.id, condition), found, before)
+        return Link(Predecessor(found, condition), ())
+    return Link(Predecessor(found.record.run.id, condition), (found,), before)
+
+
+def sweep_link(*runs: Status, before: tuple[Link, ...] = (), condition: Condition = Condition.FINISHED) -> Link:
+    return Link(Predecessor("sweep", condition), runs, before)
 
 
 TRAIN = status("train", Stage.TRAINING, step=40, steps=100)
@@ -91,6 +95,38 @@ def test_a_run_that_stays_in_the_queue_though_it_can_never_start_is_cancelled_fi
     cause, _, commands = explained(replace(EVAL, reason=NEVER_STARTS), link(FAILED), link(TRAIN))
     assert cause == "it will not start, because fetch, which it waits for, failed"
     assert commands == ("clusterctl cancel eval", "clusterctl resume fetch", "clusterctl resume eval")
+
+
+def test_a_sweep_is_one_link_with_its_runs_counted() -> None:
+    runs = [status(f"sweep.{place}", stage) for place, stage in enumerate((Stage.TRAINING, Stage.FINISHED) * 2)]
+    cause, facts, commands = explained(EVAL, sweep_link(*runs))
+    assert cause == "it waits for all runs of sweep to finish"
+    assert facts == ("sweep: 4 runs: 2 training, 2 finished",)
+    assert commands == ("clusterctl status sweep", "clusterctl cancel eval")
+    assert explain_chain(EVAL, [sweep_link(runs[1], runs[3])]) is None  # it has come
+
+
+def test_a_sweep_that_waits_itself_names_what_for() -> None:
+    runs = [status(f"sweep.{place}", Stage.QUEUED, "Dependency") for place in range(2)]
+    cause, facts, commands = explained(EVAL, sweep_link(*runs, before=(link(TRAIN),), condition=Condition.STARTED))
+    assert cause == "it waits for all runs of sweep to start"
+    assert facts == ("sweep: 2 runs: 2 queued, waits for train to finish", "  train: training, 40 % done")
+    assert commands[0] == "clusterctl status train"
+
+
+@pytest.mark.parametrize(
+    ("of", "cause", "commands"),
+    [
+        (CUT_OFF, "Slurm cancelled it before it started, because 1 of the 3 runs of sweep, which it waited for,", ()),
+        (EVAL, "it will not start, because 1 of the 3 runs of sweep, which it waits for,", ("clusterctl cancel eval",)),
+    ],
+)
+def test_a_sweep_some_runs_of_which_failed_is_resumed_as_one(of: Status, cause: str, commands: tuple[str, ...]) -> None:
+    stages = (Stage.FINISHED, Stage.FAILED, Stage.TRAINING)
+    runs = [status(f"sweep.{place}", stage) for place, stage in enumerate(stages)]
+    found, _, typed = explained(of, sweep_link(*runs))
+    assert found == f"{cause} did not finish"
+    assert typed == (*commands, "clusterctl resume sweep", "clusterctl resume eval")
 
 
 def test_a_run_that_cannot_be_read_is_named() -> None:

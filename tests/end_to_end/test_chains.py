@@ -15,13 +15,13 @@ from support.scenario import ON_SLURM, Stage, wait_until
 from clusterctl.runs.layout import RunDir
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "chains.md"
-# Ends when a file beside its run directory says so, with the exit code in it.
+# Ends when a file beside its run directory says so, with the exit code in it: 0 in the run of a sweep that says so.
 PROGRAM = """
 import os, pathlib, sys, time
 run = pathlib.Path(os.environ["CLUSTERCTL_RUN_DIR"])
 gate = run.parent / ("." + run.name.partition("-")[0] + ".go")
 while not gate.exists(): time.sleep(0.1)
-sys.exit(int(gate.read_text() or 0))
+sys.exit(int(gate.read_text() or 0) * (os.environ.get("ENDS") != "well"))
 """
 JOB = f'workload = "command"\nargv = ["python", "-c", {json.dumps(PROGRAM)}]\n[resources]\nnodes = 1\n'
 
@@ -87,6 +87,31 @@ def test_a_broken_chain_is_explained_and_goes_on_when_its_runs_are_resumed(chain
         chain.wait(run, "finished")
     starts = [json.loads(run.attempts()[-1].host_json.read_text()) for run in (fetch, train, evaluate)]
     assert all(before["end"] <= after["start"] + 1 for before, after in pairwise(starts))
+
+
+@ON_SLURM
+def test_a_sweep_is_waited_for_with_all_its_runs(chain: Chain) -> None:
+    sweep = chain.submit("sweep", "--sweep", "env.ENDS=well,badly").id
+    best = chain.submit("best", "--after", "sweep")
+    tidy = chain.submit("tidy", "--after-any", sweep)
+    chain.end("best")
+    chain.end("tidy")
+    wait_until(lambda: f"{sweep}: 2 runs: 2 training" in chain.why(best), 60, every=0.5)
+    assert f"it waits for all runs of {sweep} to finish" in chain.why(best)
+    chain.end("sweep", "3")
+    chain.wait(best, "cancelled")
+    chain.wait(tidy, "finished")
+    shown = chain.why(best)
+    assert f"because 1 of the 2 runs of {sweep}, which it waited for, did not finish" in shown
+    assert f"{sweep}: 2 runs: 1 finished, 1 failed" in shown
+    (chain.stage.runs / ".sweep.go").unlink()
+    for name in (sweep, best.id):  # as `why` says
+        done = chain.stage.call("resume", name, "--cluster", chain.stage.cluster)
+        assert done.returncode == 0, done.stderr
+    wait_until(lambda: f"{sweep}: 2 runs: 1 training, 1 finished" in chain.why(best), 60, every=0.5)
+    assert not best.attempts()
+    chain.end("sweep")
+    chain.wait(best, "finished")
 
 
 @ON_SLURM

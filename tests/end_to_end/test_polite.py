@@ -101,7 +101,7 @@ def test_a_cancelled_run_shows_at_once_whatever_the_floor(stage: Stage) -> None:
     run = submitted(stage)
     assert stage.status(run)["stage"] == "queued"
     assert stage.call("cancel", run.id, "--cluster", "slow").returncode == 0
-    wait_until(lambda: stage.status(run)["stage"] == "cancelled", 20)
+    stage.wait_for_stage(run, "cancelled", seconds=20)
     again = submitted(stage)
     assert (stage.status(again)["stage"], stage.status(again)["sure"]) == ("queued", True)
     stage.call("cancel", again.id, "--cluster", "slow")

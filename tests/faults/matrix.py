@@ -123,8 +123,7 @@ def assert_newest_checkpoint(scene: Scene) -> None:
 def last_word(scene: Scene) -> None:
     """Wait until the run has ended, and Slurm has noticed."""
     wait_until(lambda: scene.ended(0), 300, f"the end of {scene.run.id}")
-    stages = ("failed", "timed-out", "cancelled")
-    wait_until(lambda: scene.stage.status(scene.run)["stage"] in stages, 60, f"{scene.run.id} to have failed")
+    scene.stage.wait_for_stage(scene.run, "failed", "timed-out", "cancelled", seconds=60)
 
 
 def assert_cause(fault: Fault, found: dict[str, Any]) -> None:

@@ -124,7 +124,9 @@ class Scene:
             return self.checkpoints()
 
         # Rank 0 of a program may save before rank 2 has begun.
-        wait_until(lambda: all(self.steps(rank) for rank in range(RANKS)), 120, "the first step of every rank")
+        wait_until(
+            lambda: all(self.steps(rank) for rank in range(RANKS)), 120, "the first step of every rank", every=0.2
+        )
         return list(wait_until(lambda: made if len(made := found()) >= count else None, 120, "checkpoints"))
 
     def steps(self, rank: int) -> int:

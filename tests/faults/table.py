@@ -242,7 +242,7 @@ def _damage_newest(scene: Scene, damage: Callable[[Path], None]) -> None:
     scene.wait_for_checkpoints(2)
     cancel(scene)
     wait_until(lambda: scene.ended(0), 60, "the end of the first attempt")
-    wait_until(lambda: scene.stage.status(scene.run)["stage"] == "cancelled", 30, "Slurm to say so")
+    scene.stage.wait_for_stage(scene.run, "cancelled", seconds=30)
     *_, before, newest = scene.wait_for_checkpoints(2)
     damage(newest)
     done = scene.stage.call("resume", scene.run.id, "--cluster", scene.stage.cluster)

@@ -54,7 +54,10 @@ def usage(typed: str | tuple[str, ...], says: str, hint: str = "--help") -> Mist
     usage("submit cora --sweep train.seed=0..1 --profile", "a trace of every run", "without --sweep"),
     usage("submit cora --sweep train.seed=0..1 --in-allocation 7", "runs in an allocation are no array", "leave one"),
     usage("submit cora --sweep-file nowhere.txt", "--sweep-file: cannot read nowhere.txt", "on each line"),
-    usage("submit cora --samples 3", "--samples, --at-once and --stop-early are of a sweep", "name what is varied"),
+    usage("submit cora --samples 3", "--samples, --sample-seed, --at-once and --stop-early", "name what is varied"),
+    usage("submit cora --sample-seed 3", "--stop-early are of a sweep", "name what is varied"),
+    usage("submit cora --sweep train.lr=1,2 --sample-seed 3", "--sample-seed needs --samples", "--samples 20"),
+    usage("submit cora --sweep train.lr=1,2 --stage one", "--stage: a sweep varies a job without stages", "leave one"),
     usage("resume cora --sweep train.seed=0..1", "cora is no sweep", "clusterctl submit JOB --sweep"),
     usage("status --metric loss", "--metric ranks the runs of a sweep", "clusterctl status SWEEP"),
     usage("submit cora --profile 5", "unexpected extra argument"),
@@ -230,6 +233,8 @@ def missing(typed: str, says: str) -> Mistake:
 
 @rows(
     missing("submit cora --after nothing", "no run named: nothing"),
+    missing("submit cora --sweep train.lr=1,2 --after nothing", "no run named: nothing"),
+    missing("submit cora --sweep train.lr=1,2 --after nothing --dry-run", "no run named: nothing"),
     missing("submit cora --after-any ../x", "no run named: ../x"),
     missing("submit cora --name a --after a", "no run named: a"),  # itself is no run yet
     usage("submit cora --after synth", "several runs begin with: synth", "one of synthetic-"),

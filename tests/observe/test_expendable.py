@@ -57,6 +57,14 @@ def test_what_a_queued_run_waits_for_stays_until_that_has_ended() -> None:
     assert stays(status("old", 31), over) == {"old": ""}
 
 
+def test_the_runs_of_a_sweep_that_a_queued_run_waits_for_stay() -> None:
+    sweep = "cora-20260102-030405-00a1"
+    waiting = status("waiting", 0, Stage.QUEUED)
+    record = replace(waiting.record, predecessors=(Predecessor(sweep, Condition.FINISHED),))
+    found = stays(status(f"{sweep}.0", 31), status("other", 31), replace(waiting, record=record))
+    assert found == {f"{sweep}.0": "waiting waits for it", "other": ""}
+
+
 def test_a_run_whose_batch_script_has_not_ended_yet_goes_on() -> None:
     just = status("just", 0.0001)
     under_way = replace(just, attempts=(replace(just.attempts[0], exit_code=None, end=None),))

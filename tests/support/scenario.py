@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,15 @@ def wait_until(
             return found
         time.sleep(every)
     raise AssertionError(f"waited {3 * seconds} s for {what}")
+
+
+def _marks(run: RunDir) -> dict[Path, int]:
+    """When what tells that an attempt has begun or ended, or the run has, was last written."""
+    found = {}
+    for path in (run.path, run.attempts_folder, *(attempt.host_json for attempt in run.attempts())):
+        with suppress(OSError):  # it is not there yet, or its file system is late
+            found[path] = path.stat().st_mtime_ns
+    return found
 
 
 @dataclass
@@ -94,14 +105,19 @@ class Stage:
         return dict(record)
 
     def wait_for_stage(self, run: RunDir, *stages: str, seconds: float = 90) -> dict[str, Any]:
-        return dict(
-            wait_until(
-                lambda: status if (status := self.status(run))["stage"] in stages else None,
-                seconds,
-                f"{run.id} to be {' or '.join(stages)}",
-                every=0.4,  # each question is a process
-            )
-        )
+        asked, seen = -math.inf, None
+
+        def status() -> dict[str, Any] | None:
+            """Each question is a process: one a second, and at once when an attempt begins or the run ends."""
+            nonlocal asked, seen
+            marks = _marks(run)
+            if marks == seen and time.monotonic() < asked + 1:
+                return None
+            seen, found = marks, self.status(run)
+            asked = time.monotonic()
+            return found if found["stage"] in stages else None
+
+        return dict(wait_until(status, seconds, f"{run.id} to be {' or '.join(stages)}", every=0.1))
 
     def slurm(self, command: str, *words: str) -> str:
         """Run one of Slurm's commands, or the emulator's stand-in for it; what it prints."""

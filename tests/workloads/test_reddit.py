@@ -18,13 +18,13 @@ def cora_job(root: Path = CORA, **train: object) -> Job:
     return Job(name="cora", workload="reddit", data=Data(root=str(root)), train=RedditTrain(**settings))  # type: ignore[arg-type]
 
 
-def test_four_ranks_train_on_real_data_tell_their_stages_and_write_nothing_beside_the_data(tmp_path: Path) -> None:
+def test_two_ranks_train_on_real_data_tell_their_stages_and_write_nothing_beside_the_data(tmp_path: Path) -> None:
     root = shutil.copytree(CORA, tmp_path / "data ü")
     (root / "raw").chmod(0o555)
     root.chmod(0o555)
     run = RunDir(tmp_path / "runs" / "cora")
-    done = run_job(cora_job(root, epochs=2, lr=0.01), run, [2, 2])
-    assert [code for code, _, _ in done] == [0, 0, 0, 0], done
+    done = run_job(cora_job(root, epochs=2, lr=0.01, batch_size=256), run, [1, 1])
+    assert [code for code, _, _ in done] == [0, 0], done
     assert sorted(path.name for path in root.rglob("*")) == ["raw", "reddit_data.npz", "reddit_graph.npz"]
     assert [path.name for path in next(run.data_cache.iterdir()).iterdir()] == ["graph.pt"]
 
@@ -34,11 +34,11 @@ def test_four_ranks_train_on_real_data_tell_their_stages_and_write_nothing_besid
     assert final["test_nodes"] == (split == 3).sum()  # all of the test split, and not the validation split
     assert final["test_accuracy"] > 0.75
     assert len(losses_of(run)) == 2 * -(-(split == 1).sum() // 512)
-    for rank in range(4):
+    for rank in range(2):
         stages = [event["stage"] for event in recorded(run.attempt(0), rank) if event["event"] == "stage"]
         epoch = ["training", "evaluating"]
         assert stages == ["importing", "rendezvous", "loading", *epoch, *epoch]
-    assert [output.count("loss") for _, output, _ in done] == [2, 0, 0, 0]
+    assert [output.count("loss") for _, output, _ in done] == [2, 0]
 
 
 @pytest.mark.long

@@ -51,10 +51,10 @@ def test_edges_prefer_equal_classes_by_the_share_and_the_rest_of_the_graph_is_fa
 
 
 def test_the_shipped_gcn_learns_well_above_chance(tmp_path: Path) -> None:
-    train = SyntheticTrain(avg_num_nodes=4000, batch_size=32, epochs=6, schedule="cosine")
+    train = SyntheticTrain(avg_num_nodes=4000, batch_size=64, epochs=6, schedule="cosine")
     run = RunDir(tmp_path / "runs" / "gcn")
-    done = run_job(Job(name="s", workload="synthetic", train=train), run, [1, 1])
-    assert [code for code, _, _ in done] == [0, 0], done
+    done = run_job(Job(name="s", workload="synthetic", train=train), run, [1])
+    assert [code for code, _, _ in done] == [0], done
     assert metrics_of(run)[-1]["test_accuracy"] > 0.3  # chance is 0.1
 
 

@@ -1,4 +1,4 @@
-"""Put a run into one archive, to be kept or sent: readable without clusterctl."""
+"""Write the archive of a run, to be kept or sent: readable without clusterctl."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl import __version__
-from clusterctl.api.find import as_run
 from clusterctl.api.output_files import check_output
 from clusterctl.api.run import metric_records
 from clusterctl.config.secrets import Secrets
@@ -32,11 +31,10 @@ if TYPE_CHECKING:
 _SUFFIX = ".tar.gz"
 
 
-def export(
-    run: Run | str,
+def write_archive(
+    run: Run,
     output: str | Path | None = None,
     *,
-    cluster: str | None = None,
     weights: bool = True,
     force: bool = False,
     pages: Mapping[str, str] | None = None,
@@ -45,9 +43,9 @@ def export(
 
     It holds the record of the run, its metrics (also as CSV), logs, uncommitted changes and, unless `weights` is False,
     the trained weights; `pages` are further texts by their names, such as a report. A run that goes on is exported as
-    it is now. Raises NotFoundError, UsageError where `output` exists, unless `force`, and ConfigError.
+    it is now. Raises UsageError where `output` exists, unless `force`, and ConfigError.
     """
-    directory = as_run(run, cluster).directory
+    directory = run.directory
     target = _target(directory, output, force=force)
     found = report([directory])
     if not found.statuses:
@@ -116,7 +114,7 @@ def _readme(status: Status, now: float) -> str:
 exported {moment} by clusterctl {__version__}
 stage: {state}
 
-report.html       curves, nodes, phases, configuration: open it in a browser (if it was added)
+report.html       curves, nodes, phases, configuration: open it in a browser
 metrics.csv       what the training logged, one row a record; steps that a restart did again count once
 weights.pt        the trained weights by name: torch.load("weights.pt") (if there are any, and they were wanted)
 run.json          job, cluster, versions, git commit, command line; values that are secret by name read ***

@@ -1,7 +1,8 @@
-"""The runs that a new one waits for: found by name, judged by their directories, handed to sbatch as job numbers.
+"""The runs and sweeps that a new run waits for: found by name, judged by their directories, handed to sbatch as job
+numbers.
 
 Slurm forgets a job minutes after its end, and a job that it does not know keeps nobody waiting. So only the numbers of
-runs that go on are handed over, and those that have ended are judged here.
+runs that go on are handed over, and those that have ended are judged here. A sweep is all of its runs.
 """
 
 from __future__ import annotations
@@ -11,21 +12,26 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import ClusterctlError, ConfigError, SlurmError, UsageError
 from clusterctl.launch.sbatch import SlurmRefused
+from clusterctl.observe.milestones import read_submission
 from clusterctl.observe.predecessors import Condition, Predecessor, Standing, standing
 from clusterctl.observe.runs import find_run
 from clusterctl.observe.status import report
-from clusterctl.runs.layout import RunDir
+from clusterctl.observe.sweeps import runs_of, sweep_named
+from clusterctl.runs.fields import read_fields
+from clusterctl.runs.layout import SweepDir
+from clusterctl.slurm.arrays import element_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
     from clusterctl.api.run import Run
+    from clusterctl.api.sweeps import Sweep
     from clusterctl.observe.stage import Status
     from clusterctl.spec import Cluster, Resources
 
-    Named: TypeAlias = str | Run | Iterable[str | Run]
+    Named: TypeAlias = str | Run | Sweep | Iterable[str | Run | Sweep]
 
 FLAGS = {Condition.FINISHED: "--after", Condition.ENDED: "--after-any", Condition.STARTED: "--after-start"}
 _OF_SLURM = {Condition.FINISHED: "afterok", Condition.ENDED: "afterany", Condition.STARTED: "after"}
@@ -61,17 +67,18 @@ class Predecessors:
 
         Raises UsageError for a run that cannot be waited for, SlurmError where nobody knows whether it has ended.
         """
-        runs = {one.run: RunDir(self.runs / one.run) for one in self.all}
-        found = report(runs.values())
+        runs = {one.run: runs_of(self.runs, one.run) for one in self.all}
+        found = report(dict.fromkeys(run for several in runs.values() for run in several))
         for problem in found.problems:
             if isinstance(problem, ConfigError):
                 raise problem
-        statuses = {status.record.run.id: status for status in found.statuses}
+        statuses = {status.record.run: status for status in found.statuses}
         silence = found.problems[0].message if found.problems else "Slurm does not say"
         lists = []
         for condition in Condition:
-            named = (statuses[one.run] for one in self.all if one.condition is condition)
-            numbers = [number for status in named if (number := self._job_of(status, condition, silence))]
+            named = (one for one in self.all if one.condition is condition)
+            judged = (self._jobs_of(one, [statuses[run] for run in runs[one.run]], silence) for one in named)
+            numbers = [number for jobs in judged for number in jobs]
             lists += [":".join([_OF_SLURM[condition], *numbers])] if numbers else []
         return [f"--dependency={','.join(lists)}", "--kill-on-invalid-dep=yes"] if lists else []
 
@@ -93,17 +100,20 @@ class Predecessors:
                 raise
             return sbatch(now)
 
-    def _job_of(self, status: Status, condition: Condition, silence: str) -> str | None:
-        """The number of the job to wait for; None where what is waited for has come."""
+    def _jobs_of(self, one: Predecessor, statuses: Sequence[Status], silence: str) -> list[str]:
+        """The numbers of the jobs of a run or a sweep to wait for; none where what is waited for has come."""
+        for status in statuses:
+            if not status.sure:
+                message = f"cannot tell whether {status.record.run.id} has ended: {silence}"
+                raise SlurmError(message, "try again when Slurm answers")
+        if never := [status for status in statuses if standing(one.condition, status) is Standing.NEVER]:
+            raise _never_finishes(one.run, never, len(statuses))
+        jobs = [self._job_of(status) for status in statuses if standing(one.condition, status) is Standing.OPEN]
+        return _by_array(jobs, SweepDir.of(self.runs, one.run), statuses)
+
+    def _job_of(self, status: Status) -> str:
+        """The number of the job of a run that goes on. Raises UsageError where Slurm cannot wait for it."""
         run, record = status.record.run.id, status.record
-        if not status.sure:
-            raise SlurmError(f"cannot tell whether {run} has ended: {silence}", "try again when Slurm answers")
-        found = standing(condition, status)
-        if found is Standing.MET:
-            return None
-        if found is Standing.NEVER:
-            hint = f"first: clusterctl resume {run}\na run submitted with --after-any starts however this one ended"
-            raise UsageError(f"{run} has not finished: {status.stage}", hint)
         later = f"submit this one when it has ended; see: clusterctl status {run}"
         if record.allocation:
             raise UsageError(f"{run} runs in allocation {record.allocation}: it has no job to wait for", later)
@@ -116,16 +126,46 @@ class Predecessors:
 
 
 def find_predecessors(named: Mapping[Condition, Named], runs: Path, cluster: Cluster) -> Predecessors:
-    """The runs that are named, each once. Raises what `find_run` raises."""
+    """The runs and sweeps that are named, each once. Raises what `find_run` raises."""
     found = (
-        Predecessor(find_run(runs, name if isinstance(name, str) else name.id).id, condition)
+        Predecessor(_id_of(runs, name if isinstance(name, str) else name.id), condition)
         for condition, names in named.items()
         for name in _several(names)
     )
     return Predecessors(tuple(dict.fromkeys(found)), runs, cluster)
 
 
-def _several(names: Named) -> Iterable[str | Run]:
-    from clusterctl.api.run import Run
+def _id_of(runs: Path, name: str) -> str:
+    sweep = sweep_named(runs, name)
+    return sweep.id if sweep else find_run(runs, name).id
 
-    return (names,) if isinstance(names, str | Run) else names
+
+def _several(names: Named) -> Iterable[str | Run | Sweep]:
+    from clusterctl.api.run import Run
+    from clusterctl.api.sweeps import Sweep
+
+    return (names,) if isinstance(names, str | Run | Sweep) else names
+
+
+def _never_finishes(name: str, never: Sequence[Status], runs: int) -> UsageError:
+    """The error for a run, or for a sweep of so many `runs`, that others can wait for in vain."""
+    hint = f"first: clusterctl resume {name}\na run submitted with --after-any starts however this one ended"
+    if never[0].record.run.id != name:
+        return UsageError(f"{len(never)} of the {runs} runs of {name} did not finish", hint)
+    return UsageError(f"{name} has not finished: {never[0].stage}", hint)
+
+
+def _by_array(jobs: Sequence[str], sweep: SweepDir, statuses: Sequence[Status]) -> list[str]:
+    """`jobs` with an array's number in place of its elements: however large the sweep, sbatch's list stays short.
+
+    Not of an array some elements of which were resumed since, in another one: it can never finish.
+    """
+    known = {status.job_id for status in statuses}
+    whole = set()
+    for array in sweep.arrays():
+        number = read_submission(array).job_id
+        size = len(read_fields(array.array_json).texts("runs"))
+        if number and size and known.issuperset(element_id(number, index) for index in range(size)):
+            whole.add(number)
+    numbers = (job.partition("_")[0] for job in jobs)
+    return list(dict.fromkeys(number if number in whole else job for number, job in zip(numbers, jobs, strict=True)))

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import clusterctl
+from clusterctl.api.predecessors import Predecessors
 from clusterctl.api.resume import renewed, resolved_again
 from clusterctl.api.settings import axes_typed, settings, typed
 from clusterctl.api.sweep import SweepJobs, plans_of, send_arrays, shown_rows, write_runs
@@ -85,6 +86,9 @@ def resume_sweep(
     new = plans_of(place, wanted.jobs, code, len(record.settings))
     warnings = verify_all([*old, *new], [*jobs, *wanted.jobs], slurm, progress, code)
     words = [*typed("resume", sweep.id, cluster, ()), *(word for axis in axes for word in ("--sweep", axis))]
+    predecessors = () if any(one.attempts for one in statuses) else first.predecessors  # as of a run by itself
+    waited_for = Predecessors(predecessors, place.path.parents[1], where)
+    waited_for.check(jobs[0].job.resources if jobs else wanted.jobs[0].job.resources)
     alive = {one.job_id.partition("_")[0] for one in statuses if one.job_id and not one.stage.ended}
     try:
         with ExitStack() as stack:
@@ -92,9 +96,17 @@ def resume_sweep(
                 links = archive_modules(plan, code.folder, progress)
                 stack.enter_context(renewed(plan, job, links, partial(_still_ended, status), words))
             if new:
-                write_runs(place, new, wanted, code, words, from_snapshot(first.run), progress=progress)
+                write_runs(place, new, wanted, code, words, from_snapshot(first.run), waited_for, progress=progress)
                 _write_settings(place, [*before, *shown_rows(wanted)])
-            send_arrays(place, [*old, *new], slurm, at_once=record.at_once, hold=hold, before=sorted(alive))
+            send_arrays(
+                place,
+                [*old, *new],
+                slurm,
+                at_once=record.at_once,
+                hold=hold,
+                waited_for=waited_for,
+                before=sorted(alive),
+            )
     except (SlurmRefused, OSError) as error:
         for plan in new:
             shutil.rmtree(plan.run.path, ignore_errors=True)

@@ -180,8 +180,8 @@ def submit(
     of any size. `progress` hears of an image that is imported first, and of a large project that is copied.
 
     It starts when all runs in `after` have finished, those in `after_any` have ended, however they did, and those in
-    `after_start` have started: a `Run`, or a name as for `find`, or several. Where one in `after` can no longer finish,
-    UsageError is raised, and Slurm cancels a run that waits for it.
+    `after_start` have started: a `Run`, a `Sweep` (all of its runs), a name, or several. Where one in `after` can no
+    longer finish, UsageError is raised, and Slurm cancels a run that waits for it.
 
     Raises what `load` raises, LargeCode for a project of more than 20,000 files or 500 MiB, ConfigError with everything
     that would make the run fail, and SlurmError where Slurm refuses, and leaves nothing behind. Where Slurm does not

@@ -188,7 +188,8 @@ def write_runs(
     progress: ProgressListener = SILENT,
 ) -> None:
     """Write the directories of all runs. What they have in common is found out once. Raises ConfigError."""
-    common = {**versions(plans[0]), **origin.record, **({"after": waited_for.record} if waited_for else {})}
+    after = waited_for.record if waited_for else []
+    common = {**versions(plans[0]), **origin.record, **({"after": after} if after else {})}
     archives = copied(code, plans[0], progress)
     for plan, resolved, row in zip(plans, wanted.jobs, wanted.settings, strict=True):
         links = {plan.run.environments / link.name: archive for link, archive in archives.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from clusterctl.api.export import export as export_run
 from clusterctl.api.find import find
 from clusterctl.cli.options import cluster_option, warn_of
 
@@ -25,10 +24,8 @@ def export(name: str, output: str | None, no_weights: bool, force: bool, cluster
       clusterctl export cora
       clusterctl export @last --no-weights --output cora.tar.gz
     """
-    from clusterctl.display.report.page import examine, page
+    from clusterctl.display.report.archive import export_run
 
-    run = find(name, cluster)
-    examined = examine(run.directory, run.path)
-    warn_of(examined.problems)
-    pages = {"report.html": page(examined)}
-    click.echo(export_run(run, output, weights=not no_weights, force=force, pages=pages))
+    exported = export_run(find(name, cluster), output, weights=not no_weights, force=force)
+    warn_of(exported.problems)
+    click.echo(exported.path)

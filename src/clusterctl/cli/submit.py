@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], options.Command]:
-    return click.option(flag, metavar="RUN", multiple=True, help=text)
+    return click.option(flag, metavar="RUN|SWEEP", multiple=True, help=text)
 
 
 @click.command(cls=options.WithProgram, short_help="Send a job to a cluster")
@@ -51,9 +51,9 @@ def _predecessor_option(flag: str, text: str) -> Callable[[options.Command], opt
 )
 @click.option("--large-code", is_flag=True, help="Copy the project, however large it is, without a question.")
 @click.option("--profile", is_flag=True, help="Trace some steps on every rank; short for --set train.profile=[10,20].")
-@_predecessor_option("--after", "Start when RUN has finished. Of several such options, all must hold.")
-@_predecessor_option("--after-any", "Start when RUN has ended, whether it finished or failed.")
-@_predecessor_option("--after-start", "Start when RUN has started.")
+@_predecessor_option("--after", "Start when RUN, or every run of SWEEP, has finished; repeat it to wait for several.")
+@_predecessor_option("--after-any", "Start when RUN, or every run of SWEEP, has ended.")
+@_predecessor_option("--after-start", "Start when RUN, or every run of SWEEP, has started.")
 @options.waiting_options
 @click.option("-o", "output", type=click.Choice(["id", "json"]), default="id", help="What stdout gets.")
 def submit(
@@ -104,7 +104,9 @@ def submit(
     if axes or sweep_file:
         from clusterctl.cli.sweep import check_sweep, submit_sweep
 
-        check_sweep(follow=follow, in_allocation=in_allocation, profile=profile)
+        check_sweep(follow=follow, in_allocation=in_allocation, profile=profile, stage=stage)
+        if sample_seed and not samples:
+            raise UsageError("--sample-seed needs --samples", "say how many runs to draw: --samples 20")
         sweep = submit_sweep(
             job,
             cluster,
@@ -124,10 +126,9 @@ def submit(
         if wait and sweep:
             sweep.wait(timeout)
         return
-    if samples or at_once or stop_early:
-        raise UsageError(
-            "--samples, --at-once and --stop-early are of a sweep", "name what is varied: --sweep train.lr=1e-3,1e-2"
-        )
+    if samples or sample_seed or at_once or stop_early:
+        given = "--samples, --sample-seed, --at-once and --stop-early are of a sweep"
+        raise UsageError(given, "name what is varied: --sweep train.lr=1e-3,1e-2")
     one: dict[str, Any] = {"stage": stage, "program": program, "profile": profile, "in_allocation": in_allocation}
     try:
         if dry_run:

@@ -20,12 +20,16 @@ def submit_sweep(
 ) -> Sweep | None:
     """Submit a sweep and say so; a dry run prints the settings of each run instead."""
     from clusterctl.api import sweep as api
+    from clusterctl.api.submit import find_waited_for
     from clusterctl.display.build_progress import shown
     from clusterctl.display.plain import plain
 
     if dry_run:
         chosen = {name: arguments[name] for name in ("program", "axes", "file", "samples", "seed", "overrides")}
         wanted = api.load_sweep(job, cluster, **chosen)
+        after = (arguments[name] for name in ("after", "after_any", "after_start"))
+        if waited_for := find_waited_for(wanted.jobs[0], *after, None):
+            waited_for.check(wanted.jobs[0].job.resources)
         for place, row in enumerate(api.shown_rows(wanted)):
             click.echo(plain(f"{place:>5}  {' '.join(row)}"))
         click.echo(f"{len(wanted.jobs)} runs; the script of one: clusterctl submit --dry-run --set ...", err=True)
@@ -56,7 +60,9 @@ def announce(sweep: Sweep, output: str = "id") -> None:
         click.echo(f"{len(runs)} runs\nnext: clusterctl status {sweep.id}", err=True)
 
 
-def check_sweep(*, follow: bool, in_allocation: str | None = None, profile: bool = False) -> None:
+def check_sweep(
+    *, follow: bool, in_allocation: str | None = None, profile: bool = False, stage: str | None = None
+) -> None:
     """Raise UsageError for options of `submit` that a sweep has no use for."""
     if follow:
         raise UsageError("--follow shows one run", "all of them: clusterctl status --watch SWEEP")
@@ -64,3 +70,5 @@ def check_sweep(*, follow: bool, in_allocation: str | None = None, profile: bool
         raise UsageError("--sweep: runs in an allocation are no array", "leave one of them out")
     if profile:
         raise UsageError("--profile: a trace of every run of a sweep", "trace one: submit without --sweep")
+    if stage:
+        raise UsageError("--stage: a sweep varies a job without stages", "leave one of them out")

@@ -1,29 +1,36 @@
-"""Why a run that waits for others has not started: what became of them, and of those that they wait for in turn."""
+"""Why a run that waits for others has not started: what became of them, and of those that they wait for in turn.
+
+A sweep that is waited for is one of these others, with all its runs.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterctl.diagnosis.finding import Finding
 from clusterctl.diagnosis.reasons import in_words
-from clusterctl.errors import Cause
+from clusterctl.errors import Cause, ConfigError
 from clusterctl.observe.measurements import progress
-from clusterctl.observe.predecessors import Standing, standing
+from clusterctl.observe.predecessors import Standing, standing, standing_of_all
 from clusterctl.observe.stage import HELD, NEVER_STARTS
 from clusterctl.observe.status import report
-from clusterctl.runs.layout import RunDir
+from clusterctl.observe.sweep_summary import stages_in_words
+from clusterctl.observe.sweeps import runs_of
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from clusterctl.observe.predecessors import Predecessor
     from clusterctl.observe.stage import Status
+    from clusterctl.runs.layout import RunDir
     from clusterctl.slurm import Slurm
     from clusterctl.spec import Cluster
 
-MOST_RUNS = 50  # looked at for one run: a chain is short, a record may be damaged
+MOST_LINKS = 50  # looked at for one run: a chain is short, a record may be damaged
 _ENDED = {
     Stage.FAILED: "failed",
     Stage.TIMED_OUT: "reached its time limit",
@@ -35,28 +42,49 @@ _ENDED = {
 
 @dataclass(frozen=True)
 class Link:
-    """A run that is waited for; `status` is None where it cannot be read, `before` what it waits for itself."""
+    """A run or a sweep that is waited for, and what it waits for itself.
+
+    `statuses` are those of its runs, without those that cannot be read.
+    """
 
     predecessor: Predecessor
-    status: Status | None
+    statuses: tuple[Status, ...]
     before: tuple[Link, ...] = ()
 
     @property
+    def is_sweep(self) -> bool:
+        return any(status.record.run.id != self.predecessor.run for status in self.statuses)
+
+    @property
     def standing(self) -> Standing | None:
-        return standing(self.predecessor.condition, self.status) if self.status else None
+        return standing_of_all(self.predecessor.condition, self.statuses) if self.statuses else None
 
 
 def read_chain(status: Status, slurm_of: Callable[[Cluster], Slurm]) -> tuple[Link, ...]:
-    """The runs that the run of `status` waits for, and those before them, each run once."""
-    found: dict[str, Status | None] = {}
+    """The runs and sweeps that the run of `status` waits for, and those before them, each once."""
+    found: dict[str, tuple[Status, ...]] = {}
     folder, waiting = status.record.run.path.parent, [status]
-    while waiting and len(found) < MOST_RUNS:
+    while waiting and len(found) < MOST_LINKS:
         named = (one.run for run in waiting for one in run.record.predecessors)
-        ids = list(dict.fromkeys(run for run in named if run not in found))[:MOST_RUNS]
-        read = {one.record.run.id: one for one in report([RunDir(folder / run) for run in ids], slurm_of).statuses}
-        found |= {run: read.get(run) for run in ids}
-        waiting = [one for one in read.values() if not one.attempts]
+        ids = list(dict.fromkeys(run for run in named if run not in found))[:MOST_LINKS]
+        runs = {name: _runs_of(folder, name) for name in ids}
+        every = dict.fromkeys(run for several in runs.values() for run in several)
+        read = {one.record.run: one for one in report(every, slurm_of).statuses}
+        found |= {name: tuple(read[run] for run in runs[name] if run in read) for name in ids}
+        waiting = [first for name in ids if (first := _never_begun(found[name]))]
     return _links(status, found, {status.record.run.id})
+
+
+def _runs_of(folder: Path, name: str) -> tuple[RunDir, ...]:
+    try:
+        return runs_of(folder, name)
+    except ConfigError:
+        return ()
+
+
+def _never_begun(statuses: Sequence[Status]) -> Status | None:
+    """The first of a sweep's runs, which all wait for the same, or the one run; None once any has started."""
+    return statuses[0] if statuses and not any(one.attempts for one in statuses) else None
 
 
 def explain_chain(status: Status, chain: Sequence[Link]) -> tuple[Finding, tuple[str, ...]] | None:
@@ -81,23 +109,28 @@ def explain_chain(status: Status, chain: Sequence[Link]) -> tuple[Finding, tuple
     return Finding(Cause.PENDING, cause, facts=facts), (f"clusterctl status {first}", f"clusterctl cancel {run}")
 
 
-def _links(status: Status, found: dict[str, Status | None], seen: set[str]) -> tuple[Link, ...]:
+def _links(status: Status, found: dict[str, tuple[Status, ...]], seen: set[str]) -> tuple[Link, ...]:
     links = []
     for one in status.record.predecessors:
-        known, first = found.get(one.run), one.run not in seen
+        known, first = found.get(one.run, ()), one.run not in seen
         seen.add(one.run)
-        waits = first and known is not None and not known.attempts
-        links.append(Link(one, known, _links(known, found, seen) if known and waits else ()))
+        waits = _never_begun(known) if first else None
+        links.append(Link(one, known, _links(waits, found, seen) if waits else ()))
     return tuple(links)
 
 
 def _became(link: Link, waits: str) -> str:
-    assert link.status
-    return f"{link.predecessor.run}, which it {waits} for, {_ENDED.get(link.status.stage, link.status.stage)}"
+    name, condition = link.predecessor
+    if link.is_sweep:
+        never = sum(standing(condition, status) is Standing.NEVER for status in link.statuses)
+        return f"{never} of the {len(link.statuses)} runs of {name}, which it {waits} for, did not finish"
+    stage = link.statuses[0].stage
+    return f"{name}, which it {waits} for, {_ENDED.get(stage, stage)}"
 
 
 def _awaited(link: Link) -> str:
-    return f"{link.predecessor.run} to {link.predecessor.condition.infinitive}"
+    name, condition = link.predecessor
+    return f"{f'all runs of {name}' if link.is_sweep else name} to {condition.infinitive}"
 
 
 def _lines(chain: Sequence[Link], indent: str = "") -> Iterator[str]:
@@ -108,13 +141,18 @@ def _lines(chain: Sequence[Link], indent: str = "") -> Iterator[str]:
 
 
 def _state(link: Link) -> str:
-    status = link.status
-    if status is None:
+    if not link.statuses:
         return "cannot be read"
+    awaited = [_awaited(one) for one in link.before if one.standing is Standing.OPEN]
+    waits = f", waits for {' and '.join(awaited)}" if awaited else ""
+    if link.is_sweep:
+        counts = Counter(status.stage for status in link.statuses)
+        return f"{len(link.statuses)} runs: {stages_in_words(counts)}{waits}"
+    status = link.statuses[0]
     stage = status.stage if status.sure else f"{status.stage}, as far as is known"
     done = None if status.stage.ended else progress(status.metrics)
-    if awaited := [_awaited(one) for one in link.before if one.standing is Standing.OPEN]:
-        return f"{stage}, waits for {' and '.join(awaited)}"
+    if waits:
+        return f"{stage}{waits}"
     if status.stage is Stage.QUEUED and status.reason:
         return f"{stage}: {in_words(status.reason).words}"
     if status.reason == NEVER_STARTS:
@@ -125,7 +163,6 @@ def _state(link: Link) -> str:
 def _to_resume(never: Sequence[Link]) -> Iterator[str]:
     """What to type for the runs that failed: the first of the chain first, as one that waits is not to be refused."""
     for link in never:
-        assert link.status
         yield from _to_resume([one for one in link.before if one.standing is Standing.NEVER])
         yield f"clusterctl resume {link.predecessor.run}"
 

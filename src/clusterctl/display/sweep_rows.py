@@ -10,6 +10,7 @@ from clusterctl.display.plain import duration, plain, progress_bar
 from clusterctl.observe.ended_runs import Row
 from clusterctl.observe.listing import Listing
 from clusterctl.observe.run_names import submission
+from clusterctl.observe.sweep_summary import stages_in_words
 from clusterctl.observe.sweeps import values_of
 from clusterctl.runs.stages import Stage
 
@@ -38,14 +39,9 @@ def _one(sweep: str, rows: Sequence[Row]) -> Row:
         "RUN": sweep,
         "STAGE": f"{len(rows)} runs",
         "PROGRESS": progress_bar(ended),
-        "NOTE": in_words(counts),
+        "NOTE": stages_in_words(counts),
     }
     return Row(sweep, _stage(counts), max(row.created for row in rows), cells)
-
-
-def in_words(counts: Mapping[Stage, int]) -> str:
-    """`9 finished, 2 training`, in the order of a run's life."""
-    return ", ".join(f"{counts[stage]} {stage}" for stage in Stage if counts.get(stage))
 
 
 def _stage(counts: Mapping[Stage, int]) -> Stage:
@@ -76,7 +72,7 @@ def listing(summary: SweepSummary, looked: Report, row_of: Callable[[Status, flo
 
 def headline(found: SweepSummary) -> str:
     """How the sweep stands, in a line or two."""
-    lines = [f"{found.record.sweep.id}: {len(found.statuses)} runs: {in_words(found.stages)}"]
+    lines = [f"{found.record.sweep.id}: {len(found.statuses)} runs: {stages_in_words(found.stages)}"]
     if found.seconds_left:
         lines[0] += f"; about {duration(found.seconds_left)} left"
     if best := found.best:

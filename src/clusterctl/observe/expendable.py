@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from clusterctl.observe.ranking import ranked
+from clusterctl.observe.run_names import submission
 from clusterctl.observe.stage import ARRIVAL_SECONDS
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ def _reason(status: Status, needed: Mapping[str, str], best: Ranked | None) -> s
         return "belongs to someone else"
     if not status.sure:
         return "Slurm does not say whether it has ended"
-    if run in needed:
-        return f"{needed[run]} waits for it"
+    if waits := needed.get(run) or needed.get(submission(run)):
+        return f"{waits} waits for it"
     if best:
         return f"the best of {status.record.job.name}: {best.metric.label} {best.metric.text(best.value)}"
     return ""

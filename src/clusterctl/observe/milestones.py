@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from clusterctl.runs.fields import read_fields
 
 if TYPE_CHECKING:
-    from clusterctl.runs.layout import RunDir
+    from clusterctl.runs.layout import ArrayDir, RunDir
 
 
 class Submission(NamedTuple):
@@ -31,7 +31,7 @@ class Finish(NamedTuple):
     attempt: int | None
 
 
-def read_submission(run: RunDir) -> Submission:
+def read_submission(run: RunDir | ArrayDir) -> Submission:
     fields = read_fields(run.submission_json)
     return Submission(fields.job("job_id"), fields.moment("time"))
 

@@ -9,6 +9,8 @@ from clusterctl.observe.run_names import is_run_id
 from clusterctl.runs.stages import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from clusterctl.observe.stage import Status
     from clusterctl.runs.fields import Fields
 
@@ -27,7 +29,7 @@ class Condition(StrEnum):
 
 
 class Predecessor(NamedTuple):
-    """A run, by its id, that another one of the same folder waits for."""
+    """A run or a sweep, by its id, that a run of the same folder waits for."""
 
     run: str
     condition: Condition
@@ -50,6 +52,12 @@ def standing(condition: Condition, status: Status) -> Standing:
     if stage.ended:
         return Standing.NEVER if condition is Condition.FINISHED else Standing.MET
     return Standing.MET if condition is Condition.STARTED and stage is not Stage.QUEUED else Standing.OPEN
+
+
+def standing_of_all(condition: Condition, statuses: Iterable[Status]) -> Standing:
+    """As `standing`, of all runs of a sweep: one that can never do it decides."""
+    found = {standing(condition, status) for status in statuses}
+    return Standing.NEVER if Standing.NEVER in found else Standing.OPEN if Standing.OPEN in found else Standing.MET
 
 
 def read_predecessors(record: Fields) -> tuple[Predecessor, ...]:

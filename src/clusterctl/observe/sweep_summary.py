@@ -42,6 +42,11 @@ def summarise(record: SweepRecord, statuses: Sequence[Status], now: float, metri
     return SweepSummary(record, tuple(statuses), stages, best, _seconds_left(record, statuses, now))
 
 
+def stages_in_words(counts: Mapping[Stage, int]) -> str:
+    """`9 finished, 2 training`, in the order of a run's life."""
+    return ", ".join(f"{counts[stage]} {stage}" for stage in Stage if counts.get(stage))
+
+
 def _seconds_left(record: SweepRecord, statuses: Sequence[Status], now: float) -> float | None:
     """All run for about as long as those that have finished did, as many at once as do now."""
     going = [status for status in statuses if not status.stage.ended and status.stage is not Stage.QUEUED]

@@ -10,13 +10,13 @@ from clusterctl.observe.run_names import NEWEST, is_run_id, job_name, submission
 from clusterctl.observe.runs import newest_first
 from clusterctl.runs.fields import read_fields
 from clusterctl.runs.files import exists
-from clusterctl.runs.layout import SWEEP_FORMAT, SweepDir
+from clusterctl.runs.layout import SWEEP_FORMAT, RunDir, SweepDir
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from clusterctl.runs.layout import ArrayDir, RunDir
+    from clusterctl.runs.layout import ArrayDir
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,12 @@ def sweep_named(folder: Path, name: str) -> SweepDir | None:
     newest = next(newest_first(folder, lambda run: name in (NEWEST, job_name(run))), None)
     sweep = submission(newest.id) if newest else ""
     return SweepDir.of(folder, sweep) if newest and sweep != newest.id else None
+
+
+def runs_of(folder: Path, name: str) -> tuple[RunDir, ...]:
+    """The run with the id `name`, or all runs of the sweep with that id. Raises what `read_sweep` raises."""
+    sweep = SweepDir.of(folder, name)
+    return read_sweep(sweep).runs if exists(sweep.sweep_json) else (RunDir(folder / name),)
 
 
 def one_run(sweep: SweepDir) -> UsageError:

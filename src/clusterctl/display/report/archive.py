@@ -1,0 +1,46 @@
+"""Put a run into one archive together with its report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from clusterctl.api.export import write_archive
+from clusterctl.api.find import as_run
+from clusterctl.display.report.page import examine, page
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from clusterctl.api.run import Run
+    from clusterctl.errors import ClusterctlError
+
+
+class Exported(NamedTuple):
+    """An archive, and what could not be found out for its report."""
+
+    path: Path
+    problems: tuple[ClusterctlError, ...]
+
+
+def export(
+    run: Run | str,
+    output: str | Path | None = None,
+    *,
+    cluster: str | None = None,
+    weights: bool = True,
+    force: bool = False,
+) -> Path:
+    """Write `output`, by default RUN.tar.gz in the current folder, and return its path.
+
+    It holds the record of the run, its metrics (also as CSV), report, logs, uncommitted changes and, unless `weights`
+    is False, the trained weights. A run that goes on is exported as it is now. Raises NotFoundError, UsageError where
+    `output` exists, unless `force`, and ConfigError.
+    """
+    return export_run(as_run(run, cluster), output, weights=weights, force=force).path
+
+
+def export_run(run: Run, output: str | Path | None, *, weights: bool, force: bool) -> Exported:
+    """`export`, with what the report lacks."""
+    examined = examine(run.directory, run.path)
+    path = write_archive(run, output, weights=weights, force=force, pages={"report.html": page(examined)})
+    return Exported(path, tuple(examined.problems))
