@@ -27,8 +27,8 @@ def submit_sweep(
     if dry_run:
         chosen = {name: arguments[name] for name in ("program", "axes", "file", "samples", "seed", "overrides")}
         wanted = api.load_sweep(job, cluster, **chosen)
-        after = (arguments[name] for name in ("after", "after_any", "after_start"))
-        if waited_for := find_waited_for(wanted.jobs[0], *after, None):
+        after, after_any, after_start = (arguments[name] for name in ("after", "after_any", "after_start"))
+        if waited_for := find_waited_for(wanted.jobs[0], after, after_any, after_start, None):
             waited_for.check(wanted.jobs[0].job.resources)
         for place, row in enumerate(api.shown_rows(wanted)):
             click.echo(plain(f"{place:>5}  {' '.join(row)}"))
