@@ -36,14 +36,16 @@ def write_archive(
     output: str | Path | None = None,
     *,
     weights: bool = True,
+    work: bool = False,
     force: bool = False,
     pages: Mapping[str, str] | None = None,
 ) -> Path:
     """Write `output`, by default RUN.tar.gz in the current folder, and return its path.
 
     It holds the record of the run, its metrics (also as CSV), logs, uncommitted changes and, unless `weights` is False,
-    the trained weights; `pages` are further texts by their names, such as a report. A run that goes on is exported as
-    it is now. Raises UsageError where `output` exists, unless `force`, and ConfigError.
+    the trained weights; `work` adds what its program wrote into its working directory, `pages` further texts by their
+    names, such as a report. A run that goes on is exported as it is now. Raises UsageError where `output` exists,
+    unless `force`, and ConfigError.
     """
     directory = run.directory
     target = _target(directory, output, force=force)
@@ -51,7 +53,7 @@ def write_archive(
     if not found.statuses:
         raise found.problems[0]
     (status,) = found.statuses
-    files = members(directory, weights=weights)
+    files = members(directory, weights=weights, work=work)
     records = metric_records(directory)
     texts = {
         "README.txt": _readme(status, found.as_of),
@@ -69,7 +71,7 @@ def write_archive(
                 for member in files:
                     name = os.path.relpath(member.path, directory.path)
                     with suppress(FileNotFoundError):  # a run that goes on
-                        archive.add_file(name, member, text=member.path != directory.weights)
+                        archive.add_file(name, member, text=not _is_binary(directory, member.path))
                 archive.close()
             Path(aside).replace(target)
         finally:
@@ -79,6 +81,11 @@ def write_archive(
             f"cannot export {directory.id} to {target}: {reason(error)}", "is there room? df -h"
         ) from error
     return target
+
+
+def _is_binary(run: RunDir, path: Path) -> bool:
+    """Whether it is taken as it is: the weights, and whatever a program wrote."""
+    return path == run.weights or path.is_relative_to(run.work)
 
 
 def _target(run: RunDir, output: str | Path | None, *, force: bool) -> Path:
@@ -130,5 +137,6 @@ attempts/N/       one folder for each time that the run was started:
   events/, nodes/   what happened to the ranks: stages, exceptions, exits
   telemetry/        CPU, memory and GPUs of each node over the time
 The other files say how the run was submitted, cancelled, restarted and accounted. Times are in seconds since 1970.
-Not in here: checkpoints, the code itself, and what the program wrote into its working directory.
+  work/             what the program wrote into its working directory (if that was wanted)
+Not in here: checkpoints, and the code itself.
 """

@@ -197,6 +197,18 @@ class Run:
 
         return diagnose(self.directory)
 
+    def fetch(self, output: str | Path | None = None, *, weights: bool = True, force: bool = False) -> Path:
+        """Bring the run to a new folder of this machine, by default one with its id; the folder.
+
+        It has record, metrics, logs, what the program wrote and, unless `weights` is False, the trained weights.
+        Raises UsageError where there is such a folder already, unless `force`, and HostError.
+        """
+        from pathlib import Path
+
+        from clusterctl.api.fetch import fetch
+
+        return fetch(self.place, self.id, None if output is None else Path(output), weights=weights, force=force)
+
     @works_elsewhere(changes=True)
     def cancel(self) -> None:
         """End the run, waiting or running; nothing happens to one that has ended. Raises SlurmError."""

@@ -47,6 +47,7 @@ COMMANDS = {
     "nodes": "Show what is free, and where a job would fit",
     "track": "Copy the metrics of a run to TensorBoard, W&B or MLflow",
     "notify": "Tell others what happened to runs",
+    "fetch": "Bring the files of a run to this folder",
     "export": "Put a run into one archive, to keep or send",
     "usage": "Sum up the GPU-hours and CPU-hours of runs",
     "clean": "Show what runs take on the disk, and remove old ones",
@@ -72,6 +73,7 @@ _SYNONYMS = {
     **dict.fromkeys(("gc", "prune"), "clean"),
     **dict.fromkeys(("again", "clone", "repeat", "resubmit"), "rerun"),
     **dict.fromkeys(("compare", "changes"), "diff"),
+    **dict.fromkeys(("download", "pull", "get", "copy", "scp", "rsync"), "fetch"),
 }
 _REMOVING = ("delete", "remove", "rm", "purge")
 _LEAST_LIKENESS = 0.7  # a letter or two wrong

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 # What works on this machine alone, whatever the cluster.
-_HERE = {"config", "completion", "sandbox", "init", "image build", "image run"}
+_HERE = {"config", "completion", "sandbox", "init", "image build", "image run", "fetch"}
 
 
 def forwarding(command: click.Command) -> click.Command:

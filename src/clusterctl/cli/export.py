@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import tempfile
+from pathlib import Path
+from shutil import copyfileobj
+
 import click
 
 from clusterctl.api.find import find
@@ -10,11 +15,12 @@ from clusterctl.cli.options import cluster_option, warn_of
 
 @click.command(short_help="Put a run into one archive, to keep or send")
 @click.argument("name", metavar="RUN")
-@click.option("--output", metavar="FILE", help="Where to; default: RUN.tar.gz in the current folder.")
+@click.option("--output", metavar="FILE", help="Output file; default: RUN.tar.gz in the current folder; -: stdout.")
 @click.option("--no-weights", is_flag=True, help="Leave the trained weights out.")
+@click.option("--work", is_flag=True, help="Add the files that the program wrote into its working directory.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @cluster_option
-def export(name: str, output: str | None, no_weights: bool, force: bool, cluster: str | None) -> None:
+def export(name: str, output: str | None, no_weights: bool, work: bool, force: bool, cluster: str | None) -> None:
     """Put RUN into one archive that can be read without clusterctl: record, metrics, weights, report, logs.
 
     A README.txt inside says what is what. A run that has not ended is exported as it is now. Secrets are hidden.
@@ -26,6 +32,14 @@ def export(name: str, output: str | None, no_weights: bool, force: bool, cluster
     """
     from clusterctl.display.report.archive import export_run
 
-    exported = export_run(find(name, cluster), output, weights=not no_weights, force=force)
-    warn_of(exported.problems)
-    click.echo(exported.path)
+    run, weights = find(name, cluster), not no_weights
+    if output != "-":
+        exported = export_run(run, output, weights=weights, work=work, force=force)
+        warn_of(exported.problems)
+        click.echo(exported.path)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        exported = export_run(run, Path(folder, "archive"), weights=weights, work=work, force=force)
+        warn_of(exported.problems)
+        with exported.path.open("rb") as file:
+            copyfileobj(file, sys.stdout.buffer)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from clusterctl.observe.telemetry import telemetry_files
+from clusterctl.observe.written import read_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,11 +31,15 @@ class ExportedFile(NamedTuple):
     bytes: int
 
 
-def members(run: RunDir, *, weights: bool) -> list[ExportedFile]:
-    """The files of a run that are exported, in the order of their paths. What a link leads to is none of them."""
+def members(run: RunDir, *, weights: bool, work: bool = False) -> list[ExportedFile]:
+    """The files of a run that are exported, in the order of their paths. What a link leads to is none of them.
+
+    With `work` also those that its program wrote into its working directory.
+    """
     inside = os.path.realpath(run.path)
+    written = (run.work / file.name for file in read_written(run).files) if work else ()
     found = []
-    for path in sorted(_files(run, weights=weights)):
+    for path in sorted({*_files(run, weights=weights), *written}):
         with suppress(OSError):
             status, folder = path.lstat(), os.path.realpath(path.parent)
             if stat.S_ISREG(status.st_mode) and f"{folder}/".startswith(f"{inside}/"):

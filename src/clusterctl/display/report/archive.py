@@ -28,19 +28,22 @@ def export(
     *,
     cluster: str | None = None,
     weights: bool = True,
+    work: bool = False,
     force: bool = False,
 ) -> Path:
     """Write `output`, by default RUN.tar.gz in the current folder, and return its path.
 
     It holds the record of the run, its metrics (also as CSV), report, logs, uncommitted changes and, unless `weights`
-    is False, the trained weights. A run that goes on is exported as it is now. Raises NotFoundError, UsageError where
-    `output` exists, unless `force`, and ConfigError.
+    is False, the trained weights; with `work` also what its program wrote into its working directory. A run that goes
+    on is exported as it is now. Raises NotFoundError, UsageError where `output` exists, unless `force`, and
+    ConfigError.
     """
-    return export_run(as_run(run, cluster), output, weights=weights, force=force).path
+    return export_run(as_run(run, cluster), output, weights=weights, work=work, force=force).path
 
 
-def export_run(run: Run, output: str | Path | None, *, weights: bool, force: bool) -> Exported:
+def export_run(run: Run, output: str | Path | None, *, weights: bool, work: bool, force: bool) -> Exported:
     """`export`, with what the report lacks."""
     examined = examine(run.directory, run.path)
-    path = write_archive(run, output, weights=weights, force=force, pages={"report.html": page(examined)})
+    pages = {"report.html": page(examined)}
+    path = write_archive(run, output, weights=weights, work=work, force=force, pages=pages)
     return Exported(path, tuple(examined.problems))

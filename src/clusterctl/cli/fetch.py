@@ -1,0 +1,31 @@
+"""`clusterctl fetch`: a run of another machine in a folder of this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from clusterctl.api.elsewhere import elsewhere
+from clusterctl.api.fetch import fetch as fetch_run
+from clusterctl.cli.options import cluster_option
+
+
+@click.command(short_help="Bring the files of a run to this folder")
+@click.argument("name", metavar="RUN")
+@click.option("--output", metavar="FOLDER", help="New folder; default: RUN in the current folder.")
+@click.option("--no-weights", is_flag=True, help="Leave the trained weights out.")
+@click.option("--force", is_flag=True, help="Replace FOLDER if it exists.")
+@cluster_option
+def fetch(name: str, output: str | None, no_weights: bool, force: bool, cluster: str | None) -> None:
+    """Bring RUN from the login node of its cluster: record, metrics, report, weights, logs, and the program's files.
+
+    The run itself stays where it is. A README.txt inside says what is what.
+
+    \b
+    Examples:
+      clusterctl fetch cora --cluster far
+      clusterctl fetch @last --cluster far --output results
+    """
+    place = elsewhere(cluster)
+    click.echo(fetch_run(place, name, Path(output) if output else None, weights=not no_weights, force=force))
