@@ -47,7 +47,8 @@ def works_elsewhere(
             if place is None:
                 return function(*arguments, **named)
             cargo = _cargo(place, given) if takes_job else None
-            result: Result = _asked(place, name, given, cargo, changes=changes, waits=waits)
+            repeat = "once" if changes else "redrawn" if waits else "held"
+            result: Result = understood(place, ask(place, name, given, cargo, repeat=repeat))
             return result
 
         _KNOWN[name] = function
@@ -90,33 +91,48 @@ def _place(given: Mapping[str, Any], *, has_cluster: bool) -> Elsewhere | None:
     return elsewhere(given.get("cluster"))
 
 
-def _asked(
+def ask(
     place: Elsewhere,
     name: str,
     given: Mapping[str, Any],
-    cargo: Cargo | None,
+    cargo: Cargo | None = None,
     *,
-    changes: bool,
-    waits: bool,
-) -> Any:
+    repeat: str = "held",
+    person: bool = True,
+) -> str:
+    """Call the operation on the machine of `place`; its answer, for `understood`. Raises HostError.
+
+    ssh may ask a `person` for a password.
+    """
     from clusterctl.api.elsewhere import Conversation, Ends, Repeat, load_cargo, request
-    from clusterctl.remote.values import decoded, encoded
+    from clusterctl.remote.values import encoded
 
     cargo = cargo or load_cargo(place, None)
     arguments = json.dumps(encoded({key: _sendable(value) for key, value in given.items() if key != "progress"}))
-    asked = request(place, (), cargo, operation=name, arguments=arguments, once=changes)
+    asked = request(place, (), cargo, operation=name, arguments=arguments, once=repeat == "once")
     printed = bytearray()
-    ends = Ends(lambda _: None, printed.extend, cargo.answer, ask=True)
-    repeat = Repeat.ONCE if changes else Repeat.REDRAWN if waits else Repeat.HELD
-    conversation = Conversation(place.host, place.cluster.remote_python, asked, ends, repeat)
+    ends = Ends(lambda _: None, printed.extend, cargo.answer, ask=person)
+    conversation = Conversation(place.host, place.cluster.remote_python, asked, ends, Repeat(repeat))
     code = conversation.result()
     if conversation.value is None:
         last = printed.decode(errors="replace").strip().rpartition("\n")[2]
         raise HostError(f"clusterctl on {place.host} ended with exit code {code}: {last}", "type the command again")
-    answer = json.loads(conversation.value)
-    if "raised" in answer:
-        raise decoded(answer["raised"], functools.partial(_at, place))
-    return decoded(answer["returned"], functools.partial(_at, place))
+    return conversation.value.decode()
+
+
+def understood(place: Elsewhere, answer: str) -> Any:
+    """What the operation returned. Raises what it raised, and HostError for what is no answer."""
+    from clusterctl.remote.values import decoded
+
+    try:
+        content = json.loads(answer)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict) or not content.keys() & {"raised", "returned"}:
+        raise HostError(f"clusterctl on {place.host} is not understood", "type the command again")
+    if "raised" in content:
+        raise decoded(content["raised"], functools.partial(_at, place))
+    return decoded(content["returned"], functools.partial(_at, place))
 
 
 def _at(place: Elsewhere, value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from clusterctl.api.calls import works_elsewhere
@@ -88,6 +88,19 @@ def runs(
     """
     wanted = query(stage=stage, name=name, since=since, cluster=cluster, count=count)
     return [Run(run.path) for run in wanted.list()]
+
+
+@works_elsewhere()
+def look(
+    *,
+    stage: str | Iterable[str] = (),
+    name: str | Iterable[str] = (),
+    since: str | float | None = None,
+    cluster: str | None = None,
+    count: int | None = None,
+) -> Report:
+    """The status of the runs that fit, as for `runs`; without what Slurm says of other jobs."""
+    return replace(query(stage=stage, name=name, since=since, cluster=cluster, count=count).look(), snapshots={})
 
 
 @dataclass(frozen=True)

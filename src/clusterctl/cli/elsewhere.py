@@ -25,7 +25,9 @@ def forwarding(command: click.Command) -> click.Command:
 
         context = click.get_current_context()
         name = " ".join(context.command_path.split()[1:])
-        place = None if name in _HERE else elsewhere(values.get("cluster"))
+        cluster = values.get("cluster")
+        several = name == "status" and "," in (cluster or "")
+        place = None if name in _HERE or several else elsewhere(cluster)
         if place is None:
             return callback(**values)
         from clusterctl.cli.forward import send

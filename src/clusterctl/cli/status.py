@@ -12,7 +12,7 @@ import click
 from clusterctl.api.find import Stage, query, run_columns, to_json
 from clusterctl.api.run import Run
 from clusterctl.api.sweeps import sweep_meant
-from clusterctl.cli.options import cluster_option, echo_json, warn_of
+from clusterctl.cli.options import echo_json, warn_of
 from clusterctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _ENDED_BADLY = (Stage.FAILED, Stage.TIMED_OUT, Stage.LOST, Stage.CANCELLED)
 @click.option("--metric", metavar="NAME", help="Of a sweep: the best run by this metric; default: its score.")
 @click.option("-w", "--watch", is_flag=True, help="Show them again every 2 seconds, until Ctrl-C.")
 @click.option("-o", "output", type=click.Choice(_OUTPUTS), default="table", help="What stdout gets.")
-@cluster_option
+@click.option("--cluster", metavar="NAME", help="The cluster whose runs are meant; several: NAME,NAME.")
 def status(
     names: tuple[str, ...],
     count: int | None,
@@ -68,6 +68,11 @@ def status(
     if watch and output in ("json", "csv"):
         raise UsageError(f"--watch does not end, and {output} has one", "use -o jsonl: a line whenever a run changes")
     most = None if everything else count or _DEFAULT_COUNT
+    if chosen["cluster"] and "," in chosen["cluster"]:
+        if names or watch or metric or output in ("jsonl", "csv"):
+            raise UsageError("several clusters are shown once, in a table or as json", "name one: --cluster NAME")
+        _show_clusters(chosen.pop("cluster").split(","), output, count=most, **chosen)
+        return
     wanted = query(names, **chosen, count=most)
     sweep = sweep_meant(names[0], chosen["cluster"]) if len(names) == 1 else None
     if metric and sweep is None:
@@ -84,6 +89,33 @@ def status(
     if names and not any_found:
         raise problems[0]
     warn_of(problems)
+
+
+def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
+    """Show the runs of several clusters, each with the age of its answer."""
+    from clusterctl.api.several_clusters import look_at
+
+    found = look_at([*dict.fromkeys(filter(None, clusters))], **wanted)
+    if output == "json":
+        records = [
+            {
+                "cluster": one.cluster,
+                "age_seconds": round(one.age, 1),
+                "problem": one.problem.message if one.problem else None,
+                "runs": to_json(one.report)["runs"] if one.report else [],
+            }
+            for one in found
+        ]
+        echo_json({"schema_version": 1, "clusters": records})
+    else:
+        from clusterctl.display import clusters_table, terminal
+
+        clusters_table.show(terminal.data(), found, wide=output == "wide")
+    warn_of(
+        problem for one in found for problem in (one.problem, *(one.report.problems if one.report else ())) if problem
+    )
+    if not any(one.report for one in found):
+        raise found[0].problem or UsageError("no cluster is named", "--cluster NAME,NAME")
 
 
 def _show_table(wanted: Query, sweep: Sweep | None, metric: str | None, *, wide: bool) -> tuple[bool, Problems]:

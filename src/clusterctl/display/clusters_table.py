@@ -1,0 +1,36 @@
+"""The runs of several clusters, one table below the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from clusterctl.display.plain import duration, plain
+from clusterctl.display.runs_table import row_of, show_runs
+from clusterctl.observe.listing import Listing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import Console
+
+    from clusterctl.api.several_clusters import Answered
+
+
+def show(console: Console, clusters: Iterable[Answered], *, wide: bool) -> None:
+    """Each cluster's name and the age of its answer, and its runs below."""
+    for number, one in enumerate(clusters):
+        if number:
+            console.print()
+        console.print(Text(f"{plain(one.cluster)}: {_state(one)}", style="bold"))
+        if one.report and one.report.statuses:
+            rows = tuple(row_of(status, one.report.as_of) for status in one.report.statuses)
+            show_runs(console, Listing(one.report.as_of, rows), wide=wide)
+
+
+def _state(one: Answered) -> str:
+    if one.report is None:
+        return "no answer"
+    runs = "" if one.report.statuses else "no runs, "
+    return f"{runs}no answer now; as of {duration(one.age)} ago" if one.problem else f"{runs}as of now"
