@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterctl.remote.frames import LARGEST, Broken, Frame, Kind, Reader
+from clusterctl.remote.frames import LARGEST, Broken, Frame, FrameKind, Reader
 
-FRAMES = st.lists(st.builds(Frame, st.sampled_from(Kind), st.binary(max_size=200)), max_size=8)
+FRAMES = st.lists(st.builds(Frame, st.sampled_from(FrameKind), st.binary(max_size=200)), max_size=8)
 
 
 @given(FRAMES, st.lists(st.integers(1, 40), min_size=1, max_size=40))

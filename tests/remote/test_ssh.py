@@ -12,7 +12,12 @@ CHANGED = "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verifi
 @pytest.mark.parametrize(
     ("said", "terminal", "message", "hint"),
     [
-        ("Permission denied (password).", False, "asks for a password or a code, and there is no terminal", "log in once"),
+        (
+            "Permission denied (password).",
+            False,
+            "asks for a password or a code, and there is no terminal",
+            "log in once",
+        ),
         ("me@far: Permission denied (publickey).", True, "did not let you in: me@far: Permission", "ssh far"),
         ("Too many authentication failures", False, "no terminal to ask at: Too many", "log in once"),
         (CHANGED, True, f"does not trust this host:\n{CHANGED}", "in a terminal: ssh far"),

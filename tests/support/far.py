@@ -134,7 +134,9 @@ class Far:
             "StrictHostKeyChecking": "yes",
         }
         if self.through_relay:
-            options["ProxyCommand"] = shlex.join([sys.executable, "-I", "-S", str(RELAY), str(self.port), str(self.link)])
+            options["ProxyCommand"] = shlex.join(
+                [sys.executable, "-I", "-S", str(RELAY), str(self.port), str(self.link)]
+            )
             options["CheckHostIP"] = "no"
             options["HostKeyAlias"] = f"[127.0.0.1]:{self.port}"
         (self.etc / "ssh_config").write_text(
@@ -216,7 +218,7 @@ class FarStage(Stage):
         before, dashes, after = _parted(words)
         done = subprocess.run(
             [CLUSTERCTL, *before, "--cluster", "far", *dashes, *after],
-            cwd=self.folder, env=self.environment, input=answer, capture_output=True, text=True, timeout=300,
+            cwd=self.folder, env=self.environment, input=answer, capture_output=True, text=True, timeout=120,
             check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stdout + done.stderr

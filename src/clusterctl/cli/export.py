@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
 import click
 
 from clusterctl.api.export import export as export_run
@@ -11,7 +16,7 @@ from clusterctl.cli.options import cluster_option, warn_of
 
 @click.command(short_help="Put a run into one archive, to keep or send")
 @click.argument("name", metavar="RUN")
-@click.option("--output", metavar="FILE", help="Where to; default: RUN.tar.gz in the current folder.")
+@click.option("--output", metavar="FILE", help="Where to; default: RUN.tar.gz here; -: stdout.")
 @click.option("--no-weights", is_flag=True, help="Leave the trained weights out.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @cluster_option
@@ -31,4 +36,10 @@ def export(name: str, output: str | None, no_weights: bool, force: bool, cluster
     examined = examine(run.directory, run.path)
     warn_of(examined.problems)
     pages = {"report.html": page(examined)}
-    click.echo(export_run(run, output, weights=not no_weights, force=force, pages=pages))
+    if output != "-":
+        click.echo(export_run(run, output, weights=not no_weights, force=force, pages=pages))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        archive = export_run(run, Path(folder, "archive"), weights=not no_weights, pages=pages)
+        with archive.open("rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
