@@ -31,7 +31,7 @@ def stage(far_shared: Path, tmp_path: Path) -> Iterator[FarStage]:
 
 
 class Gate:
-    """A command there that waits at a named pipe before or after its work, so that a test can do something meanwhile."""
+    """A command there that waits at a named pipe before or after its work, for a test to do something."""
 
     def __init__(self, command: Path, when: str) -> None:
         self._reached, self._opened = (command.with_name(f".{command.name}-{name}") for name in ("reached", "opened"))

@@ -165,10 +165,11 @@ class Far:
 
     def cut(self) -> None:
         """Break the connections: end sshd's sessions, and ssh's master."""
-        for pid in (*self.sessions(), *self.masters()):
+        ended = [*self.sessions(), *self.masters()]
+        for pid in ended:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not self.sessions() and not self.masters(), 20, "the connections to end")
+        wait_until(lambda: not any(map(_runs, ended)), 20, "the connections to end")
 
     def sessions(self) -> list[int]:
         """sshd's processes of connections."""
@@ -176,7 +177,7 @@ class Far:
         found, waiting = [], [self._sshd.pid]
         while waiting:
             for pid in _children(waiting.pop()):
-                if _name(pid).startswith("sshd"):
+                if _name(pid).startswith("sshd") and _runs(pid):
                     found.append(pid)
                     waiting.append(pid)
         return found
@@ -323,3 +324,10 @@ def _name(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip()
     return ""
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is there, and no zombie that nobody has waited for yet."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

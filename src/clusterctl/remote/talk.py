@@ -178,6 +178,10 @@ def _ended(host: str, said: str, repeat: Repeat) -> HostError:
     return HostError(f"clusterctl ended on {host} before the command did: {_last(said)}", hint)
 
 
+def _not_understood(error: Exception) -> HostError:
+    return HostError(f"the other clusterctl is not understood: {error}", "type the command again")
+
+
 def _last(said: str) -> str:
     """The last line of what was said, without what a terminal would obey."""
     from clusterctl.runs.plain_text import plain
@@ -314,7 +318,11 @@ class _Talking:
 
     def _watch_for_writing(self) -> None:
         while not self._pending and self._sources:
-            if (piece := next(self._sources[0], None)) is None:
+            try:
+                piece = next(self._sources[0], None)
+            except (ValueError, IndexError, TypeError) as error:
+                raise _not_understood(error) from error
+            if piece is None:
                 self._sources.pop(0)
             else:
                 self._pending += piece
@@ -374,14 +382,16 @@ class _Talking:
         try:
             for frame in self._reader.fed(data):
                 self._handle(frame)
-        except Broken as error:
-            raise HostError(f"the other clusterctl is not understood: {error}", "type the command again") from error
+        except ValueError as error:
+            raise _not_understood(error) from error
 
     def _handle(self, frame: Frame) -> None:
         if frame.kind in (FrameKind.OUTPUT, FrameKind.ERRORS):
             self._shown.take(frame.kind, frame.payload)
         elif frame.kind is FrameKind.QUESTION:
-            self._sources.append(self._answered(json.loads(frame.payload)))
+            if not isinstance(question := json.loads(frame.payload), dict):
+                raise Broken("a question that is none")
+            self._sources.append(self._answered(question))
         elif frame.kind is FrameKind.VALUE:
             self.value = (self.value or b"") + frame.payload
         elif frame.kind is FrameKind.EXIT:
