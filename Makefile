@@ -39,6 +39,10 @@ slurm: # Slurm's packages for the tests, where root may install them
 builders: # what builds images for the tests, where root may install it
 	@tests/install-containers.sh
 
+.PHONY: sshd
+sshd: # the server of a login node elsewhere
+	@tests/install-sshd.sh
+
 .PHONY: browser
 browser: # and the browser that the report is tested in
 	@tests/install-browser.sh
@@ -51,7 +55,7 @@ container: setup ## Build the image into a .sqsh (GPU=1, BASE=, OUTPUT=, CONTAIN
 WORKERS ?= 4# of the tests; they wait a third of their time
 unexport PYTHONDONTWRITEBYTECODE # the tests call the command line thousands of times
 .PHONY: test
-test: setup slurm builders browser ## Run the tests, style and types too (about 15 minutes on two idle cores)
+test: setup slurm builders sshd browser ## Run the tests, style and types too (about 15 minutes on two idle cores)
 	$(BIN)/python -m pytest -m 'not long' -n $(WORKERS) --dist loadfile
 
 RECIPES := .venv-recipes
@@ -71,7 +75,7 @@ $(TRACKERS)/.ready: pyproject.toml
 	@touch $@
 
 .PHONY: test-long
-test-long: setup slurm browser $(RECIPES)/.ready $(TRACKERS)/.ready ## Run every test: matrices, accuracies (under 90 minutes)
+test-long: setup slurm sshd browser $(RECIPES)/.ready $(TRACKERS)/.ready ## Run every test: matrices, accuracies (under 90 minutes)
 	@tests/install-containers.sh docker
 	@tests/install-shells.sh
 	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py

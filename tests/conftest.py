@@ -20,6 +20,7 @@ pytest_plugins = [
     "support.thin_image",
     "support.pyxis_fixture",
     "support.late_fixture",
+    "support.far",
 ]
 
 # `make test` tries the same few examples each time; `make test-long` others, and many (--hypothesis-profile=thorough).

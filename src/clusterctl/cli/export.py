@@ -15,7 +15,7 @@ from clusterctl.cli.options import cluster_option, warn_of
 
 @click.command(short_help="Put a run into one archive, to keep or send")
 @click.argument("name", metavar="RUN")
-@click.option("--output", metavar="FILE", help="Output file; default: RUN.tar.gz in the current folder; -: stdout.")
+@click.option("--output", metavar="FILE", help="Output file; default: RUN.tar.gz here; -: stdout.")
 @click.option("--no-weights", is_flag=True, help="Leave the trained weights out.")
 @click.option("--work", is_flag=True, help="Add the files that the program wrote into its working directory.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")

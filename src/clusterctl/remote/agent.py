@@ -48,7 +48,7 @@ def serve(perform: Callable[[RemoteRequest, Asker], int]) -> NoReturn:
         try:
             answers = LastingAnswer.begun(request.once)
         except Replayed as earlier:
-            for frame in earlier.frames():
+            for frame in earlier.frames:
                 connection.send(frame)
             raise SystemExit from None
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -62,22 +62,29 @@ class Asker:
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._reader = connection, Reader()
         self._frames: list[Frame] = []
+        self._is_answering = False
         self.lost = False
 
     def ask(self, question: Mapping[str, object]) -> Iterator[bytes]:
         """The pieces of the answer. Raises HostError where the connection broke."""
+        for _ in self._pieces():  # what nobody wanted to read of an earlier answer
+            pass
         self.send(Frame(FrameKind.QUESTION, json.dumps(question).encode()))
-        while True:
+        self._is_answering = True
+        yield from self._pieces()
+
+    def _pieces(self) -> Iterator[bytes]:
+        while self._is_answering:
             while not self._frames:
                 received = self._connection.recv(CHUNK)
                 if not received:
                     self.lost = True
                     raise HostError("the connection broke before all was here", "type the command again")
                 self._frames += self._reader.fed(received)
-            piece = self._frames.pop(0).payload
-            if not piece:
-                return
-            yield piece
+            if piece := self._frames.pop(0).payload:
+                yield piece
+            else:
+                self._is_answering = False
 
     def send(self, frame: Frame) -> None:
         self._connection.sendall(frame.packed())
@@ -237,7 +244,9 @@ class _Relay:
                 os.killpg(child, signal.SIGWINCH)
 
     def _pass_on(self, asked: Reader, ours: socket.socket) -> None:
-        received = ours.recv(CHUNK)
+        received = b""
+        with suppress(ConnectionResetError):  # it ended without having read all of an answer
+            received = ours.recv(CHUNK)
         if not received:
             self._selector.unregister(ours)
         for frame in asked.fed(received):

@@ -19,7 +19,6 @@ from clusterctl.remote.frames import Frame, FrameKind, Reader
 from clusterctl.runs.files import make_private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 _BEAT_SECONDS = 2.0
@@ -31,26 +30,11 @@ GONE = 76  # the exit code of a command that ended without an answer
 
 
 class Replayed(Exception):
-    """The command was begun before: its answer is there, or will be."""
+    """The command was begun before, and has ended: `frames` are all that it printed, and its exit code."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder.name)
-        self._folder = folder
-
-    def frames(self) -> Iterator[Frame]:
-        """All that it printed, and its exit code, as soon as it has ended."""
-        answer, beat, since = self._folder / "answer", 0, time.monotonic()
-        while not answer.exists():
-            with suppress(FileNotFoundError):
-                if (now := self._folder.stat().st_mtime_ns) != beat:
-                    beat, since = now, time.monotonic()
-            if time.monotonic() - since > _STALE_SECONDS:
-                yield Frame(FrameKind.ERRORS, b"error: the command was ended from outside, and left no answer\n")
-                yield Frame(FrameKind.ERRORS, b"hint: see what became of it: clusterctl status\n")
-                yield Frame(FrameKind.EXIT, str(GONE).encode())
-                return
-            time.sleep(_LOOK_SECONDS)
-        yield from Reader().fed(answer.read_bytes())
+    def __init__(self, frames: list[Frame]) -> None:
+        super().__init__()
+        self.frames = frames
 
 
 class LastingAnswer:
@@ -63,17 +47,23 @@ class LastingAnswer:
 
     @classmethod
     def begun(cls, name: str) -> LastingAnswer:
-        """Begin the command called `name`, 32 hexadecimal digits. Raises Replayed where it was begun before."""
+        """Begin the command called `name`, 32 hexadecimal digits.
+
+        Where it was begun before, wait for its end; raises Replayed then, unless it has done nothing.
+        """
         if not _NAME.fullmatch(name):
             raise UsageError(f"no name of a request: {name}", "type the command again")
         all_of_them = make_private(data_folder() / "remote-answers")
         _remove_old(all_of_them)
         folder = all_of_them / name
-        try:
-            folder.mkdir(mode=0o700)
-        except FileExistsError:
-            raise Replayed(folder) from None
-        return cls(folder)
+        while True:
+            try:
+                folder.mkdir(mode=0o700)
+            except FileExistsError:
+                if frames := _awaited(folder):
+                    raise Replayed(frames) from None
+            else:
+                return cls(folder)
 
     def beat(self) -> None:
         """Show that the command goes on."""
@@ -94,6 +84,22 @@ class LastingAnswer:
     def forget(self) -> None:
         """Nothing was done."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _awaited(folder: Path) -> list[Frame]:
+    """The answer, as soon as it is there; empty where the command has gone without having done anything."""
+    beat, since = 0, time.monotonic()
+    while time.monotonic() - since < _STALE_SECONDS:
+        with suppress(FileNotFoundError):
+            return [*Reader().fed((folder / "answer").read_bytes())]
+        try:
+            now = folder.stat().st_mtime_ns
+        except FileNotFoundError:
+            return []
+        if now != beat:
+            beat, since = now, time.monotonic()
+        time.sleep(_LOOK_SECONDS)
+    return [Frame(FrameKind.EXIT, str(GONE).encode())]
 
 
 def _remove_old(folder: Path) -> None:

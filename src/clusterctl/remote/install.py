@@ -39,8 +39,12 @@ try:
         start.write(f"exec {shlex.join([sys.executable, '-I', '-X', 'utf8', '-c', program])}\n")
     try:
         os.rename(aside, final)
-    except OSError:  # another was faster, or its Python is gone
-        os.replace(os.path.join(aside, "start"), os.path.join(final, "start"))
+    except OSError:  # another was faster, or a file of it is missing, or its Python is gone
+        for folder, _, files in os.walk(aside):
+            there = os.path.join(final, os.path.relpath(folder, aside))
+            os.makedirs(there, exist_ok=True)
+            for file in files:  # the same as what is there, which others may have in use
+                os.replace(os.path.join(folder, file), os.path.join(there, file))
 finally:
     shutil.rmtree(aside, ignore_errors=True)
 subprocess.Popen(  # the first start need not wait for it

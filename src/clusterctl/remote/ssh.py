@@ -50,14 +50,14 @@ def session(host: str, command: str) -> subprocess.Popen[bytes]:
         raise HostError("there is no ssh on this machine", "install OpenSSH's client") from error
 
 
-def connect(host: str, *, ask: bool = True) -> None:
-    """Start the master of `host`, unless another command has. Raises HostError.
+def connect(host: str, *, ask: bool = True) -> bool:
+    """Start the master of `host`; False where another command has. Raises HostError.
 
     With `ask`, and a terminal, ssh may ask for a password, a code, or whether to trust the host.
     """
     with _alone(host):
         if _is_there(host):
-            return
+            return False
         terminal = ask and _has_terminal()
         began = time.monotonic()
         with tempfile.TemporaryFile() as words:
@@ -66,6 +66,7 @@ def connect(host: str, *, ask: bool = True) -> None:
             said = words.read().decode(errors="replace").strip()
         if code:
             raise failure(host, said, terminal=terminal, seconds=time.monotonic() - began)
+        return True
 
 
 def disconnect(host: str) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import HostError
 from clusterctl.remote import ssh
+from clusterctl.remote.answers import GONE
 from clusterctl.remote.frames import CHUNK, Broken, Frame, FrameKind, Reader
 from clusterctl.remote.package import package
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from clusterctl.remote.request import RemoteRequest
 
 _NO_PYTHON = 93  # of the command that installs
+_SSH_FAILED = 255
+_MOST_TRIES = 5  # to have a command begun
+_MOST_KILLS = 3
+_FIRST_PAUSE_SECONDS = 0.5
+_WHAT_BECAME = "what became of it: clusterctl status"
 _HELD_BYTES = 2**20
 _PATIENCE_SECONDS = 60.0  # for a connection that broke, unless someone watches
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -64,6 +70,8 @@ class Conversation:
     repeat: Repeat = Repeat.HELD
     patience: float = _PATIENCE_SECONDS
     value: bytes | None = field(default=None, init=False)
+    _tries: int = field(default=0, init=False)
+    _kills: int = field(default=0, init=False)
     _shown: _Shown = field(init=False)
 
     def __post_init__(self) -> None:
@@ -72,24 +80,19 @@ class Conversation:
     def result(self) -> int:
         """The exit code of the command. Raises HostError."""
         carried = package()
-        connected = installed = False
+        installed = False
         while True:
             try:
                 return self._once(carried.name)
             except _NotStarted as failed:
-                if failed.code == 255 and not connected:
-                    ssh.connect(self.host, ask=self.ends.ask)
-                    connected = True
-                elif failed.code == 255:
-                    raise ssh.failure(self.host, failed.said, terminal=False) from None
+                if failed.code == _SSH_FAILED:
+                    self._connect(failed.said)
                 elif not installed:
-                    self._install(carried.name, carried.path)
-                    installed = True
+                    installed = self._install(carried.name, carried.path)
                 else:
                     raise _unusable(self.host, failed.said) from None
-            except _Lost:
-                self._reconnect()
-                connected = True
+            except _Lost as lost:
+                self._reconnect(lost)
 
     def _once(self, name: str) -> int:
         folder = '"${XDG_DATA_HOME:-$HOME/.local/share}'
@@ -100,30 +103,47 @@ class Conversation:
         finally:
             talking.close()
         self.value = talking.value
+        if self.repeat is Repeat.ONCE and code == GONE:
+            raise HostError(f"the command was ended from outside on {self.host}, and left no answer", _WHAT_BECAME)
         self._shown.release()
         return code
 
-    def _reconnect(self) -> None:
+    def _connect(self, said: str) -> None:
+        """Connect, to ask for the first time or again: nothing has begun there. `said` is what ssh complained of."""
+        if self._tries:
+            if self._tries == _MOST_TRIES:
+                raise ssh.failure(self.host, said, terminal=False)
+            time.sleep(_FIRST_PAUSE_SECONDS * 2 ** (self._tries - 1))
+        self._tries += 1
+        ssh.connect(self.host, ask=self.ends.ask)
+
+    def _reconnect(self, lost: _Lost) -> None:
         """Wait for a new connection. Raises HostError where the command cannot be repeated, or none comes in time."""
+        if lost.code != _SSH_FAILED:
+            raise _ended(self.host, lost.said, self.repeat)
         self._shown.begin_again(self.host)
         watched = self.repeat in (Repeat.REDRAWN, Repeat.LINES)
-        deadline, pause = time.monotonic() + self.patience, 0.5
+        deadline, pause = time.monotonic() + self.patience, _FIRST_PAUSE_SECONDS
         self.ends.notice(f"the connection to {self.host} broke; reconnecting")
         while True:
             try:
-                ssh.connect(self.host, ask=self.ends.ask)
+                is_new = ssh.connect(self.host, ask=self.ends.ask)
             except HostError as error:
                 if not watched and time.monotonic() > deadline:
-                    hint = "what became of it: clusterctl status" if self.repeat is Repeat.ONCE else error.hint
+                    hint = _WHAT_BECAME if self.repeat is Repeat.ONCE else error.hint
                     raise HostError(f"the connection broke, and does not come back: {error.message}", hint) from None
                 time.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             else:
+                self._tries = 1
+                self._kills = 0 if is_new else self._kills + 1
+                if self._kills == _MOST_KILLS:  # the connection is there: what ran on the other machine is not
+                    raise _ended(self.host, lost.said, self.repeat)
                 self.ends.notice(f"connected to {self.host} again")
                 return
 
-    def _install(self, name: str, archive: Path) -> None:
-        """Bring clusterctl there. Raises HostError where there is no Python for it, or no room."""
+    def _install(self, name: str, archive: Path) -> bool:
+        """Bring clusterctl there; False where the connection broke. Raises HostError without a Python, or room."""
         import hashlib
 
         data = archive.read_bytes()
@@ -144,17 +164,29 @@ class Conversation:
             raise HostError(
                 f"{self.host} has {wanted}", 'name one in the cluster file: remote_python = "/path/to/python3"'
             )
-        if process.returncode:
+        if process.returncode not in (0, _SSH_FAILED):
             raise _unusable(self.host, said.decode(errors="replace"))
+        return process.returncode == 0
 
 
 def _unusable(host: str, said: str) -> HostError:
+    return HostError(f"clusterctl does not start on {host}: {_last(said)}", "is your quota there used up? quota -s")
+
+
+def _ended(host: str, said: str, repeat: Repeat) -> HostError:
+    hint = _WHAT_BECAME if repeat is Repeat.ONCE else "type the command again"
+    return HostError(f"clusterctl ended on {host} before the command did: {_last(said)}", hint)
+
+
+def _not_understood(error: Exception) -> HostError:
+    return HostError(f"the other clusterctl is not understood: {error}", "type the command again")
+
+
+def _last(said: str) -> str:
+    """The last line of what was said, without what a terminal would obey."""
     from clusterctl.runs.plain_text import plain
 
-    last = next((line for line in reversed(said.splitlines()) if line.strip()), "it gave no reason")
-    return HostError(
-        f"clusterctl does not start on {host}: {plain(last.strip())}", "is your quota there used up? quota -s"
-    )
+    return plain(next((line for line in reversed(said.splitlines()) if line.strip()), "it gave no reason").strip())
 
 
 class _NotStarted(Exception):
@@ -166,7 +198,11 @@ class _NotStarted(Exception):
 
 
 class _Lost(Exception):
-    """The connection broke."""
+    """The session ended before the command did."""
+
+    def __init__(self, code: int, said: str) -> None:
+        super().__init__(said)
+        self.code, self.said = code, said
 
 
 class _Shown:
@@ -282,7 +318,11 @@ class _Talking:
 
     def _watch_for_writing(self) -> None:
         while not self._pending and self._sources:
-            if (piece := next(self._sources[0], None)) is None:
+            try:
+                piece = next(self._sources[0], None)
+            except (ValueError, IndexError, TypeError) as error:
+                raise _not_understood(error) from error
+            if piece is None:
                 self._sources.pop(0)
             else:
                 self._pending += piece
@@ -331,9 +371,7 @@ class _Talking:
             self._ended(self._output)
             code = self._process.wait()
             self._said += _rest_of(self._errors.fileno())
-            if not self._marked:
-                raise _NotStarted(code, self._said.decode(errors="replace"))
-            raise _Lost
+            raise (_Lost if self._marked else _NotStarted)(code, self._said.decode(errors="replace"))
         if not self._marked:
             self._noise += data
             _, mark, data = self._noise.partition(self._mark)
@@ -344,14 +382,16 @@ class _Talking:
         try:
             for frame in self._reader.fed(data):
                 self._handle(frame)
-        except Broken as error:
-            raise HostError(f"the other clusterctl is not understood: {error}", "type the command again") from error
+        except ValueError as error:
+            raise _not_understood(error) from error
 
     def _handle(self, frame: Frame) -> None:
         if frame.kind in (FrameKind.OUTPUT, FrameKind.ERRORS):
             self._shown.take(frame.kind, frame.payload)
         elif frame.kind is FrameKind.QUESTION:
-            self._sources.append(self._answered(json.loads(frame.payload)))
+            if not isinstance(question := json.loads(frame.payload), dict):
+                raise Broken("a question that is none")
+            self._sources.append(self._answered(question))
         elif frame.kind is FrameKind.VALUE:
             self.value = (self.value or b"") + frame.payload
         elif frame.kind is FrameKind.EXIT:

@@ -1,0 +1,232 @@
+"""The commands of a login node, typed here and carried out there: over ssh, to a machine with a home of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.far import FarStage, made, staged
+from support.recorded import begun
+from support.scenario import wait_until
+from support.thin_image import make_thin
+
+from clusterctl.runs.layout import RunDir
+
+SHAPE = "[resources]\nnodes = 2\n"
+BOTH = ["emulator", pytest.param("sandbox", marks=pytest.mark.long)]
+
+
+@pytest.fixture(params=BOTH)
+def stage(request: pytest.FixtureRequest, far_shared: Path, tmp_path: Path) -> Iterator[FarStage]:
+    variables = {}
+    if request.param == "sandbox":
+        sandbox = request.getfixturevalue("sandbox").environment
+        variables = {name: sandbox[name] for name in ("XDG_STATE_HOME", "SLURM_CONF")}
+    with made(far_shared, variables=variables) as far, staged(far, tmp_path, kind=request.param) as stage:
+        yield stage
+
+
+def program(text: str, more: str = SHAPE) -> str:
+    return f'workload = "command"\nargv = ["python", "-c", {json.dumps(text)}]\n{more}'
+
+
+def git(folder: Path, *words: str) -> None:
+    own = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
+    subprocess.run(["git", "-C", str(folder), *own, *words], check=True, capture_output=True)
+
+
+def write_project(folder: Path) -> None:
+    """A project that git knows, with a change, a new file, and one that is ignored."""
+    (folder / "helper.py").write_text("GREETING = 'committed'\n")
+    (folder / ".gitignore").write_text("ignored.bin\n")
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "First")
+    (folder / "helper.py").write_text("GREETING = 'changed'\n")
+    (folder / "package").mkdir()
+    (folder / "package" / "new.py").write_text("NAME = 'new'\n")
+    (folder / "ignored.bin").write_bytes(os.urandom(2**20))
+
+
+def test_a_job_goes_there_with_its_changed_project_and_is_seen_from_here(stage: FarStage) -> None:
+    write_project(stage.folder)
+    text = """
+import helper, os, package.new
+print(helper.GREETING, package.new.NAME, os.environ["OWN"], os.path.realpath(helper.__file__))
+"""
+    job = stage.write_job("own", program(text, f'{SHAPE}[env]\nOWN = "it\'s"\n'))
+    submitted = stage.do("submit", job, "--wait", "--timeout", "250")
+    run = RunDir(stage.runs / submitted.strip())
+    words = stage.log(run, 1).splitlines()[-1].split(" ", 3)
+    assert words[:3] == ["changed", "new", "it's"]
+    assert words[3].startswith(str(stage.runs))
+    assert not list(stage.runs.rglob("ignored.bin"))
+    record = json.loads(run.run_json.read_text())
+    assert record["git"]["dirty"]
+    assert "+GREETING = 'changed'" in run.git_patch.read_text()
+    assert stage.status(run)["stage"] == "finished"
+    assert "changed new it's" in stage.do("logs", run.id, "--rank", "1")
+    assert "finished" in stage.do("why", run.id)
+    assert run.id in stage.do("monitor", "--once")
+    assert stage.do("report", run.id) == f"{run.id}.html\n"
+    assert run.id in (stage.folder / f"{run.id}.html").read_text()
+    assert stage.do("export", "@last") == "last.tar.gz\n"
+    with tarfile.open(stage.folder / "last.tar.gz") as archive:
+        assert any(name.endswith("run.json") for name in archive.getnames())
+
+
+def test_a_run_that_goes_on_is_followed_entered_and_cancelled(stage: FarStage) -> None:
+    text = "import time; print('up', flush=True); time.sleep(600)"
+    follow = stage.begin("submit", stage.write_job("long", program(text)), "--cluster", "far", "--follow")
+    run = wait_until(lambda: next((RunDir(p) for p in stage.runs.glob("long-*")), None))
+    wait_until(lambda: len(begun(run.attempt(0))) == 2)
+    inside = stage.do("attach", run.id, "--rank", "1", "--", "printenv", "CLUSTERCTL_RUN_DIR")
+    assert inside.strip() == str(run.path)
+    wait_until(lambda: run.attempt(0).log(0).is_file() and "up" in stage.log(run, 0))
+    os.killpg(follow.pid, signal.SIGINT)
+    printed, errors = follow.communicate(timeout=60)
+    assert (follow.returncode, printed.strip()) == (130, run.id)
+    assert "the run goes on" in errors
+    assert stage.status(run)["stage"] not in ("cancelled", "failed", "lost")
+    stage.do("cancel", run.id)
+    stage.wait_for_stage(run, "cancelled")
+
+
+def test_what_is_wrong_is_said_as_it_is_there(stage: FarStage) -> None:
+    assert "error: no run" in stage.do("status", "nowhere", code=5)
+    assert "no such job file" in stage.do("submit", "./nowhere.toml", code=5)
+    data = stage.write_job("relative", f'workload = "reddit"\n{SHAPE}[data]\nroot = "./data"\n')
+    assert "is a path of this machine, and the run will be on far" in stage.do("submit", data, code=3)
+    assert not stage.runs.exists() or not list(stage.runs.glob("[!.]*"))
+
+
+def test_a_question_is_asked_here_and_answered_here(stage: FarStage) -> None:
+    run = RunDir(stage.runs / stage.do("submit", stage.write_job("short", program("print(1)")), "--wait").strip())
+    stage.do("clean", "--older-than", "0d", answer="n\n", code=1)
+    assert run.path.is_dir()
+    stage.do("clean", "--older-than", "0d", answer="y\n")
+    assert not run.path.exists()
+
+
+@pytest.mark.long
+def test_a_program_without_a_job_is_run_again_and_compared(stage: FarStage) -> None:
+    (stage.folder / "train.py").write_text("import sys; print(sys.argv[1:])")
+    words = ("submit", "--nodes", "1", "--name", "own", "--wait", "--", "python", "train.py", "--lr", "it's 1")
+    first = RunDir(stage.runs / stage.do(*words).strip())
+    assert "['--lr', \"it's 1\"]" in stage.log(first, 0)
+    (stage.folder / "train.py").write_text("raise SystemExit('changed')")
+    again = RunDir(stage.runs / stage.do("rerun", first.id, "--set", "env.MORE=1", "--wait").strip())
+    assert "['--lr', \"it's 1\"]" in stage.log(again, 0)
+    assert "env.MORE" in stage.do("diff", first.id, again.id)
+    changed = stage.do(*words, code=1)
+    assert "failed" in changed
+    assert "changed" in stage.do("why", "own")
+    assert "own" in stage.do("status")
+    assert "1" in stage.do("usage", "--since", "1d")
+
+
+@pytest.mark.long
+def test_stages_and_sweeps_are_one_command(stage: FarStage) -> None:
+    job = program("import os; print(os.environ.get('VALUE'))", "[resources]\nnodes = 1\n[env]\nVALUE = '0'\n")
+    stage.write_job("chain", f'{job}[[stage]]\nname = "first"\n[[stage]]\nname = "second"\nenv.VALUE = "2"\n')
+    printed = stage.do("submit", "./chain.toml", "--wait", "-o", "json")
+    chained = [RunDir(stage.runs / json.loads(line)["id"]) for line in printed.splitlines()]
+    assert [stage.log(run, 0).splitlines()[-1] for run in chained] == ["0", "2"]
+    stage.write_job("swept", job)
+    (stage.folder / "points.txt").write_text("env.VALUE=7\nenv.VALUE=8\n")
+    for words in (("--sweep-file", "points.txt"), ("--sweep", "env.VALUE=7,8")):
+        sweep = stage.do("submit", "./swept.toml", *words, "--wait").strip()
+        runs = json.loads(stage.do("status", sweep, "-o", "json"))["runs"]
+        assert [run["stage"] for run in runs] == ["finished"] * 2
+        logs = {stage.log(RunDir(stage.runs / run["id"]), 0).splitlines()[-1] for run in runs}
+        assert logs == {"7", "8"}
+        assert stage.do("report", sweep) == f"{sweep}.html\n"
+
+
+@pytest.mark.long
+def test_a_script_is_shown_and_nothing_is_submitted(stage: FarStage) -> None:
+    job = stage.write_job("shown", program("print(1)"))
+    assert "#SBATCH" in stage.do("submit", job, "--dry-run")
+    asked = stage.call("submit", job, "--dry-run=slurm", "--cluster", "far")
+    assert asked.returncode == 0, asked.stderr
+    assert "2" in stage.do("nodes", "--for", job)
+    assert "node" in stage.do("nodes")
+    assert not list(stage.runs.glob("[!.]*"))
+
+
+@pytest.mark.long
+def test_a_run_is_held_released_ended_and_resumed(stage: FarStage) -> None:
+    run = RunDir(stage.runs / stage.do("submit", stage.write_job("held", program("print(1)")), "--hold").strip())
+    assert stage.status(run)["stage"] == "queued"
+    assert "held" in stage.do("why", run.id).lower()
+    stage.do("release", run.id)
+    stage.wait_for_stage(run, "finished")
+    failing = program("import os; raise SystemExit(int(os.environ['CODE']))", f"{SHAPE}[env]\nCODE = '3'\n")
+    job = stage.write_job("failing", failing)
+    assert "ended: failed" in stage.do("submit", job, "--wait", code=1)
+    assert "exited with 3" in stage.do("why", "failing")
+    assert stage.do("resume", "failing", "--set", "env.CODE=0", "--wait").startswith("failing-")
+    assert "finished" in stage.do("status", "failing")
+    waiting = stage.do("submit", job, "--set", "env.CODE=0", "--wait", "--timeout", "0", "--hold", code=124)
+    assert "timeout" in waiting or "waited" in waiting or "not ended" in waiting
+
+
+@pytest.mark.long
+def test_nodes_are_held_for_runs_and_given_back(stage: FarStage) -> None:
+    job = stage.write_job("held", program("print('warm')"))
+    number = stage.do("alloc", job).strip()
+    run = RunDir(stage.runs / stage.do("submit", job, "--in-allocation", number, "--wait").strip())
+    assert "warm" in stage.log(run, 0)
+    stage.do("alloc", "--end", number)
+
+
+@pytest.mark.long
+def test_an_image_of_this_machine_is_copied_there(stage: FarStage) -> None:
+    make_thin(stage.folder)
+    imported = Path(stage.do("image", "import", "thin.sqsh").strip())
+    assert imported.is_relative_to(stage.far.shared / "data")
+    assert imported.read_bytes() == (stage.folder / "thin.sqsh").read_bytes()
+    assert "thin" in stage.do("image", "list")
+    missing = stage.do("image", "import", "./missing.sqsh", code=5)
+    assert "no such" in missing
+
+
+@pytest.mark.long
+def test_data_are_made_there_and_trained_on(stage: FarStage, tmp_path: Path) -> None:
+    stage.do("data", "generate", "reddit", "--root", str(tmp_path / "data there"), "--scale", "0.01")
+    assert (tmp_path / "data there" / "raw").is_dir()
+    words = ("--nodes", "1", "--set", "train.epochs=1", "--set", f"data.root={tmp_path / 'data there'}", "--wait")
+    run = RunDir(stage.runs / stage.do("submit", "reddit", *words).strip())
+    assert stage.status(run)["test_accuracy"] > 0
+
+
+@pytest.mark.long
+def test_the_job_that_comes_with_clusterctl_trains_there_on_its_data(stage: FarStage) -> None:
+    run = RunDir(stage.runs / stage.do("submit", "cora", "--nodes", "1", "--set", "train.epochs=2", "--wait").strip())
+    assert stage.status(run)["stage"] == "finished"
+
+
+@pytest.mark.long
+def test_both_machines_are_examined(stage: FarStage) -> None:
+    shown = stage.call("doctor", "--cluster", "far")
+    assert "error" not in shown.stderr.lower(), shown.stderr
+    assert "python" in shown.stdout.lower()
+
+
+@pytest.mark.long
+def test_a_shell_that_completes_a_line_never_waits_for_the_machine(far_shared: Path, tmp_path: Path) -> None:
+    with made(far_shared, through_relay=True) as far, staged(far, tmp_path) as stage:
+        (far.link / "silent").touch()
+        began = time.monotonic()
+        for line in ("clusterctl status --cluster far ", "clusterctl logs --cluster far co"):
+            completing = stage.environment | {"_CLUSTERCTL_COMPLETE": "bash", "COMP_LINE": line, "COMP_POINT": "99"}
+            stage.environment = completing
+            assert stage.call(timeout=20).stderr == ""
+        assert time.monotonic() - began < 15

@@ -1,0 +1,202 @@
+"""The connection breaks: no run is lost and none is doubled, and what is watched goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.far import FarStage, made, staged
+from support.scenario import wait_until
+
+from clusterctl.runs.layout import RunDir
+
+PROGRAM = "import time; print('up', flush=True); time.sleep(600)"
+JOB = f'workload = "command"\nargv = ["python", "-c", {json.dumps(PROGRAM)}]\n[resources]\nnodes = 1\n'
+FILES = 400
+
+
+@pytest.fixture
+def stage(far_shared: Path, tmp_path: Path) -> Iterator[FarStage]:
+    """A cluster whose connection passes the relay, with a project that takes a while to send."""
+    with made(far_shared, through_relay=True) as far, staged(far, tmp_path) as stage:
+        stage.do("nodes")  # clusterctl and the stand-ins of Slurm are there from then on
+        for number in range(FILES):
+            (stage.folder / f"file{number}.bin").write_bytes(os.urandom(4096))
+        yield stage
+
+
+class Gate:
+    """A command there that waits at a named pipe before or after its work, for a test to do something."""
+
+    def __init__(self, command: Path, when: str) -> None:
+        self._reached, self._opened = (command.with_name(f".{command.name}-{name}") for name in ("reached", "opened"))
+        os.mkfifo(self._opened)
+        real = command.with_name(f".{command.name}-real")
+        command.rename(real)
+        wait = f"if ! [ -e '{self._reached}' ]; then : >'{self._reached}'; read -r _ <'{self._opened}'; fi"
+        work = f"'{real}' \"$@\"; code=$?"
+        lines = [wait, work] if when == "before" else [work, wait]
+        command.write_text("\n".join(["#!/bin/sh", *lines, "exit $code", ""]))
+        command.chmod(0o700)
+
+    def wait(self) -> None:
+        wait_until(self._reached.exists, 60, "the command to be reached")
+
+    def open(self) -> None:
+        self._opened.write_text("\n")
+
+
+def stand_in(stage: FarStage, command: str) -> Path:
+    (found,) = Path(stage.far.variables["XDG_STATE_HOME"]).glob(f"clusterctl/emulator/bin-*/{command}")
+    return found
+
+
+def require_one_run(stage: FarStage, submission: subprocess.Popen[str], *, noticed: bool = True) -> None:
+    """The submission ends well, has printed the id of the only run, and the only job is that run's."""
+    printed, errors = submission.communicate(timeout=150)
+    assert submission.returncode == 0, errors
+    runs = [path.name for path in stage.runs.glob("[!.]*")]
+    assert printed.split() == runs, errors
+    assert len(runs) == 1
+    assert len(stage.slurm("squeue", "-h", "--states=all").splitlines()) == 1
+    if noticed:
+        assert "the connection to far broke; reconnecting" in errors
+        assert "connected to far again" in errors
+    left = Path(stage.far.variables["XDG_DATA_HOME"], "clusterctl", "remote-answers")
+    assert all((folder / "answer").is_file() for folder in left.iterdir())
+
+
+def submission(stage: FarStage) -> subprocess.Popen[str]:
+    return stage.begin("submit", stage.write_job("held", JOB), "--hold", "--cluster", "far")
+
+
+def cut_after(stage: FarStage, direction: str, size: int) -> None:
+    (stage.far.link / "cut").write_text(f"{direction} {size}")
+
+
+# In bytes of a submission that passes a connection which is there already: the request has 2,000 of them, the manifest
+# of 400 files 15,000, and the files 1,640,000.
+@pytest.mark.parametrize(
+    ("direction", "size"),
+    [
+        pytest.param("up", 100, marks=pytest.mark.long, id="when the session is opened"),
+        pytest.param("up", 1500, marks=pytest.mark.long, id="in the request"),
+        pytest.param("up", 9000, marks=pytest.mark.long, id="in the manifest"),
+        pytest.param("up", 800_000, id="in the files"),
+        pytest.param("down", 100, marks=pytest.mark.long, id="before the first answer"),
+        pytest.param("down", 900, marks=pytest.mark.long, id="in a question"),
+    ],
+)
+def test_a_connection_that_breaks_while_the_project_is_sent(stage: FarStage, direction: str, size: int) -> None:
+    cut_after(stage, direction, size)
+    require_one_run(stage, submission(stage), noticed=False)
+    assert (stage.far.link / "cut-done").exists()
+
+
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.long), "after"])
+@pytest.mark.parametrize("back", [pytest.param(True, marks=pytest.mark.long), False])
+def test_a_connection_that_breaks_around_sbatch(stage: FarStage, when: str, back: bool) -> None:
+    gate = Gate(stand_in(stage, "sbatch"), when)
+    submitting = submission(stage)
+    gate.wait()
+    stage.far.cut()
+    if back:  # who asks again waits for the command that goes on
+        wait_until(stage.far.sessions, 30, "the client to come back")
+    gate.open()
+    require_one_run(stage, submitting)
+
+
+@pytest.mark.long
+def test_a_machine_that_is_away_for_a_while_is_waited_for(stage: FarStage) -> None:
+    gate = Gate(stand_in(stage, "sbatch"), "after")
+    submitting = submission(stage)
+    gate.wait()
+    stage.far.stop()
+    gate.open()
+    wait_until(lambda: list(stage.runs.glob("*/submission.json")), 30, "the run to be submitted")
+    stage.far.start()
+    require_one_run(stage, submitting)
+
+
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 200])
+def test_a_connection_that_breaks_in_the_answer(stage: FarStage, size: int) -> None:
+    gate = Gate(stand_in(stage, "sbatch"), "after")
+    submitting = submission(stage)
+    gate.wait()
+    cut_after(stage, "down", size)
+    gate.open()
+    require_one_run(stage, submitting)
+
+
+@pytest.mark.long
+def test_a_link_that_falls_silent_is_given_up_and_made_anew(stage: FarStage) -> None:
+    gate = Gate(stand_in(stage, "sbatch"), "after")
+    submitting = submission(stage)
+    gate.wait()
+    (stage.far.link / "silent").touch()
+    gate.open()
+    wait_until(lambda: not stage.far.masters(), 60, "ssh to give up")
+    (stage.far.link / "silent").unlink()
+    require_one_run(stage, submitting)
+
+
+@pytest.mark.long
+def test_a_connection_that_breaks_while_clusterctl_is_brought(far_shared: Path, tmp_path: Path) -> None:
+    with made(far_shared) as far:
+        far.variables["XDG_DATA_HOME"] = str(far.home / "data")
+        far.through_relay = True
+        far.restart()
+        with staged(far, tmp_path) as stage:
+            cut_after(stage, "up", 1_000_000)
+            require_one_run(stage, submission(stage), noticed=False)
+            assert (far.link / "cut-done").exists()
+            assert [path for path in far.installed.iterdir() if path.name.startswith(".")] == []
+
+
+def test_logs_and_screens_go_on_after_a_break_and_repeat_nothing(stage: FarStage) -> None:
+    program = "import os, time\nfor i in range(100000):\n print('line', i, flush=True)\n time.sleep(0.05)"
+    run = RunDir(stage.runs / stage.do("submit", stage.write_job("talking", JOB.replace(
+        json.dumps(PROGRAM), json.dumps(program)))).strip())  # fmt: skip
+    stage.wait_for_stage(run, "running", "training", "importing", "loading")
+    wait_until(lambda: run.attempt(0).log(0).is_file() and "line 3" in stage.log(run, 0))
+    followed = stage.begin("logs", "-f", run.id, "--cluster", "far")
+    watched = stage.begin("status", run.id, "--watch", "-o", "jsonl", "--cluster", "far")
+    assert json.loads(first_line(watched))["id"] == run.id
+    assert "line" in first_line(followed)
+    stage.far.cut()
+    assert wait_until(stage.far.sessions, 60, "the commands to come back")
+    stage.do("cancel", run.id)
+    printed, errors = followed.communicate(timeout=100)
+    assert "the connection to far broke; reconnecting\nconnected to far again\n" in errors
+    numbers = [int(line.rsplit(" ", 1)[1]) for line in printed.splitlines() if " line " in f" {line}"]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    wait_until(lambda: "cancelled" in first_line(watched), 60, "the end to be seen")
+    os.killpg(watched.pid, signal.SIGINT)
+    _, errors = watched.communicate(timeout=60)
+    assert "connected to far again" in errors
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout
+    return process.stdout.readline()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("words", [("status",), ("cancel", "--yes")])
+def test_a_process_that_is_killed_there_again_and_again_is_no_reason_to_ask_for_ever(
+    stage: FarStage, words: tuple[str, ...]
+) -> None:
+    (start,) = stage.far.installed.glob("*/start")
+    text = start.read_text()
+    try:
+        start.write_text("kill -9 $$\n")
+        done = stage.call(*words, "--cluster", "far", timeout=60)
+    finally:
+        start.write_text(text)
+    assert done.returncode == 4
+    assert "error: " in done.stderr

@@ -1,0 +1,175 @@
+"""Servers that refuse, machines that are not there, answers that are hostile, and secrets that nobody sees."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from support.far import made, processes, staged
+
+from clusterctl.runs.layout import RunDir
+
+MASKED = "s3cr3t-t0ken-of-this-test"
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"PubkeyAuthentication": "no", "PasswordAuthentication": "yes", "KbdInteractiveAuthentication": "no"},
+        pytest.param(
+            {"PubkeyAuthentication": "no", "PasswordAuthentication": "no", "KbdInteractiveAuthentication": "yes",
+             "UsePAM": "yes"},
+            marks=pytest.mark.long,
+        ),
+    ],
+    ids=["password", "keyboard-interactive"],
+)  # fmt: skip
+def test_a_server_that_asks_is_no_hang_where_there_is_no_terminal(
+    far_shared: Path, tmp_path: Path, server: dict[str, str]
+) -> None:
+    with made(far_shared, server=server) as far, staged(far, tmp_path) as stage:
+        began = time.monotonic()
+        process = stage.begin("status", "--cluster", "far")  # in a session of its own: without a terminal
+        _, errors = process.communicate(timeout=60)
+        assert time.monotonic() - began < 30
+        assert process.returncode == 4
+        assert errors.startswith("error: far asks for a password or a code, and there is no terminal to ask at: ")
+        assert "hint: log in once in a terminal" in errors
+
+
+def test_a_host_whose_key_has_changed_and_one_that_is_not_there(far_shared: Path, tmp_path: Path) -> None:
+    with made(far_shared) as far, staged(far, tmp_path) as stage:
+        known = (far.etc / "known").read_text().split()
+        other = (far.etc / "user.pub").read_text().split()[1]
+        (far.etc / "known").write_text(f"{known[0]} {known[1]} {other}\n")
+        errors = stage.do("status", code=4)
+        assert "error: far: ssh does not trust this host:\n" in errors
+        assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in errors
+        assert "hint: in a terminal: ssh far" in errors
+        far.stop()
+        errors = stage.do("status", code=4)
+        assert errors.startswith("error: cannot connect to far: ")
+        assert "Connection refused" in errors
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "", "two words", "a\nb", "$(touch x)", "a;b"])
+def test_a_host_that_ssh_would_take_for_something_else_is_refused(tmp_path: Path, host: str) -> None:
+    (tmp_path / "bad.toml").write_text(f"host = {json.dumps(host)}\n")
+    done = subprocess.run(
+        [*stage_words(), "status", "--cluster", "./bad.toml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert "host" in done.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def stage_words() -> list[str]:
+    from support.scenario import CLUSTERCTL
+
+    return [CLUSTERCTL]
+
+
+IMPOSTOR = r"""
+import json, struct, sys
+size = struct.unpack(">cI", sys.stdin.buffer.read(5))[1]
+request = json.loads(sys.stdin.buffer.read(size))
+out = sys.stdout.buffer
+def frame(letter, payload): out.write(struct.pack(">cI", letter, len(payload)) + payload); out.flush()
+def answer():
+    said = b""
+    while True:
+        _, size = struct.unpack(">cI", sys.stdin.buffer.read(5))
+        if not size: return said
+        said += sys.stdin.buffer.read(size)
+out.write(request["mark"].encode())
+mode = sys.argv[1]
+if mode == "noise": out.write(b"<html>\x1b[2Jno frames</html>" * 10); out.flush()
+if mode == "crash": sys.exit("Traceback\n\x1b]0;owned\x07\x1b[2J it failed")
+if mode == "huge": out.write(b"O\xff\xff\xff\xff"); out.flush()
+if mode == "asks":
+    questions = [{"upload": sys.argv[2]}, {"project": "/etc"}, {"variable": "HOME"}, {"upload": "/etc/passwd"}, {}]
+    got = []
+    for question in questions:
+        frame(b"Q", json.dumps(question).encode())
+        got.append(answer().decode())
+    frame(b"O", json.dumps(got).encode()); frame(b"X", b"0")
+if mode == "wrong": frame(b"Q", b"[1"); frame(b"X", b"0")
+if mode == "code": frame(b"X", b"not a number")
+sys.stdin.buffer.read()
+"""
+
+
+def test_an_impostor_learns_nothing_and_its_output_is_text(far_shared: Path, tmp_path: Path) -> None:
+    with made(far_shared) as far, staged(far, tmp_path) as stage:
+        stage.do("nodes")
+        shared = Path(far.variables["XDG_DATA_HOME"])
+        far.variables["XDG_DATA_HOME"] = str(far.home / "data")
+        shutil.copytree(shared / "clusterctl" / "remote", far.installed)
+        far.restart()
+        key = far.home / "id_of_this_machine"
+        key.write_text("PRIVATE KEY")
+        (start,) = far.installed.glob("*/start")
+        (far.home / "impostor.py").write_text(IMPOSTOR)
+        for mode in ("noise", "huge", "wrong", "code", "crash", "asks"):
+            start.write_text(f"exec python3 '{far.home}/impostor.py' {mode} '{key}'\n")
+            done = stage.call("status", "--cluster", "far", timeout=60)
+            if mode == "asks":
+                assert json.loads(done.stdout) == [""] * 5
+            else:
+                assert done.returncode == 4, (mode, done.stderr)
+                assert done.stderr.startswith("error: "), (mode, done.stderr)
+                assert "Traceback" not in done.stderr
+            assert "\x1b" not in done.stderr + done.stdout
+            assert "\x07" not in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("source", ["--set", "environment"])
+def test_a_secret_is_in_no_command_line_and_no_file(far_shared: Path, tmp_path: Path, source: str) -> None:
+    seen: set[bytes] = set()
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            for line in processes().values():
+                seen.update(word for word in line if MASKED.encode() in word)
+
+    with made(far_shared) as far, staged(far, tmp_path) as stage:
+        program = "import os; print(len(os.environ['X_TOKEN']), flush=True)"
+        text = f'workload = "command"\nargv = ["python", "-c", {json.dumps(program)}]\n[resources]\nnodes = 1\n'
+        typed = ["--set", f"env.X_TOKEN={MASKED}"] if source == "--set" else []
+        if source == "environment":
+            text += '[env]\nX_TOKEN = "from the environment"\n'
+            stage.environment["X_TOKEN"] = MASKED
+        job = stage.write_job("secret", text)
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        try:
+            run = RunDir(stage.runs / stage.do("submit", job, *typed, "--wait").strip())
+        finally:
+            ended.set()
+            watcher.join()
+        assert stage.log(run, 0).splitlines()[-1] in (str(len(MASKED)), "20")
+        mine = {f"env.X_TOKEN={MASKED}".encode()}  # what was typed here
+        assert seen <= mine
+        for folder in (stage.runs, far.shared, far.folder):
+            for path in folder.rglob("*"):
+                if path.is_file() and not path.is_symlink() and "emulator" not in path.parts:
+                    assert MASKED.encode() not in path.read_bytes(), path
+
+
+def test_on_a_slow_link_a_command_is_a_round_trip_or_two(far_shared: Path, tmp_path: Path) -> None:
+    with made(far_shared, through_relay=True) as far, staged(far, tmp_path) as stage:
+        stage.do("status")
+        (far.link / "delay").write_text("0.1")
+        time.sleep(0.2)
+        before = int((far.link / "turns").read_text())
+        began = time.monotonic()
+        stage.do("status")
+        assert int((far.link / "turns").read_text()) - before <= 3, "the session, the answer, and its end"
+        assert time.monotonic() - began < 30

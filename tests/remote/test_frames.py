@@ -1,0 +1,34 @@
+"""Frames survive any cutting of the bytes, and what is no frame is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterctl.remote.frames import LARGEST, Broken, Frame, FrameKind, Reader
+
+FRAMES = st.lists(st.builds(Frame, st.sampled_from(FrameKind), st.binary(max_size=200)), max_size=8)
+
+
+@given(FRAMES, st.lists(st.integers(1, 40), min_size=1, max_size=40))
+def test_what_is_sent_arrives_however_the_bytes_are_cut(frames: list[Frame], sizes: list[int]) -> None:
+    sent = b"".join(frame.packed() for frame in frames)
+    reader, found = Reader(), []
+    while sent:
+        for size in sizes:
+            found += reader.fed(sent[:size])
+            sent = sent[size:]
+    assert found == frames
+
+
+@pytest.mark.parametrize("received", [b"\xff" * 5, b"<html>", b"O\xff\xff\xff\xffx", b"Z\0\0\0\0", b"Welcome to far\n"])
+def test_anything_else_is_refused(received: bytes) -> None:
+    with pytest.raises(Broken):
+        list(Reader().fed(received))
+
+
+def test_no_frame_takes_more_memory_than_the_largest() -> None:
+    head = b"O" + (LARGEST + 1).to_bytes(4, "big")
+    with pytest.raises(Broken, match=str(LARGEST + 1)):
+        list(Reader().fed(head))

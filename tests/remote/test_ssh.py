@@ -1,0 +1,46 @@
+"""What ssh says becomes an error that says what to type."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterctl.remote import ssh
+
+CHANGED = "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed."
+
+
+@pytest.mark.parametrize(
+    ("said", "terminal", "message", "hint"),
+    [
+        (
+            "Permission denied (password).",
+            False,
+            "asks for a password or a code, and there is no terminal",
+            "log in once",
+        ),
+        ("me@far: Permission denied (publickey).", True, "did not let you in: me@far: Permission", "ssh far"),
+        ("Too many authentication failures", False, "no terminal to ask at: Too many", "log in once"),
+        (CHANGED, True, f"does not trust this host:\n{CHANGED}", "in a terminal: ssh far"),
+        ("ssh: Could not resolve hostname far: unknown", True, "cannot connect to far: ssh: Could not", "ssh far"),
+        ("", True, "cannot connect to far: ssh gave no reason", "ssh far"),
+    ],
+)
+def test_why_there_is_no_connection(said: str, terminal: bool, message: str, hint: str) -> None:
+    error = ssh.failure("far", said, terminal=terminal)
+    assert message in error.message
+    assert hint in (error.hint or "")
+    assert error.exit_code == 4
+
+
+def test_a_second_factor_that_was_not_entered_in_time_is_no_refusal() -> None:
+    assert "within 180 s" in ssh.failure("far", "", terminal=True, seconds=180).message
+
+
+def test_the_socket_is_private_and_short_whatever_the_host_is_called(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("a-folder-whose-name-is-too-long-" * 3)))
+    socket = ssh.socket_of("login.example.org" * 20)
+    assert len(str(socket)) < 90
+    assert socket.parent.stat().st_mode & 0o077 == 0
+    assert ssh.socket_of("a") != ssh.socket_of("b")

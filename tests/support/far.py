@@ -1,0 +1,333 @@
+"""A login node elsewhere: a real sshd on loopback, whose user has another home, other folders and another PATH."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from support.scenario import CLUSTERCTL, Stage, wait_until
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+SSH = shutil.which("ssh")
+RELAY = Path(__file__).with_name("relay.py")
+HOST = "far"
+_STEERING = ("CLUSTERCTL_", "SLURM_", "SBATCH_", "SRUN_", "XDG_", "SSH_")
+
+
+def shell_list(values: Mapping[str, str]) -> str:
+    """Variables as sshd_config's SetEnv takes them, in one line."""
+    return " ".join(f'"{name}={value}"' for name, value in values.items())
+
+
+@dataclass
+class Far:
+    """The machine elsewhere and this one. Both see one disk, and nothing of each other's home."""
+
+    folder: Path  # with a short path, as sockets need it
+    shared: Path  # what all tests of a session may share: the archive, and where it is unpacked
+    server: dict[str, str] = field(default_factory=dict)  # more lines of sshd_config
+    variables: dict[str, str] = field(default_factory=dict)  # of the user there
+    through_relay: bool = False
+    port: int = 0
+    _sshd: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("home", "bin", "here/bin", "here/run", "here/config/clusterctl/cluster", "link", "etc"):
+            (self.folder / name).mkdir(parents=True)
+        (self.folder / "here" / "run").chmod(0o700)
+        self.variables = {
+            "HOME": str(self.home),
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "XDG_DATA_HOME": str(self.shared / "data"),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+            "XDG_CONFIG_HOME": str(self.folder / "config"),
+            "XDG_RUNTIME_DIR": str(self.folder / "none"),
+            **self.variables,
+        }
+        for name in ("python", "python3.11"):
+            (self.bin / name).symlink_to(Path(sys.executable).resolve())
+        for key in ("host", "user"):
+            _make_key(self.etc / key)
+        shutil.copy(self.etc / "user.pub", self.etc / "authorized")
+        self._write_wrapper()
+
+    @property
+    def etc(self) -> Path:
+        return self.folder / "etc"
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    @property
+    def bin(self) -> Path:
+        """First on PATH there."""
+        return self.folder / "bin"
+
+    @property
+    def link(self) -> Path:
+        """What the relay reads and writes."""
+        return self.folder / "link"
+
+    @property
+    def installed(self) -> Path:
+        return Path(self.variables["XDG_DATA_HOME"]) / "clusterctl" / "remote"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of the commands that are typed here."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_STEERING)}
+        here = self.folder / "here"
+        return kept | {
+            "PATH": f"{here / 'bin'}:{os.environ['PATH']}",
+            "XDG_RUNTIME_DIR": str(here / "run"),
+            "XDG_CONFIG_HOME": str(here / "config"),
+            "XDG_STATE_HOME": str(here / "state"),
+            "XDG_DATA_HOME": str(here / "data"),
+            "XDG_CACHE_HOME": str(self.shared / "cache"),
+            "NO_COLOR": "1",
+        }
+
+    def write_cluster(self, text: str, name: str = "far") -> None:
+        folder = self.folder / "here" / "config" / "clusterctl" / "cluster"
+        (folder / f"{name}.toml").write_text(f'host = "{HOST}"\n{text}', encoding="utf-8")
+
+    def start(self) -> None:
+        """Start sshd; on a port of its own at first, and on the same one afterwards."""
+        self.port = self.port or _free_port()
+        lines = {
+            "Port": str(self.port),
+            "ListenAddress": "127.0.0.1",
+            "HostKey": str(self.etc / "host"),
+            "AuthorizedKeysFile": str(self.etc / "authorized"),
+            "StrictModes": "no",
+            "UsePAM": "no",
+            "PidFile": "none",
+            "PrintMotd": "no",
+            "SetEnv": shell_list(self.variables),
+            **self.server,
+        }
+        (self.etc / "sshd_config").write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
+        key = " ".join((self.etc / "host.pub").read_text().split()[:2])
+        if not (self.etc / "known").exists():
+            (self.etc / "known").write_text(f"[127.0.0.1]:{self.port} {key}\n")
+        options = {
+            "HostName": "127.0.0.1",
+            "Port": str(self.port),
+            "IdentityFile": str(self.etc / "user"),
+            "IdentitiesOnly": "yes",
+            "IdentityAgent": "none",
+            "UserKnownHostsFile": str(self.etc / "known"),
+            "GlobalKnownHostsFile": "/dev/null",
+            "StrictHostKeyChecking": "yes",
+        }
+        if self.through_relay:
+            options["ProxyCommand"] = shlex.join(
+                [sys.executable, "-I", "-S", str(RELAY), str(self.port), str(self.link)]
+            )
+            options["CheckHostIP"] = "no"
+            options["HostKeyAlias"] = f"[127.0.0.1]:{self.port}"
+        (self.etc / "ssh_config").write_text(
+            f"Host {HOST}\n" + "".join(f"  {name} {value}\n" for name, value in options.items())
+        )
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        words = [str(SSHD), "-D", "-f", str(self.etc / "sshd_config"), "-E", str(self.etc / "log")]
+        self._sshd = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+        try:
+            wait_until(self._answers, 20, "sshd to listen")
+        except AssertionError:
+            pytest.skip(f"sshd does not start: {(self.etc / 'log').read_text().strip()[-300:]}")
+
+    def stop(self) -> None:
+        """End sshd and the connections; what was started there goes on."""
+        if self._sshd:
+            self.cut()
+            self._sshd.kill()
+            self._sshd.wait()
+            self._sshd = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def cut(self) -> None:
+        """Break the connections: end sshd's sessions, and ssh's master."""
+        ended = [*self.sessions(), *self.masters()]
+        for pid in ended:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not any(map(_runs, ended)), 20, "the connections to end")
+
+    def sessions(self) -> list[int]:
+        """sshd's processes of connections."""
+        assert self._sshd
+        found, waiting = [], [self._sshd.pid]
+        while waiting:
+            for pid in _children(waiting.pop()):
+                if _name(pid).startswith("sshd") and _runs(pid):
+                    found.append(pid)
+                    waiting.append(pid)
+        return found
+
+    def masters(self) -> list[int]:
+        """ssh's masters on this side; known by the folder of their sockets."""
+        sockets = os.fsencode(self.folder / "here" / "run")
+        found = []
+        for pid, words in processes().items():
+            is_master = b"-M" in words or words[-1].endswith(b"[mux]") or b"[mux]" in words[0]
+            if is_master and any(sockets in word for word in words):
+                found.append(pid)
+        return found
+
+    def _answers(self) -> bool:
+        assert self._sshd
+        if self._sshd.poll() is not None:
+            raise AssertionError("sshd ended")
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as asked:
+            return bool(asked.recv(4).startswith(b"SSH"))
+        return False
+
+    def _write_wrapper(self) -> None:
+        """ssh's own configuration is the user's of this machine: the tests' is given as an option."""
+        wrapper = self.folder / "here" / "bin" / "ssh"
+        config = shlex.quote(str(self.etc / "ssh_config"))
+        wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(str(SSH))} -F {config} "$@"\n')
+        wrapper.chmod(0o700)
+
+
+@dataclass
+class FarStage(Stage):
+    """A scenario whose commands are typed here and whose jobs run there."""
+
+    far: Far = None  # type: ignore[assignment]
+
+    def do(self, *words: str, code: int = 0, answer: str = "") -> str:
+        """A command for the cluster there, which is to leave with `code`; what it printed."""
+        before, dashes, after = _parted(words)
+        done = subprocess.run(
+            [CLUSTERCTL, *before, "--cluster", "far", *dashes, *after],
+            cwd=self.folder, env=self.environment, input=answer, capture_output=True, text=True, timeout=120,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    def slurm(self, command: str, *words: str) -> str:
+        """Run one of the commands of the Slurm there, or of its stand-in."""
+        found = sorted(Path(self.far.variables["XDG_STATE_HOME"]).glob(f"clusterctl/emulator/bin-*/{command}"))
+        environment = {**os.environ, **self.far.variables}
+        path = str(found[-1]) if found else command
+        return subprocess.run((path, *words), env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def _parted(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    end = words.index("--") if "--" in words else len(words)
+    return words[:end], words[end : end + 1], words[end + 1 :]
+
+
+def processes() -> dict[int, list[bytes]]:
+    """The command lines of all processes, by their ids."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found[int(path.parent.name)] = path.read_bytes().rstrip(b"\0").split(b"\0")
+    return found
+
+
+@contextmanager
+def made(shared: Path, **settings: object) -> Iterator[Far]:
+    """A machine elsewhere, up within the block. Skipped where there is no sshd."""
+    if SSHD is None or SSH is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no sshd; as root: tests/install-sshd.sh")
+    folder = Path(tempfile.mkdtemp(prefix="far-", dir="/tmp"))
+    far = Far(folder, shared, **settings)  # type: ignore[arg-type]
+    try:
+        far.start()
+        yield far
+    finally:
+        far.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def far_shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What all workers share: the archive is made once, and unpacked once."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "far"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@contextmanager
+def staged(far: Far, tmp_path: Path, settings: str = "", kind: str = "emulator") -> Iterator[FarStage]:
+    """A project here, and the cluster `far` with a runs folder of its own there."""
+    project = tmp_path / "project"
+    project.mkdir()
+    runs = tmp_path / "runs there"
+    python = f'python = "{sys.executable}"\n'
+    far.write_cluster(f'kind = "{kind}"\nruns = "{runs}"\npolling_floor = "1s"\n{python}{settings}')
+    stage = FarStage("far", project, far.environment | {"CLUSTERCTL_RUNS": str(runs)}, far=far)
+    try:
+        yield stage
+    finally:
+        for process in stage.begun:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+        left = [path.name for path in runs.glob("[!.]*")] if runs.is_dir() else []
+        if left:
+            stage.call("cancel", "--yes", "--cluster", "far", *left)
+
+
+@pytest.fixture
+def far(far_shared: Path) -> Iterator[Far]:
+    with made(far_shared) as machine:
+        yield machine
+
+
+@pytest.fixture
+def far_stage(far: Far, tmp_path: Path) -> Iterator[FarStage]:
+    with staged(far, tmp_path) as stage:
+        yield stage
+
+
+def _make_key(path: Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def _name(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def _runs(pid: int) -> bool:
+    """Whether it is there, and no zombie that nobody has waited for yet."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
