@@ -1,12 +1,50 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor
 
 from clusterctl.graph.sharded_table import ShardedTable
 from clusterctl.task.task import Task
+from clusterctl.training import adam, adam_step
 from clusterctl.training.adam import Adam, TableAdam
+
+
+@pytest.fixture(params=["fused", "plain"], autouse=True)
+def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test here runs with torch's kernel, and with the arithmetic for a torch without it."""
+    monkeypatch.setattr(adam_step, "FUSED", request.param == "fused")
+
+
+def test_torchs_kernel_has_the_arguments_that_are_passed() -> None:
+    """A torch that fails here still trains, with the plain arithmetic: call its kernel as it wants to be called."""
+    assert adam_step._kernel_is_known()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_number_of_threads_and_the_cuts_do_not_change_a_bit(dtype: torch.dtype) -> None:
+    """Ranks of one run may have different numbers of cores; a table's parts differ with the number of ranks."""
+
+    def moved(threads: int, bounds: list[int]) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        values = torch.randn(200_003, generator=generator, dtype=dtype)
+        mean, square = torch.zeros_like(values), torch.zeros_like(values)
+        torch.set_num_threads(threads)
+        for step in range(1, 4):
+            gradients = torch.randn(values.numel(), generator=generator, dtype=dtype)
+            for first, last in pairwise([0, *bounds, values.numel()]):
+                parts = (tensor[first:last] for tensor in (values, gradients, mean, square))
+                adam_step.adam_step(*parts, lr=0.01, weight_decay=0.1, steps=step)
+        return values
+
+    threads = torch.get_num_threads()
+    try:
+        whole = moved(1, [])
+        assert all(torch.equal(moved(*how), whole) for how in [(2, []), (3, []), (1, [64_000]), (2, [100_000])])
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
@@ -34,8 +72,12 @@ def rows_and_steps(rows: int = 5000) -> tuple[Tensor, list[tuple[Tensor, Tensor]
     ]
 
 
+@pytest.mark.parametrize("numbers_at_once", [1000, 1 << 20])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_every_row_of_a_table_moves_as_in_torchs_dense_adam(lone_task: Task, weight_decay: float) -> None:
+def test_every_row_of_a_table_moves_as_in_torchs_dense_adam(
+    lone_task: Task, monkeypatch: pytest.MonkeyPatch, weight_decay: float, numbers_at_once: int
+) -> None:
+    monkeypatch.setitem(adam._NUMBERS_AT_ONCE, "cpu", numbers_at_once)
     values, steps = rows_and_steps()
     table = ShardedTable(len(values), 3, seed=0, dtype=torch.float64)
     table.rows.copy_(values)

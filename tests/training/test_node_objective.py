@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from clusterctl.errors import TaskError
 from clusterctl.graph.storage import Graph
 from clusterctl.spec import NodeTrain
 from clusterctl.task.task import Task
@@ -96,3 +97,10 @@ def test_a_step_tells_what_it_gathers_computes_and_how_many_edges_it_sampled(
     assert lap["compute"] > 0
     edges = sum(block.neighbors.numel() for block in prepared)
     assert lap["edges_per_second"] / lap["nodes_per_second"] == pytest.approx(edges / batch.total, rel=0.01)
+
+
+def test_labor_with_replacement_is_refused(random_graph: MakeGraph, lone_task: Task) -> None:
+    train = replace(EXACT, sampling="labor", replace=True)
+    with pytest.raises(TaskError, match="without replacement") as refused:
+        NodeClassification(random_graph(), train, lone_task)
+    assert refused.value.hint == "set train.replace = false"

@@ -42,7 +42,8 @@ with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attem
     cached_gcn = replace(cached, model="gcn", fan_out=(5, 5, 5))
     everything = replace(exact, epochs=2, dropout=0.5, clip_norm=0.5, schedule="cosine", warmup=0.3, patience=1,
                          replace=True)
-    exact_ones = dict(exact=exact, cached=cached, cached_gcn=cached_gcn, everything=everything)
+    labor = replace(exact, epochs=2, dropout=0.5, sampling="labor", fan_out=(3, 2))
+    exact_ones = dict(exact=exact, cached=cached, cached_gcn=cached_gcn, everything=everything, labor=labor)
     result = {{}}
     for name, train in (exact_ones | {{"default": default}}).items():
         objective, losses = NodeClassification(graph, train, task), Losses()
@@ -81,7 +82,7 @@ def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: di
         assert rank["exact_accuracy"] == alone["exact_accuracy"]
 
 
-@pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything"])
+@pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything", "labor"])
 def test_so_they_are_with_every_option_and_dropout(results: dict[int, list[dict[str, Any]]], name: str) -> None:
     alone = results[1][0]
     assert results[4][0][name] == pytest.approx(alone[name], rel=0, abs=1e-9)

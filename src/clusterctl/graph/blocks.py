@@ -18,7 +18,7 @@ class Adjacency:
     """Edges by target (CSC): the sources of those into `v` are `indices[indptr[v]:indptr[v + 1]]`."""
 
     indptr: Tensor  # int64 [targets + 1]
-    indices: Tensor  # int32 [edges]; ascending for each target
+    indices: Tensor  # int32 [edges]; ascending for each target, or in one order of all sources; copies are adjacent
 
     @cached_property
     def degree(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""The sampler's two loops compiled by numba, for large graphs on a CPU: the same samples, bit for bit.
+"""The samplers' loops compiled by numba, for large graphs on a CPU: the same samples, bit for bit.
 
 Serial and without the interpreter's lock: sampling runs beside the step before (see `loop.prefetched`), and several
 ranks share a node's cores anyway. Compiled code is kept in NUMBA_CACHE_DIR.
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from clusterctl.graph.hashing import FIRST, GOLDEN, SECOND
+from clusterctl.graph.labor import WINDOW, turn_of
 from clusterctl.graph.neighbors import gaps, remaining, sizes
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 _U = np.uint64
 _GOLDEN, _FIRST, _SECOND = (_U(number % (1 << 64)) for number in (GOLDEN, FIRST, SECOND))
-_S27, _S30, _S31, _S32 = (_U(shift) for shift in (27, 30, 31, 32))  # numba turns int64 with uint64 into float64
+_S27, _S30, _S31, _S32, _S33 = (
+    _U(shift) for shift in (27, 30, 31, 32, 33)
+)  # numba turns int64 with uint64 into float64
+_LAST = np.int64((1 << 63) - 1)
 
 
 def sample_neighbors_compiled(
@@ -36,6 +40,20 @@ def sample_neighbors_compiled(
     absent = nodes.new_empty(0) if excluded is None else gaps(excluded)
     arrays = (array.numpy() for array in (graph.indices, nodes, start, degree, absent, offsets, neighbors))
     _fill(*arrays, np.empty(max(count, 0), dtype=np.int64), _U(key % (1 << 64)), replace and count >= 0)
+    return offsets, neighbors
+
+
+def sample_labor_compiled(graph: Adjacency, nodes: Tensor, count: int, key: int, copies: int) -> tuple[Tensor, Tensor]:
+    """As `labor.sample_labor`."""
+    start, degree = remaining(graph, nodes, None)
+    offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int32)
+    torch.cumsum(sizes(degree, count, replace=False), 0, out=offsets[1:])
+    neighbors = torch.empty(int(offsets[-1]), dtype=torch.int32)
+    arrays = (array.numpy() for array in (graph.indices, start, degree, offsets, neighbors))
+    window = max(count, 0) * WINDOW
+    _fill_labor(
+        *arrays, window, np.empty((2, window + 1), dtype=np.int64), _U(key % (1 << 64)), turn_of(key), copies > 1
+    )
     return offsets, neighbors
 
 
@@ -103,6 +121,75 @@ def _fill(
             if gaps.size:
                 edge += np.searchsorted(gaps, edge, side="right")
             neighbors[first + j] = indices[edge]
+
+
+@_compiled
+def _fill_labor(
+    indices: Any,
+    starts: Any,
+    degrees: Any,
+    offsets: Any,
+    neighbors: Any,
+    window: Any,
+    scratch: Any,
+    key: Any,
+    turn: Any,
+    has_copies: bool,
+) -> None:
+    ranks, kept = scratch
+    for target in range(starts.size):
+        start, degree, begin = starts[target], degrees[target], offsets[target]
+        count = offsets[target + 1] - begin
+        if count == degree:
+            neighbors[begin : begin + count] = indices[start : start + degree]
+            continue
+        if count == 0:
+            continue
+        size = min(degree, window)
+        first = (degree * turn) >> 32 if degree > window else 0
+        head = min(size, degree - first)  # the others are at the beginning of the list
+        for place in range(head):
+            ranks[place] = _rank(indices[start + first + place], key, place)
+        for place in range(head, size):
+            ranks[place] = _rank(indices[start + place - head], key, place)
+        repeated = 0
+        if has_copies:
+            for edge in range(start + first, start + first + head):
+                repeated += indices[edge] == indices[edge - 1]  # or as the end of the list before: no harm
+            for edge in range(start, start + size - head):
+                repeated += indices[edge] == indices[edge - 1]
+        if repeated:
+            for place in range(size):
+                position = (first + place) % degree
+                copy = 0
+                while copy < position and indices[start + position - copy - 1] == indices[start + position]:
+                    copy += 1
+                if copy:
+                    ranks[place] = _rank(indices[start + position] + (np.int64(copy) << 32), key, place)
+        share = (count + 3.0 * np.sqrt(count) + 1.0) / size  # of the window, in which nearly always are enough
+        while True:
+            bound = np.int64(share * 2147483648.0) << 32 if share < 1.0 else _LAST
+            found = 0
+            for place in range(size):
+                kept[found] = ranks[place]
+                found += ranks[place] < bound
+            if found >= count:
+                break
+            share *= 2.0
+        for place in range(1, found):
+            rank, earlier = kept[place], place - 1
+            while earlier >= 0 and kept[earlier] > rank:
+                kept[earlier + 1] = kept[earlier]
+                earlier -= 1
+            kept[earlier + 1] = rank
+        for place in range(count):
+            position = first + (kept[place] & 0xFFFFFFFF)
+            neighbors[begin + place] = indices[start + (position if position < degree else position - degree)]
+
+
+@numba.njit(inline="always")  # type: ignore[untyped-decorator]
+def _rank(counter: Any, key: Any, place: Any) -> Any:
+    return (np.int64(_mix(_U(counter) * _GOLDEN + key) >> _S33) << 32) | place
 
 
 @_compiled

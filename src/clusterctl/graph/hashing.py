@@ -34,6 +34,8 @@ class Purpose(IntEnum):
     SPLIT = 4
     NEGATIVES = 5
     ROWS = 6
+    WINDOW = 7
+    SHUFFLE = 8
 
 
 def stream(purpose: Purpose, *numbers: int) -> int:
@@ -57,8 +59,8 @@ def grid(keys: Tensor, counters: Tensor) -> Tensor:
 def _mixed(mixed: Tensor) -> Tensor:
     """SplitMix64 of each value, to which its constant was added already, in place."""
     for shift, factor in ((30, FIRST), (27, SECOND)):
-        mixed.bitwise_xor_(_shift_right(mixed, shift)).mul_(factor)
-    return mixed.bitwise_xor_(_shift_right(mixed, 31))
+        mixed.bitwise_xor_(shift_right(mixed, shift)).mul_(factor)
+    return mixed.bitwise_xor_(shift_right(mixed, 31))
 
 
 def below(bits: Tensor, bounds: Tensor) -> Tensor:
@@ -66,7 +68,7 @@ def below(bits: Tensor, bounds: Tensor) -> Tensor:
 
     Integers alone: a product of floats can round up to the bound itself. The bias is below bound / 2**32.
     """
-    return (_shift_right(bits, 32) * bounds) >> 32
+    return (shift_right(bits, 32) * bounds) >> 32
 
 
 def _mix_number(value: int) -> int:
@@ -77,7 +79,7 @@ def _mix_number(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def _shift_right(values: Tensor, shift: int) -> Tensor:
+def shift_right(values: Tensor, shift: int) -> Tensor:
     """The logical shift; torch's own copies the sign bit."""
     return (values >> shift).bitwise_and_((1 << (64 - shift)) - 1)
 

@@ -1,4 +1,4 @@
-"""Neighbour sampling, uniform: in plain torch (`neighbors`), on large graphs on a CPU by numba (`compiled`).
+"""Neighbour sampling, uniform (`neighbors`) or LABOR (`labor`): in plain torch, on large graphs on a CPU by numba.
 
 What is sampled for a node depends on (seed, epoch, step, hop, node) alone. Every node of a frontier is sampled at every
 hop, the seeds too (as DGL does; PyG samples only nodes that are new to the hop, which makes a node's neighbours depend
@@ -8,14 +8,16 @@ on the rest of its batch).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.hashing import Purpose, stream
+from clusterctl.graph.labor import most_copies, sample_labor
 from clusterctl.graph.neighbors import renumbered, sample_neighbors
 
 if TYPE_CHECKING:
@@ -30,20 +32,27 @@ Sampled = tuple[Tensor, Tensor]
 class NeighborSampler:
     """Samples `fan_out` neighbours a node and hop, the seeds' hop first; -1 takes all.
 
-    With `replace` every neighbour is drawn from all of them, so that one may come more than once.
+    With `replace` every neighbour is drawn from all of them, so that one may come more than once. `labor` samples as in
+    the module of that name, without replacement.
     """
 
-    def __init__(self, graph: Graph, fan_out: Sequence[int], seed: int, *, replace: bool = False) -> None:
-        self._graph, self._fan_out, self._seed, self._replace = graph, fan_out, seed, replace
-        self._sample_neighbors, renumbering = _engine(graph.indices.numel(), graph.indices.device)
-        self._renumbered = renumbering(graph.num_nodes)
+    def __init__(
+        self, graph: Graph, fan_out: Sequence[int], seed: int, *, replace: bool = False, labor: bool = False
+    ) -> None:
+        self._graph, self._fan_out, self._seed = graph, fan_out, seed
+        engine = _engine(graph.indices.numel(), graph.indices.device)
+        self._renumbered = engine.renumbering(graph.num_nodes)
+        if labor:
+            self._sample_neighbors = partial(engine.sample_labor, copies=most_copies(graph))
+        else:
+            self._sample_neighbors = partial(engine.sample_neighbors, replace=replace)
 
     def sample(self, seeds: Tensor, epoch: int, step: int) -> list[Block]:
         """The blocks in the order of the layers: the outermost first, the last one's nodes are `seeds`."""
         blocks, nodes = [], seeds
         for hop, count in enumerate(self._fan_out):
             key = stream(Purpose.SAMPLING, self._seed, epoch, step, hop)
-            offsets, neighbors = self._sample_neighbors(self._graph, nodes, count, key, replace=self._replace)
+            offsets, neighbors = self._sample_neighbors(self._graph, nodes, count, key)
             if hop == len(self._fan_out) - 1:
                 blocks.append(Block(self._graph, nodes, offsets, neighbors, columns=neighbors))
             else:
@@ -78,8 +87,9 @@ class HeteroSampler:
         self._hops = max(len(counts) for counts in fan_out.values())
         self._numbers = {edge_type: number for number, edge_type in enumerate(graph.indptr)}
         edges = list(graph.indices.values())
-        self._sample_neighbors, renumbering = _engine(sum(map(len, edges)), edges[0].device)
-        self._renumbered = {node_type: renumbering(count) for node_type, count in graph.num_nodes.items()}
+        engine = _engine(sum(map(len, edges)), edges[0].device)
+        self._sample_neighbors = engine.sample_neighbors
+        self._renumbered = {node_type: engine.renumbering(count) for node_type, count in graph.num_nodes.items()}
 
     def sample(
         self, seeds: Mapping[str, Tensor], epoch: int, step: int, excluded: Mapping[EdgeType, Tensor] | None = None
@@ -121,10 +131,18 @@ class HeteroSampler:
         return self._sample_neighbors(relation, nodes, count, key, absent, replace=self._replace)
 
 
-def _engine(edges: int, device: torch.device) -> tuple[Callable[..., Sampled], Callable[[int], Callable[..., Sampled]]]:
-    """`sample_neighbors`, and `renumbered` for a number of nodes: by numba where it pays off and is installed."""
-    if device.type == "cpu" and edges >= WORTH_COMPILING and find_spec("numba") is not None:
-        from clusterctl.graph.compiled import Renumbering, sample_neighbors_compiled
+class _Engine(NamedTuple):
+    """How to sample: `neighbors.sample_neighbors`, `labor.sample_labor`, and `renumbered` for a number of nodes."""
 
-        return sample_neighbors_compiled, Renumbering
-    return sample_neighbors, lambda _: renumbered
+    sample_neighbors: Callable[..., Sampled]
+    sample_labor: Callable[..., Sampled]
+    renumbering: Callable[[int], Callable[[Tensor, Tensor], Sampled]]
+
+
+def _engine(edges: int, device: torch.device) -> _Engine:
+    """By numba where it pays off and is installed, else in plain torch."""
+    if device.type == "cpu" and edges >= WORTH_COMPILING and find_spec("numba") is not None:
+        from clusterctl.graph.compiled import Renumbering, sample_labor_compiled, sample_neighbors_compiled
+
+        return _Engine(sample_neighbors_compiled, sample_labor_compiled, Renumbering)
+    return _Engine(sample_neighbors, sample_labor, lambda _: renumbered)

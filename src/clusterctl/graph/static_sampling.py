@@ -15,6 +15,7 @@ from torch import Tensor
 
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.hashing import Purpose, draws, stream
+from clusterctl.graph.labor import choose_labor, most_copies
 from clusterctl.graph.neighbors import choose, remaining, sizes
 
 if TYPE_CHECKING:
@@ -72,8 +73,11 @@ class StaticBlock(Block):
 class StaticSampler:
     """As `sampling.NeighborSampler`, for fan-outs that are not -1."""
 
-    def __init__(self, graph: Graph, fan_out: Sequence[int], seed: int, *, replace: bool = False) -> None:
+    def __init__(
+        self, graph: Graph, fan_out: Sequence[int], seed: int, *, replace: bool = False, labor: bool = False
+    ) -> None:
         self._graph, self._fan_out, self._seed, self._replace = graph, fan_out, seed, replace
+        self._copies = most_copies(graph) if labor else None
 
     def sample(self, seeds: Tensor, epoch: int, step: int) -> list[StaticBlock]:
         """The blocks in the order of the layers, as from `NeighborSampler`."""
@@ -98,7 +102,10 @@ class StaticSampler:
             return sampled, nodes.to(torch.int32).repeat_interleave(count, output_size=nodes.numel() * count)
         places = torch.arange(count, device=nodes.device)[:, None]
         enough = degree.clamp(min=1 if self._replace else count + 1)
-        drawn = choose(enough, count, draws(key, nodes), replace=self._replace)
+        if self._copies is None:
+            drawn = choose(enough, count, draws(key, nodes), replace=self._replace)
+        else:
+            drawn = choose_labor(self._graph, start, degree, count, key, self._copies)
         picks = drawn if self._replace else torch.where(degree > count, drawn, places)
         is_edge = places < sampled
         found = self._graph.indices.index_select(0, torch.where(is_edge, start + picks, 0).T.flatten())

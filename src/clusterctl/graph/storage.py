@@ -20,6 +20,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.graph.blocks import Adjacency
+from clusterctl.graph.hashing import Purpose, draws, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,14 +40,17 @@ class Stored(Protocol):
 
 T = TypeVar("T", bound="Stored")
 
-FORMAT = 2  # of the prepared files; part of its name
+FORMAT = 3  # of the prepared files; part of its name
 FILE = "graph.pt"
 _ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
 class Graph(Adjacency):
-    """A graph of one node type, with features, classes and splits of its nodes."""
+    """A graph of one node type, with features, classes and splits of its nodes.
+
+    Those that workloads prepare list the sources of a target in one random order of all nodes, for `labor`.
+    """
 
     x: Tensor  # float [nodes, features]
     y: Tensor  # int64 [nodes]
@@ -141,15 +145,24 @@ def _mapped(task: Task, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return table
 
 
-def compressed(edges: Tensor, num_nodes: int, num_sources: int | None = None) -> tuple[Tensor, Tensor]:
+def compressed(
+    edges: Tensor, num_nodes: int, num_sources: int | None = None, *, shuffled: bool = False
+) -> tuple[Tensor, Tensor]:
     """`indptr` and `indices` of edges given as int64 [2, edges], sources above targets.
 
-    `num_sources` is for edges between nodes of two types.
+    `num_sources` is for edges between nodes of two types. `shuffled` lists the sources of every target in one random
+    order of all nodes, instead of ascending; it is the same in every process.
     """
     sources, targets = edges
     among = max(1, num_nodes if num_sources is None else num_sources)
-    ordered = (targets * among + sources).sort().values
-    return row_offsets(targets, num_nodes), (ordered % among).to(torch.int32)
+    if not shuffled:
+        ordered = (targets * among + sources).sort().values
+        return row_offsets(targets, num_nodes), (ordered % among).to(torch.int32)
+    order = draws(stream(Purpose.SHUFFLE), torch.arange(among)).argsort(stable=True)
+    place = torch.empty_like(order)
+    place[order] = torch.arange(among)
+    ordered = place[sources].add_(targets, alpha=among).sort().values
+    return row_offsets(targets, num_nodes), order.to(torch.int32)[ordered.remainder_(among)]
 
 
 def row_offsets(targets: Tensor, num_targets: int) -> Tensor:

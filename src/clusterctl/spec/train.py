@@ -77,8 +77,11 @@ class NodeTrain(LoopTrain):
     """Graph convolution to use."""
     fan_out: FanOut = (25, 10)
     """Neighbours to sample per node in each hop, one number per layer, the seed nodes' hop first; -1 takes all."""
+    sampling: Annotated[str, OneOf(("uniform", "labor"))] = "uniform"
+    """How to draw neighbours: each node on its own, or nodes with common neighbours the same ones (LABOR), which reads
+    fewer features."""
     replace: bool = False
-    """Whether to sample neighbours with replacement."""
+    """Whether to sample neighbours with replacement; not with LABOR."""
     hidden_channels: Count = 256
     """Width of the hidden layers."""
     dropout: Share = 0.0

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from clusterctl.training.adam_step import adam_step
 from clusterctl.training.state import PartState, Sharded
 
 if TYPE_CHECKING:
     from clusterctl.graph.sharded_table import ShardedTable
 
-_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
-_NUMBERS_AT_ONCE = (1 << 15) - 1  # of a table: they stay in the cache, and torch calls its other threads for more
-_PARTS_WORTH_THREADS = 8
+_NUMBERS_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 24}  # of a table: bounds the memory for their gradients
 
 
 class Adam:
     """Adam (Kingma and Ba, 2015) with L2 weight decay, as torch.optim.Adam with its default betas.
 
-    torch.optim imports torch's compiler, which costs every rank 1.8 s at its start (torch 2.13); this is the same
-    arithmetic on a flat vector of parameters.
+    torch.optim imports torch's compiler, which costs every rank 1.8 s at its start (torch 2.13); this calls the same
+    kernel on a flat vector of parameters.
     """
 
     def __init__(self, values: Tensor, gradients: Tensor, lr: float, weight_decay: float) -> None:
@@ -40,20 +38,19 @@ class Adam:
         self._square.copy_(state.same["square"])
         self._steps = int(state.same["steps"])
 
-    @torch.no_grad()
     def step(self, lr_scale: float = 1.0) -> None:
         """Move the values against the gradients, by `lr_scale` of the learning rate."""
         self._steps += 1
-        gradients = self._gradients.add(self._values, alpha=self._weight_decay)
-        _move(self._values, gradients, self._mean, self._square, lr_scale * self._lr, self._steps)
+        lr = lr_scale * self._lr
+        adam_step(self._values, self._gradients, self._mean, self._square, lr, self._weight_decay, self._steps)
 
 
 class TableAdam:
     """Adam for a table in which only a few rows have gradients.
 
-    A row without a gradient moves too, along its means, and so it does here: every row in every step, a few hundred at
-    a time on a CPU. Where the table is lazy, rows and means without a gradient stay as they are, as in
-    torch.optim.SparseAdam, which is another optimiser and faster.
+    A row without a gradient moves too, along its means, and so it does here: every row in every step. Where the table
+    is lazy, rows and means without a gradient stay as they are, as in torch.optim.SparseAdam, which is another
+    optimiser and faster.
     """
 
     def __init__(self, table: ShardedTable, lr: float, weight_decay: float) -> None:
@@ -92,54 +89,18 @@ class TableAdam:
     def _move_touched(self, lr: float) -> None:
         places = (self._table.rows, self._mean, self._square)
         rows, mean, square = (place[self._touched] for place in places)
-        _move(rows, self.gradients.add(rows, alpha=self._weight_decay), mean, square, lr, self._steps)
+        adam_step(rows, self.gradients, mean, square, lr, self._weight_decay, self._steps)
         for place, moved in zip(places, (rows, mean, square), strict=True):
             place[self._touched] = moved
 
     def _move_all(self, lr: float) -> None:
-        table, order = self._table.rows, self._touched.argsort()
-        touched, given = self._touched[order], self.gradients.index_select(0, order)
-        at_once = max(1, _NUMBERS_AT_ONCE // table.size(1)) if table.device.type == "cpu" else max(1, table.size(0))
-        starts = range(0, table.size(0), at_once)
-        cuts = torch.searchsorted(
-            touched, torch.arange(0, table.size(0) + at_once, at_once, device=touched.device)
-        ).tolist()
-
-        @torch.no_grad()
-        def move(part: int) -> None:
-            first, own = starts[part], slice(cuts[part], cuts[part + 1])
+        table, (touched, order) = self._table.rows, self._touched.sort()
+        at_once = max(1, _NUMBERS_AT_ONCE[table.device.type] // table.size(1))
+        starts = torch.arange(0, table.size(0) + at_once, at_once, device=touched.device)
+        cuts = torch.searchsorted(touched, starts).tolist()
+        gradients = table.new_empty(min(at_once, table.size(0)), table.size(1))
+        for first, begin, end in zip(range(0, table.size(0), at_once), cuts, cuts[1:], strict=False):
             rows, mean, square = (place[first : first + at_once] for place in (table, self._mean, self._square))
-            here, gradients = touched[own] - first, given[own]
-            if self._weight_decay:
-                everywhere = rows * self._weight_decay
-                everywhere[here] += gradients
-                _remember(everywhere, mean, square)
-            else:
-                mean.mul_(_BETA1)[here] += gradients * (1 - _BETA1)
-                square.mul_(_BETA2)[here] += gradients * gradients * (1 - _BETA2)
-            _descend(rows, mean, square, lr, self._steps)
-
-        if len(starts) < _PARTS_WORTH_THREADS:
-            for part in range(len(starts)):
-                move(part)
-            return
-        with ThreadPoolExecutor(torch.get_num_threads(), "rows") as pool:
-            for _ in pool.map(move, range(len(starts))):
-                pass
-
-
-def _move(values: Tensor, gradients: Tensor, mean: Tensor, square: Tensor, lr: float, steps: int) -> None:
-    """Step number `steps`, in place."""
-    _remember(gradients, mean, square)
-    _descend(values, mean, square, lr, steps)
-
-
-def _remember(gradients: Tensor, mean: Tensor, square: Tensor) -> None:
-    mean.lerp_(gradients, 1 - _BETA1)
-    square.mul_(_BETA2).addcmul_(gradients, gradients, value=1 - _BETA2)
-
-
-def _descend(values: Tensor, mean: Tensor, square: Tensor, lr: float, steps: int) -> None:
-    scale = (1 - _BETA2**steps) ** 0.5  # of the root of the square; taken out of the division for one pass less
-    step_size = lr * scale / (1 - _BETA1**steps)
-    values.addcdiv_(mean, square.sqrt().add_(_EPSILON * scale), value=-step_size)
+            given = self.gradients.index_select(0, order[begin:end])
+            gradients.zero_().index_copy_(0, touched[begin:end] - first, given)
+            adam_step(rows, gradients[: rows.size(0)], mean, square, lr, self._weight_decay, self._steps)

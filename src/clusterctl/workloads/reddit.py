@@ -75,7 +75,7 @@ def read_raw(root: Path, scratch: Path) -> Graph:
         message = f"cannot read {root} as a Reddit data set: a node of a split has no label"
         raise TaskError(message, "leave it out of the splits", Cause.DATA)
     return Graph(
-        *compressed(data.edge_index, data.num_nodes),
+        *compressed(data.edge_index, data.num_nodes, shuffled=True),
         x=data.x,
         y=data.y,
         train=data.train_mask.nonzero().squeeze(1),

@@ -51,7 +51,7 @@ def generate(avg_num_nodes: int, seed: int, homophily: float = 0.0) -> Graph:
     bounds = [data.num_nodes * 6 // 10, data.num_nodes * 8 // 10]
     train, val, test = (part.sort().values for part in order.tensor_split(bounds))
     edges = within_classes(data.edge_index, data.y, homophily) if homophily else data.edge_index
-    indptr, indices = compressed(edges, data.num_nodes)
+    indptr, indices = compressed(edges, data.num_nodes, shuffled=True)
     return Graph(indptr, indices, data.x, data.y, train, val, test, num_classes=int(data.y.max()) + 1)
 
 

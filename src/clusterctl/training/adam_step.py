@@ -1,0 +1,61 @@
+"""One step of Adam on a tensor, in place: torch's fused kernel where there is one, else the same arithmetic.
+
+The kernel reads and writes everything once. It is what `torch.optim.Adam(fused=True)` calls, private to torch, and
+this is the only module that calls it: where its arguments are not those known here, the arithmetic below is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
+_ARGUMENTS = (
+    *("self", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", "state_steps"),
+    *("lr", "beta1", "beta2", "weight_decay", "eps", "amsgrad", "maximize", "grad_scale", "found_inf"),
+)
+
+
+def _kernel_is_known() -> bool:
+    """Whether this torch has the kernel, with the arguments that `adam_step` passes (torch 2.6 to 2.13 do)."""
+    schemas = torch._C._jit_get_schemas_for_operator("aten::_fused_adam_")  # noqa: SLF001 - the only way
+    known = [tuple(part.name for part in schema.arguments) for schema in schemas if not schema.overload_name]
+    return known == [_ARGUMENTS]
+
+
+FUSED = _kernel_is_known()
+
+
+@torch.no_grad()
+def adam_step(
+    values: Tensor, gradients: Tensor, mean: Tensor, square: Tensor, lr: float, weight_decay: float, steps: int
+) -> None:
+    """Step number `steps` (from 1) of Adam (Kingma and Ba, 2015) with L2 weight decay and torch's default betas.
+
+    All tensors have one shape, dtype (float32 or float64) and device. `values` and their moments `mean` and `square`
+    are contiguous and changed in place; the gradients stay as they are.
+    """
+    if not FUSED:
+        _plain_step(values, gradients, mean, square, lr, weight_decay, steps)
+        return
+    count = torch.full((), steps, dtype=torch.float32, device=values.device)
+    torch._fused_adam_(
+        [values], [gradients.contiguous()], [mean], [square], [], [count],
+        lr=lr, beta1=_BETA1, beta2=_BETA2, weight_decay=weight_decay, eps=_EPSILON, amsgrad=False, maximize=False,
+    )  # fmt: skip
+
+
+def _plain_step(
+    values: Tensor, gradients: Tensor, mean: Tensor, square: Tensor, lr: float, weight_decay: float, steps: int
+) -> None:
+    if weight_decay:
+        gradients = gradients.add(values, alpha=weight_decay)
+    mean.lerp_(gradients, 1 - _BETA1)
+    square.mul_(_BETA2).addcmul_(gradients, gradients, value=1 - _BETA2)
+    scale = (1 - _BETA2**steps) ** 0.5  # of the root of the square; taken out of the division for one pass less
+    step_size = lr * scale / (1 - _BETA1**steps)
+    values.addcdiv_(mean, square.sqrt().add_(_EPSILON * scale), value=-step_size)
