@@ -95,7 +95,10 @@ def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
     """Show the runs of several clusters, each with the age of its answer."""
     from clusterctl.api.several_clusters import look_at
 
-    found = look_at([*dict.fromkeys(filter(None, clusters))], **wanted)
+    named = [*dict.fromkeys(filter(None, clusters))]
+    if not named:
+        raise UsageError("no cluster is named", "--cluster NAME,NAME")
+    found = look_at(named, **wanted)
     if output == "json":
         records = [
             {
@@ -114,8 +117,9 @@ def _show_clusters(clusters: list[str], output: str, **wanted: Any) -> None:
     warn_of(
         problem for one in found for problem in (one.problem, *(one.report.problems if one.report else ())) if problem
     )
-    if not any(one.report for one in found):
-        raise found[0].problem or UsageError("no cluster is named", "--cluster NAME,NAME")
+    problem = found[0].problem
+    if problem and not any(one.report for one in found):
+        raise problem
 
 
 def _show_table(wanted: Query, sweep: Sweep | None, metric: str | None, *, wide: bool) -> tuple[bool, Problems]:

@@ -1,0 +1,18 @@
+"""The guide to commands from a laptop, typed line by line, with a login node on loopback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.far import Far
+from support.guide import follow
+from support.scenario import CLUSTERCTL
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "from-your-laptop.md"
+
+
+def test_every_command_of_the_guide_does_what_it_says(far: Far, tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    environment = far.environment
+    environment |= {"PATH": f"{Path(CLUSTERCTL).parent}:{environment['PATH']}", "COLUMNS": "120"}
+    assert follow(GUIDE.read_text(), tmp_path, environment) == 8
