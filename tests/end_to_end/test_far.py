@@ -109,7 +109,7 @@ def test_what_is_wrong_is_said_as_it_is_there(stage: FarStage) -> None:
 
 def test_a_question_is_asked_here_and_answered_here(stage: FarStage) -> None:
     run = RunDir(stage.runs / stage.do("submit", stage.write_job("short", program("print(1)")), "--wait").strip())
-    assert "remove" in stage.do("clean", "--older-than", "0d", answer="n\n")
+    assert "TO REMOVE" in stage.do("clean", "--older-than", "0d", answer="n\n")
     assert run.path.is_dir()
     stage.do("clean", "--older-than", "0d", answer="y\n")
     assert not run.path.exists()
