@@ -123,7 +123,7 @@ def test_a_machine_that_is_away_for_a_while_is_waited_for(stage: FarStage) -> No
     require_one_run(stage, submitting)
 
 
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 200])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 60])
 def test_a_connection_that_breaks_in_the_answer(stage: FarStage, size: int) -> None:
     gate = Gate(stand_in(stage, "sbatch"), "after")
     submitting = submission(stage)
@@ -187,7 +187,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("words", [("status",), ("cancel", "--yes")])
+@pytest.mark.parametrize("words", [("status",), ("cancel", "--yes", "nowhere")])
 def test_a_process_that_is_killed_there_again_and_again_is_no_reason_to_ask_for_ever(
     stage: FarStage, words: tuple[str, ...]
 ) -> None:

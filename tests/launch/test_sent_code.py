@@ -1,0 +1,83 @@
+"""A project is sent as what is missing there, and is there what it is here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from clusterctl.config.sent import Arrival, Sent, SentFile, SentProject
+from clusterctl.containers.listener import SILENT
+from clusterctl.errors import ConfigError
+from clusterctl.launch.sent_code import LocalProject, received
+
+
+class Link:
+    """Counts what passes, and can change it."""
+
+    def __init__(self, project: LocalProject) -> None:
+        self.project, self.questions, self.bytes, self.change = project, [], 0, lambda piece: piece
+
+    def delivery(self) -> Arrival:
+        sent = SentProject(str(self.project.path), self.project.tree, len(self.project.files), self.project.size)
+        return Arrival(Sent("/", SentFile("/far.toml", ""), projects=(sent,)), self.ask)
+
+    def ask(self, question: Mapping[str, object]) -> Iterator[bytes]:
+        question = json.loads(json.dumps(question))
+        self.questions.append(sorted(question))
+        for piece in self.project.answer(dict(question)):
+            self.bytes += len(piece)
+            yield self.change(piece)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "package").mkdir(parents=True)
+    for number in range(50):
+        (folder / "package" / f"é {number}.py").write_text(f"VALUE = {number}\n" * 200)
+    (folder / "run.sh").write_text("exit\n")
+    (folder / "run.sh").chmod(0o755)
+    (folder / "link").symlink_to("run.sh")
+    return folder
+
+
+def send(project: Path, tmp_path: Path, change=None) -> tuple[Path, Link]:
+    link = Link(LocalProject(project, tmp_path / "known", large=False, progress=SILENT))
+    link.change = change or link.change
+    return received(tmp_path / "runs", project, link.delivery(), SILENT).folder / "project", link
+
+
+def test_what_arrives_is_what_is_here_and_only_what_is_new_is_sent_again(project: Path, tmp_path: Path) -> None:
+    there, first = send(project, tmp_path)
+    assert first.questions == [["project"], ["files", "project"]]
+    for path in project.rglob("*"):
+        copy = there / path.relative_to(project)
+        assert copy.is_symlink() == path.is_symlink()
+        if path.is_file():
+            assert copy.read_bytes() == path.read_bytes()
+    assert (there / "run.sh").stat().st_mode & 0o100
+    again, second = send(project, tmp_path)
+    assert (again, second.questions) == (there, [])
+    (project / "package" / "é 7.py").write_text("VALUE = 'new'\n")
+    changed, third = send(project, tmp_path)
+    assert changed != there
+    assert (changed / "package" / "é 7.py").read_text() == "VALUE = 'new'\n"
+    assert third.bytes < first.bytes + 100
+    assert (there / "package" / "é 7.py").read_text().startswith("VALUE = 7\n"), "an earlier snapshot stays as it is"
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "a/../../b", ""])
+def test_a_manifest_cannot_name_a_file_outside(project: Path, tmp_path: Path, name: str) -> None:
+    link = Link(LocalProject(project, tmp_path / "known", large=False, progress=SILENT))
+    link.project.manifest = json.dumps([[name, "0" * 40, 1, 0o644, None]]).encode()
+    with pytest.raises(ConfigError):
+        received(tmp_path / "runs", project, link.delivery(), SILENT)
+
+
+def test_a_project_that_was_not_offered_is_not_sent(project: Path, tmp_path: Path) -> None:
+    link = Link(LocalProject(project, tmp_path / "known", large=False, progress=SILENT))
+    with pytest.raises(ConfigError):
+        received(tmp_path / "runs", tmp_path / "other", link.delivery(), SILENT)

@@ -1,0 +1,40 @@
+"""The archive holds all that the other machine needs, and nothing that only this one could use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from clusterctl.remote.package import package
+
+IMPORTS = "clusterctl.cli.served, clusterctl.api.submit, clusterctl.display.monitor, submitit, rich, textual"
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unpacked")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        made = package()
+        assert package() == made, "the second time it is there"
+    with tarfile.open(made.path) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / "lib"
+
+
+def test_everything_is_pure_python_and_comes_along(unpacked: Path) -> None:
+    names = {str(path.relative_to(unpacked)) for path in unpacked.rglob("*") if path.is_file()}
+    assert not {name for name in names if name.endswith((".so", ".pyc", ".pyd"))}
+    assert {"clusterctl/shipped/jobs/cora.toml", "clusterctl/shipped/cluster/local.toml"} <= names
+    assert not any(name.startswith(("torch", "numpy", "pytest")) for name in names)
+
+
+def test_it_runs_without_anything_else(unpacked: Path) -> None:
+    program = f"import sys; sys.path.insert(0, {str(unpacked)!r}); import {IMPORTS}; print(clusterctl.__file__)"
+    words = [sys.executable, "-I", "-S", "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(unpacked / "clusterctl" / "__init__.py")
