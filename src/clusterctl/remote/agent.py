@@ -6,6 +6,7 @@ connection where a command must not be done twice.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import selectors
@@ -32,15 +33,22 @@ LOST = 75  # the exit code of a command whose questions nobody answers any more
 
 
 def serve(perform: Callable[[RemoteRequest, Asker], int]) -> NoReturn:
-    """Carry out the request on standard input with `perform`, in a process of its own; leave with its exit code."""
+    """Carry out the request with `perform`, in a process of its own; leave with its exit code.
+
+    The request is the first argument of this program, or what standard input begins with.
+    """
     reader = Reader()
     rest: list[Frame] = []
-    while not rest:
-        received = os.read(0, CHUNK)
-        if not received:
-            raise SystemExit(LOST)
-        rest += reader.fed(received)
-    request = RemoteRequest.unpacked(rest.pop(0).payload)
+    if sys.argv[1:]:
+        packed = base64.b64decode(sys.argv[1])
+    else:
+        while not rest:
+            received = os.read(0, CHUNK)
+            if not received:
+                raise SystemExit(LOST)
+            rest += reader.fed(received)
+        packed = rest.pop(0).payload
+    request = RemoteRequest.unpacked(packed)
     connection = _Connection(reader, rest)
     connection.send_raw(request.mark.encode())
     answers = None

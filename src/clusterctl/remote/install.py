@@ -36,7 +36,7 @@ try:
         "from clusterctl.cli.served import main; main()"
     )
     with open(os.path.join(aside, "start"), "w") as start:
-        start.write(f"exec {shlex.join([sys.executable, '-I', '-X', 'utf8', '-c', program])}\n")
+        start.write(f'exec {shlex.join([sys.executable, "-I", "-X", "utf8", "-c", program])} "$@"\n')
     try:
         os.rename(aside, final)
     except OSError:  # another was faster, or a file of it is missing, or its Python is gone

@@ -40,6 +40,12 @@ class RemoteRequest:
     environment: dict[str, str]
     once: str = ""
 
+    @property
+    def is_public(self) -> bool:
+        """Whether it holds no value that other users must not see: neither a job nor a table of variables."""
+        files = (self.sent.cluster, *((self.sent.user,) if self.sent.user else ()))
+        return not (self.once or self.sent.job or any("env" in file.text for file in files))
+
     def packed(self) -> bytes:
         return json.dumps(to_record(self)).encode()
 
