@@ -43,12 +43,13 @@ class Far:
     _sshd: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
+        self.pythons.mkdir(exist_ok=True)
         for name in ("home", "bin", "here/bin", "here/run", "here/config/clusterctl/cluster", "link", "etc"):
             (self.folder / name).mkdir(parents=True)
         (self.folder / "here" / "run").chmod(0o700)
         self.variables = {
             "HOME": str(self.home),
-            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "PATH": f"{self.bin}:{self.pythons}:/usr/bin:/bin",
             "XDG_DATA_HOME": str(self.shared / "data"),
             "XDG_STATE_HOME": str(self.folder / "state"),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
@@ -57,7 +58,8 @@ class Far:
             **self.variables,
         }
         for name in ("python", "python3.11"):
-            (self.bin / name).symlink_to(Path(sys.executable).resolve())
+            with suppress(FileExistsError):
+                (self.pythons / name).symlink_to(Path(sys.executable).resolve())
         for key in ("host", "user"):
             _make_key(self.etc / key)
         shutil.copy(self.etc / "user.pub", self.etc / "authorized")
@@ -75,6 +77,11 @@ class Far:
     def bin(self) -> Path:
         """First on PATH there."""
         return self.folder / "bin"
+
+    @property
+    def pythons(self) -> Path:
+        """Next on PATH: what is unpacked for all tests goes on with the Python that it was unpacked by."""
+        return self.shared / "bin"
 
     @property
     def link(self) -> Path:
