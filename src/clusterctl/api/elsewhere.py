@@ -25,6 +25,7 @@ from clusterctl.remote.request import Terminal as Terminal
 from clusterctl.remote.talk import Conversation as Conversation
 from clusterctl.remote.talk import Ends as Ends
 from clusterctl.remote.talk import Repeat as Repeat
+from clusterctl.remote.talk import Signals as Signals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -178,8 +178,8 @@ def _talk(
         elif cargo:
             yield from cargo.answer(question)
 
-    with _given_over(interactive=interactive) as resized:
-        ends = api.Ends(show, _to(2), answer, _notice, 0 if interactive else None, resized)
+    with _given_over(interactive=interactive) as signals:
+        ends = api.Ends(show, _to(2), answer, _notice, 0 if interactive else None, signals)
         return api.Conversation(place.host, place.cluster.remote_python, asked, ends, repeat).result()
 
 
@@ -197,42 +197,52 @@ def _notice(text: str) -> None:
 
 
 @contextmanager
-def _given_over(*, interactive: bool) -> Iterator[Callable[[], bytes | None]]:
-    """The terminal is the other machine's within: each key is sent, and so is its size when that changes."""
-    changed = False
+def _given_over(*, interactive: bool) -> Iterator[api.Signals]:
+    """Within it Ctrl-C and the terminal's size go to the other machine; each key, too, where `interactive`."""
+    wake, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signals = api.Signals(wake)
+
+    def interrupt(*_: object) -> None:
+        if not signals.listening:
+            raise KeyboardInterrupt
+        signals.interrupted = True
 
     def resize(*_: object) -> None:
-        nonlocal changed
-        changed = True
-
-    def resized() -> bytes | None:
-        nonlocal changed
-        if not changed:
-            return None
-        changed = False
         size = shutil.get_terminal_size()
-        return json.dumps([size.columns, size.lines]).encode()
+        signals.size = json.dumps([size.columns, size.lines]).encode()
 
-    if not (_is_terminal(1) or _is_terminal(2)):
-        yield resized
-        return
-    before = signal.signal(signal.SIGWINCH, resize)
-    modes = None
-    if interactive and _is_terminal(0) and _is_terminal(1):
-        import termios
-        import tty
-
-        modes = termios.tcgetattr(0)
-        tty.setraw(0)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGWINCH)}
+    if before[signal.SIGINT] is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGWINCH, resize)
+    waker_before = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    modes = _made_raw() if interactive else None
     try:
-        yield resized
+        yield signals
     finally:
-        signal.signal(signal.SIGWINCH, before)
         if modes is not None:
             import termios
 
             with suppress(OSError):
                 termios.tcsetattr(0, termios.TCSADRAIN, modes)
+        signal.set_wakeup_fd(waker_before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(wake)
+        os.close(waker)
+
+
+def _made_raw() -> list[Any] | None:
+    """Let the terminal pass on each key; its modes before, or None where there is none."""
+    if not (_is_terminal(0) and _is_terminal(1)):
+        return None
+    import termios
+    import tty
+
+    modes = termios.tcgetattr(0)
+    tty.setraw(0)
+    return modes
 
 
 def _is_terminal(descriptor: int) -> bool:

@@ -199,6 +199,7 @@ class _Relay:
                 ours.close()
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever sshd was started with
                 _take_streams(streams)
                 code = _carry_out(perform, self._request, Asker(theirs))
             finally:

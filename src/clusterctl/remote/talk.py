@@ -57,8 +57,18 @@ class Ends:
     answer: Callable[[dict[str, Any]], Iterator[bytes]] = lambda _: iter(())
     notice: Callable[[str], None] = lambda _: None  # that the connection broke, and is back
     input: int | None = None  # a descriptor whose bytes are sent
-    resized: Callable[[], bytes | None] = lambda: None
+    signals: Signals | None = None
     ask: bool = True  # whether ssh may ask a person
+
+
+@dataclass
+class Signals:
+    """What a person does besides typing: noted by handlers, each of which makes the descriptor `wake` readable."""
+
+    wake: int
+    listening: bool = False  # whether Ctrl-C is passed on to the other machine; otherwise it ends the command here
+    interrupted: bool = False
+    size: bytes | None = None  # of the terminal, since it has changed
 
 
 @dataclass
@@ -288,7 +298,6 @@ class _Talking:
         self._pending = bytearray() if is_sent else bytearray(Frame(FrameKind.REQUEST, request.packed()).packed())
         self._sources: list[Iterator[bytes]] = []
         self._code: int | None = None
-        self._interrupts = 0
         self.value: bytes | None = None
         self._selector = selectors.DefaultSelector()
         for stream in (self._output, self._errors):
@@ -298,25 +307,24 @@ class _Talking:
         self._writing = False
         if ends.input is not None:
             self._selector.register(ends.input, selectors.EVENT_READ)
+        if ends.signals:
+            self._selector.register(ends.signals.wake, selectors.EVENT_READ, ends.signals)
 
     def until_the_end(self) -> int:
         """The exit code of the command there. Raises _NotStarted and _Lost."""
         while self._code is None:
-            try:
-                self._watch_for_writing()
-                for key, _ in self._selector.select():
+            self._watch_for_writing()
+            for key, _ in self._selector.select():
+                if isinstance(key.data, Signals):
+                    self._heed(key.data)
+                else:
                     self._serve(key.fileobj)
-            except KeyboardInterrupt:
-                self._interrupts += 1
-                if self._interrupts > 1 or not self._marked:
-                    raise
-                self._pending += Frame(FrameKind.SIGNAL, b"2").packed()
-            if (size := self._ends.resized()) is not None:
-                self._pending += Frame(FrameKind.SIZE, size).packed()
         return self._code
 
     def close(self) -> None:
         """End ssh's part; the connection is the master's."""
+        if self._ends.signals:
+            self._ends.signals.listening = False
         self._selector.close()
         self._process.kill()
         self._process.wait()
@@ -362,6 +370,16 @@ class _Talking:
         elif data is not None:
             self._ended(self._errors)
 
+    def _heed(self, signals: Signals) -> None:
+        """Pass on Ctrl-C, and the new size of the terminal."""
+        os.read(signals.wake, CHUNK)
+        if signals.interrupted and signals.listening:
+            signals.listening = False  # a second one ends the command here
+            self._pending += Frame(FrameKind.SIGNAL, b"2").packed()
+        if signals.size is not None:
+            self._pending += Frame(FrameKind.SIZE, signals.size).packed()
+            signals.size = None
+
     def _write(self) -> None:
         try:
             written = os.write(self._input.fileno(), memoryview(self._pending)[:CHUNK])
@@ -387,6 +405,8 @@ class _Talking:
                 self._noise = self._noise[-CHUNK:]
                 return
             self._marked = True
+            if self._ends.signals:
+                self._ends.signals.listening = True
         try:
             for frame in self._reader.fed(data):
                 self._handle(frame)
