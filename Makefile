@@ -55,7 +55,7 @@ container: setup ## Build the image into a .sqsh (GPU=1, BASE=, OUTPUT=, CONTAIN
 WORKERS ?= 4# of the tests; they wait a third of their time
 unexport PYTHONDONTWRITEBYTECODE # the tests call the command line thousands of times
 .PHONY: test
-test: setup slurm builders sshd browser ## Run the tests, style and types too (about 15 minutes on two idle cores)
+test: setup slurm builders sshd browser ## Run the tests, style and types too (about 9 minutes on two idle cores)
 	$(BIN)/python -m pytest -m 'not long' -n $(WORKERS) --dist loadfile
 
 RECIPES := .venv-recipes
