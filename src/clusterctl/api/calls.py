@@ -29,7 +29,7 @@ def works_elsewhere(
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """An operation that is called on the machine of its `cluster`, or of the run that it is a method of, or is given.
 
-    One that `changes` something is done once, whatever becomes of the connection; one that `waits` goes on waiting.
+    One that `changes` something is carried out once, even if the connection breaks; one that `waits` keeps waiting.
     With `takes_job` it takes the job file and the code of its first argument along.
     """
 

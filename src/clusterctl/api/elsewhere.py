@@ -60,7 +60,7 @@ def elsewhere(name: str | None) -> Elsewhere | None:
     file = cluster_file(name)
     if file is None:
         return None
-    with suppress(OSError):  # whoever needs the cluster says so
+    with suppress(OSError):  # reported when the cluster is loaded
         if b"host" in file.read_bytes():
             cluster = load_cluster(name)
             return Elsewhere(name or cluster.name, file, cluster) if cluster.host else None
@@ -108,8 +108,8 @@ def request(
     user = user_file()
     sent = Sent(
         folder=str(Path.cwd()),
-        cluster=_text_file(place.file),
-        user=_text_file(user) if user.is_file() else None,
+        cluster=text_file(place.file),
+        user=text_file(user) if user.is_file() else None,
         job=cargo.job,
         others=tuple(cargo.others),
         uploads=tuple(map(str, cargo.uploads)),
@@ -149,7 +149,7 @@ def load_cargo(
         if name := resolved.job.notify.url_variable:
             cargo.environment |= {name: os.environ[name]} if name in os.environ else {}
         if job is not None and not _comes_along(job, resolved.job_file):
-            cargo.job = _text_file(resolved.job_file)
+            cargo.job = text_file(resolved.job_file)
         if with_code:
             _add_code(cargo, resolved, large=large, progress=progress)
     return cargo
@@ -210,14 +210,10 @@ def _sent_project(project: LocalProject) -> SentProject:
     return SentProject(str(project.path), project.tree, len(project.files), project.size, commit, patch)
 
 
-def _text_file(path: Path) -> SentFile:
+def text_file(path: Path) -> SentFile:
+    """The file at `path`, to be sent. Raises ConfigError where it cannot be read."""
     try:
         text = path.read_bytes().decode(errors="surrogateescape")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", f"see: ls -l {path}") from error
     return SentFile(os.path.normpath(path.parent.resolve() / path.name), text)
-
-
-def sent_text_file(path: Path) -> SentFile:
-    """A file that the command line names, such as that of a sweep."""
-    return _text_file(path)

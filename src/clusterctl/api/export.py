@@ -84,7 +84,7 @@ def write_archive(
 
 
 def _is_binary(run: RunDir, path: Path) -> bool:
-    """Whether it is taken as it is: the weights, and whatever a program wrote."""
+    """Whether the file is copied unchanged: the weights, and the program's own files."""
     return path == run.weights or path.is_relative_to(run.work)
 
 

@@ -99,7 +99,7 @@ def look(
     cluster: str | None = None,
     count: int | None = None,
 ) -> Report:
-    """The status of the runs that fit, as for `runs`; without what Slurm says of other jobs."""
+    """The status of the matching runs (arguments as for `runs`), without Slurm's information about other jobs."""
     return replace(query(stage=stage, name=name, since=since, cluster=cluster, count=count).look(), snapshots={})
 
 

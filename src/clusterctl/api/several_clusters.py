@@ -36,7 +36,7 @@ class Answered(NamedTuple):
 
     @property
     def problems(self) -> list[ClusterctlError]:
-        """All that is to be said besides the runs."""
+        """Every warning to print below the tables."""
         return [*filter(None, [self.problem]), *(self.report.problems if self.report else ())]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-# What works on this machine alone, whatever the cluster.
+# Commands that always run on this machine.
 _HERE = {"config", "completion", "sandbox", "init", "image build", "image run", "fetch"}
 
 

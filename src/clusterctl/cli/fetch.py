@@ -20,7 +20,7 @@ from clusterctl.cli.options import cluster_option
 def fetch(name: str, output: str | None, no_weights: bool, force: bool, cluster: str | None) -> None:
     """Bring RUN from the login node of its cluster: record, metrics, report, weights, logs, and the program's files.
 
-    The run itself stays where it is. A README.txt inside says what is what.
+    The run stays on the cluster. A README.txt in the folder describes the files.
 
     \b
     Examples:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from clusterctl.api.elsewhere import Cargo, Elsewhere
 
-# What changes something there: done once, whatever becomes of the connection.
+# Commands that change something there: carried out once, even if the connection breaks.
 _CHANGING = {"submit", "resume", "rerun", "cancel", "release", "alloc", "clean", "track", "notify"}
 _CHANGING |= {f"image {name}" for name in ("import", "prune")} | {"data generate", "data prepare"}
 _WITH_JOB = {"submit": "job", "alloc": "job", "nodes": "job"}
@@ -77,7 +77,7 @@ def _cargo(name: str, values: dict[str, Any], place: Elsewhere) -> Cargo:
         with shown() as progress:
             cargo = api.load_cargo(place, job, **chosen, large=large, progress=progress)
         if file := values.get("sweep_file"):
-            cargo.others.append(api.sent_text_file(Path(file)))
+            cargo.others.append(api.text_file(Path(file)))
         return cargo
 
     return options.asked_if_large(load, large=bool(values.get("large_code")))

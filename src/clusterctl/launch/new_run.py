@@ -52,7 +52,7 @@ class CodeOrigin:
 
 
 def from_project(resolved: Resolved) -> CodeOrigin:
-    """What git knows of the project as it is now, or as it was where it was sent from."""
+    """Git's state of the project, read here or on the machine that sent it."""
     folder = Path(resolved.job.code or resolved.job_file.resolve().parent)
     if came := delivered():
         sent = came.project(folder)

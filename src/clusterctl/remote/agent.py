@@ -199,7 +199,7 @@ class _Relay:
                 ours.close()
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever sshd was started with
+                signal.signal(signal.SIGINT, signal.default_int_handler)  # sshd may have been started with it ignored
                 _take_streams(streams)
                 code = _carry_out(perform, self._request, Asker(theirs))
             finally:
@@ -230,7 +230,7 @@ class _Relay:
         self._connection.lost = True
         self._selector.unregister(0)
         with suppress(OSError):
-            ours.shutdown(socket.SHUT_WR)  # whoever waits for an answer need not any longer
+            ours.shutdown(socket.SHUT_WR)  # stop waiting for answers
         if not self._answers:
             with suppress(ProcessLookupError):
                 os.killpg(child, signal.SIGHUP)

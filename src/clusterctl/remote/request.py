@@ -27,7 +27,7 @@ class RemoteRequest:
     """A command line to carry out, or an operation of the Python API.
 
     `mark` is printed before anything else: what a login shell prints before it is none of ours. `once` identifies what
-    must not be done twice, whatever becomes of the connection.
+    must not be done twice, even if the connection breaks.
     """
 
     mark: str

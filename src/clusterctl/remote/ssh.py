@@ -1,6 +1,6 @@
 """One connection of the system's ssh to a host, shared by all commands of this user: asked for a password once.
 
-A master of our own (ControlMaster) with a private socket; everything else is as ssh's configuration says. A command
+A master of our own (ControlMaster) with a private socket; everything else follows ssh's own configuration. A command
 that finds no master starts one; where that needs an answer from a person, ssh itself asks on the terminal.
 """
 
@@ -63,28 +63,18 @@ def connect(host: str, *, ask: bool = True) -> bool:
         with tempfile.TemporaryFile() as words:
             code = _start_master(host, words.fileno(), terminal)
             words.seek(0)
-            said = words.read().decode(errors="replace").strip()
+            complaint = words.read().decode(errors="replace").strip()
         if code:
-            raise failure(host, said, terminal=terminal, seconds=time.monotonic() - began)
+            raise failure(host, complaint, terminal=terminal, seconds=time.monotonic() - began)
         return True
 
 
-def disconnect(host: str) -> None:
-    """End the master of `host`, if there is one."""
-    subprocess.run(
-        ["ssh", f"-S{socket_of(host)}", "-Oexit", "--", host],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-    )
-
-
-def failure(host: str, said: str, *, terminal: bool, seconds: float = 0) -> HostError:
-    """Why there is no connection, by what ssh `said`."""
-    last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "")
-    low = said.lower()
+def failure(host: str, complaint: str, *, terminal: bool, seconds: float = 0) -> HostError:
+    """Why there is no connection, judged by ssh's own `complaint`."""
+    last = next((line.strip() for line in reversed(complaint.splitlines()) if line.strip()), "")
+    low = complaint.lower()
     if any(words in low for words in _CHANGED):
-        return HostError(f"{host}: ssh does not trust this host:\n{said}", f"in a terminal: ssh {host}")
+        return HostError(f"{host}: ssh does not trust this host:\n{complaint}", f"in a terminal: ssh {host}")
     if any(words in low for words in _ASKS):
         if terminal:
             return HostError(f"{host} did not let you in: {last}", f"does this work? ssh {host}")
@@ -110,7 +100,7 @@ def _folder() -> Path:
     return place
 
 
-def _start_master(host: str, said: int, terminal: bool) -> int:
+def _start_master(host: str, log: int, terminal: bool) -> int:
     """ssh's exit code: 0 when the master is up, and goes on in the background."""
     asking = () if terminal else ("-oBatchMode=yes",)
     words = ["ssh", f"-S{socket_of(host)}", "-M", "-N", "-f", f"-oControlPersist={KEPT_HOURS}h"]
@@ -120,7 +110,7 @@ def _start_master(host: str, said: int, terminal: bool) -> int:
             words,
             stdin=None if terminal else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=said,
+            stderr=log,
             timeout=_MASTER_SECONDS,
             check=False,
         ).returncode
