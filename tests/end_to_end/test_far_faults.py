@@ -175,12 +175,23 @@ def test_logs_and_screens_go_on_after_a_break_and_repeat_nothing(stage: FarStage
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     wait_until(lambda: "cancelled" in first_line(watched), 60, "the end to be seen")
     os.killpg(watched.pid, signal.SIGINT)
-    try:
-        _, errors = watched.communicate(timeout=15)
-    except subprocess.TimeoutExpired:  # the first one is the other machine's to heed; the second ends the command here
-        os.killpg(watched.pid, signal.SIGINT)
-        _, errors = watched.communicate(timeout=60)
-    assert "connected to far again" in errors
+    _, errors = watched.communicate(timeout=60)
+    assert errors.count("connected to far again") == 1
+
+
+def test_ctrl_c_ends_the_command_that_made_the_connection_and_not_the_connection(stage: FarStage) -> None:
+    """Its ProxyCommand, too, was started by that command."""
+    stage.far.cut()
+    run = stage.do("submit", stage.write_job("held", JOB), "--hold").strip()
+    stage.far.cut()
+    watched = stage.begin("status", run, "--watch", "-o", "jsonl", "--cluster", "far")
+    assert json.loads(first_line(watched))["id"] == run
+    (connection,) = stage.far.masters()
+    os.killpg(watched.pid, signal.SIGINT)
+    _, errors = watched.communicate(timeout=60)
+    assert (watched.returncode, errors.strip()) == (130, "")
+    assert run in stage.do("status")
+    assert stage.far.masters() == [connection]
 
 
 def first_line(process: subprocess.Popen[str]) -> str:

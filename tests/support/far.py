@@ -37,6 +37,7 @@ class Far:
     folder: Path  # with a short path, as sockets need it
     shared: Path  # what all tests of a session may share: the archive, and where it is unpacked
     server: dict[str, str] = field(default_factory=dict)  # more lines of sshd_config
+    client: dict[str, str] = field(default_factory=dict)  # more lines of ssh_config
     variables: dict[str, str] = field(default_factory=dict)  # of the user there
     through_relay: bool = False
     port: int = 0
@@ -146,6 +147,7 @@ class Far:
             )
             options["CheckHostIP"] = "no"
             options["HostKeyAlias"] = f"[127.0.0.1]:{self.port}"
+        options |= self.client
         (self.etc / "ssh_config").write_text(
             f"Host {HOST}\n" + "".join(f"  {name} {value}\n" for name, value in options.items())
         )

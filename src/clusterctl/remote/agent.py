@@ -202,6 +202,8 @@ class _Relay:
                 signal.signal(signal.SIGINT, signal.default_int_handler)  # sshd may have been started with it ignored
                 _take_streams(streams)
                 code = _carry_out(perform, self._request, Asker(theirs))
+            except KeyboardInterrupt:  # before it had begun
+                code = 128 + signal.SIGINT
             finally:
                 with suppress(OSError, ValueError):
                     sys.stdout.flush()
@@ -243,8 +245,10 @@ class _Relay:
             self._waiting += frame.payload
             self._input_ends |= not frame.payload
         elif frame.kind is FrameKind.SIGNAL:
-            with suppress(ProcessLookupError):
+            try:
                 os.killpg(child, int(frame.payload))
+            except ProcessLookupError:  # it does not lead a group yet
+                os.kill(child, int(frame.payload))
         elif frame.kind is FrameKind.SIZE:
             columns, lines = json.loads(frame.payload)
             for terminal in self._terminals:

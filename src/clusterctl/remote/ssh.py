@@ -9,10 +9,11 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import signal
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,18 +107,46 @@ def _start_master(host: str, log: int, terminal: bool) -> int:
     words = ["ssh", f"-S{socket_of(host)}", "-M", "-N", "-f", f"-oControlPersist={KEPT_HOURS}h"]
     words += [f"-oConnectTimeout={CONNECT_SECONDS}", *_ALIVE, *asking, "--", host]
     try:
-        return subprocess.run(
+        process = subprocess.Popen(
             words,
             stdin=None if terminal else subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=log,
-            timeout=_MASTER_SECONDS,
-            check=False,
-        ).returncode
-    except subprocess.TimeoutExpired:
-        return 255
+            process_group=0 if terminal else None,
+            start_new_session=not terminal,
+        )
     except OSError as error:
         raise HostError("there is no ssh on this machine", "install OpenSSH's client") from error
+    with process, _in_front(process.pid) if terminal else nullcontext():
+        try:
+            code = process.wait(_MASTER_SECONDS)
+        except BaseException as error:
+            process.kill()
+            if isinstance(error, subprocess.TimeoutExpired):
+                return 255
+            raise
+    if code == -signal.SIGINT:
+        raise KeyboardInterrupt
+    return code
+
+
+@contextmanager
+def _in_front(group: int) -> Iterator[None]:
+    """Within it the terminal belongs to the process group `group`, so that ssh can ask there.
+
+    The group is not ours: what the master leaves in it, such as a ProxyCommand, must outlive a Ctrl-C of this command.
+    """
+    terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})  # which stops who takes the terminal from behind
+    try:
+        with suppress(OSError):  # it has ended already
+            os.tcsetpgrp(terminal, group)
+            os.killpg(group, signal.SIGCONT)  # it may have been stopped for asking too early
+        yield
+    finally:
+        os.tcsetpgrp(terminal, os.getpgrp())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTTOU})
+        os.close(terminal)
 
 
 def _is_there(host: str) -> bool:
@@ -140,9 +169,12 @@ def _alone(host: str) -> Iterator[None]:
 
 
 def _has_terminal() -> bool:
-    """Whether ssh could ask somebody."""
+    """Whether ssh could ask somebody: not from behind, where a shell has put this command with `&`."""
     try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC))
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            return os.tcgetpgrp(terminal) == os.getpgrp()
+        finally:
+            os.close(terminal)
     except OSError:
         return False
-    return True

@@ -135,6 +135,8 @@ class Conversation:
 
     def _reconnect(self, lost: _Lost) -> None:
         """Wait for a new connection. Raises HostError where the command cannot be repeated, or none comes in time."""
+        if self.ends.signals and self.ends.signals.interrupted:
+            raise KeyboardInterrupt
         if lost.code != _SSH_FAILED:
             raise _ended(self.host, lost.said, self.repeat)
         self._shown.begin_again(self.host)
