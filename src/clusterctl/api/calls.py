@@ -16,7 +16,8 @@ from clusterctl.errors import ClusterctlError, HostError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from clusterctl.api.elsewhere import Cargo, Elsewhere
+    from clusterctl.api.cargo import Cargo
+    from clusterctl.api.elsewhere import Elsewhere
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -104,10 +105,11 @@ def ask(
 
     ssh may ask a `person` for a password.
     """
-    from clusterctl.api.elsewhere import Conversation, Ends, Repeat, load_cargo, request
+    from clusterctl.api.cargo import load_cargo
+    from clusterctl.api.elsewhere import Conversation, Ends, Repeat, request
     from clusterctl.remote.values import encoded
 
-    cargo = cargo or load_cargo(place, None)
+    cargo = cargo or load_cargo(place.cluster, None)
     arguments = json.dumps(encoded({key: _sendable(value) for key, value in given.items() if key != "progress"}))
     asked = request(place, (), cargo, operation=name, arguments=arguments, once=repeat == "once")
     printed = bytearray()
@@ -159,14 +161,14 @@ def _sendable(value: Any) -> Any:
 
 
 def _cargo(place: Elsewhere, given: Mapping[str, Any]) -> Cargo:
-    from clusterctl.api.elsewhere import load_cargo
+    from clusterctl.api.cargo import load_cargo
     from clusterctl.api.settings import program_words, settings
 
     progress = given.get("progress")
     job = given.get("job")
     program: Sequence[str | os.PathLike[str]] = given.get("program", ())
     return load_cargo(
-        place,
+        place.cluster,
         None if job is None else os.fspath(job),
         stage=given.get("stage"),
         program=program_words(program),

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterctl.api import elsewhere as api
+from clusterctl.api.cargo import Cargo, load_cargo, text_file
+from clusterctl.api.output_files import check_output
 from clusterctl.cli import options
 from clusterctl.display.build_progress import shown
 from clusterctl.errors import UsageError
@@ -21,13 +23,13 @@ from clusterctl.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from clusterctl.api.elsewhere import Cargo, Elsewhere
+    from clusterctl.api.elsewhere import Elsewhere
 
 # Commands that change something there: carried out once, even if the connection breaks.
 _CHANGING = {"submit", "resume", "rerun", "cancel", "release", "alloc", "clean", "track", "notify"}
 _CHANGING |= {f"image {name}" for name in ("import", "prune")} | {"data generate", "data prepare"}
 _WITH_JOB = {"submit": "job", "alloc": "job", "nodes": "job"}
-_WAITING = ("--follow", "--wait")
+_WAITING = ("--follow", "--wait", "--timeout")
 
 
 def send(name: str, values: dict[str, Any], place: Elsewhere, words: tuple[str, ...]) -> int:
@@ -37,8 +39,8 @@ def send(name: str, values: dict[str, Any], place: Elsewhere, words: tuple[str, 
         return _write_here(name, values, place, words)
     follow, wait = values.get("follow") and name != "logs", values.get("wait")
     if name in _CHANGING and not values.get("dry_run"):
-        printed = bytearray()
-        code = _talk(place, _without_waiting(words), cargo, api.Repeat.ONCE, also=printed)
+        printed = bytearray()  # to wait is another request, which may be repeated
+        code = _talk(place, _without(words, *_WAITING), cargo, api.Repeat.ONCE, also=printed)
         if code or not (follow or wait):
             return code
         arguments = {"ids": _ids(printed), "follow": bool(follow), "timeout": values.get("timeout")}
@@ -62,9 +64,9 @@ def _cargo(name: str, values: dict[str, Any], place: Elsewhere) -> Cargo:
     """What the command takes along; a person may be asked whether a large project is to be copied."""
     if name.endswith(" import"):
         source = Path(values["source"])
-        return api.Cargo(uploads=[source.absolute()]) if source.is_file() else api.Cargo()
+        return Cargo(uploads=[source.absolute()]) if source.is_file() else Cargo()
     if name not in _WITH_JOB:
-        return api.load_cargo(place, None)
+        return load_cargo(place.cluster, None)
     shortcuts = ("nodes", "gpus_per_node", "tasks_per_node", "time", "partition", "account", "qos", "name", "code")
     job = values[_WITH_JOB[name]]
     changes = options.typed_settings(
@@ -75,25 +77,25 @@ def _cargo(name: str, values: dict[str, Any], place: Elsewhere) -> Cargo:
 
     def load(large: bool) -> Cargo:
         with shown() as progress:
-            cargo = api.load_cargo(place, job, **chosen, large=large, progress=progress)
+            cargo = load_cargo(place.cluster, job, **chosen, large=large, progress=progress)
         if file := values.get("sweep_file"):
-            cargo.others.append(api.text_file(Path(file)))
+            cargo.others.append(text_file(Path(file)))
         return cargo
 
     return options.asked_if_large(load, large=bool(values.get("large_code")))
 
 
-def _without_waiting(words: tuple[str, ...]) -> list[str]:
-    """The command line without --follow, --wait and --timeout: to wait is another request, which may be repeated."""
-    end = words.index("--") if "--" in words else len(words)
-    ours, left = [], list(words[:end])
-    while left:
+def _without(words: tuple[str, ...], *names: str) -> list[str]:
+    """The command line without some options of the command, and without their values."""
+    options = [one for one in click.get_current_context().command.params if isinstance(one, click.Option)]
+    with_value = {name for option in options if not option.is_flag for name in option.opts}
+    kept, left = [], list(words)
+    while left and left[0] != "--":
         word = left.pop(0)
-        if word == "--timeout":
-            left.pop(0)
-        elif word not in _WAITING and not word.startswith("--timeout="):
-            ours.append(word)
-    return [*ours, *words[end:]]
+        value = [left.pop(0)] if word in with_value and left else []
+        if word.partition("=")[0] not in names:
+            kept += [word, *value]
+    return kept + left
 
 
 def _ids(printed: bytearray) -> list[str]:
@@ -113,10 +115,10 @@ def _write_here(name: str, values: dict[str, Any], place: Elsewhere, words: tupl
     suffix = ".html" if name == "report" else ".tar.gz"
     output = values["output"] or f"{Path(run).name.lstrip('@')}{suffix}"
     if output != "-":
-        api.check_output(Path(output), f"{name}{suffix}")
+        check_output(Path(output), f"{name}{suffix}")
         if name == "export" and Path(output).exists() and not values["force"]:
             raise UsageError(f"there is a file already: {output}", "--force replaces it; --output names another one")
-    far = _with_output(words)
+    far = [*_without(words, "--output"), "--output", "-"]
     if output == "-":
         return _talk(place, far, None, api.Repeat.HELD)
     aside = Path(output).with_name(f".{Path(output).name}.{os.getpid()}")
@@ -129,17 +131,6 @@ def _write_here(name: str, values: dict[str, Any], place: Elsewhere, words: tupl
     finally:
         aside.unlink(missing_ok=True)
     return code
-
-
-def _with_output(words: tuple[str, ...]) -> list[str]:
-    kept, left = [], list(words)
-    while left:
-        word = left.pop(0)
-        if word == "--output":
-            left.pop(0)
-        elif not word.startswith("--output="):
-            kept.append(word)
-    return [*kept, "--output", "-"]
 
 
 def _talk(

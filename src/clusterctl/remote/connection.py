@@ -1,0 +1,227 @@
+"""One session of ssh: sends a request, answers questions, and passes on what is printed there."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clusterctl.errors import HostError
+from clusterctl.remote.frames import CHUNK, Broken, Frame, FrameKind, Reader
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+
+    from clusterctl.remote.request import RemoteRequest
+    from clusterctl.remote.shown import Shown
+
+
+@dataclass
+class Ends:
+    """Where a conversation ends on this machine."""
+
+    output: Callable[[bytes], None]
+    errors: Callable[[bytes], None]
+    answer: Callable[[dict[str, Any]], Iterator[bytes]] = lambda _: iter(())
+    notice: Callable[[str], None] = lambda _: None  # that the connection broke, and is back
+    input: int | None = None  # a descriptor whose bytes are sent
+    signals: Signals | None = None
+    ask: bool = True  # whether ssh may ask a person
+
+
+@dataclass
+class Signals:
+    """What a person does besides typing: noted by handlers, each of which makes the descriptor `wake` readable."""
+
+    wake: int
+    listening: bool = False  # whether Ctrl-C is passed on to the other machine; otherwise it ends the command here
+    interrupted: bool = False
+    size: bytes | None = None  # of the terminal, since it has changed
+
+
+class SessionEnded(Exception):
+    """The session ended before the command did: ssh's exit code, and what it complained of."""
+
+    def __init__(self, code: int, said: str) -> None:
+        super().__init__(said)
+        self.code, self.said = code, said
+
+
+class NotStarted(SessionEnded):
+    """It ended before the other clusterctl had said anything."""
+
+
+class Session:
+    """From the request to the exit code."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], request: RemoteRequest, ends: Ends, shown: Shown, *, is_sent: bool
+    ) -> None:
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
+        self._process, self._ends, self._shown = process, ends, shown
+        self._input, self._output, self._errors = process.stdin, process.stdout, process.stderr
+        self._mark, self._marked, self._noise = request.mark.encode(), False, b""
+        self._reader = Reader()
+        self._said = b""
+        self._pending = bytearray() if is_sent else bytearray(Frame(FrameKind.REQUEST, request.packed()).packed())
+        self._sources: list[Iterator[bytes]] = []
+        self._code: int | None = None
+        self.value: bytes | None = None
+        self._selector = selectors.DefaultSelector()
+        for stream in (self._output, self._errors):
+            os.set_blocking(stream.fileno(), False)
+            self._selector.register(stream, selectors.EVENT_READ)
+        os.set_blocking(self._input.fileno(), False)
+        self._writing = False
+        if ends.input is not None:
+            self._selector.register(ends.input, selectors.EVENT_READ)
+        if ends.signals:
+            self._selector.register(ends.signals.wake, selectors.EVENT_READ, ends.signals)
+
+    def until_the_end(self) -> int:
+        """The exit code of the command there. Raises SessionEnded and NotStarted."""
+        while self._code is None:
+            self._watch_for_writing()
+            for key, _ in self._selector.select():
+                if isinstance(key.data, Signals):
+                    self._heed(key.data)
+                else:
+                    self._serve(key.fileobj)
+        return self._code
+
+    def close(self) -> None:
+        """End ssh's part; the connection is the master's."""
+        if self._ends.signals:
+            self._ends.signals.listening = False
+        self._selector.close()
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._input, self._output, self._errors):
+            with suppress(OSError):
+                stream.close()
+
+    def _watch_for_writing(self) -> None:
+        while not self._pending and self._sources:
+            try:
+                piece = next(self._sources[0], None)
+            except (ValueError, IndexError, TypeError) as error:
+                raise _not_understood(error) from error
+            if piece is None:
+                self._sources.pop(0)
+            else:
+                self._pending += piece
+        if bool(self._pending) == self._writing:
+            return
+        self._writing = bool(self._pending)
+        if self._writing:
+            self._selector.register(self._input, selectors.EVENT_WRITE)
+        else:
+            self._selector.unregister(self._input)
+
+    def _serve(self, stream: object) -> None:
+        if stream is self._input:
+            self._write()
+        elif stream is self._errors:
+            self._hear(_read(self._errors.fileno()))
+        elif stream is self._output:
+            self._receive(_read(self._output.fileno()))
+        elif self._ends.input is not None:
+            typed = os.read(self._ends.input, CHUNK)
+            self._pending += Frame(FrameKind.INPUT, typed).packed()
+            if not typed:
+                self._selector.unregister(self._ends.input)
+
+    def _hear(self, data: bytes | None) -> None:
+        """What ssh itself prints, and the login shell's start-up files."""
+        if data:
+            self._said = (self._said + data)[-CHUNK:]
+        elif data is not None:
+            self._ended(self._errors)
+
+    def _heed(self, signals: Signals) -> None:
+        """Pass on Ctrl-C, and the new size of the terminal."""
+        os.read(signals.wake, CHUNK)
+        if signals.interrupted and signals.listening:
+            signals.listening = False  # a second one ends the command here
+            self._pending += Frame(FrameKind.SIGNAL, b"2").packed()
+        if signals.size is not None:
+            self._pending += Frame(FrameKind.SIZE, signals.size).packed()
+            signals.size = None
+
+    def _write(self) -> None:
+        try:
+            written = os.write(self._input.fileno(), memoryview(self._pending)[:CHUNK])
+            del self._pending[:written]
+        except BlockingIOError:
+            pass
+        except OSError:  # the other end is gone; what it said comes first
+            self._pending.clear()
+            self._sources.clear()
+
+    def _receive(self, data: bytes | None) -> None:
+        if data is None:
+            return
+        if not data:
+            self._ended(self._output)
+            code = self._process.wait()
+            self._said += _rest_of(self._errors.fileno())
+            raise (SessionEnded if self._marked else NotStarted)(code, self._said.decode(errors="replace"))
+        if not self._marked:
+            self._noise += data
+            _, mark, data = self._noise.partition(self._mark)
+            if not mark:
+                self._noise = self._noise[-CHUNK:]
+                return
+            self._marked = True
+            if self._ends.signals:
+                self._ends.signals.listening = True
+        try:
+            for frame in self._reader.fed(data):
+                self._handle(frame)
+        except ValueError as error:
+            raise _not_understood(error) from error
+
+    def _handle(self, frame: Frame) -> None:
+        if frame.kind in (FrameKind.OUTPUT, FrameKind.ERRORS):
+            self._shown.take(frame.kind, frame.payload)
+        elif frame.kind is FrameKind.QUESTION:
+            if not isinstance(question := json.loads(frame.payload), dict):
+                raise Broken("a question that is none")
+            self._sources.append(self._answered(question))
+        elif frame.kind is FrameKind.VALUE:
+            self.value = (self.value or b"") + frame.payload
+        elif frame.kind is FrameKind.EXIT:
+            self._code = int(frame.payload)
+
+    def _answered(self, question: dict[str, Any]) -> Iterator[bytes]:
+        for piece in self._ends.answer(question):
+            if piece:
+                yield Frame(FrameKind.DATA, piece).packed()
+        yield Frame(FrameKind.DATA, b"").packed()
+
+    def _ended(self, stream: Any) -> None:
+        self._selector.unregister(stream)
+
+
+def _read(descriptor: int) -> bytes | None:
+    """What there is; empty at the end, None where there is nothing now."""
+    try:
+        return os.read(descriptor, CHUNK)
+    except BlockingIOError:
+        return None
+
+
+def _rest_of(descriptor: int) -> bytes:
+    with suppress(OSError):
+        return os.read(descriptor, CHUNK)
+    return b""
+
+
+def _not_understood(error: Exception) -> HostError:
+    return HostError(f"the other clusterctl is not understood: {error}", "type the command again")

@@ -1,0 +1,163 @@
+"""A request to a host, over as many connections as it takes."""
+
+from __future__ import annotations
+
+import base64
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import HostError
+from clusterctl.remote import ssh
+from clusterctl.remote.answers import GONE
+from clusterctl.remote.connection import NotStarted, Session, SessionEnded
+from clusterctl.remote.package import package
+from clusterctl.remote.shown import Repeat, Shown
+
+if TYPE_CHECKING:
+    from clusterctl.remote.connection import Ends
+    from clusterctl.remote.request import RemoteRequest
+
+_NO_PYTHON = 93  # of the command that installs
+_SSH_FAILED = 255
+_MOST_TRIES = 5  # to have a command begun
+_MOST_KILLS = 3
+_FIRST_PAUSE_SECONDS = 0.5
+_WHAT_BECAME = "what became of it: clusterctl status"
+_LONGEST_WORD = 100_000  # of a command line: Linux takes 131,071
+_PATIENCE_SECONDS = 60.0  # for a connection that broke, unless someone watches
+_LONGEST_PAUSE_SECONDS = 30.0
+_PYTHONS = "python3.14 python3.13 python3.12 python3.11 python3"
+
+
+@dataclass
+class Conversation:
+    """One request to one host, over as many connections as it takes."""
+
+    host: str
+    python: str | None
+    request: RemoteRequest
+    ends: Ends
+    repeat: Repeat = Repeat.HELD
+    patience: float = _PATIENCE_SECONDS
+    value: bytes | None = field(default=None, init=False)
+    _tries: int = field(default=0, init=False)
+    _kills: int = field(default=0, init=False)
+    _shown: Shown = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._shown = Shown(self.ends, self.repeat)
+
+    def result(self) -> int:
+        """The exit code of the command. Raises HostError."""
+        carried = package()
+        installed = False
+        while True:
+            try:
+                return self._once(carried.name)
+            except NotStarted as failed:
+                if failed.code == _SSH_FAILED:
+                    self._connect(failed.said)
+                elif not installed:
+                    installed = self._install(carried.name, carried.path)
+                else:
+                    raise _unusable(self.host, failed.said) from None
+            except SessionEnded as lost:
+                self._reconnect(lost)
+
+    def _once(self, name: str) -> int:
+        folder = '"${XDG_DATA_HOME:-$HOME/.local/share}'
+        packed = base64.b64encode(self.request.packed()).decode()
+        # sshd takes input only when the command has started, which costs a round trip
+        is_early = self.request.is_public and len(packed) < _LONGEST_WORD
+        words = f'{folder}/clusterctl/remote/{name}/start" {packed if is_early else ""}'
+        process = ssh.session(self.host, f"exec sh -c 'exec sh {words}'")
+        session = Session(process, self.request, self.ends, self._shown, is_sent=is_early)
+        try:
+            code = session.until_the_end()
+        finally:
+            session.close()
+        self.value = session.value
+        if self.repeat is Repeat.ONCE and code == GONE:
+            raise HostError(f"the command was ended from outside on {self.host}, and left no answer", _WHAT_BECAME)
+        self._shown.release()
+        return code
+
+    def _connect(self, said: str) -> None:
+        """Connect, to ask for the first time or again: nothing has begun there. `said` is what ssh complained of."""
+        if self._tries:
+            if self._tries == _MOST_TRIES:
+                raise ssh.failure(self.host, said, terminal=False)
+            time.sleep(_FIRST_PAUSE_SECONDS * 2 ** (self._tries - 1))
+        self._tries += 1
+        ssh.connect(self.host, ask=self.ends.ask)
+
+    def _reconnect(self, lost: SessionEnded) -> None:
+        """Wait for a new connection. Raises HostError where the command cannot be repeated, or none comes in time."""
+        if self.ends.signals and self.ends.signals.interrupted:
+            raise KeyboardInterrupt
+        if lost.code != _SSH_FAILED:
+            raise _ended(self.host, lost.said, self.repeat)
+        self._shown.begin_again(self.host)
+        watched = self.repeat in (Repeat.REDRAWN, Repeat.LINES)
+        deadline, pause = time.monotonic() + self.patience, _FIRST_PAUSE_SECONDS
+        self.ends.notice(f"the connection to {self.host} broke; reconnecting")
+        while True:
+            try:
+                is_new = ssh.connect(self.host, ask=self.ends.ask)
+            except HostError as error:
+                if not watched and time.monotonic() > deadline:
+                    hint = _WHAT_BECAME if self.repeat is Repeat.ONCE else error.hint
+                    raise HostError(f"the connection broke, and does not come back: {error.message}", hint) from None
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            else:
+                self._tries = 1
+                self._kills = 0 if is_new else self._kills + 1
+                if self._kills == _MOST_KILLS:  # the connection is there: what ran on the other machine is not
+                    raise _ended(self.host, lost.said, self.repeat)
+                self.ends.notice(f"connected to {self.host} again")
+                return
+
+    def _install(self, name: str, archive: Path) -> bool:
+        """Bring clusterctl there; False where the connection broke. Raises HostError without a Python, or room."""
+        import hashlib
+
+        data = archive.read_bytes()
+        program = Path(__file__).with_name("install.py").read_bytes()
+        words = f"{name} {hashlib.sha256(data).hexdigest()} {len(data)}"
+        self.ends.notice(f"bringing clusterctl to {self.host}, once: {len(data) / 2**20:.1f} MiB")
+        candidates = self.python or _PYTHONS
+        is_new = "import sys; sys.exit(sys.version_info < (3, 11))"
+        reads = f"import sys; exec(sys.stdin.buffer.read({len(program)}))"
+        loop = (
+            f'for p in {candidates}; do q=$(command -v "$p" 2>/dev/null) && "$q" -I -c "{is_new}" 2>/dev/null'
+            f' && exec "$q" -I -c "{reads}" {words}; done; exit {_NO_PYTHON}'
+        )
+        process = ssh.session(self.host, f"exec sh -c '{loop}'")
+        _, said = process.communicate(program + data)
+        if process.returncode == _NO_PYTHON:
+            wanted = f"no Python 3.11 at {self.python}" if self.python else "no Python 3.11 or later on its PATH"
+            raise HostError(
+                f"{self.host} has {wanted}", 'name one in the cluster file: remote_python = "/path/to/python3"'
+            )
+        if process.returncode not in (0, _SSH_FAILED):
+            raise _unusable(self.host, said.decode(errors="replace"))
+        return process.returncode == 0
+
+
+def _unusable(host: str, said: str) -> HostError:
+    return HostError(f"clusterctl does not start on {host}: {_last(said)}", "is your quota there used up? quota -s")
+
+
+def _ended(host: str, said: str, repeat: Repeat) -> HostError:
+    hint = _WHAT_BECAME if repeat is Repeat.ONCE else "type the command again"
+    return HostError(f"clusterctl ended on {host} before the command did: {_last(said)}", hint)
+
+
+def _last(said: str) -> str:
+    """The last line of what was said, without what a terminal would obey."""
+    from clusterctl.runs.plain_text import plain
+
+    return plain(next((line for line in reversed(said.splitlines()) if line.strip()), "it gave no reason").strip())

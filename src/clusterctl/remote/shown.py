@@ -1,0 +1,84 @@
+"""What of a command on the other machine was shown so far: if it is repeated, nothing is shown twice."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from clusterctl.errors import HostError
+from clusterctl.remote.frames import FrameKind
+
+if TYPE_CHECKING:
+    from clusterctl.remote.connection import Ends
+
+_HELD_BYTES = 2**20
+
+
+class Repeat(Enum):
+    """What becomes of a command when the connection breaks."""
+
+    HELD = "held"  # nothing of it was shown yet: ask again
+    ONCE = "once"  # it goes on there, and its answer is kept: fetch that
+    REDRAWN = "redrawn"  # it shows how things are: start it again, for as long as somebody looks
+    LINES = "lines"  # the same, without the lines that were shown already
+    NEVER = "never"
+
+
+class Shown:
+    """What was passed on so far."""
+
+    def __init__(self, ends: Ends, repeat: Repeat) -> None:
+        self._ends, self._repeat = ends, repeat
+        self._held: list[tuple[FrameKind, bytes]] = []
+        self._held_size = 0
+        self._past = {FrameKind.OUTPUT: 0, FrameKind.ERRORS: 0}  # bytes that were passed on
+        self._skip = dict(self._past)
+        self._lines: dict[bytes, int] = {}  # that were passed on, and how often
+        self._old: dict[bytes, int] = {}
+        self._rest = b""
+
+    def take(self, kind: FrameKind, data: bytes) -> None:
+        if self._repeat is Repeat.HELD and self._held_size < _HELD_BYTES:
+            self._held.append((kind, data))
+            self._held_size += len(data)
+            if self._held_size >= _HELD_BYTES:
+                self.release()
+                self._held_size = _HELD_BYTES
+        elif self._repeat is Repeat.LINES and kind is FrameKind.OUTPUT:
+            self._take_lines(data)
+        else:
+            skipped = min(self._skip[kind], len(data))
+            self._skip[kind] -= skipped
+            self._pass(kind, data[skipped:])
+
+    def release(self) -> None:
+        """Pass on what was held back."""
+        for kind, data in self._held:
+            self._pass(kind, data)
+        self._held, self._held_size = [], 0
+        if self._rest:
+            self._pass(FrameKind.OUTPUT, self._rest)
+            self._rest = b""
+
+    def begin_again(self, host: str) -> None:
+        """The command is repeated from its beginning. Raises HostError where that would show or do something twice."""
+        if self._repeat is Repeat.NEVER or (self._repeat is Repeat.HELD and self._held_size >= _HELD_BYTES):
+            raise HostError(f"the connection to {host} broke", "type the command again")
+        self._held, self._held_size, self._rest = [], 0, b""
+        if self._repeat is Repeat.ONCE:
+            self._skip = dict(self._past)
+        self._old = dict(self._lines)
+
+    def _take_lines(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if self._old.get(line, 0):
+                self._old[line] -= 1
+                continue
+            self._lines[line] = self._lines.get(line, 0) + 1
+            self._pass(FrameKind.OUTPUT, line + b"\n")
+
+    def _pass(self, kind: FrameKind, data: bytes) -> None:
+        if data:
+            self._past[kind] += len(data)
+            (self._ends.output if kind is FrameKind.OUTPUT else self._ends.errors)(data)
