@@ -31,21 +31,9 @@ $(STAMP):
 run: setup ## Train GraphSAGE on Cora, 2 nodes x 2 tasks, on this machine
 	$(BIN)/clusterctl submit cora --cluster local --follow
 
-.PHONY: slurm
-slurm: # Slurm's packages for the tests, where root may install them
-	@tests/install-slurm.sh
-
-.PHONY: builders
-builders: # what builds images for the tests, where root may install it
-	@tests/install-containers.sh
-
-.PHONY: sshd
-sshd: # the server of a login node elsewhere
-	@tests/install-sshd.sh
-
-.PHONY: browser
-browser: # and the browser that the report is tested in
-	@tests/install-browser.sh
+.PHONY: packages
+packages: # Slurm, sshd and what else the tests run, where root may install it
+	@tests/install.sh slurm images sshd browser
 
 .PHONY: container
 container: setup ## Build the image into a .sqsh (GPU=1, BASE=, OUTPUT=, CONTAINER_ENGINE= choose)
@@ -55,7 +43,7 @@ container: setup ## Build the image into a .sqsh (GPU=1, BASE=, OUTPUT=, CONTAIN
 WORKERS ?= 4# of the tests; they wait a third of their time
 unexport PYTHONDONTWRITEBYTECODE # the tests call the command line thousands of times
 .PHONY: test
-test: setup slurm builders sshd browser ## Run the tests, style and types too (about 9 minutes on two idle cores)
+test: setup packages ## Run the tests, style and types too (about 9 minutes on two idle cores)
 	$(BIN)/python -m pytest -m 'not long' -n $(WORKERS) --dist loadfile
 
 RECIPES := .venv-recipes
@@ -75,9 +63,8 @@ $(TRACKERS)/.ready: pyproject.toml
 	@touch $@
 
 .PHONY: test-long
-test-long: setup slurm sshd browser $(RECIPES)/.ready $(TRACKERS)/.ready ## Run every test: matrices, accuracies (under 90 minutes)
-	@tests/install-containers.sh docker
-	@tests/install-shells.sh
+test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready ## Run every test: matrices, accuracies (under 90 minutes)
+	@tests/install.sh docker shells
 	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py
 	$(BIN)/python -m pytest --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
 
@@ -93,7 +80,7 @@ lint: setup ## Check style, types and shell scripts
 	$(BIN)/mypy
 	$(BIN)/shellcheck --shell=bash .ci/run tests/*.sh src/clusterctl/sandbox/*.sh src/clusterctl/cli/completion.bash
 	$(BIN)/shellcheck --shell=bash --exclude=SC2034,SC2154 src/clusterctl/launch/*.sh # whose values come before them
-	$(BIN)/shellcheck --exclude=SC2016,SC2054,SC2329 tests/launch/golden/*.sh # where they do
+	$(BIN)/shellcheck --exclude=SC2016,SC2054,SC2154,SC2329 tests/launch/golden/*.sh # where they do
 
 .PHONY: format
 format: setup ## Rewrite the code in the project's style

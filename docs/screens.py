@@ -117,7 +117,7 @@ def photograph(page: Path, folder: Path, name: str) -> None:
     """A report, in light and in dark."""
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if browser is None:
-        raise SystemExit("no chromium for the pictures of the report; as root: tests/install-browser.sh")
+        raise SystemExit("no chromium for the pictures of the report; as root: tests/install.sh browser")
     for scheme, number in (("dark", 0), ("light", 1)):
         with tempfile.TemporaryDirectory() as profile:
             words = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"]

@@ -206,7 +206,7 @@ SHELLS = {
 def shell(request: pytest.FixtureRequest) -> Iterator[Shell]:
     command, *setup = SHELLS[request.param]
     if not shutil.which(command[0]):
-        pytest.skip(f"no {command[0]}: tests/install-shells.sh")
+        pytest.skip(f"no {command[0]}: tests/install.sh shells")
     started = Shell(command, *setup)
     yield started
     started.process.kill()
@@ -250,7 +250,7 @@ def test_a_shell_completes_so(shell: Shell, desk: Desk, typed: str, completed: s
 def test_fish_offers(desk: Desk, typed: str, offered: list[str]) -> None:
     """What it would show, each word with its line of help; it writes that without a terminal."""
     if not shutil.which("fish"):
-        pytest.skip("no fish: tests/install-shells.sh")
+        pytest.skip("no fish: tests/install.sh shells")
     desk.write("train.py", "")
     desk.write("nothing", "")
     environment = {**os.environ, "PATH": f"{OURS.parent}:{os.environ['PATH']}"}

@@ -108,7 +108,7 @@ def test_without_a_new_python_there_is_an_error_and_what_to_do(stage: FarStage) 
 def test_what_a_login_shell_prints_disturbs_nothing(far: Far, tmp_path: Path, shell: str) -> None:
     if shell != "bash":
         if shutil.which(shell) is None:
-            pytest.skip(f"no {shell}; as root: tests/install-shells.sh")
+            pytest.skip(f"no {shell}; as root: tests/install.sh shells")
         far.server["ForceCommand"] = f'exec {shutil.which(shell)} -c "$SSH_ORIGINAL_COMMAND"'
     noise = "echo 'Welcome to far'; echo; printf 'O\\000\\000\\000\\003abc'; echo 'Unauthorized use' >&2\n"
     files = {"bash": ".bashrc", "fish": ".config/fish/config.fish", "tcsh": ".cshrc"}

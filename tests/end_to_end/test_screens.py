@@ -17,7 +17,7 @@ from support.terminal import TMUX, Terminal
 
 @pytest.mark.long
 @pytest.mark.parametrize("back_end", ["emulator"])
-@pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install-browser.sh")
+@pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install.sh browser")
 def test_a_run_is_seen_while_it_trains_and_told_of_when_it_has_ended(stage: Stage) -> None:
     run = stage.submit("cora")
     stage.wait_for_stage(run, "training", "evaluating")
@@ -33,7 +33,7 @@ def test_a_run_is_seen_while_it_trains_and_told_of_when_it_has_ended(stage: Stag
     assert shown.text("figcaption").count("accuracy") >= 1
 
 
-@pytest.mark.skipif(TMUX is None, reason="no tmux; as root: tests/install-slurm.sh")
+@pytest.mark.skipif(TMUX is None, reason="no tmux; as root: tests/install.sh slurm")
 def test_after_a_resize_of_the_terminal_the_monitor_is_whole_before_its_next_look(fabricate, tmp_path: Path) -> None:
     run = fabricate(files=busy_files())
     monitor = [sys.executable, "-m", "clusterctl", "monitor", "--every", "3600", run.id]

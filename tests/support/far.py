@@ -260,7 +260,7 @@ def processes() -> dict[int, list[bytes]]:
 def made(shared: Path, **settings: object) -> Iterator[Far]:
     """A machine elsewhere, up within the block. Skipped where there is no sshd."""
     if SSHD is None or SSH is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no sshd; as root: tests/install-sshd.sh")
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no sshd; as root: tests/install.sh sshd")
     folder = Path(tempfile.mkdtemp(prefix="far-", dir="/tmp"))
     far = Far(folder, shared, **settings)  # type: ignore[arg-type]
     try:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from clusterctl.config.places import data_folder
 from clusterctl.errors import UsageError
 from clusterctl.remote.frames import Frame, FrameKind, Reader
-from clusterctl.runs.files import make_private
+from clusterctl.runs.files import exists, make_private
+from clusterctl.runs.once import Watch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,16 +89,12 @@ class LastingAnswer:
 
 def _awaited(folder: Path) -> list[Frame]:
     """The answer, as soon as it is there; empty where the command has gone without having done anything."""
-    beat, since = 0, time.monotonic()
-    while time.monotonic() - since < _STALE_SECONDS:
+    watch = Watch(folder, _STALE_SECONDS)
+    while not watch.is_stale():
         with suppress(FileNotFoundError):
             return [*Reader().fed((folder / "answer").read_bytes())]
-        try:
-            now = folder.stat().st_mtime_ns
-        except FileNotFoundError:
+        if not exists(folder):
             return []
-        if now != beat:
-            beat, since = now, time.monotonic()
         time.sleep(_LOOK_SECONDS)
     return [Frame(FrameKind.EXIT, str(GONE).encode())]
 

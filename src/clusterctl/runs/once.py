@@ -63,7 +63,7 @@ def once(
     """
     name.parent.mkdir(parents=True, exist_ok=True)
     lease = name.with_name(f".{name.name}.lease")
-    watch = _Watch(lease, stale_seconds)
+    watch = Watch(lease, stale_seconds)
     while not done():
         try:
             lease.mkdir(mode=0o700)
@@ -92,7 +92,7 @@ class LeaseTaken(OSError):
 @contextmanager
 def leased(lease: Path, stale_seconds: float = STALE_SECONDS) -> Iterator[None]:
     """Hold the folder `lease`. Raises LeaseTaken; a holder that died is waited for until its lease is stale."""
-    watch = _Watch(lease, stale_seconds)
+    watch = Watch(lease, stale_seconds)
     while True:
         with suppress(FileExistsError):
             lease.mkdir(mode=0o700)
@@ -110,7 +110,7 @@ def leased(lease: Path, stale_seconds: float = STALE_SECONDS) -> Iterator[None]:
             lease.rmdir()
 
 
-class _Watch:
+class Watch:
     """Recognises a stale lease by this process's own clock, as clocks of file servers differ."""
 
     def __init__(self, lease: Path, stale_seconds: float) -> None:

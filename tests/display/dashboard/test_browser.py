@@ -17,7 +17,7 @@ from .test_application import FAILED, HOSTILE, RUN, SWEEP, make_sweep
 
 Serve = Callable[[], Server]
 Fabricate = Callable[..., RunDir]
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install-browser.sh")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install.sh browser")
 
 
 def test_the_printed_address_opens_and_nobody_else_is_called(serve: Serve, fabricate: Fabricate) -> None:

@@ -23,7 +23,7 @@ from clusterctl.runs.layout import SweepDir
 
 SWEEP = "cora-20260102-030405-00a1"
 HOSTILE = "\x1b[31m</style></title></script><script>alert(1)</script><img src=http://127.0.0.1:9/x>\u202e\x00"
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install-browser.sh")
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium; as root: tests/install.sh browser")
 
 
 class Silent:
