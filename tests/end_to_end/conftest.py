@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.far import made, staged
 from support.named_jobs import NamedJobs
-from support.scenario import BACK_ENDS, Stage
+from support.scenario import BACK_ENDS, Stage, ending
 
 
 @pytest.fixture(params=BACK_ENDS)
@@ -19,6 +19,10 @@ def back_end(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def stage(back_end: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
+    if back_end == "far":
+        with made(request.getfixturevalue("far_shared")) as far, staged(far, tmp_path) as stage:
+            yield stage
+        return
     project = tmp_path / "project"
     project.mkdir()
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CLUSTERCTL_", "SLURM_"))}
@@ -30,17 +34,8 @@ def stage(back_end: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iter
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "NO_COLOR": "1",
     }
-    stage = Stage({"emulator": "local"}.get(back_end, back_end), project, environment)
-    try:
+    with ending(Stage({"emulator": "local"}.get(back_end, back_end), project, environment)) as stage:
         yield stage
-    finally:
-        for process in stage.begun:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-        left = [path.name for path in stage.runs.glob("[!.]*")] if stage.runs.is_dir() else []
-        if left:
-            stage.call("cancel", "--yes", "--cluster", stage.cluster, *left)
 
 
 @pytest.fixture

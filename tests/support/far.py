@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from support.scenario import CLUSTERCTL, Stage, wait_until
+from support.scenario import CLUSTERCTL, Stage, ending, wait_until
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 SSH = shutil.which("ssh")
@@ -289,16 +289,8 @@ def staged(far: Far, tmp_path: Path, settings: str = "", kind: str = "emulator")
     python = f'python = "{sys.executable}"\n'
     far.write_cluster(f'kind = "{kind}"\nruns = "{runs}"\npolling_floor = "1s"\n{python}{settings}')
     stage = FarStage("far", project, far.environment | {"CLUSTERCTL_RUNS": str(runs)}, far=far)
-    try:
+    with ending(stage):
         yield stage
-    finally:
-        for process in stage.begun:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-        left = [path.name for path in runs.glob("[!.]*")] if runs.is_dir() else []
-        if left:
-            stage.call("cancel", "--yes", "--cluster", "far", *left)
 
 
 @pytest.fixture

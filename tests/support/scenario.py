@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ import pytest
 
 from clusterctl.runs.layout import RunDir
 
-# What both back ends do alike, `make test` tries on one of them and `make test-long` on the other too.
-BACK_ENDS = ["emulator", pytest.param("sandbox", marks=pytest.mark.long)]
+# What all back ends do alike, `make test` tries on one of them and `make test-long` on the others too: on a real Slurm,
+# and on the emulator of a machine elsewhere.
+BACK_ENDS = ["emulator", pytest.param("sandbox", marks=pytest.mark.long), pytest.param("far", marks=pytest.mark.long)]
 ON_SLURM = pytest.mark.parametrize(
     "back_end", [pytest.param("emulator", marks=pytest.mark.long), "sandbox"], indirect=True
 )
@@ -131,3 +133,18 @@ class Stage:
 
     def log(self, run: RunDir, rank: int, stream: str = "out", attempt: int = 0) -> str:
         return run.attempt(attempt).log(rank, stream).read_text()
+
+
+@contextmanager
+def ending(stage: Stage) -> Iterator[Stage]:
+    """`stage`, whose commands and runs are ended with the block."""
+    try:
+        yield stage
+    finally:
+        for process in stage.begun:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+        left = [path.name for path in stage.runs.glob("[!.]*")] if stage.runs.is_dir() else []
+        if left:
+            stage.call("cancel", "--yes", "--cluster", stage.cluster, *left)
