@@ -10,6 +10,8 @@ import tarfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import HTTPCookieProcessor, build_opener
 
 import pytest
 from support.far import FarStage, made, staged
@@ -229,6 +231,21 @@ def test_the_job_that_comes_with_clusterctl_trains_there_on_its_data(stage: FarS
     assert stage.status(run)["stage"] == "finished"
 
 
+def test_the_dashboard_there_is_opened_here(stage: FarStage) -> None:
+    run = stage.do("submit", "cora", "--hold").strip()
+    showing = stage.begin("dashboard", "--cluster", "far")
+    assert showing.stdout
+    address = showing.stdout.readline().strip()
+    browser = build_opener(HTTPCookieProcessor())
+    with browser.open(address, timeout=60) as page:
+        assert run in page.read().decode()
+    os.killpg(showing.pid, signal.SIGINT)
+    printed, errors = showing.communicate(timeout=60)
+    assert (printed, errors.strip()) == ("", "Ctrl-C ends it")
+    with pytest.raises(URLError):
+        browser.open(address, timeout=10)
+
+
 @pytest.mark.long
 def test_both_machines_are_examined(stage: FarStage) -> None:
     shown = stage.call("doctor", "--cluster", "far")
@@ -246,3 +263,19 @@ def test_a_shell_that_completes_a_line_never_waits_for_the_machine(far_shared: P
             stage.environment = completing
             assert stage.call(timeout=20).stderr == ""
         assert time.monotonic() - began < 15
+
+
+def test_a_shell_completes_the_names_of_runs_there(stage: FarStage) -> None:
+    run = stage.do("submit", "cora", "--hold").strip()
+
+    def completed(line: str) -> list[str]:
+        stage.environment |= {"_CLUSTERCTL_COMPLETE": "bash", "COMP_LINE": line, "COMP_WORD": line.split(" ")[-1]}
+        done = stage.call(timeout=20)
+        for name in ("_CLUSTERCTL_COMPLETE", "COMP_LINE", "COMP_WORD"):
+            del stage.environment[name]
+        return done.stdout.split()
+
+    wait_until(lambda: run in completed("clusterctl why --cluster far cora-2"), 30, "the name of the run")
+    assert completed("clusterctl why --cluster far @l") == ["@last"]
+    stage.far.cut()
+    assert completed("clusterctl why --cluster far cora-2") == [run]

@@ -173,3 +173,25 @@ def test_on_a_slow_link_a_command_is_a_round_trip_or_two(far_shared: Path, tmp_p
         stage.do("status")
         assert int((far.link / "turns").read_text()) - before <= 3, "the session, the answer, and its end"
         assert time.monotonic() - began < 30
+
+
+def test_a_machine_that_brings_no_ports_and_one_that_takes_few_commands_at_once(
+    far_shared: Path, tmp_path: Path
+) -> None:
+    with (
+        made(far_shared, server={"AllowTcpForwarding": "no", "MaxSessions": "1"}) as far,
+        staged(far, tmp_path) as stage,
+    ):
+        stage.do("nodes")
+        assert stage.do("dashboard", code=4) == (
+            "error: far brings no port here: its sshd has AllowTcpForwarding no\nhint: run it there: ssh far\n"
+        )
+        watching = stage.begin("status", "--watch", "-o", "jsonl", "--cluster", "far")
+        time.sleep(2)
+        began = time.monotonic()
+        errors = stage.do("status", code=4)
+        assert errors == (
+            "error: far takes no more commands at once (MaxSessions of its sshd)\nhint: end a command that goes on\n"
+        )
+        assert time.monotonic() - began < 20
+        watching.kill()

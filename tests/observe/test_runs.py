@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterctl.errors import ClusterctlError, NotFoundError, UsageError
-from clusterctl.observe.run_names import names_beginning
+from clusterctl.observe.run_names import names_beginning, run_ids
 from clusterctl.observe.runs import find_run, newest_first
 from clusterctl.runs.layout import RunDir
 
@@ -97,6 +97,6 @@ def test_only_runs_that_may_be_meant_are_looked_at(
 
 
 def test_a_shell_is_offered_the_newest_names_that_begin_so(folder: Path, tmp_path: Path) -> None:
-    assert names_beginning(folder, "", 4) == ["@last", "cora", "cora-big", NEW]
-    assert names_beginning(folder, "cora-2", 9) == [NEW, OLD]
-    assert names_beginning(folder, "x", 9) == names_beginning(tmp_path / "none", "", 9) == []
+    assert names_beginning(run_ids(folder), "", 4) == ["@last", "cora", "cora-big", NEW]
+    assert names_beginning(run_ids(folder), "cora-2", 9) == [NEW, OLD]
+    assert names_beginning(run_ids(folder), "x", 9) == names_beginning(run_ids(tmp_path / "none"), "", 9) == []

@@ -16,7 +16,7 @@ from pathlib import Path
 import clusterctl
 from clusterctl.config.places import expanded, names, runs_at, user_config_folder
 from clusterctl.errors import ClusterctlError
-from clusterctl.observe.run_names import names_beginning
+from clusterctl.observe.run_names import names_beginning, run_ids
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _values(kind: str | list[str] | None, typed: str, cluster: str | None, job: 
         case list():
             return dict.fromkeys(kind, "")
         case "run":
-            return dict.fromkeys(names_beginning(_runs_folder(cluster), typed, _MOST_RUNS), "")
+            return dict.fromkeys(names_beginning(_runs(cluster), typed, _MOST_RUNS), "")
         case "cluster":
             return dict.fromkeys(sorted(names("cluster", Path.cwd())), "")
         case "job":
@@ -160,10 +160,15 @@ def _workload(job: str | None) -> str:
     return ""
 
 
-def _runs_folder(cluster: str | None) -> Path:
-    """The folder of the runs of `cluster`, read without a look at the rest of the files."""
+def _runs(cluster: str | None) -> list[str]:
+    """The ids of the runs of `cluster`, of which only that much is read as tells where they are."""
     chosen = cluster or os.environ.get("CLUSTERCTL_CLUSTER") or _toml(user_config_folder() / "config.toml", "cluster")
-    return runs_at(_toml(_file("cluster", chosen), "runs") if chosen else None)
+    file = _file("cluster", chosen) if chosen else None
+    if chosen and file and (host := _toml(file, "host")):
+        from clusterctl.api.far_names import far_names
+
+        return far_names(chosen, host)
+    return run_ids(runs_at(_toml(file, "runs") if file else None))
 
 
 def _file(kind: str, name: str) -> Path:

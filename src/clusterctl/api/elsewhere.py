@@ -19,6 +19,8 @@ from clusterctl.remote.conversation import Conversation as Conversation
 from clusterctl.remote.request import RemoteRequest
 from clusterctl.remote.request import Terminal as Terminal
 from clusterctl.remote.shown import Repeat as Repeat
+from clusterctl.remote.ssh import bring_port as bring_port
+from clusterctl.remote.ssh import leave_port as leave_port
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,6 +15,7 @@ from clusterctl.errors import UsageError
 from clusterctl.observe.ended_runs import EndedRuns
 from clusterctl.observe.listing import Listing as Listing
 from clusterctl.observe.listing import listing
+from clusterctl.observe.run_names import run_ids
 from clusterctl.observe.runs import find_run, newest_first
 from clusterctl.observe.status import Filter, newest, report
 from clusterctl.observe.status import run_columns as run_columns
@@ -88,6 +89,12 @@ def runs(
     """
     wanted = query(stage=stage, name=name, since=since, cluster=cluster, count=count)
     return [Run(run.path) for run in wanted.list()]
+
+
+@works_elsewhere()
+def names(cluster: str | None = None) -> list[str]:
+    """The ids of the runs of `cluster`, the newest one first, whatever their files are like."""
+    return run_ids(chosen_runs_folder(cluster))
 
 
 @works_elsewhere()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.api.calls import carried_out
 from clusterctl.config import cache_folder, current_folder
+from clusterctl.config.delivery import delivered as delivered
 from clusterctl.remote.agent import Asker as Asker  # noqa: TC001 - for others too
 from clusterctl.remote.agent import serve as serve
 from clusterctl.remote.frames import CHUNK, Frame, FrameKind

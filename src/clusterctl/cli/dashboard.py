@@ -5,7 +5,10 @@ from __future__ import annotations
 import click
 
 from clusterctl.api.find import query
+from clusterctl.api.served import delivered
 from clusterctl.cli.options import cluster_option
+
+CTRL_C = "Ctrl-C ends it"
 
 
 @click.command(short_help="Show runs in a browser")
@@ -16,7 +19,8 @@ def dashboard(port: int | None, count: int, cluster: str | None) -> None:
     """Show the newest runs in a browser: curves, nodes, logs, why; until Ctrl-C.
 
     It listens on this machine's loopback alone and prints the address to open, with a token that keeps other users of
-    this machine out, and the ssh command that brings it to the machine in front of you. It only reads.
+    this machine out, and the ssh command that brings it to the machine in front of you. Where the cluster's file has a
+    host, it runs there and its port is brought here. It only reads.
 
     \b
     Examples:
@@ -30,6 +34,7 @@ def dashboard(port: int | None, count: int, cluster: str | None) -> None:
 
     def announce(addresses: Addresses) -> None:
         click.echo(addresses.url)
-        click.echo(f"from another machine, first: {addresses.forward}\nCtrl-C ends it", err=True)
+        if not delivered():  # whoever typed it elsewhere brings the port there
+            click.echo(f"from another machine, first: {addresses.forward}\n{CTRL_C}", err=True)
 
     serve(Glances(wanted.folder, wanted.look), port or 0, announce)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import sys
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 _CHANGING = {"submit", "resume", "rerun", "cancel", "release", "alloc", "clean", "track", "notify"}
 _CHANGING |= {f"image {name}" for name in ("import", "prune")} | {"data generate", "data prepare"}
 _WITH_JOB = {"submit": "job", "alloc": "job", "nodes": "job"}
+_ADDRESS = re.compile(rb"http://127\.0\.0\.1:([0-9]{1,5})(/\?token=[\w-]+)\s+")
 _WAITING = ("--follow", "--wait", "--timeout")
 
 
@@ -37,6 +40,8 @@ def send(name: str, values: dict[str, Any], place: Elsewhere, words: tuple[str, 
     cargo = _cargo(name, values, place)
     if name in ("report", "export"):
         return _write_here(name, values, place, words)
+    if name == "dashboard":
+        return _show_dashboard(place, words, values["port"])
     follow, wait = values.get("follow") and name != "logs", values.get("wait")
     if name in _CHANGING and not values.get("dry_run"):
         printed = bytearray()  # to wait is another request, which may be repeated
@@ -131,6 +136,37 @@ def _write_here(name: str, values: dict[str, Any], place: Elsewhere, words: tupl
     finally:
         aside.unlink(missing_ok=True)
     return code
+
+
+def _show_dashboard(place: Elsewhere, words: tuple[str, ...], port: int | None) -> int:
+    """The dashboard runs there, at a free port, which is brought to one of this machine."""
+    from clusterctl.cli.dashboard import CTRL_C
+
+    here = port or _free_port()
+    brought: list[int] = []
+    said = bytearray()
+
+    def bring(data: bytes) -> None:
+        said.extend(data)
+        if found := _ADDRESS.fullmatch(said):
+            there = int(found[1])
+            api.bring_port(place.host, here, there)
+            brought.append(there)
+            click.echo(f"http://127.0.0.1:{here}{found[2].decode()}")
+            click.echo(CTRL_C, err=True)
+            said.clear()
+
+    try:
+        return _talk(place, _without(words, "--port"), None, api.Repeat.REDRAWN, output=bring)
+    finally:
+        if brought:
+            api.leave_port(place.host, here, brought[-1])
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def _talk(

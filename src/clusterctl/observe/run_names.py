@@ -8,6 +8,7 @@ import re
 
 TYPE_CHECKING = False  # as in typing, whose import takes longer than all of this; a shell waits for it
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 NEWEST = "@last"
@@ -49,12 +50,11 @@ def run_ids(folder: Path) -> list[str]:
     return sorted(names, key=lambda name: (stamp(name), name), reverse=True)
 
 
-def names_beginning(folder: Path, typed: str, most: int) -> list[str]:
-    """What may be typed for a run and begins with `typed`: `@last`, names of jobs, ids of the newest runs.
+def names_beginning(ids: Sequence[str], typed: str, most: int) -> list[str]:
+    """What may be typed for one of the runs `ids` and begins with `typed`: `@last`, names of jobs, ids of the newest.
 
     The runs of a sweep are offered where its id is typed, and a dot.
     """
-    ids = run_ids(folder)
     submissions = dict.fromkeys(map(submission, ids))
     of_sweep = (run for run in reversed(ids) if run not in submissions and typed.startswith(f"{submission(run)}."))
     names = (*([NEWEST] if ids else []), *dict.fromkeys(map(job_name, ids)), *submissions, *of_sweep)

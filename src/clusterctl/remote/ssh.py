@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -30,6 +31,8 @@ _MASTER_SECONDS = 180  # for someone to find their second factor
 _LONGEST_SOCKET = 80  # ssh adds 17 characters, and the system takes 107
 _ALIVE = ("-oServerAliveInterval=5", "-oServerAliveCountMax=3")
 _ASKS = ("permission denied (", "too many authentication failures", "no more authentication methods")
+_LOOPBACK = "127.0.0.1"
+_REFUSED = "session open refused by peer"  # beyond MaxSessions, usually 10
 _CHANGED = ("host identification has changed", "host key verification failed")
 
 
@@ -70,10 +73,36 @@ def connect(host: str, *, ask: bool = True) -> bool:
         return True
 
 
+def bring_port(host: str, here: int, there: int) -> None:
+    """Let `here`, a port of this machine's loopback, lead to `there`, a web server's on the loopback of `host`.
+
+    It does for as long as the master lives, or until `leave_port`. Raises HostError.
+    """
+    done = _control(host, "forward", f"-L{_LOOPBACK}:{here}:{_LOOPBACK}:{there}")
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise HostError(f"cannot bring a port of {host} to port {here}: {last}", "take another one: --port N")
+    with suppress(OSError), socket.create_connection((_LOOPBACK, here), timeout=CONNECT_SECONDS) as asked:
+        asked.sendall(b"HEAD / HTTP/1.0\r\n\r\n")
+        if asked.recv(1):
+            return
+    leave_port(host, here, there)
+    raise HostError(f"{host} brings no port here: its sshd has AllowTcpForwarding no", f"run it there: ssh {host}")
+
+
+def leave_port(host: str, here: int, there: int) -> None:
+    """End what `bring_port` began."""
+    _control(host, "cancel", f"-L{_LOOPBACK}:{here}:{_LOOPBACK}:{there}")
+
+
 def failure(host: str, complaint: str, *, terminal: bool, seconds: float = 0) -> HostError:
     """Why there is no connection, judged by ssh's own `complaint`."""
     last = next((line.strip() for line in reversed(complaint.splitlines()) if line.strip()), "")
     low = complaint.lower()
+    if _REFUSED in low:
+        return HostError(
+            f"{host} takes no more commands at once (MaxSessions of its sshd)", "end a command that goes on"
+        )
     if any(words in low for words in _CHANGED):
         return HostError(f"{host}: ssh does not trust this host:\n{complaint}", f"in a terminal: ssh {host}")
     if any(words in low for words in _ASKS):
@@ -152,12 +181,17 @@ def _in_front(group: int) -> Iterator[None]:
 def _is_there(host: str) -> bool:
     if not socket_of(host).exists():
         return False
-    check = ["ssh", f"-S{socket_of(host)}", "-Ocheck", "--", host]
-    if subprocess.run(check, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode == 0:
+    if _control(host, "check").returncode == 0:
         return True
     with suppress(FileNotFoundError):
         socket_of(host).unlink()  # of one that died
     return False
+
+
+def _control(host: str, command: str, *options: str) -> subprocess.CompletedProcess[bytes]:
+    """Ask the master of `host` for something."""
+    words = ["ssh", f"-S{socket_of(host)}", f"-O{command}", *options, "--", host]
+    return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
 @contextmanager

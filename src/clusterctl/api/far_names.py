@@ -1,0 +1,87 @@
+"""The names of the runs on another machine, for a shell that completes them: kept here, renewed from behind.
+
+`python -m clusterctl.api.far_names CLUSTER` asks for them, over the connection that is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import suppress
+
+from clusterctl.config.places import cache_folder
+
+TYPE_CHECKING = False  # as in typing; a shell waits
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NEW_SECONDS = 10.0
+_PATIENCE_SECONDS = 1.0  # of a shell, where nothing is known yet
+
+
+def far_names(cluster: str, host: str) -> list[str]:
+    """The ids of the runs of `cluster`, the newest one first, as they were a moment ago.
+
+    Without a connection to `host` nobody is asked: a shell has no place for a question.
+    """
+    kept = _kept(cluster)
+    age = _age(kept)
+    if age > _NEW_SECONDS and _is_connected(host):
+        _ask_from_behind(cluster)
+        deadline = time.monotonic() + (_PATIENCE_SECONDS if age == float("inf") else 0)
+        while time.monotonic() < deadline and not kept.exists():
+            time.sleep(0.02)
+    with suppress(OSError, ValueError):
+        return [name for name in json.loads(kept.read_text()) if isinstance(name, str)]
+    return []
+
+
+def _kept(cluster: str) -> Path:
+    import hashlib
+
+    name = hashlib.sha256(os.fsencode(os.path.abspath(cluster) if "/" in cluster else cluster)).hexdigest()[:16]  # noqa: PTH100
+    return cache_folder() / "remote" / "names" / f"{name}.json"
+
+
+def _age(path: Path) -> float:
+    with suppress(OSError):
+        return time.time() - path.stat().st_mtime
+    return float("inf")
+
+
+def _is_connected(host: str) -> bool:
+    from clusterctl.remote.ssh import socket_of
+
+    return socket_of(host).exists()
+
+
+def _ask_from_behind(cluster: str) -> None:
+    import subprocess
+
+    subprocess.Popen(
+        [sys.executable, "-m", __name__, cluster],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def main(cluster: str) -> None:
+    """Keep the names of the runs of `cluster`."""
+    from clusterctl.api.calls import ask, understood
+    from clusterctl.api.elsewhere import elsewhere
+    from clusterctl.runs.files import write_json
+
+    kept = _kept(cluster)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        os.utime(kept)  # the next Tab asks nobody
+    if place := elsewhere(cluster):
+        write_json(kept, understood(place, ask(place, "find:names", {"cluster": cluster}, person=False)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
