@@ -110,6 +110,22 @@ def test_a_connection_that_breaks_around_sbatch(stage: FarStage, when: str, back
 
 
 @pytest.mark.long
+def test_a_connection_that_breaks_between_two_stages_of_one_command(stage: FarStage) -> None:
+    stages = '[[stage]]\nname = "first"\n[[stage]]\nname = "second"\n'
+    job = stage.write_job("staged", f"{JOB}{stages}")
+    gate = Gate(stand_in(stage, "sbatch"), "after")
+    submitting = stage.begin("submit", job, "--hold", "--cluster", "far")
+    gate.wait()
+    stage.far.cut()
+    gate.open()
+    printed, errors = submitting.communicate(timeout=150)
+    assert submitting.returncode == 0, errors
+    assert sorted(printed.split()) == sorted(path.name for path in stage.runs.glob("[!.]*"))
+    assert len(printed.split()) == len(stage.slurm("squeue", "-h", "--states=all").splitlines()) == 2
+    assert "connected to far again" in errors
+
+
+@pytest.mark.long
 def test_a_machine_that_is_away_for_a_while_is_waited_for(stage: FarStage) -> None:
     gate = Gate(stand_in(stage, "sbatch"), "after")
     submitting = submission(stage)

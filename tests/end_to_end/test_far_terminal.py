@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from support.far import Far, FarStage, made, staged
 from support.scenario import CLUSTERCTL, wait_until
 from support.terminal import TMUX, Terminal, opened
+
+from clusterctl.runs.layout import RunDir
 
 QUESTION = "Are you sure you want to continue connecting"
 
@@ -46,7 +49,7 @@ def typed(shell: Terminal, *words: str) -> None:
 
 def shows(shell: Terminal, text: str) -> str:
     return wait_until(
-        lambda: (screen := "".join(shell.lines())) and text in screen and screen, 20, f"{text!r} on screen"
+        lambda: (screen := "".join(shell.lines())) and text in screen and screen, 10, f"{text!r} on screen"
     )
 
 
@@ -83,3 +86,39 @@ def test_a_command_from_behind_asks_nothing(shell: Terminal, stage: FarStage) ->
     shell.call("send-keys", f"{CLUSTERCTL} status --cluster far & wait; echo left with $?", "Enter")
     shows(shell, "left with 0")
     assert "error: far: ssh does not trust this host" in "".join(shell.lines())
+
+
+def test_the_monitor_follows_keys_and_the_size_of_the_terminal(shell: Terminal, stage: FarStage) -> None:
+    connect(shell)
+    run = stage.do("submit", "cora", "--hold").strip()
+    typed(shell, "monitor", run)
+    shows(shell, "JobHeldUser")
+    shell.resize(140, 20)
+    wait_until(lambda: any(len(line.rstrip()) > 100 for line in shell.lines()), 20, "it to be as wide as the terminal")
+    shell.call("send-keys", "q")
+    shows(shell, "left with 0")
+    shell.call("send-keys", "echo $((6*7))", "Enter")
+    shows(shell, "42")  # the terminal has its modes again
+
+
+def test_attach_is_a_shell_on_the_node(shell: Terminal, stage: FarStage) -> None:
+    connect(shell)
+    job = stage.write_job("long", 'workload = "command"\nargv = ["sleep", "600"]\n[resources]\nnodes = 1\n')
+    run = RunDir(stage.runs / stage.do("submit", job).strip())
+    stage.wait_for_stage(run, "training")
+    typed(shell, "attach", run.id)
+    shell.call("send-keys", "echo job $SLURM_JOB_ID is $((6*7)) at $(tty) $COLUMNS", "Enter")
+    shows(shell, "is 42 at /dev/")
+    shell.call("send-keys", "sleep 300", "Enter")
+    time.sleep(1)
+    shell.call("send-keys", "C-c")
+    shell.call("send-keys", "exit 3", "Enter")
+    shows(shell, "left with 3")
+
+
+def connect(shell: Terminal) -> None:
+    typed(shell, "nodes")
+    shows(shell, QUESTION)
+    shell.call("send-keys", "yes", "Enter")
+    shows(shell, "left with 0")
+    shell.call("send-keys", "clear", "Enter")

@@ -268,7 +268,7 @@ def _made_raw() -> list[Any] | None:
     import tty
 
     modes = termios.tcgetattr(0)
-    tty.setraw(0)
+    tty.setraw(0, termios.TCSADRAIN)  # what was typed meanwhile is kept
     return modes
 
 
