@@ -102,6 +102,42 @@ def pyg_step(graph: Graph, settings: NodeTrain, samples: Iterator[Sample]) -> Ti
     return once
 
 
+def expert_step(graph: Graph, settings: NodeTrain) -> Timed:
+    """PyG as an expert runs it: bipartite layers, which compute the rows that are needed alone, and fused Adam.
+
+    Under autocast where the settings are bfloat16. Its samples cost nothing but their features.
+    """
+    layers = pyg_model(graph, settings)
+    options = {"lr": settings.lr, "weight_decay": settings.weight_decay}
+    optimizer = torch.optim.Adam(layers.parameters(), fused=True, **options)
+    samples = _hops(graph, settings)
+    is_narrow = settings.precision == "bfloat16"
+
+    def once() -> float:
+        nodes, hops, y = next(samples)
+        began = time.perf_counter()
+        x = graph.x[nodes]
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_narrow):
+            for number, (layer, (edges, rows)) in enumerate(zip(layers, hops, strict=True)):
+                x = layer((x, x[:rows]), edges)
+                if number < len(layers) - 1:
+                    x = F.dropout(x.relu(), settings.dropout)
+            loss = F.cross_entropy(x.float(), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return time.perf_counter() - began
+
+    return once
+
+
+def _hops(graph: Graph, settings: NodeTrain) -> Iterator[tuple[Tensor, list[tuple[Tensor, int]], Tensor]]:
+    """Nodes, for each layer the edges and the rows that it computes, and the labels of the seeds; PyG's sampling."""
+    for nodes, added, sizes, y in _sampled(graph, settings):
+        layers = [(torch.cat(added[: len(added) - i], dim=1), sizes[-1 - i]) for i in range(len(added))]
+        yield nodes, layers, y
+
+
 def loader_samples(graph: Graph, settings: NodeTrain) -> Iterator[Sample]:
     """Samples of PyG's NeighborLoader, with the seconds that each took, features included."""
     from torch_geometric.loader import NeighborLoader
@@ -127,19 +163,26 @@ def pyg_data(graph: Graph) -> object:
 
 
 def given_samples(graph: Graph, settings: NodeTrain) -> Iterator[Sample]:
-    """Samples by PyG's rule, further hops for new nodes alone; they cost the rival nothing but their features."""
+    """Samples by PyG's rule; they cost the rival nothing but their features."""
+    for nodes, added, _, y in _sampled(graph, settings):
+        yield partial(lambda rows, *others: (graph.x[rows], *others), nodes, torch.cat(added, dim=1), y), 0.0
+
+
+def _sampled(graph: Graph, settings: NodeTrain) -> Iterator[tuple[Tensor, list[Tensor], list[int], Tensor]]:
+    """Samples by PyG's rule, further hops for new nodes alone: all nodes, the seeds first; the edges that each hop
+    adds, the seeds' hop first, and how many nodes have theirs with it; the labels of the seeds."""
     sampler = NeighborSampler(graph, (*settings.fan_out, 0), seed=1)
     plan = EpochPlan(graph.train, settings.batch_size, seed=1, rank=0, world_size=1)
     for epoch in count():
         for batch in plan.batches(epoch):
             everything, *hops = sampler.sample(batch.seeds, epoch, batch.step)
-            edges, old = [], 0
-            for block in reversed(hops):  # the seeds' hop first
+            added: list[Tensor] = []
+            sizes = [0]
+            for block in reversed(hops):
                 ends = torch.stack([block.columns.to(torch.int64), rows_of(block.offsets)])
-                edges.append(ends[:, ends[1] >= old])
-                old = block.nodes.numel()
-            nodes, y = everything.nodes, graph.y[batch.seeds]
-            yield partial(lambda rows, *others: (graph.x[rows], *others), nodes, torch.cat(edges, dim=1), y), 0.0
+                added.append(ends[:, ends[1] >= sizes[-1]])
+                sizes.append(block.nodes.numel())
+            yield everything.nodes, added, sizes[1:], graph.y[batch.seeds]
 
 
 def rows_of(offsets: Tensor) -> Tensor:

@@ -9,10 +9,17 @@ from pathlib import Path
 import pytest
 from support.far import made, staged
 from support.named_jobs import NamedJobs
-from support.scenario import BACK_ENDS, Stage, ending
+from support.scenario import BACK_ENDS, FAR, Stage, ending
 
 
-@pytest.fixture(params=BACK_ENDS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    chosen = any("back_end" in str(mark.args[:1]) for mark in metafunc.definition.iter_markers("parametrize"))
+    if "back_end" in metafunc.fixturenames and not chosen and not hasattr(metafunc.module, "back_end"):
+        far = [FAR] if hasattr(metafunc.module, "THROUGH_A_HOST") else []
+        metafunc.parametrize("back_end", [*BACK_ENDS, *far], indirect=True)
+
+
+@pytest.fixture
 def back_end(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -8,6 +8,8 @@ from support.scenario import Stage
 
 from clusterctl.runs.layout import RunDir
 
+THROUGH_A_HOST = True
+
 JOB = """
 workload = "command"
 argv = ["python", "train.py"]

@@ -14,6 +14,8 @@ from support.scenario import ON_SLURM, Stage, wait_until
 
 from clusterctl.runs.layout import RunDir
 
+THROUGH_A_HOST = True
+
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "chains.md"
 # Ends when a file beside its run directory says so, with the exit code in it: 0 in the run of a sweep that says so.
 PROGRAM = """

@@ -16,6 +16,8 @@ from support.scenario import ON_SLURM, Stage, wait_until
 from clusterctl.runs.files import read_lines
 from clusterctl.runs.layout import RunDir
 
+THROUGH_A_HOST = True
+
 CORA = Path(__file__).resolve().parents[2] / "data" / "cora"
 SHAPE = "[resources]\nnodes = 2\ntasks_per_node = 2\n"
 REDDIT = (

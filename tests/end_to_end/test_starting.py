@@ -9,6 +9,8 @@ from support.scenario import Stage
 
 from clusterctl.runs.layout import RunDir
 
+THROUGH_A_HOST = True
+
 PROGRAM = """
 import json, os, sys
 print(json.dumps([os.fsencode(word).hex() for word in sys.argv[1:]]), os.environ["WORLD_SIZE"])

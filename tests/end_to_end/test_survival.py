@@ -19,6 +19,8 @@ from clusterctl.runs.files import read_json, read_lines
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Data, DeepSageTrain, GraphClassificationTrain, Job, RedditTrain, SyntheticTrain, to_record
 
+THROUGH_A_HOST = True
+
 GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 JOB = f"""
 workload = "reddit"

@@ -13,6 +13,8 @@ from support.scenario import ON_SLURM, Stage, wait_until
 
 from clusterctl.runs.layout import RunDir, SweepDir
 
+THROUGH_A_HOST = True
+
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "sweeps.md"
 # Ends when the test says so, badly where the setting says so and nobody has mended it.
 PROGRAM = """

@@ -8,6 +8,8 @@ from typing import Any
 
 from support.scenario import Stage, wait_until
 
+THROUGH_A_HOST = True
+
 JOB = """
 workload = "command"
 argv = ["python", "train.py"]

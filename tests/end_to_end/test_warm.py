@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from support.scenario import ON_SLURM, Stage, wait_until
 
+THROUGH_A_HOST = True
+
 PROGRAM = """
 import os, time
 print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "on", os.environ["SLURMD_NODENAME"], flush=True)

@@ -11,6 +11,8 @@ from support.thin_image import ThinImage
 
 from clusterctl.runs.layout import RunDir
 
+THROUGH_A_HOST = True
+
 JOB = """
 workload = "command"
 argv = ["python", "train.py"]

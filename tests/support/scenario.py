@@ -19,9 +19,10 @@ import pytest
 
 from clusterctl.runs.layout import RunDir
 
-# What all back ends do alike, `make test` tries on one of them and `make test-long` on the others too: on a real Slurm,
-# and on the emulator of a machine elsewhere.
-BACK_ENDS = ["emulator", pytest.param("sandbox", marks=pytest.mark.long), pytest.param("far", marks=pytest.mark.long)]
+# What both back ends do alike, `make test` tries on one of them and `make test-long` on the other too. Files with
+# THROUGH_A_HOST are tried once more there, on the emulator of a machine elsewhere.
+BACK_ENDS = ["emulator", pytest.param("sandbox", marks=pytest.mark.long)]
+FAR = pytest.param("far", marks=pytest.mark.long)
 ON_SLURM = pytest.mark.parametrize(
     "back_end", [pytest.param("emulator", marks=pytest.mark.long), "sandbox"], indirect=True
 )

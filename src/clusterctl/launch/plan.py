@@ -30,11 +30,18 @@ if TYPE_CHECKING:
 # Job and Resources name sbatch's options as Python can; these are rendered by rules of their own.
 _OWN_RULES = {
     *("nodes", "gpus_per_node", "tasks_per_node", "cpus_per_task", "memory", "time", "warning"),
-    *("exclusive", "requeue", "sbatch", "stage_code"),
+    *("exclusive", "requeue", "sbatch", "stage_code", "allocator"),
 }
 _FORBIDDEN_IN_PATHS = re.compile(r"[%\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # the last: bytes that are no UTF-8
 # On a node: the folder of its copies, its variables filled in. `$0` is the folder that the plan names.
 ON_NODE = r'eval "s=\"$0\".$CLUSTERCTL_ATTEMPT@$SLURMD_NODENAME"'
+# glibc maps and unmaps each tensor above 32 MB: page faults take a third of the time of a training on CPUs. It reads
+# these before a program begins; other allocators, and musl, know none of them. docs/decisions/0072-allocator.md
+TUNED_ALLOCATOR = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(10**11),
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+}
 _EXPORTED = re.compile(r"\bexport\s+([A-Za-z_]\w*)=")
 _LONGEST_PATH = 3000  # bytes; what lies in a run directory must stay below the kernel's 4096
 
@@ -282,6 +289,8 @@ def _exports(resolved: Resolved, library: Path, work: Path) -> dict[str, str]:
     """What every task finds in its environment besides what it inherits; the job's own values come last and win."""
     job, cluster = resolved.job, resolved.cluster
     exports = {"OMP_NUM_THREADS": str(job.resources.cpus_per_task)}
+    if job.resources.allocator == "tuned" and not job.resources.gpus_per_node:
+        exports |= TUNED_ALLOCATOR
     if not brings_code(job):
         exports["PYTHONPATH"] = f"{library}:{work}" if job.code else str(library)
     if cluster.interface:

@@ -28,6 +28,9 @@ dropped=(
 )
 exports=(
   OMP_NUM_THREADS=1
+  MALLOC_MMAP_MAX_=0
+  MALLOC_TRIM_THRESHOLD_=100000000000
+  GLIBC_TUNABLES=glibc.malloc.hugetlb=1
   PYTHONPATH=/runs/.code/0123/lib
   CLUSTERCTL_INTERFACE=ib0
   NVIDIA_VISIBLE_DEVICES=void
@@ -49,7 +52,7 @@ srun=(
   --chdir=/runs/cora-20260102-030405-abcd/work
 )
 task=(
-  sh -c 'for n in $0; do eval "[ -z \"\${$n+x}\" ] || export APPTAINERENV_$n=\"\$$n\""; done; exec "$@"' 'CLUSTERCTL_ATTEMPT CLUSTERCTL_INTERFACE CLUSTERCTL_RUN_DIR NCCL_SOCKET_IFNAME NVIDIA_DRIVER_CAPABILITIES NVIDIA_VISIBLE_DEVICES OMP_NUM_THREADS PYTHONPATH' apptainer exec
+  sh -c 'for n in $0; do eval "[ -z \"\${$n+x}\" ] || export APPTAINERENV_$n=\"\$$n\""; done; exec "$@"' 'CLUSTERCTL_ATTEMPT CLUSTERCTL_INTERFACE CLUSTERCTL_RUN_DIR GLIBC_TUNABLES MALLOC_MMAP_MAX_ MALLOC_TRIM_THRESHOLD_ NCCL_SOCKET_IFNAME NVIDIA_DRIVER_CAPABILITIES NVIDIA_VISIBLE_DEVICES OMP_NUM_THREADS PYTHONPATH' apptainer exec
   --no-eval
   --no-mount=cwd
   --no-home

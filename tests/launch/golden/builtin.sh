@@ -28,6 +28,9 @@ dropped=(
 )
 exports=(
   OMP_NUM_THREADS=1
+  MALLOC_MMAP_MAX_=0
+  MALLOC_TRIM_THRESHOLD_=100000000000
+  GLIBC_TUNABLES=glibc.malloc.hugetlb=1
   PYTHONPATH=/runs/.code/0123/lib
   NVIDIA_VISIBLE_DEVICES=void
   NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -54,7 +57,7 @@ task=(
   --no-container-mount-home
   --no-container-remap-root
   --no-container-entrypoint
-  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_RUN_DIR,COLOUR,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH
+  --container-env=CLUSTERCTL_ATTEMPT,CLUSTERCTL_RUN_DIR,COLOUR,GLIBC_TUNABLES,MALLOC_MMAP_MAX_,MALLOC_TRIM_THRESHOLD_,NVIDIA_DRIVER_CAPABILITIES,NVIDIA_VISIBLE_DEVICES,OMP_NUM_THREADS,PYTHONPATH
   -- sh -c 'p=$(command -v "$0") && [ "$(command -v python3)" != "${p%/*}/python3" ] && PATH=${p%/*}:$PATH; exec "$0" "$@"' /opt/venv/bin/python -u -m clusterctl.runs /runs/cora-20260102-030405-abcd
 )
 node_check=()

@@ -26,6 +26,9 @@ restarts=20 # how often the job may go back to the queue
 dropped=()
 exports=(
   OMP_NUM_THREADS=1
+  MALLOC_MMAP_MAX_=0
+  MALLOC_TRIM_THRESHOLD_=100000000000
+  GLIBC_TUNABLES=glibc.malloc.hugetlb=1
   PYTHONPATH=/runs/.code/0123/lib
 )
 python=/venv/bin/python # of the tasks on the host

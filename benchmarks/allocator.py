@@ -1,0 +1,99 @@
+"""What the allocator that `resources.allocator = "tuned"` chooses is worth: the same step with it and without.
+
+Each side is a process of its own, as the variables are read when a process begins; they step in turn. Then the peak of
+memory of each. Whole graphs of Reddit's size (--scale 1) need 12 GB.
+
+python benchmarks/allocator.py [--scale 0.3] [--threads 2] [--runs 10]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from side_by_side import Timed, compare
+
+from clusterctl.launch.plan import TUNED_ALLOCATOR
+
+STEPS = ("ours", "ours in bfloat16", "PyG's example", "PyG by an expert")
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--scale", type=float, default=0.3, help="of Reddit's number of nodes")
+    words.add_argument("--threads", type=int, default=2)
+    words.add_argument("--runs", type=int, default=10)
+    words.add_argument("--step", choices=STEPS, help=argparse.SUPPRESS)
+    options = words.parse_args()
+    if options.step:
+        answer(options.step, options.scale, options.threads)
+        return
+    for step in STEPS:
+        with ExitStack() as stack:
+            sides = [stack.enter_context(_started(step, options, variables)) for variables in (TUNED_ALLOCATOR, {})]
+            tuned, system = map(_steps, sides)
+            title = f"{step}, a step of Reddit at {options.scale:g}"
+            compare(title, ("tuned", tuned), ("system", system), bound=1, runs=options.runs)
+            print(f"  peak of memory: tuned {_peak(sides[0])} MiB, system {_peak(sides[1])} MiB\n")
+
+
+def _started(step: str, options: argparse.Namespace, variables: dict[str, str]) -> subprocess.Popen[str]:
+    words = [sys.executable, __file__, "--step", step, "--scale", str(options.scale), "--threads", str(options.threads)]
+    kept = {name: value for name, value in os.environ.items() if name not in TUNED_ALLOCATOR}
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=kept | variables)
+
+
+def _steps(side: subprocess.Popen[str]) -> Timed:
+    return lambda: float(_asked(side, "step"))
+
+
+def _peak(side: subprocess.Popen[str]) -> str:
+    return _asked(side, "peak")
+
+
+def _asked(side: subprocess.Popen[str], question: str) -> str:
+    assert side.stdin
+    assert side.stdout
+    print(question, file=side.stdin, flush=True)
+    return side.stdout.readline().strip()
+
+
+def answer(step: str, scale: float, threads: int) -> None:
+    """Take a step, or tell the peak, whenever a line asks for it."""
+    from dataclasses import replace
+
+    import torch
+    from node_steps import expert_step, given_samples, our_step, pyg_step
+    from torch import distributed as dist
+
+    from clusterctl.spec import RedditTrain
+    from clusterctl.workloads.generated.reddit_like import reddit_like
+
+    torch.set_num_threads(threads)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    graph, settings = reddit_like(scale), RedditTrain()
+    match step:
+        case "ours":
+            once = our_step(graph, settings)
+        case "ours in bfloat16":
+            once = our_step(graph, replace(settings, precision="bfloat16"))
+        case "PyG's example":
+            once = pyg_step(graph, settings, given_samples(graph, settings))
+        case _:
+            once = expert_step(graph, settings)
+    for line in sys.stdin:
+        print(once() if line.strip() == "step" else _peak_of_this_process(), flush=True)
+
+
+def _peak_of_this_process() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (kibibytes,) = (int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    return kibibytes // 1024
+
+
+if __name__ == "__main__":
+    main()
