@@ -21,10 +21,11 @@ from clusterctl.graph.inference import infer
 from clusterctl.graph.storage import Graph, shared
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
-from clusterctl.spec import RedditTrain
+from clusterctl.spec import NodeClassificationTrain, RedditTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
+from clusterctl.training.own_objective import OwnNodeClassification
 from clusterctl.workloads.reddit import raw_identity, read_raw
 
 class Losses(list):
@@ -32,6 +33,7 @@ class Losses(list):
         if loss is not None:
             self.append(loss)
 
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 root = {str(CORA)!r}
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
     graph = shared(task, Graph, "cora", raw_identity(root), lambda scratch: read_raw(Path(root), scratch))
@@ -57,6 +59,9 @@ with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attem
     result["every"] = NodeClassification(every, default, task).evaluate(("test",))["test"]
     result["nodes"], result["test"] = graph.num_nodes, graph.test.numel()
     result["slow_imports"] = sorted({{"torch_geometric", "torch._dynamo", "numpy.testing"}} & set(sys.modules))
+    users = NodeClassificationTrain(**both, epochs=2, precision="float64", model="support.own_nets:Gat", fan_out=(4, 3))
+    objective, result["users"] = OwnNodeClassification(graph, users, task), Losses()
+    result["users_accuracy"] = fit(objective, users, replace(task, metrics=result["users"]))
 print(json.dumps(result))
 """
 
@@ -82,7 +87,7 @@ def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: di
         assert rank["exact_accuracy"] == alone["exact_accuracy"]
 
 
-@pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything", "labor"])
+@pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything", "labor", "users"])
 def test_so_they_are_with_every_option_and_dropout(results: dict[int, list[dict[str, Any]]], name: str) -> None:
     alone = results[1][0]
     assert results[4][0][name] == pytest.approx(alone[name], rel=0, abs=1e-9)

@@ -89,7 +89,8 @@ with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt
 
 def test_four_ranks_end_with_the_same_bits_as_an_undisturbed_training(tmp_path: Path) -> None:
     """Warned within an epoch, at its last step, and twice; with dropout, a schedule, and selection by patience."""
-    said = interrupted(tmp_path, [[3], [7], [5, 12]], FOLDS + SHOP)
+    said = interrupted(tmp_path, [[3], [7], [5, 12]], FOLDS + SHOP + OWN)
+    own, own_left_alone = said.pop("own"), said.pop("own-left-alone")
     folds = {name: said.pop(name) for name in ("folds", "folds-left-alone")}
     shop, shop_left_alone = said.pop("shop"), said.pop("shop-left-alone")
     assert_same(said)
@@ -102,6 +103,8 @@ def test_four_ranks_end_with_the_same_bits_as_an_undisturbed_training(tmp_path: 
     assert [leave for leave, _ in shop["left"]] == [75, 75]  # whose embeddings are split over the ranks
     for name in ("losses", "digest", "scores"):
         assert shop[name] == shop_left_alone[name]
+        assert own[name] == own_left_alone[name]
+    assert [leave for leave, _ in own["left"]] == [75, 75]  # a model of the user's, with statistics and torch's dropout
 
 
 FOLDS = """
@@ -120,6 +123,15 @@ SHOP = f"""
     objective_of = lambda task, fold: LinkPrediction(random_shop(), train, task)
     result["shop-left-alone"] = trained(task, "shop-left-alone", train, objective_of)
     result["shop"] = trained(task, "shop", train, objective_of, [2, 5])
+"""
+OWN = """
+    from clusterctl.spec import NodeClassificationTrain
+    from clusterctl.training.own_objective import OwnNodeClassification
+    train = NodeClassificationTrain(model="support.own_nets:Noisy", batch_size=100, epochs=3, fan_out=(4, 3),
+                                    patience=3)
+    objective_of = lambda task, fold: OwnNodeClassification(graph, train, task)
+    result["own-left-alone"] = trained(task, "own-left-alone", train, objective_of)
+    result["own"] = trained(task, "own", train, objective_of, [3, 8])
 """
 STEPS = [[step] for step in sorted(random.Random(6).sample(range(1, 26), 19))]
 

@@ -44,14 +44,16 @@ def data_rules(found: Surroundings) -> Iterator[Check]:
 
 def _no_data(wanted: WantedRun) -> Iterator[Check]:
     job = wanted.resolved.job
-    parts, data_set = WORKLOADS[job.workload].data, WORKLOADS[job.workload].data_set
-    if not parts or getattr(job.train, "generated", None):
+    parts, data_set, example, own_code = WORKLOADS[job.workload][1:]
+    if not parts or job.data.load or getattr(job.train, "generated", None):
         return
     message = f'no data: workload "{job.workload}" needs {" and ".join(parts)}, but data.root is not set'
     folder = data_folder(job.workload)
-    if folder is None:  # graph classification: no command brings it, and one comes with clusterctl
-        changes = {"data.root": str(shipped_folder() / "data" / "IMDB-BINARY")}
-        yield Check("data", Verdict.FAIL, message, "set data.root to the folder of the data set", changes)
+    if folder is None:  # no command brings one, and one comes with clusterctl
+        changes = {"data.root": str(shipped_folder() / "data" / example)}
+        hint = "set data.root to the folder of the data set"
+        hint += ", or data.load to a function of your code" if own_code else ""
+        yield Check("data", Verdict.FAIL, message, hint, changes)
         return
     python = wanted.resolved.cluster.python
     where = f" --cluster {shlex.quote(wanted.resolved.cluster.name)}" if python else ""
@@ -65,6 +67,10 @@ def code_rules(found: Surroundings) -> Iterator[Check]:
     if program and not program.there:
         hint = "paths in argv are relative to the job's `code` folder, by default the current one"
         yield fail("program", f"argv: no such file: {program.path}", hint)
+    for key, module in found.wanted.modules if found.wanted else ():
+        if not module.there:
+            hint = "unless the Python of the ranks has such a package; another folder: --set code=FOLDER"
+            yield warn("program", f"{key}: no such file: {module.path}", hint)
 
 
 def request_rules(found: Surroundings) -> Iterator[Check]:

@@ -34,7 +34,7 @@ from clusterctl.spec import WORKLOADS
 from clusterctl.spec.job import EXPEDITE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from clusterctl.checks.surroundings import Answer, ContainerFacts
     from clusterctl.config import Resolved
@@ -110,10 +110,11 @@ def look_around(resolved: Resolved, plan: Plan, slurm: Slurm) -> Surroundings:
         wanted=WantedRun(
             resolved=resolved,
             tasks=plan.tasks,
-            data=_data_set(job.workload, Path(job.data.root), cluster.nodes_are_here) if job.data.root else None,
+            data=_data_of(job, cluster.nodes_are_here),
             batches=batches(job),
             data_here=data is not None and not _data_set(job.workload, Path(data), True).missing,
             program=None if plan.setup else _program(job, plan),
+            modules=tuple(_modules(job, plan)),
             nodes=nodes,
             where=where,
             gpu_types=gpu_types,
@@ -238,10 +239,34 @@ def _data_set(workload: str, root: Path, nodes_are_here: bool) -> Seen:
     return replace(Seen.at(root, nodes_are_here), missing=missing)
 
 
+def _data_of(job: Job, nodes_are_here: bool) -> Seen | None:
+    """The data set of the job; what must be in it is known where no code of the user's reads it."""
+    if not job.data.root:
+        return None
+    if job.data.load:
+        return Seen.at(Path(job.data.root), nodes_are_here)
+    return _data_set(job.workload, Path(job.data.root), nodes_are_here)
+
+
+def _code(job: Job, plan: Plan) -> Path | str | None:
+    """The run's copy of the code, or else where that is copied from."""
+    return next((folder for folder in (plan.run.work, plan.run.project) if folder.is_dir()), job.code)
+
+
+def _modules(job: Job, plan: Plan) -> Iterator[tuple[str, Seen]]:
+    """The modules that the job names, as files in its code; packages may be anywhere."""
+    code = _code(job, plan)
+    if code is None or not WORKLOADS[job.workload].own_code:
+        return
+    for key, name in (("train.model", getattr(job.train, "model", None)), ("data.load", job.data.load)):
+        module = (name or "").partition(":")[0]
+        if module and "." not in module and not Path(code, module).is_dir():
+            yield key, Seen.at(Path(code, f"{module}.py"), nodes_are_here=True)
+
+
 def _program(job: Job, plan: Plan) -> Seen | None:
-    """The Python script that the tasks would run, in the run's copy of the code or else where that is copied from."""
-    copies = (folder for folder in (plan.run.work, plan.run.project) if folder.is_dir())
-    code, argv = next(copies, job.code), job.argv
+    """The Python script that the tasks would run."""
+    code, argv = _code(job, plan), job.argv
     if job.workload != "command" or code is None or len(argv) < 2:
         return None
     if not argv[1].endswith(".py") or argv[1].startswith(("-", "/")):

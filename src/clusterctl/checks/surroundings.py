@@ -128,6 +128,7 @@ class WantedRun:
     batches: Batches | None = None  # None: a program of the user's
     data_here: bool = False  # the folder that the hint generates a data set in holds one already
     program: Seen | None = None  # the script of workload "command"
+    modules: tuple[tuple[str, Seen], ...] = ()  # of the user's code, by the key that names something in them
     nodes: tuple[NodeSize, ...] = ()  # that the job could get, as far as they are known
     where: str = ""  # what those are called together
     gpu_types: tuple[str, ...] = ()  # of their GPUs, where they are named

@@ -234,7 +234,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
     gpus = resources.gpus_per_node or NO_GPUS
     tasks = resources.tasks_per_node or int(gpus) or 1
     code = absolute(("code",), job.code)
-    if code is None and job.workload == "command" and job.container.code == "mounted":
+    if code is None and WORKLOADS[job.workload].own_code and job.container.code == "mounted":
         code = str(cwd)
         values.origins["code",] = "default: the current folder"
         if is_home(cwd):
@@ -281,6 +281,10 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("train", "device"), '"cuda" needs resources.gpus_per_node')
     if 0 in getattr(job.train, "fan_out", ()):
         yield Problem(("train", "fan_out"), "needs one number a layer, each above 0, or -1 for all neighbours")
+    if getattr(job.train, "sampling", "") == "labor" and getattr(job.train, "replace", False):
+        yield Problem(("train", "replace"), 'sampling "labor" draws without replacement; leave this out')
+    if job.data.load and job.workload != "node-classification":
+        yield Problem(("data", "load"), f'only workload "node-classification" loads data so, not "{job.workload}"')
     if getattr(job.train, "stop_early", 0) and getattr(job.train, "folds", 1) > 1:
         yield Problem(("train", "stop_early"), "a run with several folds cannot be compared with others halfway")
     image = job.container.image

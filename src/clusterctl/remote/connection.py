@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from clusterctl.remote.request import RemoteRequest
-    from clusterctl.remote.shown import Shown
+    from clusterctl.remote.shown import ShownSoFar
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Session:
     """From the request to the exit code."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], request: RemoteRequest, ends: Ends, shown: Shown, *, is_sent: bool
+        self, process: subprocess.Popen[bytes], request: RemoteRequest, ends: Ends, shown: ShownSoFar, *, is_sent: bool
     ) -> None:
         assert process.stdin
         assert process.stdout

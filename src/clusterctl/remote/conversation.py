@@ -13,7 +13,7 @@ from clusterctl.remote import ssh
 from clusterctl.remote.answers import GONE
 from clusterctl.remote.connection import NotStarted, Session, SessionEnded
 from clusterctl.remote.package import package
-from clusterctl.remote.shown import Repeat, Shown
+from clusterctl.remote.shown import Repeat, ShownSoFar
 
 if TYPE_CHECKING:
     from clusterctl.remote.connection import Ends
@@ -44,10 +44,10 @@ class Conversation:
     value: bytes | None = field(default=None, init=False)
     _tries: int = field(default=0, init=False)
     _kills: int = field(default=0, init=False)
-    _shown: Shown = field(init=False)
+    _shown: ShownSoFar = field(init=False)
 
     def __post_init__(self) -> None:
-        self._shown = Shown(self.ends, self.repeat)
+        self._shown = ShownSoFar(self.ends, self.repeat)
 
     def result(self) -> int:
         """The exit code of the command. Raises HostError."""

@@ -24,7 +24,7 @@ class Repeat(Enum):
     NEVER = "never"
 
 
-class Shown:
+class ShownSoFar:
     """What was passed on so far."""
 
     def __init__(self, ends: Ends, repeat: Repeat) -> None:

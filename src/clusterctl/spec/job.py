@@ -13,6 +13,7 @@ from clusterctl.spec.track import Track
 from clusterctl.spec.train import Train
 from clusterctl.spec.values import (
     LARGEST,
+    OBJECT,
     AtLeast,
     Count,
     Duration,
@@ -110,8 +111,8 @@ class Resources:
     mail_user: Option | None = None
     """Address that Slurm sends mail to."""
     allocator: Annotated[str, OneOf(("tuned", "system"))] = "tuned"
-    """How ranks without GPUs allocate memory: "tuned", glibc's allocator keeps what is freed, in large pages, which is
-    up to twice as fast for large tensors and shows as more memory in use; "system": as the node does by itself."""
+    """Whether ranks without GPUs keep the memory that they free, in large pages, which is faster and shows as more
+    memory in use."""
     stage_code: bool = False
     """Whether each node first copies the code, and the Python environment, to its own disk, to import from there."""
     sbatch: dict[OptionName, OptionText] = field(default_factory=dict)
@@ -146,6 +147,8 @@ class Data:
 
     root: Line | None = None
     """Folder that holds the data set in its raw layout; relative to the job file."""
+    load: Annotated[str, Matches(OBJECT, "a module and a function of your code, such as my_data:load")] | None = None
+    """Function of your code, as MODULE:NAME, that returns PyG's Data; for workload "node-classification"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +223,8 @@ class Job:
     argv: tuple[Text, ...] = ()
     """Program and arguments of workload "command", such as ["python", "train.py"]."""
     code: Line | None = None
-    """Folder to copy at submission, and again for each run to work in; for "command" by default the current one."""
+    """Folder to copy at submission, and again for each run to work in; by default the current one for "command" and
+    "node-classification"."""
     resources: Resources = field(default_factory=Resources)
     """What to request from Slurm."""
     container: Container = field(default_factory=Container)

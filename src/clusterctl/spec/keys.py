@@ -30,8 +30,15 @@ if TYPE_CHECKING:
 Schema = dict[str, Any]
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
-_TYPES = {int: "integer", float: "number", str: "string", bool: "boolean"}
-_KINDS = {**_TYPES, values.GpuCount: 'integer or "TYPE:NUMBER"', bool: "true or false", tuple: "list", dict: "table"}
+_TYPES: dict[type, str | list[str]] = {int: "integer", float: "number", str: "string", bool: "boolean"}
+_TYPES[object] = ["boolean", "number", "string"]
+_KINDS: dict[Any, Any] = {
+    **_TYPES,
+    values.GpuCount: 'integer or "TYPE:NUMBER"',
+    bool: "true or false",
+    tuple: "list",
+    dict: "table",
+}
 
 
 @dataclass(frozen=True)

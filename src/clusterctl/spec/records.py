@@ -165,7 +165,9 @@ def _read(hint: Any, raw: Any, parse: bool, path: tuple[str, ...], problems: lis
             value = float(raw)
         elif hint is GpuCount and (type(raw) in (int, GpuCount) or _is_typed_gpus(raw)):
             value = GpuCount(raw)
-        elif isinstance(hint, type) and type(raw) is hint:
+        elif isinstance(hint, type) and (
+            type(raw) is hint or (hint is object and type(raw) in (bool, int, float, str))
+        ):
             if isinstance(raw, str):
                 _require_writable(raw)
             value = raw
@@ -195,7 +197,7 @@ def _is_typed_gpus(raw: Any) -> bool:
 
 def _describe(hint: Any) -> str:
     names = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
-    names[GpuCount] = 'a whole number or "TYPE:NUMBER"'
+    names |= {GpuCount: 'a whole number or "TYPE:NUMBER"', object: "a number, a string, true or false"}
     return names.get(hint) or ("a list" if typing.get_origin(hint) is tuple else "a table")
 
 

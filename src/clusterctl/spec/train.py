@@ -6,14 +6,17 @@ reads it, and a class that only changes a default inherits it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
 from clusterctl.spec.values import (
+    OBJECT,
     AtLeast,
     Count,
+    EnvName,
     InsteadOf,
     Length,
+    Matches,
     Natural,
     NonNegative,
     NotEmpty,
@@ -88,6 +91,24 @@ class NodeTrain(LoopTrain):
     """Fraction of activations to drop in training."""
     cache_first_aggregation: bool = False
     """Whether to compute the first layer's aggregation once, over all neighbours, instead of sampling it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeClassificationTrain(LoopTrain):
+    """A model of your own, on a graph in the raw format of the Reddit data set or one that your own code loads."""
+
+    epochs: Count = 20
+    model: Annotated[str, Matches(OBJECT, "a module and a class or function of your code, such as my_model:Net")]
+    """Class or function of your code, as MODULE:NAME, that makes the model from the numbers of features and classes."""
+    options: dict[EnvName, object] = field(default_factory=dict)
+    """Values for the model, by name: those of its dataclass `Options`, or keyword arguments."""
+    fan_out: FanOut = (25, 10)
+    """Neighbours to sample per node in each hop, one number per layer, the seed nodes' hop first; -1 takes all."""
+    sampling: Annotated[str, OneOf(("uniform", "labor"))] = "uniform"
+    """How to draw neighbours: each node on its own, or nodes with common neighbours the same ones (LABOR), which reads
+    fewer features."""
+    replace: bool = False
+    """Whether to sample neighbours with replacement; not with LABOR."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,13 +214,18 @@ class Workload(NamedTuple):
     """Patterns of paths."""
     data_set: str = ""
     """Its name for `clusterctl data`."""
+    example: str = ""
+    """A small one in that format that comes with clusterctl."""
+    own_code: bool = False
+    """Whether it runs code of the user's, by default that of the current folder."""
 
 
 WORKLOADS: dict[str, Workload] = {
     "synthetic": Workload(SyntheticTrain),
     "reddit": Workload(RedditTrain, _REDDIT_FORMAT, "reddit"),
     "deep-sage": Workload(DeepSageTrain, _REDDIT_FORMAT, "reddit"),
+    "node-classification": Workload(NodeClassificationTrain, _REDDIT_FORMAT, example="cora", own_code=True),
     "taobao": Workload(TaobaoTrain, _TAOBAO_FORMAT, "taobao"),
-    "graph-classification": Workload(GraphClassificationTrain, _TU_FORMAT),
-    "command": Workload(CommandTrain),
+    "graph-classification": Workload(GraphClassificationTrain, _TU_FORMAT, example="IMDB-BINARY"),
+    "command": Workload(CommandTrain, own_code=True),
 }

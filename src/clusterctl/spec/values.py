@@ -231,4 +231,6 @@ OptionText = Annotated[str, Matches(rf"[^{_CONTROL}\\]*", "one line without cont
 Option = Annotated[str, Matches(rf"[^{_CONTROL}\\]+", "one line without control characters and backslashes, not empty")]
 Word = Annotated[str, Matches(rf"[^\s{_CONTROL}]+", "one word without spaces")]
 Memory = Annotated[str, Matches(r"[0-9]{1,18}[KMGT]?B?", 'a size such as "64G"')]
+OBJECT = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+"""MODULE:NAME, something in the user's code."""
 EnvName = Annotated[str, Matches(r"[A-Za-z_][A-Za-z0-9_]*", "a shell variable's name (letters, digits and '_')")]

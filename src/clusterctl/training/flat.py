@@ -32,14 +32,14 @@ class Stops(NamedTuple):
 
 
 class FlatModel:
-    """Moves the parameters of `model` into one vector, in place: they and their gradients become views.
+    """Moves the trained parameters of `model` into one vector, in place: they and their gradients become views.
 
     `clock` and `heart` learn when this rank waits for the others.
     """
 
     def __init__(self, model: nn.Module, clock: StepClock | None = None, heart: Heart | None = None) -> None:
         self._clock, self._heart = clock or StepClock(), heart or Heart()
-        parameters = list(model.parameters())
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.values = torch.cat([parameter.detach().flatten() for parameter in parameters])
         self._reduced = self.values.new_zeros(self.values.numel() + 4)  # gradients, loss, warned, terminated, due
         self.gradients = self._reduced[:-4]

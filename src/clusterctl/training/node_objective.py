@@ -9,7 +9,6 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.convolutions import GcnConv, Network, SageConv
 from clusterctl.graph.inference import first_aggregation, infer
 from clusterctl.graph.sampling import NeighborSampler
@@ -46,8 +45,6 @@ class NodeClassification:
         static = worth_static(task.device, fan_out, Batches(train, task.place.world_size).per_rank)
         sampler: type[NeighborSampler | StaticSampler] = StaticSampler if static else NeighborSampler
         labor = train.sampling == "labor"
-        if labor and train.replace:
-            raise TaskError("train.sampling = labor draws without replacement", "set train.replace = false", Cause.USER)
         self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace, labor=labor)
         self._seed = train.seed
         self._task = task

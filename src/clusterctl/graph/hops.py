@@ -1,0 +1,81 @@
+"""A hop as a model of the user's own sees it: edges between rows of one table, in the form that PyG's layers take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from clusterctl.graph.hashing import Purpose, keyed_dropout, stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from clusterctl.graph.blocks import Adjacency, Block
+
+
+@dataclass(frozen=True)
+class Hop:
+    """What one layer computes: new rows for the first `targets` rows of its input, from the rows at their edges.
+
+    With `x` the input, PyG's bipartite convolutions take `((x, x[:hop.targets]), hop.edge_index)`.
+    """
+
+    edge_index: Tensor  # int64 [2, edges]: the row of the source, the row of the target; ascending by target
+    targets: int
+    nodes: Tensor  # int64 [rows]: which node of the graph each row is
+    degree: Tensor  # int64 [targets]: the neighbours in the whole graph, of which the edges may be a sample
+    randomness: tuple[int, ...] | None = None  # of the step and layer; None in evaluation
+
+    def dropout(self, rows: Tensor, share: float, number: int = 0) -> Tensor:
+        """`rows`, those of the input or of the targets, with a `share` of their values dropped in training.
+
+        What is dropped depends on the node and the step, not on the rank; torch's own dropout differs with the number
+        of ranks. A second dropout in one layer needs another `number`.
+        """
+        if self.randomness is None or not share:
+            return rows
+        return keyed_dropout(rows, self.nodes[: len(rows)], share, stream(Purpose.DROPOUT, *self.randomness, number))
+
+    def to(self, device: torch.device) -> Hop:
+        moved: dict[str, Any] = {name: getattr(self, name).to(device) for name in ("edge_index", "nodes", "degree")}
+        return replace(self, **moved)
+
+
+def sampled_hops(blocks: Sequence[Block], randomness: tuple[int, ...] | None) -> list[Hop]:
+    """The hops of a sample whose outermost block has no edges, only the nodes that are read; in the layers' order."""
+    hops = []
+    for number, (before, block) in enumerate(pairwise(blocks)):
+        rows = torch.arange(block.nodes.numel(), device=block.nodes.device).repeat_interleave(
+            block.offsets.diff(), output_size=block.columns.numel()
+        )
+        edge_index = torch.stack([block.columns.to(torch.int64), rows])
+        degree = block.graph.degree.index_select(0, block.nodes)
+        key = None if randomness is None else (*randomness, number)
+        hops.append(Hop(edge_index, block.nodes.numel(), before.nodes, degree, key))
+    return hops
+
+
+def whole_hops(graph: Adjacency, own: range, most_edges: int) -> Iterator[Hop]:
+    """All edges into the nodes `own`, a hop for as many of them as have `most_edges` together, and at least one."""
+    bounds = graph.indptr[own.start : own.stop + 1]
+    place = torch.full((graph.indptr.numel() - 1,), -1, dtype=torch.int64, device=bounds.device)
+    start = 0
+    while start < len(own):
+        limit = bounds[start] + most_edges
+        stop = max(start + 1, int(torch.searchsorted(bounds, limit, right=True)) - 1)
+        targets = torch.arange(own.start + start, own.start + stop, device=bounds.device)
+        sources = graph.indices[int(bounds[start]) : int(bounds[stop])].to(torch.int64)
+        place[sources] = 0
+        place[targets] = -1
+        others = (place == 0).nonzero().squeeze(1)
+        nodes = torch.cat([targets, others])
+        place[nodes] = torch.arange(nodes.numel(), device=nodes.device)
+        degree = bounds[start : stop + 1].diff()
+        rows = torch.arange(stop - start, device=nodes.device).repeat_interleave(degree, output_size=sources.numel())
+        yield Hop(torch.stack([place[sources], rows]), stop - start, nodes, degree)
+        place[nodes] = -1
+        start = stop

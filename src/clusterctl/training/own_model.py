@@ -1,0 +1,126 @@
+"""A model from the user's own code: found, built, and tried, so that what is wrong with it is said with its layer."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from clusterctl.errors import Cause, TaskError
+from clusterctl.spec.records import InvalidRecord, from_record, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from clusterctl.graph.hops import Hop
+
+
+def found(name: str, what: str) -> Any:
+    """The object that `name`, "module:attribute", means in the code of the run; `what` it is to be, for messages."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.partition(".")[0] and error.name != module_name:
+            raise  # of something that the module itself imports
+        hint = f"it is looked for as {module_name.replace('.', '/')}.py in the folder that `code` of the job names"
+        raise TaskError(f"{what} = {name}: there is no module {module_name}", hint, Cause.USER) from None
+    if not hasattr(module, attribute):
+        near = nearest(attribute, vars(module))
+        hint = f"did you mean {module_name}:{near}?" if near else f"see {getattr(module, '__file__', module_name)}"
+        raise TaskError(f"{what} = {name}: {module_name} has no {attribute}", hint, Cause.USER)
+    return getattr(module, attribute)
+
+
+def built(name: str, features: int, classes: int, options: Mapping[str, Any]) -> nn.Module:
+    """The model `name` for so many features and classes.
+
+    Called with `options` as an instance of its dataclass `Options`, if it has one, else as keyword arguments.
+    """
+    make: Callable[..., Any] = found(name, "train.model")
+    kind = getattr(make, "Options", None)
+    try:
+        if kind is not None and dataclasses.is_dataclass(kind):
+            model = make(features, classes, from_record(kind, dict(options)))  # type: ignore[arg-type]
+        else:
+            model = make(features, classes, **options)
+    except InvalidRecord as error:
+        lines = "; ".join(f"train.options.{problem}" for problem in error.problems)
+        raise TaskError(lines, f"the keys are those of {name}.Options", Cause.USER) from None
+    except TypeError as error:
+        hint = "it is called with the numbers of features and classes, and train.options by name"
+        raise TaskError(f"train.model = {name} cannot be made: {error}", hint, Cause.USER) from error
+    if not isinstance(model, nn.Module):
+        raise TaskError(f"train.model = {name} gives no torch.nn.Module: {type(model).__name__}", cause=Cause.USER)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise TaskError(f"train.model = {name} has nothing to train: no parameters", cause=Cause.USER)
+    return model
+
+
+class OwnModel:
+    """The calls of a model: layer by layer where it has `layer(i, hop, x)`, else as a whole, `forward(hops, x)`."""
+
+    def __init__(self, model: nn.Module, name: str, classes: int) -> None:
+        self.model, self.name, self.classes = model, name, classes
+        self.by_layer = hasattr(model, "layer")
+
+    def outputs(self, hops: Sequence[Hop], x: Tensor) -> Tensor:
+        """The scores of the last hop's targets [targets, classes]. Raises TaskError where they have another shape."""
+        if not self.by_layer:
+            return self._shaped(self.model(list(hops), x), (hops[-1].targets, self.classes), "forward")
+        for number, hop in enumerate(hops):
+            x = self.layer(number, hop, x, last=number == len(hops) - 1)
+        return x
+
+    def layer(self, number: int, hop: Hop, x: Tensor, *, last: bool) -> Tensor:
+        """The new rows of the hop's targets. Raises TaskError where there are more or fewer of them."""
+        try:
+            rows = self.model.layer(number, hop, x)  # type: ignore[operator]
+        except (RuntimeError, IndexError, ValueError) as error:
+            shapes = f"x {[*x.shape]}, {hop.targets} targets, {hop.edge_index.size(1)} edges"
+            raise TaskError(f"{self.name}: layer {number} fails on {shapes}: {error}", cause=Cause.USER) from error
+        return self._shaped(rows, (hop.targets, self.classes if last else None), f"layer {number}")
+
+    def _shaped(self, rows: Any, wanted: tuple[int, int | None], what: str) -> Tensor:
+        shape = tuple(rows.shape) if isinstance(rows, torch.Tensor) else None
+        if shape is None or len(shape) != 2 or shape[0] != wanted[0] or wanted[1] not in (None, shape[1]):
+            columns = "any number of columns" if wanted[1] is None else f"{wanted[1]} columns, one for each class"
+            given = type(rows).__name__ if shape is None else f"a tensor {[*shape]}"
+            message = f"{self.name}: {what} gives {given}, where a row for each of {wanted[0]} targets is wanted"
+            raise TaskError(message, f"with {columns}", Cause.USER)
+        return rows  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def where_it_breaks(self, hops: Sequence[Hop], x: Tensor) -> str:
+        """Which part is the first to give numbers that are none."""
+        for name, parameter in self.model.named_parameters():
+            if not parameter.isfinite().all():
+                return f"the parameter {name}"
+        if self.by_layer:
+            for number, hop in enumerate(hops):
+                x = self.layer(number, hop, x, last=number == len(hops) - 1)
+                if not x.isfinite().all():
+                    return f"layer {number}"
+        return "forward"
+
+
+class UnusedParameters:
+    """Notes which parameters a backward reaches; ask once, after the first."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._left = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._left.discard(name))  # type: ignore[no-untyped-call]
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        ]
+
+    def names(self) -> list[str]:
+        for hook in self._hooks:
+            hook.remove()
+        return sorted(self._left)

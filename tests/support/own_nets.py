@@ -1,0 +1,40 @@
+"""Models as users write them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GATv2Conv, SAGEConv
+
+from clusterctl.graph.hops import Hop
+
+
+class Gat(nn.Module):
+    """Two layers of attention with dropout by node: the same on any number of ranks."""
+
+    def __init__(self, features: int, classes: int, heads: int = 2) -> None:
+        super().__init__()
+        self.first = GATv2Conv(features, 4, heads, add_self_loops=False)
+        self.last = GATv2Conv(4 * heads, classes, add_self_loops=False)
+
+    def layer(self, i: int, hop: Hop, x: Tensor) -> Tensor:
+        x = hop.dropout(x, 0.5)
+        convolution = self.first if i == 0 else self.last
+        x = convolution((x, x[: hop.targets]), hop.edge_index)
+        return x.relu() if i == 0 else x
+
+
+class Noisy(nn.Module):
+    """With statistics of batches, and dropout that torch draws."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.first, self.last = SAGEConv(features, 8), SAGEConv(8, classes)
+        self.norm = nn.BatchNorm1d(8)
+
+    def layer(self, i: int, hop: Hop, x: Tensor) -> Tensor:
+        if i == 0:
+            x = self.norm(self.first((x, x[: hop.targets]), hop.edge_index)).relu()
+            return torch.nn.functional.dropout(x, 0.5, self.training)
+        out: Tensor = self.last((x, x[: hop.targets]), hop.edge_index)
+        return out
