@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
+
+GUIDES = Path(__file__).resolve().parents[2] / "docs" / "guides"
 
 
 def steps(text: str) -> list[tuple[str, str]]:
@@ -68,3 +72,18 @@ def follow(guide: str, project: Path, environment: dict[str, str]) -> int:
             assert shown_as(expected).search(output), f"$ {command}\n{output}\nis not as in the guide:\n{expected}"
             done += 1
     return done
+
+
+def follow_here(guide: str, folder: Path, **variables: str) -> int:
+    """Do all that the guide of this name says on this machine, as a user without anything yet; how many commands."""
+    project = folder / "project"
+    (project / "jobs").mkdir(parents=True)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CLUSTERCTL_")}
+    environment = kept | {f"XDG_{name}_HOME": str(folder / name) for name in ("CONFIG", "DATA", "STATE")}
+    environment |= {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "CLUSTERCTL_CLUSTER": "local",
+        "COLUMNS": "120",
+        **variables,
+    }
+    return follow((GUIDES / f"{guide}.md").read_text(), project, environment)

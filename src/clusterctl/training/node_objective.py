@@ -75,12 +75,16 @@ class NodeClassification:
         """The accuracy on each split from exact full-graph inference: every node is counted once, by one rank."""
         with self._precision.autocast(self._graph.x.device):
             own, outputs = infer(self.model, self._graph, self._task, self._aggregated)
-        predicted = outputs.argmax(1)
-        counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=predicted.device)
-        for split, count in zip(splits, counts, strict=True):
-            nodes = getattr(self._graph, split)
-            nodes = nodes[(nodes >= own.start) & (nodes < own.stop)]
-            count[0] = (predicted[nodes - own.start] == self._graph.y[nodes]).sum()
-            count[1] = nodes.numel()
-        dist.all_reduce(counts)
-        return {split: Accuracy(*count) for split, count in zip(splits, counts.tolist(), strict=True)}
+        return accuracies(self._graph, own, outputs.argmax(1), splits)
+
+
+def accuracies(graph: Graph, own: range, predicted: Tensor, splits: Sequence[str]) -> dict[str, Accuracy]:
+    """The accuracy on each split, from the classes `predicted` for this rank's nodes `own`. A collective."""
+    counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=predicted.device)
+    for split, count in zip(splits, counts, strict=True):
+        nodes = getattr(graph, split)
+        nodes = nodes[(nodes >= own.start) & (nodes < own.stop)]
+        count[0] = (predicted[nodes - own.start] == graph.y[nodes]).sum()
+        count[1] = nodes.numel()
+    dist.all_reduce(counts)
+    return {split: Accuracy(*count) for split, count in zip(splits, counts.tolist(), strict=True)}

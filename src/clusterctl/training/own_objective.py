@@ -15,7 +15,8 @@ from clusterctl.graph.hops import sampled_hops, whole_hops
 from clusterctl.graph.inference import own_slice, shared_rows
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import resident
-from clusterctl.training.objective import PRECISIONS, Accuracy
+from clusterctl.training.node_objective import accuracies
+from clusterctl.training.objective import PRECISIONS
 from clusterctl.training.own_model import OwnModel, UnusedParameters, built
 from clusterctl.training.state import PartState
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from clusterctl.spec import NodeClassificationTrain
     from clusterctl.task.task import Task
     from clusterctl.training.epoch_plan import Batch
+    from clusterctl.training.objective import Accuracy
 
 _MOST_EDGES = 1 << 19  # of a piece in evaluation: layers of PyG's write down a row for each
 _SEEDS_AT_ONCE = 128  # in evaluation, where a model can only do all layers at once
@@ -102,14 +104,7 @@ class OwnNodeClassification:
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._graph.x.device):
             predicted = self._by_layer(own) if self._own.by_layer else self._at_once(own, splits)
-        counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=predicted.device)
-        for split, count in zip(splits, counts, strict=True):
-            nodes = getattr(self._graph, split)
-            nodes = nodes[(nodes >= own.start) & (nodes < own.stop)]
-            count[0] = (predicted[nodes - own.start] == self._graph.y[nodes]).sum()
-            count[1] = nodes.numel()
-        dist.all_reduce(counts)
-        return {split: Accuracy(*count) for split, count in zip(splits, counts.tolist(), strict=True)}
+        return accuracies(self._graph, own, predicted, splits)
 
     def state(self) -> PartState:
         """The buffers, such as the statistics of a BatchNorm. A collective behind a step."""
