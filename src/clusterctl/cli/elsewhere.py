@@ -17,7 +17,7 @@ def forwarding(command: click.Command) -> click.Command:
             command.commands[name] = forwarding(inner)
         return command
     callback = command.callback
-    if callback is None or not any(parameter.name == "cluster" for parameter in command.params):
+    if callback is None or hasattr(callback, "stays") or not any(parameter.name == "cluster" for parameter in command.params):
         return command
 
     def called(**values: Any) -> Any:
@@ -34,5 +34,6 @@ def forwarding(command: click.Command) -> click.Command:
 
         return send(name, values, place, context.find_root().obj)
 
+    called.stays = callback  # type: ignore[attr-defined] - a process may ask for the same command many times
     command.callback = called
     return command
