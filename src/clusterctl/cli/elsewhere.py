@@ -17,7 +17,8 @@ def forwarding(command: click.Command) -> click.Command:
             command.commands[name] = forwarding(inner)
         return command
     callback = command.callback
-    if callback is None or hasattr(callback, "stays") or not any(parameter.name == "cluster" for parameter in command.params):
+    is_wrapped = hasattr(callback, "here")  # a process may ask for the same command many times
+    if callback is None or is_wrapped or not any(parameter.name == "cluster" for parameter in command.params):
         return command
 
     def called(**values: Any) -> Any:
@@ -34,6 +35,6 @@ def forwarding(command: click.Command) -> click.Command:
 
         return send(name, values, place, context.find_root().obj)
 
-    called.stays = callback  # type: ignore[attr-defined] - a process may ask for the same command many times
+    called.here = callback  # type: ignore[attr-defined]
     command.callback = called
     return command

@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import math
 import os
+import sys
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _WHOLE = 2**16  # records of a kind that are all written
 _FIRST = 100  # of an attempt, which are written too: of so few nobody knows how often they come
 _MOST_KINDS = 1000  # a program may log under names that it makes up
+_LETTING_GO_SECONDS = 0.05
 
 
 class MetricsWriter:
@@ -100,7 +102,19 @@ def current_attempt() -> Attempt | None:
 def _writer() -> MetricsWriter:
     writer = MetricsWriter(current_attempt(), Place.from_environment().rank)
     atexit.register(writer.write_left_out)
+    atexit.register(_let_go)
     return writer
+
+
+def _let_go() -> None:
+    """Give torch's threads the interpreter once more before it ends.
+
+    One of gloo's that frees its last work only then is ended by Python, and takes the process with it: "terminate
+    called without an active exception" (torch 2.13, github.com/pytorch/pytorch/issues/190489). A thread of ours beside
+    it makes that likely.
+    """
+    if "torch.distributed" in sys.modules:
+        time.sleep(_LETTING_GO_SECONDS)
 
 
 @cache
