@@ -15,7 +15,8 @@ from support.scenario import BACK_ENDS, FAR, Stage, ending
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = any("back_end" in str(mark.args[:1]) for mark in metafunc.definition.iter_markers("parametrize"))
     if "back_end" in metafunc.fixturenames and not chosen and not hasattr(metafunc.module, "back_end"):
-        far = [FAR] if hasattr(metafunc.module, "THROUGH_A_HOST") else []
+        is_here = metafunc.definition.get_closest_marker("here")
+        far = [FAR] if hasattr(metafunc.module, "THROUGH_A_HOST") and not is_here else []
         metafunc.parametrize("back_end", [*BACK_ENDS, *far], indirect=True)
 
 

@@ -136,7 +136,7 @@ while True: time.sleep(0.1)
 def test_runs_and_data_live_in_folders_of_any_name(stage: Stage, name: str) -> None:
     folder = stage.folder.parent / name
     folder.mkdir()
-    stage.environment["CLUSTERCTL_RUNS"] = str(folder / "runs")
+    stage.keep_runs_in(folder / "runs")
     (folder / "data").symlink_to(CORA)
     program = "import os, sys; print(os.getcwd()); print(os.environ['CLUSTERCTL_RUN_DIR'])"
     text = command(
@@ -152,7 +152,7 @@ def test_a_run_reads_data_from_a_folder_with_a_hostile_name(stage: Stage) -> Non
     folder = stage.folder.parent / 'it\'s "data" $HOME ü'
     folder.mkdir()
     (folder / "cora").symlink_to(CORA)
-    stage.environment["CLUSTERCTL_RUNS"] = str(folder / "runs")
+    stage.keep_runs_in(folder / "runs")
     job = REDDIT.replace(json.dumps(str(CORA)), json.dumps(str(folder / "cora"), ensure_ascii=False))
     run = stage.submit(stage.write_job("cora", job), "--nodes", "1", "--tasks-per-node", "1", "--wait")
     assert stage.status(run)["metrics"]["test_nodes"] == 542
@@ -209,6 +209,7 @@ def test_logs_show_every_rank_and_follow_to_the_end(stage: Stage) -> None:
     assert one.stdout.strip().endswith("line 2 of 2")
 
 
+@pytest.mark.here
 def test_a_mistake_of_the_users_is_told_by_the_task_without_a_traceback(stage: Stage) -> None:
     raw = stage.folder / "broken" / "raw"
     raw.mkdir(parents=True)

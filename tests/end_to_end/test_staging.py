@@ -12,8 +12,6 @@ from support.scenario import Stage, wait_until
 
 from clusterctl.runs.layout import RunDir
 
-THROUGH_A_HOST = True
-
 CLUSTER = """
 kind = "{kind}"
 python_environments = ["{environment}"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+import pytest
 from support.scenario import Stage
 
 from clusterctl.runs.layout import RunDir
@@ -48,6 +49,7 @@ def test_a_run_without_a_job_file_is_resumed(stage: Stage) -> None:
     assert again.startswith(f"clusterctl submit --cluster {stage.cluster} -- python -c ")
 
 
+@pytest.mark.here
 def test_init_writes_a_cluster_and_a_job_that_run(stage: Stage) -> None:
     """On the emulator its stand-ins are what is on PATH: they answer what they know, and init names the rest."""
     if stage.cluster == "local":

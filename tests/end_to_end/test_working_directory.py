@@ -6,6 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
+import pytest
 from support.scenario import Stage
 from support.thin_image import ThinImage
 
@@ -86,6 +87,7 @@ def content(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.here
 def test_two_identical_submissions_see_nothing_of_each_other_and_a_restart_sees_its_own(stage: Stage) -> None:
     write_project(stage.folder)
     job = stage.write_job("twin", JOB)

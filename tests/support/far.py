@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -222,6 +223,11 @@ class FarStage(Stage):
     """A scenario whose commands are typed here and whose jobs run there."""
 
     far: Far = None  # type: ignore[assignment]
+    settings: str = ""  # of the cluster, besides where its runs are
+
+    def keep_runs_in(self, folder: Path) -> None:
+        super().keep_runs_in(folder)
+        self.far.write_cluster(f"runs = {json.dumps(str(folder))}\n{self.settings}")
 
     def do(self, *words: str, code: int = 0, answer: str = "") -> str:
         """A command for the cluster there, which is to leave with `code`; what it printed."""
@@ -286,9 +292,9 @@ def staged(far: Far, tmp_path: Path, settings: str = "", kind: str = "emulator")
     project = tmp_path / "project"
     project.mkdir()
     runs = tmp_path / "runs there"
-    python = f'python = "{sys.executable}"\n'
-    far.write_cluster(f'kind = "{kind}"\nruns = "{runs}"\npolling_floor = "1s"\n{python}{settings}')
-    stage = FarStage("far", project, far.environment | {"CLUSTERCTL_RUNS": str(runs)}, far=far)
+    settings = f'kind = "{kind}"\npolling_floor = "1s"\npython = "{sys.executable}"\n{settings}'
+    stage = FarStage("far", project, far.environment, far=far, settings=settings)
+    stage.keep_runs_in(runs)
     with ending(stage):
         yield stage
 

@@ -64,6 +64,9 @@ class Stage:
     def runs(self) -> Path:
         return Path(self.environment["CLUSTERCTL_RUNS"])
 
+    def keep_runs_in(self, folder: Path) -> None:
+        self.environment["CLUSTERCTL_RUNS"] = str(folder)
+
     def write_job(self, name: str, text: str) -> str:
         """A job file in the project's folder; the path to type."""
         (self.folder / f"{name}.toml").write_text(text, encoding="utf-8")
