@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterctl.config.resolution import SCRIPT_VARIABLES, contradictions
-from clusterctl.spec import Cluster, CommandTrain, Container, Job, Resources
+from clusterctl.spec import Cluster, CommandTrain, Container, Data, Job, NodeClassificationTrain, Resources
 
 GOLDEN = Path(__file__).parents[1] / "launch" / "golden" / "host.sh"
 GOOD = {"name": "x", "workload": "command", "argv": ("true",), "train": CommandTrain()}
@@ -52,3 +52,9 @@ def test_all_contradictions_are_told_at_once() -> None:
         "container.workdir",
     ]
     assert keys(replace(job, container=Container(image="python"))) == keys(job)[:-2]
+
+
+def test_what_only_one_workload_or_sampling_takes() -> None:
+    own = NodeClassificationTrain(model="mine:Net", sampling="labor", replace=True)
+    assert keys(Job(name="x", workload="node-classification", train=own)) == ["train.replace"]
+    assert keys(replace(Job(**GOOD), data=Data(load="mine:load"))) == ["data.load"]

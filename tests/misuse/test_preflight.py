@@ -242,3 +242,18 @@ def test_the_home_folder_is_no_project_unless_it_is_named_as_one(desk: Desk) -> 
     assert desk.type([*words, "--set", "code=."])[0] == 0
     desk.write("pyproject.toml", "")
     assert desk.type(words)[0] == 0
+
+
+def test_modules_that_the_code_lacks_are_warned_of_and_data_may_come_from_the_code(desk: Desk) -> None:
+    desk.write("job.toml", 'workload = "node-classification"\n[train]\nmodel = "mine:Net"\n')
+    code, out, err = desk.type("submit ./job.toml --hold --cluster local")
+    assert (code, out) == (CONFIG, "")
+    assert "data.root is not set" in err
+    assert "or data.load to a function of your code" in err
+    code, _, err = desk.type("submit ./job.toml --hold --cluster local --set data.load=other:load")
+    assert code == 0
+    for key, module in (("train.model", "mine"), ("data.load", "other")):
+        assert re.search(rf"warning: {key}: no such file: .*/{module}\.py\n", err), err
+    desk.write("mine.py", "")
+    desk.write("other.py", "")
+    assert "warning" not in desk.type("submit ./job.toml --hold --cluster local --set data.load=other:load")[2]

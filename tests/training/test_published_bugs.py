@@ -46,7 +46,7 @@ SHOP, LINKS, LINK_RANKS = (
 # The bugs, put back one by one.
 _PLAN, _LOOP, _NODES = "training/epoch_plan.py", "training/loop.py", "training/node_objective.py"
 _PAIRS, _BLOCKS, _INFERENCE = "training/link_objective.py", "graph/blocks.py", "graph/inference.py"
-WRONG_SPLIT = Mutation(_NODES, "getattr(self._graph, split)", 'getattr(self._graph, "val")')
+WRONG_SPLIT = Mutation(_NODES, "getattr(graph, split)", 'getattr(graph, "val")')
 LAST_NODE_LEFT_OUT = Mutation(_NODES, "(nodes < own.stop)", "(nodes < own.stop - 1)")
 A_NODE_TWICE = Mutation(_NODES, "count[1] = nodes.numel()", "count[1] = nodes.numel() + 1")
 A_GRAPH_TWICE = Mutation(

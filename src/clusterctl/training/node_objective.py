@@ -9,6 +9,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
+from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.convolutions import GcnConv, Network, SageConv
 from clusterctl.graph.inference import first_aggregation, infer
 from clusterctl.graph.sampling import NeighborSampler
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from clusterctl.graph.blocks import Block
     from clusterctl.graph.storage import Graph
-    from clusterctl.spec import NodeTrain
+    from clusterctl.spec import NodeClassificationTrain, NodeTrain
     from clusterctl.task.task import Task
     from clusterctl.training.epoch_plan import Batch
 
@@ -44,7 +45,7 @@ class NodeClassification:
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
         static = worth_static(task.device, fan_out, Batches(train, task.place.world_size).per_rank)
         sampler: type[NeighborSampler | StaticSampler] = StaticSampler if static else NeighborSampler
-        labor = train.sampling == "labor"
+        labor = chosen_labor(train)
         self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace, labor=labor)
         self._seed = train.seed
         self._task = task
@@ -76,6 +77,14 @@ class NodeClassification:
         with self._precision.autocast(self._graph.x.device):
             own, outputs = infer(self.model, self._graph, self._task, self._aggregated)
         return accuracies(self._graph, own, outputs.argmax(1), splits)
+
+
+def chosen_labor(train: NodeTrain | NodeClassificationTrain) -> bool:
+    """Whether to sample by LABOR. Raises TaskError where that contradicts the rest, which torchrun lets through."""
+    labor = train.sampling == "labor"
+    if labor and train.replace:
+        raise TaskError("train.sampling = labor draws without replacement", "set train.replace = false", Cause.USER)
+    return labor
 
 
 def accuracies(graph: Graph, own: range, predicted: Tensor, splits: Sequence[str]) -> dict[str, Accuracy]:

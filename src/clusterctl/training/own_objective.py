@@ -15,7 +15,7 @@ from clusterctl.graph.hops import sampled_hops, whole_hops
 from clusterctl.graph.inference import own_slice, shared_rows
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import resident
-from clusterctl.training.node_objective import accuracies
+from clusterctl.training.node_objective import accuracies, chosen_labor
 from clusterctl.training.objective import PRECISIONS
 from clusterctl.training.own_model import OwnModel, UnusedParameters, built
 from clusterctl.training.state import PartState
@@ -54,7 +54,7 @@ class OwnNodeClassification:
         self.model = model.to(task.device, self._precision.weights)
         self._own = OwnModel(self.model, train.model, self.classes)
         self._graph = resident(graph, task, self._precision.values)
-        labor = train.sampling == "labor"
+        labor = chosen_labor(train)
         self._sampler = NeighborSampler(
             self._graph, (*train.fan_out, 0), train.seed, replace=train.replace, labor=labor
         )
