@@ -23,7 +23,7 @@ class Page(HTMLParser):
 
     dom: str
     console: list[str]
-    calls: list[str]  # the first line of each request to anybody
+    calls: list[str]  # the first line of each request to anybody; a connection without one asks nothing
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def opened(page: Path | str, milliseconds: int = 2000) -> Page:
         finally:
             proxy.shutdown()
     console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-    return Page(done.stdout, console, [call for call in calls if not any(own in call for own in _ITS_OWN)])
+    return Page(done.stdout, console, [call for call in calls if call and not any(own in call for own in _ITS_OWN)])
 
 
 def pictured(page: Path | str, picture: Path, *, dark: bool, width: int = 1100, height: int = 1400) -> None:
