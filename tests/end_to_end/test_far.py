@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import tarfile
@@ -250,7 +251,8 @@ def test_the_dashboard_there_is_opened_here(stage: FarStage) -> None:
 def test_both_machines_are_examined(stage: FarStage) -> None:
     shown = stage.call("doctor", "--cluster", "far")
     assert "error" not in shown.stderr.lower(), shown.stderr
-    assert "python" in shown.stdout.lower()
+    (host,) = (line for line in shown.stdout.splitlines() if "  host " in line)
+    assert f"{platform.node()}, by ssh to far; clusterctl is in {stage.far.installed}" in host
 
 
 @pytest.mark.long

@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import clusterctl
 from clusterctl.checks.interpreters import ask_packages, ask_version, find_interpreter
 from clusterctl.checks.surroundings import Folder, KnownNodes, LoginNode, NodeSize, Seen, Surroundings, WantedRun
 from clusterctl.checks.training_set import batches
@@ -84,6 +85,8 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
                 processes=_limits(resource.RLIMIT_NPROC)[0],
                 git=shutil.which("git") is not None,
                 apptainer=shutil.which("apptainer") is not None,
+                name=platform.node(),
+                program=str(Path(clusterctl.__file__).parent),
             ),
             slurm={name: answer.result() for name, answer in slurm.items()},
         )

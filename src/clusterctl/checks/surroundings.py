@@ -92,6 +92,8 @@ class LoginNode:
     processes: int
     git: bool
     apptainer: bool = False
+    name: str = ""
+    program: str = ""  # the folder of the clusterctl that works here
 
 
 @dataclass(frozen=True, kw_only=True)
