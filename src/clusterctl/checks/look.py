@@ -22,6 +22,7 @@ from clusterctl.checks.interpreters import ask_packages, ask_version, find_inter
 from clusterctl.checks.surroundings import Folder, KnownNodes, LoginNode, NodeSize, Seen, Surroundings, WantedRun
 from clusterctl.checks.training_set import batches
 from clusterctl.config import expanded, runs_folder, state_path
+from clusterctl.config.delivery import delivered
 from clusterctl.containers.pyxis import IMAGE_PYTHON
 from clusterctl.errors import SlurmError
 from clusterctl.launch.module_archives import standard_libraries
@@ -85,7 +86,7 @@ def look_at_cluster(cluster: Cluster) -> Surroundings:
                 processes=_limits(resource.RLIMIT_NPROC)[0],
                 git=shutil.which("git") is not None,
                 apptainer=shutil.which("apptainer") is not None,
-                name=platform.node(),
+                name=platform.node() if delivered() else "",
                 program=str(Path(clusterctl.__file__).parent),
             ),
             slurm={name: answer.result() for name, answer in slurm.items()},

@@ -28,8 +28,8 @@ def machine_rules(found: Surroundings) -> Iterator[Check]:
     node = found.login_node
     if node:
         runs = found.runs
-        if found.cluster.host:
-            yield ok("host", f"{node.name}, by ssh to {found.cluster.host}; clusterctl is in {node.program}")
+        if node.name:
+            yield ok("host", f"{node.name}; clusterctl is in {node.program}")
         yield ok("python", node.python)
         yield _folder("runs", runs, "set CLUSTERCTL_RUNS, or `runs` in the cluster file, to a folder of yours")
         if not found.cluster.nodes_are_here and runs.file_system in LOCAL:

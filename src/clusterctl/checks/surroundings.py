@@ -92,7 +92,7 @@ class LoginNode:
     processes: int
     git: bool
     apptainer: bool = False
-    name: str = ""
+    name: str = ""  # where it works for commands that are typed on another machine
     program: str = ""  # the folder of the clusterctl that works here
 
 
