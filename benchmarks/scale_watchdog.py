@@ -188,7 +188,7 @@ def main() -> None:
     print(f"{'trial':>6}{'stuck':>7}  {'by':<8}{'named after':>12}  suspects")
     for number in range(options.trials):
         stuck, stopped = choice.randrange(options.nodes * options.per_node), number % 2 == 0
-        with TemporaryDirectory(prefix="watchdog-") as name:
+        with TemporaryDirectory(prefix="watchdog-", ignore_cleanup_errors=True) as name:
             sizes = options.nodes, options.per_node
             read_seconds = options.read_ms / 1000
             found = trial(Path(name, "run"), *sizes, stuck, stopped=stopped, read_seconds=read_seconds)
