@@ -12,10 +12,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from support.guide import follow
+from support.guide import follow_here
 from support.scenario import Stage
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guides" / "in-a-browser.md"
 CLUSTERCTL = Path(sys.executable).with_name("clusterctl")
 # Presses Ctrl-C once the dashboard has said all that it says.
 READER = f"""#!{sys.executable}
@@ -39,18 +38,11 @@ def back_end() -> str:
 
 
 def test_every_command_of_the_guide_does_what_it_says(tmp_path: Path) -> None:
-    for folder in ("project", "bin"):
-        (tmp_path / folder).mkdir()
+    (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "clusterctl").write_text(READER)
     (tmp_path / "bin" / "clusterctl").chmod(0o700)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CLUSTERCTL_")}
-    environment = kept | {f"XDG_{name}_HOME": str(tmp_path / name) for name in ("CONFIG", "DATA", "STATE")}
-    environment |= {
-        "PATH": f"{tmp_path / 'bin'}:{CLUSTERCTL.parent}:{os.environ['PATH']}",
-        "CLUSTERCTL_CLUSTER": "local",
-        "COLUMNS": "120",
-    }
-    assert follow(GUIDE.read_text(), tmp_path / "project", environment) == 3
+    path = f"{tmp_path / 'bin'}:{CLUSTERCTL.parent}:{os.environ['PATH']}"
+    assert follow_here("in-a-browser", tmp_path, PATH=path) == 3
 
 
 def test_the_printed_address_opens_and_ctrl_c_ends_it(stage: Stage) -> None:

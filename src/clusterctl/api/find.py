@@ -93,7 +93,7 @@ def runs(
 
 @works_elsewhere()
 def names(cluster: str | None = None) -> list[str]:
-    """The ids of the runs of `cluster`, the newest one first, whatever their files are like."""
+    """The ids of the runs of `cluster`, newest first, without reading their files."""
     return run_ids(chosen_runs_folder(cluster))
 
 

@@ -34,7 +34,7 @@ def dashboard(port: int | None, count: int, cluster: str | None) -> None:
 
     def announce(addresses: Addresses) -> None:
         click.echo(addresses.url)
-        if not delivered():  # whoever typed it elsewhere brings the port there
+        if not delivered():  # else the machine where it was typed forwards the port itself
             click.echo(f"from another machine, first: {addresses.forward}\n{CTRL_C}", err=True)
 
     serve(Glances(wanted.folder, wanted.look), port or 0, announce)

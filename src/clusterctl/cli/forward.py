@@ -144,17 +144,17 @@ def _show_dashboard(place: Elsewhere, words: tuple[str, ...], port: int | None) 
 
     here = port or _free_port()
     brought: list[int] = []
-    said = bytearray()
+    received = bytearray()
 
     def bring(data: bytes) -> None:
-        said.extend(data)
-        if found := _ADDRESS.fullmatch(said):
+        received.extend(data)
+        if found := _ADDRESS.fullmatch(received):
             there = int(found[1])
             api.bring_port(place.host, here, there)
             brought.append(there)
             click.echo(f"http://127.0.0.1:{here}{found[2].decode()}")
             click.echo(CTRL_C, err=True)
-            said.clear()
+            received.clear()
 
     try:
         return _talk(place, _without(words, "--port"), None, api.Repeat.REDRAWN, output=bring)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from clusterctl.graph.hashing import Purpose, keyed_dropout, stream
+from clusterctl.graph.neighbors import renumbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,42 +41,34 @@ class Hop:
             return rows
         return keyed_dropout(rows, self.nodes[: len(rows)], share, stream(Purpose.DROPOUT, *self.randomness, number))
 
-    def to(self, device: torch.device) -> Hop:
-        moved: dict[str, Any] = {name: getattr(self, name).to(device) for name in ("edge_index", "nodes", "degree")}
-        return replace(self, **moved)
-
 
 def sampled_hops(blocks: Sequence[Block], randomness: tuple[int, ...] | None) -> list[Hop]:
     """The hops of a sample whose outermost block has no edges, only the nodes that are read; in the layers' order."""
     hops = []
     for number, (before, block) in enumerate(pairwise(blocks)):
-        rows = torch.arange(block.nodes.numel(), device=block.nodes.device).repeat_interleave(
-            block.offsets.diff(), output_size=block.columns.numel()
-        )
-        edge_index = torch.stack([block.columns.to(torch.int64), rows])
         degree = block.graph.degree.index_select(0, block.nodes)
         key = None if randomness is None else (*randomness, number)
-        hops.append(Hop(edge_index, block.nodes.numel(), before.nodes, degree, key))
+        hops.append(
+            Hop(_edge_index(block.columns, block.offsets.diff()), block.nodes.numel(), before.nodes, degree, key)
+        )
     return hops
 
 
 def whole_hops(graph: Adjacency, own: range, most_edges: int) -> Iterator[Hop]:
     """All edges into the nodes `own`, a hop for as many of them as have `most_edges` together, and at least one."""
     bounds = graph.indptr[own.start : own.stop + 1]
-    place = torch.full((graph.indptr.numel() - 1,), -1, dtype=torch.int64, device=bounds.device)
     start = 0
     while start < len(own):
         limit = bounds[start] + most_edges
         stop = max(start + 1, int(torch.searchsorted(bounds, limit, right=True)) - 1)
         targets = torch.arange(own.start + start, own.start + stop, device=bounds.device)
-        sources = graph.indices[int(bounds[start]) : int(bounds[stop])].to(torch.int64)
-        place[sources] = 0
-        place[targets] = -1
-        others = (place == 0).nonzero().squeeze(1)
-        nodes = torch.cat([targets, others])
-        place[nodes] = torch.arange(nodes.numel(), device=nodes.device)
+        nodes, columns = renumbered(targets, graph.indices[int(bounds[start]) : int(bounds[stop])])
         degree = bounds[start : stop + 1].diff()
-        rows = torch.arange(stop - start, device=nodes.device).repeat_interleave(degree, output_size=sources.numel())
-        yield Hop(torch.stack([place[sources], rows]), stop - start, nodes, degree)
-        place[nodes] = -1
+        yield Hop(_edge_index(columns, degree), stop - start, nodes, degree)
         start = stop
+
+
+def _edge_index(columns: Tensor, counts: Tensor) -> Tensor:
+    """PyG's form of edges that are listed by target: the sources' rows, and how many edges each target has."""
+    targets = torch.arange(counts.numel(), device=counts.device)
+    return torch.stack([columns.to(torch.int64), targets.repeat_interleave(counts, output_size=columns.numel())])

@@ -46,13 +46,13 @@ class Signals:
 class SessionEnded(Exception):
     """The session ended before the command did: ssh's exit code, and what it complained of."""
 
-    def __init__(self, code: int, said: str) -> None:
-        super().__init__(said)
-        self.code, self.said = code, said
+    def __init__(self, code: int, complaint: str) -> None:
+        super().__init__(complaint)
+        self.code, self.complaint = code, complaint
 
 
 class NotStarted(SessionEnded):
-    """It ended before the other clusterctl had said anything."""
+    """It ended before the other clusterctl had started."""
 
 
 class Session:
@@ -68,7 +68,7 @@ class Session:
         self._input, self._output, self._errors = process.stdin, process.stdout, process.stderr
         self._mark, self._marked, self._noise = request.mark.encode(), False, b""
         self._reader = Reader()
-        self._said = b""
+        self._complaint = b""
         self._pending = bytearray() if is_sent else bytearray(Frame(FrameKind.REQUEST, request.packed()).packed())
         self._sources: list[Iterator[bytes]] = []
         self._code: int | None = None
@@ -140,7 +140,7 @@ class Session:
     def _hear(self, data: bytes | None) -> None:
         """What ssh itself prints, and the login shell's start-up files."""
         if data:
-            self._said = (self._said + data)[-CHUNK:]
+            self._complaint = (self._complaint + data)[-CHUNK:]
         elif data is not None:
             self._ended(self._errors)
 
@@ -160,7 +160,7 @@ class Session:
             del self._pending[:written]
         except BlockingIOError:
             pass
-        except OSError:  # the other end is gone; what it said comes first
+        except OSError:  # the other end is gone; its output is read first
             self._pending.clear()
             self._sources.clear()
 
@@ -170,8 +170,8 @@ class Session:
         if not data:
             self._ended(self._output)
             code = self._process.wait()
-            self._said += _rest_of(self._errors.fileno())
-            raise (SessionEnded if self._marked else NotStarted)(code, self._said.decode(errors="replace"))
+            self._complaint += _rest_of(self._errors.fileno())
+            raise (SessionEnded if self._marked else NotStarted)(code, self._complaint.decode(errors="replace"))
         if not self._marked:
             self._noise += data
             _, mark, data = self._noise.partition(self._mark)

@@ -58,11 +58,11 @@ class Conversation:
                 return self._once(carried.name)
             except NotStarted as failed:
                 if failed.code == _SSH_FAILED:
-                    self._connect(failed.said)
+                    self._connect(failed.complaint)
                 elif not installed:
                     installed = self._install(carried.name, carried.path)
                 else:
-                    raise _unusable(self.host, failed.said) from None
+                    raise _unusable(self.host, failed.complaint) from None
             except SessionEnded as lost:
                 self._reconnect(lost)
 
@@ -84,11 +84,11 @@ class Conversation:
         self._shown.release()
         return code
 
-    def _connect(self, said: str) -> None:
-        """Connect, to ask for the first time or again: nothing has begun there. `said` is what ssh complained of."""
+    def _connect(self, complaint: str) -> None:
+        """Connect, to ask for the first time or again: nothing has begun there. `complaint` is ssh's."""
         if self._tries:
             if self._tries == _MOST_TRIES:
-                raise ssh.failure(self.host, said, terminal=False)
+                raise ssh.failure(self.host, complaint, terminal=False)
             time.sleep(_FIRST_PAUSE_SECONDS * 2 ** (self._tries - 1))
         self._tries += 1
         ssh.connect(self.host, ask=self.ends.ask)
@@ -98,7 +98,7 @@ class Conversation:
         if self.ends.signals and self.ends.signals.interrupted:
             raise KeyboardInterrupt
         if lost.code != _SSH_FAILED:
-            raise _ended(self.host, lost.said, self.repeat)
+            raise _ended(self.host, lost.complaint, self.repeat)
         self._shown.begin_again(self.host)
         watched = self.repeat in (Repeat.REDRAWN, Repeat.LINES)
         deadline, pause = time.monotonic() + self.patience, _FIRST_PAUSE_SECONDS
@@ -116,7 +116,7 @@ class Conversation:
                 self._tries = 1
                 self._kills = 0 if is_new else self._kills + 1
                 if self._kills == _MOST_KILLS:  # the connection is there: what ran on the other machine is not
-                    raise _ended(self.host, lost.said, self.repeat)
+                    raise _ended(self.host, lost.complaint, self.repeat)
                 self.ends.notice(f"connected to {self.host} again")
                 return
 
@@ -136,28 +136,30 @@ class Conversation:
             f' && exec "$q" -I -c "{reads}" {words}; done; exit {_NO_PYTHON}'
         )
         process = ssh.session(self.host, f"exec sh -c '{loop}'")
-        _, said = process.communicate(program + data)
+        _, complaint = process.communicate(program + data)
         if process.returncode == _NO_PYTHON:
             wanted = f"no Python 3.11 at {self.python}" if self.python else "no Python 3.11 or later on its PATH"
             raise HostError(
                 f"{self.host} has {wanted}", 'name one in the cluster file: remote_python = "/path/to/python3"'
             )
         if process.returncode not in (0, _SSH_FAILED):
-            raise _unusable(self.host, said.decode(errors="replace"))
+            raise _unusable(self.host, complaint.decode(errors="replace"))
         return process.returncode == 0
 
 
-def _unusable(host: str, said: str) -> HostError:
-    return HostError(f"clusterctl does not start on {host}: {_last(said)}", "is your quota there used up? quota -s")
+def _unusable(host: str, complaint: str) -> HostError:
+    return HostError(
+        f"clusterctl does not start on {host}: {_last(complaint)}", "is your quota there used up? quota -s"
+    )
 
 
-def _ended(host: str, said: str, repeat: Repeat) -> HostError:
+def _ended(host: str, complaint: str, repeat: Repeat) -> HostError:
     hint = _WHAT_BECAME if repeat is Repeat.ONCE else "type the command again"
-    return HostError(f"clusterctl ended on {host} before the command did: {_last(said)}", hint)
+    return HostError(f"clusterctl ended on {host} before the command did: {_last(complaint)}", hint)
 
 
-def _last(said: str) -> str:
-    """The last line of what was said, without what a terminal would obey."""
+def _last(complaint: str) -> str:
+    """The last line of what was complaint, without what a terminal would obey."""
     from clusterctl.runs.plain_text import plain
 
-    return plain(next((line for line in reversed(said.splitlines()) if line.strip()), "it gave no reason").strip())
+    return plain(next((line for line in reversed(complaint.splitlines()) if line.strip()), "it gave no reason").strip())
