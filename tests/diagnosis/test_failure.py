@@ -16,7 +16,7 @@ from support.traces import BEAT, END, RECORD, START, attempt, failed, program_en
 
 from clusterctl.diagnosis.diagnose import accounting_may_help, judge, to_json
 from clusterctl.diagnosis.failure import counted
-from clusterctl.diagnosis.finding import Consequence, Finding
+from clusterctl.diagnosis.finding import UNSURE, Consequence, Finding
 from clusterctl.diagnosis.traces import Alarm, AttemptTrace, RankTrace, RunTrace, by_attempt
 from clusterctl.errors import Cause
 from clusterctl.observe.milestones import Cancellation
@@ -77,6 +77,25 @@ def test_a_lost_node_is_named(fault: str) -> None:
     found = diagnosis.headline
     assert (found.cause_class, found.node, found.certainty) == (Cause.NODE, "node2", "certain")
     assert "--set resources.exclude=node2" in diagnosis.commands[0]
+
+
+def test_what_has_not_arrived_from_other_nodes_yet_is_no_evidence() -> None:
+    silent = [rank(number, exit_code=None, ended=None) for number in (2, 3)]
+    unwritten = attempt(*silent, exit_code=None, end=None)
+    for arriving, cause in ((True, Cause.UNKNOWN), (False, Cause.NODE)):
+        first = replace(unwritten, arriving=arriving)
+        (before,) = judge(trace(first, attempt(number=1), stage=Stage.FINISHED)).history
+        assert before.cause_class is cause
+        found = cause_of(trace(attempt(*silent, arriving=arriving)))
+        assert (found.cause_class, found.certainty == UNSURE) == (cause, arriving)
+
+
+def test_another_rank_may_have_failed_before_the_one_whose_words_have_arrived() -> None:
+    mistaken = rank(2, **failed("no such layer", time=END - 4))
+    for arriving, others, certainty in ((True, (), "certain"), (True, (3,), "likely"), (False, (3,), "certain")):
+        silent = [rank(number, exit_code=None, ended=None) for number in others]
+        found = cause_of(trace(attempt(mistaken, *silent, arriving=arriving)))
+        assert (found.rank, found.certainty) == (2, certainty)
 
 
 def test_a_time_limit() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 
 import pytest
 from support.recorded import write_beat
 
+from clusterctl.diagnosis import traces
 from clusterctl.diagnosis.diagnose import Diagnosis, diagnose_status, judge
 from clusterctl.diagnosis.traces import gather
 from clusterctl.errors import Cause
@@ -46,6 +48,17 @@ HOST = {"job_id": "7", "start": 1, "end": 10, "exit_code": 1}
 def status_of(run: RunDir) -> Status:
     """By its files alone."""
     return judge_stage(read_evidence(read_record(run)), 99.0)
+
+
+@pytest.mark.parametrize(("late", "arriving"), [(0.0, [False, False]), (70.0, [True, True]), (-1.0, [False, False])])
+def test_on_a_late_file_system_the_end_of_an_attempt_arrives_for_a_while(
+    fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch, late: float, arriving: list[bool]
+) -> None:
+    run = fabricate(files=FILES | {"attempts/1/host.json": HOST | {"start": 20, "end": 30}})
+    monkeypatch.setattr(traces, "lateness", lambda _: abs(late))
+    later = 100 if late < 0 else 0
+    trace = gather(status_of(run), clock=lambda: time.time() + later)
+    assert [attempt.arriving for attempt in trace.attempts] == arriving
 
 
 def test_everything_that_ranks_and_slurm_left_is_gathered(fabricate: Fabricate) -> None:

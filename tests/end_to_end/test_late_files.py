@@ -116,9 +116,17 @@ def late(mount: None, stage: Stage, clock_shim: Path) -> Iterator[Stage]:
 
 
 def why(stage: Stage, run: RunDir) -> dict[str, Any]:
-    done = stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json")
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    """Once it knows: what other nodes wrote of an end arrives late, and no other cause is named meanwhile."""
+    known: dict[str, Any] = {}
+
+    def knows() -> bool:
+        done = stage.call("why", run.id, "--cluster", stage.cluster, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        known.update(json.loads(done.stdout))
+        return "unknown" not in (known["class"], *(past["class"] for past in known["history"]))
+
+    wait_until(knows, 90, "the cause")
+    return known
 
 
 def from_the_server(settings: Settings, run: RunDir) -> RunDir:

@@ -126,6 +126,15 @@ def test_what_a_completed_job_wrote_last_may_not_have_arrived_yet() -> None:
     assert judge(known, 5200.0 + ARRIVAL_SECONDS).stage is Stage.FAILED
 
 
+def test_on_a_late_file_system_no_failed_job_is_judged_before_what_it_wrote_last_has_arrived() -> None:
+    prompt = evidence(RUNNING, answer=job(JobState.FAILED))  # at 5200
+    assert judge(prompt, 5201.0).stage is Stage.FAILED
+    late = replace(prompt, late_seconds=70.0)
+    assert [judge(late, 5200.0 + seconds).stage for seconds in (69, 70)] == [Stage.TRAINING, Stage.FAILED]
+    known = evidence(FAILED, answer=job(JobState.FAILED))
+    assert judge(replace(known, late_seconds=70.0), 5201.0).stage is Stage.FAILED
+
+
 @pytest.mark.parametrize("state", [JobState.SUSPENDED, JobState.STOPPED])
 def test_a_suspended_run_says_so(state: JobState) -> None:
     status = judge(evidence(RUNNING, answer=job(state)), NOW)

@@ -23,6 +23,7 @@ from clusterctl.observe.ended_runs import stamp
 from clusterctl.observe.expendable import ended_at, judged
 from clusterctl.observe.run_names import is_run_id
 from clusterctl.runs import checkpoints
+from clusterctl.runs.files import names_in
 from clusterctl.runs.layout import RunDir, code_folder
 from clusterctl.runs.removal import remove_tree
 
@@ -178,7 +179,7 @@ def _folders(folder: Path) -> list[Path]:
 def _sizes(run: Path, disk: DiskUse) -> dict[str, int]:
     """Name -> what it takes, for everything in a run directory."""
     try:
-        return {path.name: disk.bytes_of(path) for path in run.iterdir()}
+        return {name: disk.bytes_of(run / name) for name in names_in(run)}
     except OSError:
         return {run.name: disk.bytes_of(run)}  # which notes it
 
@@ -209,7 +210,7 @@ def _taken(folder: Path, cluster: str | None, sizes: Mapping[str, Mapping[str, i
     others += [(DiskKind.UNPACKED, path) for path in own_folders()]
     for kind, path in others:
         if path.is_dir():
-            names = [name for name in os.listdir(path) if not name.startswith(".")]  # noqa: PTH208 - names alone
+            names = [name for name in names_in(path) if not name.startswith(".")]
             yield Taken(kind, path, len(names), disk.bytes_of(path))
 
 

@@ -95,7 +95,9 @@ def explain_attempt(attempt: AttemptTrace, trace: RunTrace) -> Finding:
         found = someone_left(gone)
     elif first and (first.primary or not silent):
         found = _told_by(first, told, left_early(attempt, first.time))
-    elif silent:
+        if attempt.arriving and {rank.rank for rank in silent} - {candidate.rank for candidate in told}:
+            found = replace(found, certainty=LIKELY)  # what another one wrote before may not be seen here yet
+    elif silent and not attempt.arriving:
         found = _died_silently(attempt, silent)
     else:
         found = _unexplained(attempt)
@@ -304,7 +306,7 @@ def _ending(attempt: AttemptTrace, trace: RunTrace) -> Ending | None:
         return _warned(attempt, trace, "saved and left")
     if (not last or attempt.requeued) and attempt.signal == "TERM":
         return Ending(Cause.PREEMPTED, "it was ended from outside, and started again", time=end, certain=False)
-    if not last and attempt.exit_code is None:
+    if not last and attempt.exit_code is None and not attempt.arriving:
         words = "its batch script ended without a word: its first node was lost, or the job was requeued"
         return Ending(Cause.NODE, words, certain=False)
     return None
@@ -387,6 +389,11 @@ def _before_any_rank(attempt: AttemptTrace) -> Finding | None:
 def _unexplained(attempt: AttemptTrace) -> Finding:
     if known := known_line(attempt.lines):
         return known
+    if attempt.arriving:
+        words = "what its nodes wrote of its end is not to be seen on this machine yet"
+        return Finding(
+            Cause.UNKNOWN, words, UNSURE, hint="ask again in a minute: its file system tells other nodes late"
+        )
     if attempt.exit_code is None:
         return Finding(Cause.UNKNOWN, "its batch script ended without a word", UNSURE)
     if not any(rank.began for rank in attempt.ranks):

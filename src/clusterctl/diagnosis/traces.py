@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from clusterctl.errors import SlurmError
 from clusterctl.observe.accounting import accounted
@@ -28,7 +28,8 @@ from clusterctl.observe.rank_events import (
     last_events,
 )
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.files import exists, open_regular
+from clusterctl.runs.file_systems import lateness
+from clusterctl.runs.files import exists, modified_at, read_regular, status_of
 from clusterctl.runs.heartbeats import BEAT_SECONDS, ENDED, Beat, all_beats, read_beats
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ class AttemptTrace(HostRecord):
     alarm: Alarm | None = None
     reported: Alarm | None = None  # an alarm that ended nothing
     collectives: int = 0  # files of NCCL's flight recorder
+    arriving: bool = False  # its end is so recent that what other nodes wrote of it may not be seen here yet
 
     def rank(self, number: int) -> RankTrace:
         return self._by_number.get(number) or RankTrace(number)
@@ -141,12 +143,13 @@ def gather(
 
     With `most_ranks`, at so many ranks of the last attempt alone, those first that Slurm or the watchdog named first.
     """
-    run, look = status.record.run, _Look(status, most_ranks, seen)
+    run, now = status.record.run, clock()
+    look = _Look(status, now, most_ranks, seen)
     slurm_lines = _lines(run.path / "slurm.log", _HOST_BYTES, look.unknown, missing_ok=True)
     job_lines = by_attempt(slurm_lines)
     return RunTrace(
         status=status,
-        now=clock(),
+        now=now,
         attempts=tuple(
             replace(look.at_attempt(folder, host), job_lines=job_lines.get(host.number, ()))
             for host in status.attempts[0 if most_ranks is None else -1 :]
@@ -231,6 +234,7 @@ class _Look:
     """One look at the files of a run; `unknown` collects what could not be read."""
 
     status: Status
+    now: float
     most_ranks: int | None
     seen: Seen | None
     unknown: list[str] = field(default_factory=list)
@@ -250,7 +254,8 @@ class _Look:
             named = None
             events, beats = self._read(attempt, None)
         ranks = sorted({*events, *own, *logs} if named is None else named)
-        over = host is not self.status.attempt or host.exit_code is not None or self.status.stage.ended
+        last = host is self.status.attempt
+        over = not last or host.exit_code is not None or self.status.stage.ended
         return AttemptTrace(
             **{field.name: getattr(host, field.name) for field in fields(HostRecord)},
             tasks=tasks,
@@ -261,7 +266,8 @@ class _Look:
             ),
             alarm=alarm,
             reported=reported,
-            collectives=sum(1 for _ in attempt.collectives.glob("rank_*")) if exists(attempt.collectives) else 0,
+            collectives=len(attempt.flight_records()),
+            arriving=over and self._arrives(attempt if last else self.status.record.run.attempt(attempt.number + 1)),
         )
 
     def _read(self, attempt: Attempt, named: Sequence[int] | None) -> tuple[dict[int, list[Event]], dict[int, Beat]]:
@@ -279,6 +285,14 @@ class _Look:
             for rank, of_rank in events.items():
                 self.seen(attempt.number, rank, of_rank)
         return events, beats
+
+    def _arrives(self, attempt: Attempt) -> bool:
+        """Whether what other nodes wrote before `attempt` began, or ended, may not be seen here yet.
+
+        By the clock of the file server: those of nodes may be off.
+        """
+        late = lateness(attempt.path)
+        return late > 0 and self.now - modified_at(attempt.host_json) / 1e9 < late
 
     def _at_rank(
         self, attempt: Attempt, number: int, events: Iterable[Event], beat: Beat | None, *, over: bool
@@ -331,7 +345,7 @@ def _has_content(path: Path) -> bool:
     What cannot be looked at is opened, and says why.
     """
     try:
-        return path.stat().st_size > 0
+        return status_of(path).st_size > 0
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
@@ -356,13 +370,16 @@ def _lines(
     path: Path, most_bytes: int, unknown: list[str], *, head: bool = False, missing_ok: bool = False
 ) -> tuple[str, ...]:
     """The last lines of a log, as text; with `head`, of a longer one the first ones too, and not what lies between."""
+
+    def read(file: IO[bytes]) -> tuple[bytes, int, bytes]:
+        size = file.seek(0, 2)
+        file.seek(0)
+        begin = file.read(most_bytes).rpartition(b"\n")[0] + b"\n" if head and size > most_bytes else b""
+        start = file.seek(max(len(begin), size - most_bytes))
+        return begin, start, file.read(most_bytes)
+
     try:
-        with open_regular(path) as file:
-            size = file.seek(0, 2)
-            file.seek(0)
-            begin = file.read(most_bytes).rpartition(b"\n")[0] + b"\n" if head and size > most_bytes else b""
-            start = file.seek(max(len(begin), size - most_bytes))
-            end = file.read(most_bytes)
+        begin, start, end = read_regular(path, read)
     except (FileNotFoundError, NotADirectoryError):
         if not missing_ok:
             unknown.append(f"{path.parent.name}/{path.name}: there is no such file")

@@ -20,7 +20,7 @@ from clusterctl.launch.sbatch import submitit_version
 from clusterctl.launch.script import render
 from clusterctl.launch.task_versions import image_digest, task_versions
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.files import make_private, read_regular, write_json, write_text
+from clusterctl.runs.files import make_private, read_regular, with_retries, write_json, write_text
 from clusterctl.runs.layout import RUN_FORMAT
 from clusterctl.spec import to_record
 
@@ -116,7 +116,7 @@ def write_run(
     run = plan.run
     try:
         make_private(run.path)
-        run.attempts_folder.mkdir()
+        with_retries(lambda: run.attempts_folder.mkdir(exist_ok=True))
         make_private(run.pickles)
         run.code.symlink_to(os.path.relpath(os.path.realpath(code), os.path.realpath(run.path)))
         link_archives(run, archives)

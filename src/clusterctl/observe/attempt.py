@@ -121,6 +121,7 @@ class RunEvidence:
     attempts: tuple[AttemptEvidence, ...]
     answer: Answer | None = None
     submitted_at: float | None = None  # when sbatch had answered
+    late_seconds: float = 0.0  # for so long other nodes' changes of its files may not be seen here
 
     @property
     def job(self) -> QueuedJob | None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from clusterctl.observe.measurements import measurements_in
-from clusterctl.runs.files import open_regular
+from clusterctl.runs.files import read_regular, status_of
 from clusterctl.runs.vocabulary import score_of
 
 if TYPE_CHECKING:
@@ -153,10 +153,13 @@ def _loss(values: Mapping[str, Number]) -> list[float]:
 
 def _records(path: Path, offset: int, size: int) -> list[dict[str, Number]]:
     """The values in the whole lines of a block; the first may be cut where it does not begin at 0."""
+
+    def read(file: IO[bytes]) -> bytes:
+        file.seek(offset)
+        return file.read(size)
+
     try:
-        with open_regular(path) as file:
-            file.seek(offset)
-            lines = file.read(size).split(b"\n")[:-1]
+        lines = read_regular(path, read).split(b"\n")[:-1]
     except OSError:
         return []
     return [measured.values for measured in measurements_in(lines[offset > 0 :])]
@@ -164,6 +167,6 @@ def _records(path: Path, offset: int, size: int) -> list[dict[str, Number]]:
 
 def _size(path: Path) -> int:
     try:
-        return path.stat().st_size
+        return status_of(path).st_size
     except OSError:
         return 0

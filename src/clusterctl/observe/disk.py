@@ -7,6 +7,8 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from clusterctl.runs.files import names_in, with_retries
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -24,10 +26,9 @@ class DiskUse:
 
     def _bytes(self, path: str) -> int:
         try:
-            status = os.lstat(path)
+            status = with_retries(lambda: os.lstat(path))
             if stat.S_ISDIR(status.st_mode):
-                with os.scandir(path) as entries:
-                    return sum([self._bytes(entry.path) for entry in entries])
+                return sum([self._bytes(f"{path}/{name}") for name in names_in(path)])
         except FileNotFoundError:  # removed meanwhile
             return 0
         except OSError:

@@ -23,6 +23,7 @@ from clusterctl.observe.deaths import Death
 from clusterctl.observe.predecessors import Condition, Predecessor
 from clusterctl.observe.run_record import RunRecord, read_record, read_spec
 from clusterctl.observe.stage import settled
+from clusterctl.runs.files import names_in, with_retries
 from clusterctl.runs.kept import Kept, read_kept, write_kept
 from clusterctl.runs.requests import Refusal
 from clusterctl.runs.stages import Stage
@@ -47,7 +48,7 @@ def stamp(run: RunDir) -> Stamp:
 
 def _stamp(run: str) -> Stamp:
     try:
-        own, attempts = os.stat(run), os.stat(f"{run}/attempts")  # noqa: PTH116 - ten thousand in a row
+        own, attempts = with_retries(lambda: (os.stat(run), os.stat(f"{run}/attempts")))  # noqa: PTH116 - ten thousand
     except OSError:
         return ()
     return (
@@ -127,7 +128,7 @@ class EndedRuns:
             return
         folder = next(iter(self._read)).path.parent
         with suppress(OSError):  # it has just been removed
-            present = set(os.listdir(folder))  # noqa: PTH208 - names alone
+            present = set(names_in(folder))
             kept = {name: one for name, one in self._load().items() if name in present}
             used = sorted({key for one in kept.values() for key in one.specs})
             runs = {name: one[:-1] for name, one in kept.items()}

@@ -12,6 +12,7 @@ from clusterctl.observe.run_record import read_record
 from clusterctl.observe.stage import judge, settled
 from clusterctl.observe.status import answered
 from clusterctl.observe.telemetry import NodesNow, nodes_now
+from clusterctl.runs.files import status_of
 from clusterctl.runs.stages import Stage
 from clusterctl.slurm import Slurm
 
@@ -112,7 +113,7 @@ class _Files:
 
 def _stamp(path: Path) -> tuple[int, ...]:
     try:
-        found = path.stat()
+        found = status_of(path)
     except OSError:
         return ()
     return found.st_ino, found.st_size, found.st_mtime_ns

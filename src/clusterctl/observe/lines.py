@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
-from clusterctl.runs.files import open_regular, parse_record, read_regular
+from clusterctl.runs.files import open_regular, parse_record, read_regular, status_of, with_retries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -97,28 +98,28 @@ class Growing:
 
 def last_lines_offset(path: Path, count: int, block_bytes: int = _BLOCK_BYTES) -> int:
     """Where the last `count` lines of `path` begin, found from its end; 0 where it has fewer, or does not exist."""
-    try:
-        with open_regular(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            wanted = count + 1  # the newline that ends the line before
-            if size and file.seek(size - 1) is not None and file.read(1) != b"\n":
-                wanted -= 1  # the last line is not ended
-            if wanted == 0:
-                return size
-            for begin, end in reversed(_extents(file.fileno(), size)):
-                position = end
-                while position > begin:
-                    start = max(begin, position - block_bytes)
-                    file.seek(start)
-                    block = file.read(position - start)
-                    here = block.count(b"\n")
-                    if here >= wanted:
-                        return start + len(block.rsplit(b"\n", wanted)[0]) + 1
-                    wanted -= here
-                    position = start
-    except OSError:  # whoever reads it will say so
-        pass
-    return 0
+
+    def find(file: IO[bytes]) -> int:
+        size = file.seek(0, os.SEEK_END)
+        wanted = count + 1  # the newline that ends the line before
+        if size and file.seek(size - 1) is not None and file.read(1) != b"\n":
+            wanted -= 1  # the last line is not ended
+        if wanted == 0:
+            return size
+        for begin, end in reversed(_extents(file.fileno(), size)):
+            position = end
+            while position > begin:
+                start = max(begin, position - block_bytes)
+                file.seek(start)
+                block = file.read(position - start)
+                here = block.count(b"\n")
+                if here >= wanted:
+                    return start + len(block.rsplit(b"\n", wanted)[0]) + 1
+                wanted -= here
+                position = start
+        return 0
+
+    return _place(path, find)
 
 
 def offset_of_time(path: Path, since: float, time_of: Callable[[bytes], float | None]) -> int:
@@ -126,20 +127,28 @@ def offset_of_time(path: Path, since: float, time_of: Callable[[bytes], float | 
 
     `time_of` gives the time that a line begins with, None for one that begins with none.
     """
+
+    def find(file: IO[bytes]) -> int:
+        low, high = 0, file.seek(0, os.SEEK_END)
+        while high - low > _BLOCK_BYTES:
+            middle = (low + high) // 2
+            file.seek(middle)
+            lines = file.read(_BLOCK_BYTES).split(b"\n")[1:-1]  # the first is cut off, so may be the last
+            time = next((found for line in lines if (found := time_of(line)) is not None), None)
+            if time is None:
+                break
+            low, high = (middle, high) if time < since else (low, middle)
+        file.seek(low)
+        return low + len(file.readline()) if low else 0
+
+    return _place(path, find)
+
+
+def _place(path: Path, find: Callable[[IO[bytes]], int]) -> int:
+    """What `find` says of the file; 0 where it cannot be read: whoever reads it will say so."""
     try:
-        with open_regular(path) as file:
-            low, high = 0, file.seek(0, os.SEEK_END)
-            while high - low > _BLOCK_BYTES:
-                middle = (low + high) // 2
-                file.seek(middle)
-                lines = file.read(_BLOCK_BYTES).split(b"\n")[1:-1]  # the first is cut off, so may be the last
-                time = next((found for line in lines if (found := time_of(line)) is not None), None)
-                if time is None:
-                    break
-                low, high = (middle, high) if time < since else (low, middle)
-            file.seek(low)
-            return low + len(file.readline()) if low else 0
-    except OSError:  # whoever reads it will say so
+        return read_regular(path, find)
+    except OSError:
         return 0
 
 
@@ -172,10 +181,13 @@ def tail(path: Path, most_bytes: int = _BLOCK_BYTES) -> tuple[list[bytes], str]:
 
     A file that is not there (yet) has neither lines nor a problem.
     """
+
+    def read(file: IO[bytes]) -> list[bytes]:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
+        return file.read().split(b"\n")[:-1]
+
     try:
-        with open_regular(path) as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
-            return file.read().split(b"\n")[:-1], ""
+        return read_regular(path, read), ""
     except (FileNotFoundError, NotADirectoryError):
         return [], ""
     except OSError as error:
@@ -207,15 +219,11 @@ class GrowingRecords:
 
     def read(self) -> Iterator[dict[str, Any]]:
         """The records added since the last call; nothing where there is no file. Torn and foreign lines are dropped."""
-        try:
-            file = open_regular(self.path)
-        except OSError:
-            return
-        with file:
-            end, number = file.seek(0, os.SEEK_END), os.fstat(file.fileno()).st_ino
-            self._size = end
-            if end < self._offset or number != self._inode:  # it was compacted: written aside, and renamed
-                self._offset, self._inode = 0, number
+        with suppress(OSError), open_regular(self.path) as file:
+            found = os.fstat(file.fileno())
+            self._size = end = found.st_size
+            if end < self._offset or found.st_ino != self._inode:  # it was compacted: written aside, and renamed
+                self._offset, self._inode = 0, found.st_ino
             if end - self._offset > self._most:
                 yield from self._sample(file, end)
             yield from self._rest(file)
@@ -223,7 +231,7 @@ class GrowingRecords:
     def changed(self) -> bool:
         """Whether the file seems to be another than was read last; on NFS that may be known half a minute late."""
         try:
-            found = self.path.stat()
+            found = status_of(self.path)
         except OSError:
             return False
         return (found.st_ino, found.st_size) != (self._inode, self._size)
@@ -233,27 +241,28 @@ class GrowingRecords:
         first, last = self._offset, end - self._block
         count = self._most_records or self._most // self._block
         for number in range(count - 1):
-            file.seek(first + number * (last - first) // (count - 1))
-            lines = file.read(self._block).split(b"\n")
+            lines = _read_at(file, first + number * (last - first) // (count - 1), self._block).split(b"\n")
             whole = lines[:-1] if number == 0 else lines[1:-1]
             yield from records_in(whole if self._most_records is None else whole[:1])
-        file.seek(last)
+        block = _read_at(file, last, self._block)
         if self._most_records is None:
-            self._offset = last + len(file.readline(_LONGEST_LINE_BYTES))
+            self._offset = last + block.find(b"\n") + 1
         else:  # from the last whole line on
-            block = file.read(self._block)
             self._offset = last + block.rfind(b"\n", 0, max(0, block.rfind(b"\n"))) + 1
 
     def _rest(self, file: IO[bytes]) -> Iterator[dict[str, Any]]:
-        file.seek(self._offset)
         torn = b""
-        while block := file.read(_BLOCK_BYTES):
+        while block := _read_at(file, self._offset + len(torn), _BLOCK_BYTES):
             seen = torn + block
             *lines, torn = seen.split(b"\n")
             if len(torn) > _LONGEST_LINE_BYTES:
                 torn = b""  # no record of ours; what follows of it is none either
             self._offset += len(seen) - len(torn)
             yield from records_in(lines)
+
+
+def _read_at(file: IO[bytes], offset: int, size: int) -> bytes:
+    return with_retries(lambda: os.pread(file.fileno(), size, offset))
 
 
 def records_in(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:

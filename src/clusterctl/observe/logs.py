@@ -22,7 +22,7 @@ from clusterctl.observe.lines import Growing, last_lines_offset, offset_of_time
 from clusterctl.observe.log_pace import LogPace
 from clusterctl.observe.log_times import WrittenTimes
 from clusterctl.observe.rank_events import beginnings, event_files
-from clusterctl.runs.files import exists, modified_at
+from clusterctl.runs.files import exists, modified_at, status_of
 from clusterctl.runs.stamp import LENGTH
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class LogFile:
     def has_grown(self) -> bool:
         """Whether there is more to read, as far as the file system knows; also where only opening it would tell."""
         try:
-            return self.source.path.stat().st_size > self.size
+            return status_of(self.source.path).st_size > self.size
         except FileNotFoundError:
             return False
         except OSError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterctl.errors import NotFoundError, UsageError
 from clusterctl.observe.run_names import NEWEST, is_run_id, job_name, run_ids, stamp, submission
-from clusterctl.runs.files import exists
+from clusterctl.runs.files import exists, with_retries
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec.records import nearest
 
@@ -81,7 +81,7 @@ def find_run(folder: Path, name: str) -> RunDir:
 def _modified(folder: Path, run: str) -> int | None:
     """None where there is no such run; 0 of one that cannot be looked at, which its reader will say."""
     try:
-        return os.stat(f"{folder}/{run}/run.json").st_mtime_ns  # noqa: PTH116 - ten thousand in a row
+        return with_retries(lambda: os.stat(f"{folder}/{run}/run.json").st_mtime_ns)  # noqa: PTH116 - ten thousand
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:

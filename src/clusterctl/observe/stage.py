@@ -168,7 +168,8 @@ def _stage_of_ended(evidence: RunEvidence, state: JobState, now: float) -> Stage
         return Stage.FINISHED
     ended = evidence.job.end_time if evidence.job else None
     under_way = evidence.last is None or evidence.last.exit_code is None  # what its batch script wrote last
-    if state is JobState.COMPLETED and under_way and ended is not None and now - ended < ARRIVAL_SECONDS:
+    arrives = {JobState.COMPLETED: max(ARRIVAL_SECONDS, evidence.late_seconds), JobState.FAILED: evidence.late_seconds}
+    if under_way and ended is not None and now - ended < arrives.get(state, 0):
         return _stage_by_files(evidence)
     known = _STAGE_OF_ENDED_ALLOCATION if evidence.record.allocation else _STAGE_OF_ENDED_JOB
     return known.get(state, Stage.FAILED)

@@ -22,6 +22,7 @@ from clusterctl.observe.run_record import read_record, unreadable
 from clusterctl.observe.runs import newest_first
 from clusterctl.observe.stage import judge, settled
 from clusterctl.observe.sweeps import place_in_array
+from clusterctl.runs.file_systems import lateness
 from clusterctl.runs.vocabulary import KNOWN, Role
 from clusterctl.slurm import Slurm
 
@@ -119,7 +120,9 @@ def answered(evidence: RunEvidence, snapshot: Snapshot) -> RunEvidence:
         with suppress(OSError):  # somebody else's run, or a full disk
             adopt(run, job_id)
     early = job is None and snapshot.taken_at <= (evidence.submitted_at or evidence.record.created)
-    return replace(evidence, job_id=job_id, answer=Answer(job, early, stale=snapshot.problem is not None))
+    late = lateness(run.path) if job and job.state.ended else 0.0
+    answer = Answer(job, early, stale=snapshot.problem is not None)
+    return replace(evidence, job_id=job_id, answer=answer, late_seconds=late)
 
 
 def _unnoted(run: RunDir, snapshot: Snapshot, past: frozenset[str]) -> QueuedJob | None:

@@ -14,7 +14,7 @@ from clusterctl.observe.lines import GrowingRecords, last_lines
 from clusterctl.observe.measurements import measurements_in, pace_of, parse_measurement
 from clusterctl.observe.run_record import read_record
 from clusterctl.observe.telemetry import parse_sample, telemetry_files
-from clusterctl.runs.files import modified_at
+from clusterctl.runs.files import modified_at, names_in
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.ownership import owner_name
 from clusterctl.runs.stages import Stage
@@ -157,7 +157,7 @@ def stretches_of(status: Status, now: float, since: float | None = None) -> Iter
 def _earlier(record: RunRecord) -> Iterator[RunRecord]:
     """What was submitted before each resume, the latest first: other resources, perhaps."""
     try:
-        names = sorted((path.name for path in record.run.submissions.iterdir() if path.name.isdecimal()), key=int)
+        names = sorted(filter(str.isdecimal, names_in(record.run.submissions)), key=int)
     except OSError:
         return
     for name in reversed(names):

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.runs.fields import read_fields
-from clusterctl.runs.files import exists, is_listed, read_json, rename, with_retries, write_json
+from clusterctl.runs.files import exists, is_listed, names_in, read_json, rename, with_retries, write_json
 from clusterctl.runs.layout import Attempt, RunDir, attempt_number
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def parse_name(text: str) -> Name | None:
 
 def newer_attempt(attempt: Attempt) -> int | None:
     """The newest attempt of the run, if it is newer than `attempt`; by listing the folder, as in `is_listed`."""
-    names = with_retries(lambda: os.listdir(attempt.path.parent))  # noqa: PTH208
+    names = names_in(attempt.path.parent)
     newest = max((number for name in names if (number := attempt_number(name)) is not None), default=0)
     return newest if newest > attempt.number else None
 

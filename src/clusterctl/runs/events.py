@@ -30,6 +30,7 @@ from clusterctl.errors import ClusterctlError, ProgramEnded
 from clusterctl.runs.files import Lines
 from clusterctl.runs.heartbeats import Heart
 from clusterctl.runs.marks import RankMark
+from clusterctl.runs.place import node_name
 
 if TYPE_CHECKING:
     from clusterctl.runs.layout import Attempt
@@ -63,8 +64,7 @@ class Events:
     def began(self, local_rank: int, node_rank: int) -> None:
         """The first event: which process on which node this rank is."""
         host = socket.gethostname()
-        node = os.environ.get("SLURMD_NODENAME", host)  # as Slurm calls it, which need not be its host name
-        self.record("began", host=host, node=node, pid=os.getpid(), local_rank=local_rank, node_rank=node_rank)
+        self.record("began", host=host, node=node_name(), pid=os.getpid(), local_rank=local_rank, node_rank=node_rank)
         if self._mark:
             self._mark.begin()
 

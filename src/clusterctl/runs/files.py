@@ -59,8 +59,8 @@ def rename(path: Path, target: Path) -> Path:
 
 def make_private(folder: Path) -> Path:
     """Make `folder` and its parents, `folder` readable by its owner alone."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with_retries(lambda: folder.parent.mkdir(parents=True, exist_ok=True))
+    with_retries(lambda: folder.mkdir(mode=0o700, exist_ok=True))
     return folder
 
 
@@ -125,6 +125,11 @@ def status_of(path: Path) -> os.stat_result:
     return with_retries(path.stat)
 
 
+def names_in(folder: Path | str) -> list[str]:
+    """As os.listdir, with retries; names alone, which take a third of the time that paths do."""
+    return with_retries(lambda: os.listdir(folder))  # noqa: PTH208
+
+
 def exists(path: Path) -> bool:
     """Whether there is something at `path`; False, and no error, where its folder may not be searched."""
     try:
@@ -145,7 +150,7 @@ def is_folder(path: Path) -> bool:
 def modified_at(path: Path) -> int:
     """When `path` last changed, in nanoseconds; 0 where it cannot be told. A folder changes with the names in it."""
     try:
-        return path.stat().st_mtime_ns
+        return status_of(path).st_mtime_ns
     except OSError:
         return 0
 
@@ -158,7 +163,7 @@ def nearest_existing(path: Path) -> Path:
 def is_listed(path: Path) -> bool:
     """Whether `path` exists, by listing its folder: NFS remembers for a while that a name did not exist."""
     try:
-        return with_retries(lambda: path in path.parent.iterdir())
+        return path.name in names_in(path.parent)
     except FileNotFoundError:
         return False
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import socket
 import threading
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from clusterctl.runs.fields import Fields
 from clusterctl.runs.files import parse_record, read_whole
+from clusterctl.runs.place import node_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ class Beat:
     busy_seconds: float | None = None  # the same median without the time spent waiting for other ranks
     waiting: float | None = None  # since when it waits for other ranks; None: it does not
     pid: int = 0
-    host: str = ""
+    host: str = ""  # its node, as Slurm calls it
     idle: float | None = None  # for how many seconds a program that logs no steps has done nothing; None: it logs steps
     gpu_idle: float | None = None  # for how many seconds no GPU of its node has done anything; None: nobody knows
 
@@ -147,7 +147,7 @@ class Heart:
             busy_seconds=busy[len(busy) // 2] if known and busy else None,
             waiting=None if waiting is None else waiting + offset,
             pid=os.getpid(),
-            host=socket.gethostname(),
+            host=node_name(),
             idle=None if self.observer is None else self.observer.idle,
         )
 

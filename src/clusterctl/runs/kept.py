@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.errors import ConfigError
-from clusterctl.runs.files import make_private, open_regular, write_text
+from clusterctl.runs.files import make_private, read_regular, write_text
 from clusterctl.runs.ownership import require_own
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def read_kept(path: Path, form: Any) -> Kept | None:
     """What `write_kept` wrote there; None where it is missing, damaged, someone else's or of another `form`."""
     try:
         require_own(path.parent, "")
-        with open_regular(path) as file:
-            digest, _, body = file.read(_MOST_BYTES).partition(b"\n")
+        digest, _, body = read_regular(path, lambda file: file.read(_MOST_BYTES)).partition(b"\n")
     except (OSError, ConfigError):
         return None
     if digest != _digest(body):

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterctl.runs.files import is_folder, with_retries
+from clusterctl.runs.files import is_folder, names_in
 
 RUN_FORMAT = 2  # of the run directory, as run.json carries it: whoever changes what a reader must know raises it
 # In format 1 each rank wrote files of its own: its events are read as those of a rank without a writer, not its beats.
@@ -87,6 +87,10 @@ class Attempt:
         """When the lines of both logs were written (`runs.log_times`); only of workload "command"."""
         return self.path / "logs" / f"rank_{rank:05}.times"
 
+    def flight_records(self) -> list[str]:
+        """The files that NCCL's flight recorder wrote."""
+        return [name for name in _names(self.collectives) if name.startswith("rank_")]
+
     def beat_files(self) -> dict[int, Path]:
         """Node -> the heartbeats of its ranks."""
         return _numbered(self.path / "nodes", ".beats", _OF_NODE)
@@ -161,7 +165,7 @@ class RunDir:
     def attempts(self) -> list[Attempt]:
         """All attempts so far, the first one first."""
         try:
-            names = [path.name for path in with_retries(lambda: list(self.attempts_folder.iterdir()))]
+            names = names_in(self.attempts_folder)
         except (FileNotFoundError, NotADirectoryError):
             return []
         numbers = sorted(number for number in map(attempt_number, names) if number is not None)
@@ -224,6 +228,6 @@ def _numbered(folder: Path, suffix: str, name: re.Pattern[str]) -> dict[int, Pat
 
 def _names(folder: Path) -> list[str]:
     try:
-        return os.listdir(folder)  # noqa: PTH208 - names alone: a third of the time
+        return names_in(folder)
     except OSError:
         return []

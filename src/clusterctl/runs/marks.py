@@ -19,7 +19,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from clusterctl.runs.files import rename, with_retries
+from clusterctl.runs.files import names_in, rename, status_of, with_retries
 from clusterctl.runs.watchdog import EXIT_HUNG
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class RankMark:
 def all_done(attempt: Attempt, ranks: int) -> bool:
     """Whether every rank left with 0, and none asked for a restart; the folder is listed only once rank 0 has."""
     try:
-        (attempt.marks / "00000.done").stat()
-        names = {path.name for path in attempt.marks.iterdir()}
+        status_of(attempt.marks / "00000.done")
+        names = names_in(attempt.marks)
     except OSError:
         return False
     return sum(name.endswith(".done") for name in names) == ranks and restart_file(attempt).name not in names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,11 @@ from clusterctl.errors import TaskError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+
+def node_name(environment: Mapping[str, str] = os.environ) -> str:
+    """This node as Slurm calls it, which need not be its host name."""
+    return environment.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 @dataclass(frozen=True)

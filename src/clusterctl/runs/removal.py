@@ -7,6 +7,8 @@ import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from clusterctl.runs.files import exists, with_retries
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -16,4 +18,12 @@ def remove_tree(folder: Path) -> None:
     for parent, _, _ in os.walk(folder):
         with suppress(OSError):
             os.chmod(parent, 0o700)  # noqa: PTH101 - of strings
-    shutil.rmtree(folder)
+    again = False
+
+    def once() -> None:
+        nonlocal again
+        if not again or exists(folder):
+            again = True
+            shutil.rmtree(folder)
+
+    with_retries(once)

@@ -16,13 +16,13 @@ or written) in percent. `seconds` is how long a sample lasted; old ones are aver
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.runs.idleness import GpuReading
+from clusterctl.runs.place import node_name
 from clusterctl.task.gpus import find_gpus
 from clusterctl.task.usage import NodeUsage
 
@@ -96,10 +96,6 @@ def start_telemetry(link: NodeLink | None, place: Place, environment: Mapping[st
         return NodeTelemetry(NodeUsage(environment), gpus.read if gpus else list, send)
 
     threading.Thread(target=_sample_forever, args=(make,), name="telemetry", daemon=True).start()
-
-
-def node_name(environment: Mapping[str, str] = os.environ) -> str:
-    return environment.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 class GpuReadings:
