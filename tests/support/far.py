@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import shlex
@@ -41,6 +42,7 @@ class Far:
     client: dict[str, str] = field(default_factory=dict)  # more lines of ssh_config
     variables: dict[str, str] = field(default_factory=dict)  # of the user there
     through_relay: bool = False
+    password: str = ""  # that sshd, and the PAM that it asks, know as the user's; nobody else on this machine does
     port: int = 0
     _sshd: subprocess.Popen[bytes] | None = None
 
@@ -155,6 +157,8 @@ class Far:
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
         words = [str(SSHD), "-D", "-f", str(self.etc / "sshd_config"), "-E", str(self.etc / "log")]
+        if self.password:
+            words = ["unshare", "--mount", "sh", "-c", f'{self._password_files()}exec "$@"', "sh", *words]
         self._sshd = subprocess.Popen(words, stdin=subprocess.DEVNULL)
         try:
             wait_until(self._answers, 20, "sshd to listen")
@@ -209,6 +213,21 @@ class Far:
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as asked:
             return bool(asked.recv(4).startswith(b"SSH"))
         return False
+
+    def _password_files(self) -> str:
+        """Shell lines that give the present mount namespace a password for this user, and PAM rules that ask for it."""
+        hashed = subprocess.run(
+            ["openssl", "passwd", "-6", "-stdin"], input=self.password, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        user = getpass.getuser()
+        others = [line for line in Path("/etc/shadow").read_text().splitlines() if not line.startswith(f"{user}:")]
+        rules = ["auth required pam_unix.so", "account required pam_permit.so", "session required pam_permit.so"]
+        lines = ""
+        for name, content in (("shadow", [f"{user}:{hashed}:19000:0:99999:7:::", *others]), ("pam.d/sshd", rules)):
+            ours = self.etc / name.replace("/", "-")
+            ours.write_text("".join(f"{line}\n" for line in content))
+            lines += f"mount --bind {shlex.quote(str(ours))} /etc/{name} && "
+        return lines
 
     def _write_wrapper(self) -> None:
         """ssh's own configuration is the user's of this machine: the tests' is given as an option."""
