@@ -11,6 +11,8 @@ from support.web_hook import TOKEN, WebHook, dead_url, web_hook
 
 from clusterctl.runs.layout import RunDir
 
+THROUGH_A_HOST = True
+
 WEBHOOK = '[notify]\nurl_variable = "HOOK"\n'
 RESTARTED_THEN_FAILED = """
 import os, clusterctl.runs as run

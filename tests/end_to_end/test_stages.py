@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from support.scenario import ON_SLURM, Stage
+from support.scenario import ON_SLURM_AND_FAR, Stage
 
 from clusterctl.runs.layout import RunDir
 
@@ -23,7 +23,7 @@ name = "evaluate"
 """
 
 
-@ON_SLURM
+@ON_SLURM_AND_FAR
 def test_a_stage_that_fails_is_resumed_and_the_later_ones_go_on_with_it(stage: Stage) -> None:
     job = stage.write_job("pipeline", PIPELINE)
     done = stage.call("submit", job, "--cluster", stage.cluster, "-o", "json")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 
-from support.scenario import Stage
+import pytest
+from support.scenario import FAR, Stage
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from clusterctl.runs.layout import RunDir
+
+THROUGH_A_HOST = True
 
 # Two attempts: the second one repeats steps 3 and 4.
 PROGRAM = """
@@ -44,9 +47,19 @@ def test_the_node_copies_each_point_once_through_a_restart(stage: Stage) -> None
     assert points(run) == ONCE
 
 
+@pytest.mark.here
 def test_nothing_is_copied_on_a_node_where_the_login_node_is_to_do_it(stage: Stage) -> None:
     run = stage.submit(stage.write_job("tracked", JOB), "--set", "track.where=login", "--wait")
     assert not (run.path / "tensorboard").exists()
     assert track(stage, run, "--follow") == "tensorboard: 6 points\n"
     assert track(stage, run) == "tensorboard: 0 points\n"
     assert points(run) == ONCE
+
+
+@pytest.mark.parametrize("back_end", [FAR], indirect=True)
+def test_a_login_node_elsewhere_that_has_no_library_says_what_to_do(stage: Stage) -> None:
+    run = stage.submit(stage.write_job("tracked", JOB), "--set", "track.where=login", "--wait")
+    done = stage.call("track", run.id, "--cluster", stage.cluster)
+    assert done.returncode != 0
+    assert "tensorboard is not installed for " in done.stderr
+    assert "--set track.where=node" in done.stderr

@@ -23,9 +23,9 @@ from clusterctl.runs.layout import RunDir
 # THROUGH_A_HOST are tried once more there, on the emulator of a machine elsewhere.
 BACK_ENDS = ["emulator", pytest.param("sandbox", marks=pytest.mark.long)]
 FAR = pytest.param("far", marks=pytest.mark.long)
-ON_SLURM = pytest.mark.parametrize(
-    "back_end", [pytest.param("emulator", marks=pytest.mark.long), "sandbox"], indirect=True
-)
+_ON_SLURM = [pytest.param("emulator", marks=pytest.mark.long), "sandbox"]
+ON_SLURM = pytest.mark.parametrize("back_end", _ON_SLURM, indirect=True)
+ON_SLURM_AND_FAR = pytest.mark.parametrize("back_end", [*_ON_SLURM, FAR], indirect=True)
 ON_BOTH = pytest.mark.parametrize("back_end", ["emulator", "sandbox"], indirect=True)
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import socket
+import sys
 from typing import TYPE_CHECKING, Protocol
 
+from clusterctl.config.delivery import delivered
 from clusterctl.errors import ConfigError
 from clusterctl.spec import to_record
 from clusterctl.spec.keys import leaves_as_written
@@ -36,8 +39,11 @@ def open_sink(name: str, record: RunRecord, bookmark: Bookmark) -> Sink:
         module = importlib.import_module(f"clusterctl.trackers.to_{name}")
         sink: Sink = module.open_sink(record, bookmark)
     except ModuleNotFoundError as error:
-        hint = f"pip install 'clusterctl[{name}]'"
-        raise ConfigError(f"{name} is not installed here: no module {error.name}", hint) from error
+        missing = f"{name} is not installed"
+        if delivered():  # with clusterctl alone, for a Python of the login node's
+            hint = "let the node copy, whose Python may have it: --set track.where=node"
+            raise ConfigError(f"{missing} for {sys.executable} on {socket.gethostname()}", hint) from error
+        raise ConfigError(f"{missing} here: no module {error.name}", f"pip install 'clusterctl[{name}]'") from error
     return sink
 
 
