@@ -2,12 +2,14 @@
 
 `python relay.py PORT FOLDER`. A file `delay` in FOLDER has the seconds that each byte is under way. A file `cut` has a
 direction and a number of bytes, such as `up 4096`: when so many more have passed, the link breaks, once. A file
-`silent` stops all that passes. `turns` counts how often an answer began after something had been asked.
+`silent` stops all that passes. `turns` counts how often an answer began after something had been asked, `passed` the
+bytes until then.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import selectors
 import socket
@@ -31,6 +33,7 @@ class Link:
         self.under_way: deque[tuple[float, str, bytes]] = deque()
         self.budget: dict[str, int] = {}
         self.turns, self.last = 0, ""
+        self.passed = {"up": 0, "down": 0}  # bytes
 
     def run(self) -> None:
         selector = selectors.DefaultSelector()
@@ -58,6 +61,7 @@ class Link:
         if way in self.budget:
             data = data[: self.budget[way]]
             self.budget[way] -= len(data)
+        self.passed[way] += len(data)
         target = self.ways[way][1]
         view = memoryview(data)
         while view:
@@ -68,6 +72,7 @@ class Link:
         if way == "down" and self.last == "up":
             self.turns += 1
             (self.folder / "turns").write_text(str(self.turns))
+            (self.folder / "passed").write_text(json.dumps(self.passed))
         self.last = way
 
 
