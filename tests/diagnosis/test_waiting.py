@@ -182,8 +182,9 @@ def test_what_could_not_be_read_is_passed_on_and_nothing_invented() -> None:
 
 
 def test_a_run_that_its_user_holds_is_let_go_with_a_command() -> None:
-    held = evidence(job=replace(JOB, reason="JobHeldUser"))
-    assert explain(held).commands == ("clusterctl release r-1",)
+    for reason in ("JobHeldUser", "launch failed requeued held"):
+        held = evidence(job=replace(JOB, reason=reason))
+        assert explain(held).commands == ("clusterctl release r-1",)
 
 
 def test_a_dependency_is_named() -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -157,7 +158,13 @@ def _without_controller(scene: Scene, meanwhile: Callable[[Scene], None]) -> Non
     state = sandbox.path / "state" / "job_state"  # what Slurm has not saved yet, it knows nothing of afterwards
     changed = time.time()
     scene.slurm("scontrol", "update", f"JobId={scene.stage.job_id(scene.run)}", "Comment=saved")
-    wait_until(lambda: state.stat().st_mtime > changed, 30, "slurmctld to save its state")
+
+    def saved() -> bool:
+        with suppress(FileNotFoundError):  # it is being replaced
+            return state.stat().st_mtime > changed
+        return False
+
+    wait_until(saved, 30, "slurmctld to save its state")
     _end_daemon(scene, "slurmctld", "slurmctld")
     meanwhile(scene)
     address = (sandbox.address, sandbox.port_of("slurmctld"))

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 MOST_CHANGES = 6  # questions to Slurm about one run: enough to find the usual ways out, few enough to be polite
 NOW_SECONDS = 60  # a start within so long is one now: Slurm looks at its queue once in a while
 _SHORTEST_SECONDS = 600
+_HELD = ("JobHeldUser", "job_requeued_in_held_state", "launch_failed_requeued_held")
 _FLAGS = ("nodes", "gpus_per_node", "tasks_per_node", "time", "partition")  # that `submit` has of its own
 
 
@@ -312,7 +313,7 @@ def _partition(inventory: Inventory | None, name: str) -> Partition | None:
 def _commands(evidence: QueueEvidence, change: Change | None) -> tuple[str, ...]:
     """To cancel the run and to submit it again: what was typed, and the change behind it, where the last one wins."""
     if change is None:
-        held = evidence.job.reason in ("JobHeldUser", "job_requeued_in_held_state")
+        held = evidence.job.reason.replace(" ", "_") in _HELD
         return (f"clusterctl release {shlex.quote(evidence.run)}",) if held else ()
     options: list[str] = []
     for name, value in change.settings:
