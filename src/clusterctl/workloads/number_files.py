@@ -11,7 +11,7 @@ import warnings
 import zipfile
 import zlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -129,43 +129,59 @@ def _first_mistake(path: Path, first: int, text: bytes, dtype: type[np.generic],
 
 
 class ArchivedArray:
-    """An array in a .npz archive, read from its beginning to its end. Raises TaskError."""
+    """An array in a .npz archive; its shape, its type, and whether it is stored column by column. Raises TaskError."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self.name = path, name
-        with _readable(path):
-            self._archive = zipfile.ZipFile(path)
-            if f"{name}.npy" not in self._archive.namelist():
-                raise bad_data(f"{path} has no array {name}", f"it has {', '.join(self._archive.namelist())}")
-            self._file = self._archive.open(f"{name}.npy")
-            version = np.lib.format.read_magic(self._file)
-            read_header = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }[version]
-            self.shape, self.by_column, self.dtype = read_header(self._file)
+        with self._open() as file:
+            self.shape, self.by_column, self.dtype = self._header(file)
         if self.dtype.hasobject:
             raise bad_data(f"{path}: {name} holds Python objects, not numbers", "save it as numbers")
 
-    def values(self, count: int) -> Iterator[np.ndarray[Any, Any]]:
-        """The next `count` values in the order of the file, some at a time."""
-        at_once = max(1, _BYTES_AT_ONCE // self.dtype.itemsize)
-        for start in range(0, count, at_once):
-            wanted = min(at_once, count - start) * self.dtype.itemsize
-            with _readable(self.path):
-                content = self._file.read(wanted)
-                if len(content) < wanted:
-                    raise EOFError(f"{self.name} ends too early")
-            yield np.frombuffer(content, dtype=self.dtype)
+    def values(self, at_once: int | None = None) -> Iterator[np.ndarray[Any, Any]]:
+        """All values in the order of the file, so many at a time."""
+        total, at_once = math.prod(self.shape), at_once or max(1, _BYTES_AT_ONCE // self.dtype.itemsize)
+        with self._open() as file:
+            self._header(file)
+            for start in range(0, total, at_once):
+                yield self._next(file, min(at_once, total - start))
 
     def rows(self) -> Iterator[Piece]:
         """All rows, as [rows, columns], in at least one piece; of an array of one dimension each value is a row."""
-        count, columns = (self.shape or (1,))[0], math.prod(self.shape[1:])
+        columns = math.prod(self.shape[1:])
         if self.by_column and columns > 1:
             hint = "save it in C order: numpy.ascontiguousarray"
             raise bad_data(f"{self.path}: {self.name} is stored column by column", hint)
         at_once = max(1, _BYTES_AT_ONCE // max(1, columns * self.dtype.itemsize))
-        for first in range(0, max(1, count), at_once):
-            amount = min(at_once, count - first)
-            parts = [np.empty(0, dtype=self.dtype), *self.values(amount * columns)]
-            yield Piece(self.path, first, np.concatenate(parts).reshape(amount, columns), f"{self.name}, row")
+        first = 0
+        for values in self.values(at_once * max(1, columns)):
+            yield Piece(self.path, first, values.reshape(-1, columns), f"{self.name}, row")
+            first += at_once
+        if first == 0:
+            yield Piece(self.path, first, np.empty((math.prod(self.shape[:1]), columns), dtype=self.dtype))
+
+    @contextmanager
+    def _open(self) -> Iterator[IO[bytes]]:
+        with _readable(self.path):
+            archive = zipfile.ZipFile(self.path)
+        with archive:
+            if f"{self.name}.npy" not in archive.namelist():
+                hint = f"it has {', '.join(archive.namelist())}"
+                raise bad_data(f"{self.path} has no array {self.name}", hint)
+            with _readable(self.path):
+                file = archive.open(f"{self.name}.npy")
+            with file:
+                yield file
+
+    def _header(self, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+        with _readable(self.path):
+            version = np.lib.format.read_magic(file)
+            readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            return readers[version](file)
+
+    def _next(self, file: IO[bytes], count: int) -> np.ndarray[Any, Any]:
+        with _readable(self.path):
+            content = file.read(count * self.dtype.itemsize)
+            if len(content) < count * self.dtype.itemsize:
+                raise EOFError(f"{self.name} ends too early")
+        return np.frombuffer(content, dtype=self.dtype)

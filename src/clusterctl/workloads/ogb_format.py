@@ -176,7 +176,7 @@ def _spool_array(spool: EdgeSpool, array: ArchivedArray, nodes: int, edges: int)
     if array.shape != (2, edges) or not np.issubdtype(array.dtype, np.integer):
         raise bad_data(f"{name} is {array.dtype} {[*array.shape]}, not int64 [2, {edges}]", _CORRECT)
     done = 0
-    for values in array.values(2 * edges):
+    for values in array.values():
         numbers = values.astype(np.int64, copy=False)
         wrong = np.flatnonzero((numbers < 0) | (numbers >= nodes))
         if len(wrong):
@@ -206,8 +206,6 @@ def _labelled_type(root: Path, nodes: dict[str, int], scratch: Path) -> tuple[st
 
 def _labelled(nodes: int, features: Iterable[Piece], labels: Iterable[Piece], split: Path, scratch: Path) -> Labelled:
     y, unlabelled = _labels(nodes, labels)
-    if unlabelled.all():
-        raise bad_data(f"{split.parents[1]} has no node with a label", _WHOLE)
     train, val, test = (_part(split / f"{part}.csv.gz", nodes, unlabelled) for part in _SPLITS)
     x = _features(nodes, features, scratch / "features")
     return Labelled(x, y, train, val, test, num_classes=int(y.max()) + 1)
@@ -240,6 +238,8 @@ def _labels(nodes: int, pieces: Iterable[Piece]) -> tuple[Tensor, np.ndarray[Any
             y[found : found + len(piece.rows)] = np.where(missing, -1, piece.rows)[:, 0]
         found += len(piece.rows)
     _require_count(where, found, nodes, "nodes")
+    if (y < 0).all():
+        raise bad_data(f"{where} has no label", _WHOLE)
     return torch.from_numpy(y), y < 0
 
 
