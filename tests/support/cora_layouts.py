@@ -9,7 +9,7 @@ import torch
 
 from clusterctl.graph.storage import Graph
 from clusterctl.workloads.generated.ogb_layouts import (
-    Ends,
+    EdgePieces,
     LabelledNodes,
     write_archives,
     write_relations,
@@ -38,16 +38,16 @@ def nodes_of(graph: Graph) -> LabelledNodes:
     return LabelledNodes(lambda: np.array_split(graph.x.numpy(), 3), graph.num_features, graph.y.numpy(), split)
 
 
-def ends(sources: torch.Tensor, targets: torch.Tensor) -> Ends:
+def ends(sources: torch.Tensor, targets: torch.Tensor) -> EdgePieces:
     """In pieces, as a generator makes them."""
-    return Ends(
+    return EdgePieces(
         sources.numel(),
         lambda: np.array_split(sources.numpy(), 3),
         lambda: np.array_split(targets.numpy(), 3),
     )
 
 
-def half_of(graph: Graph) -> Ends:
+def half_of(graph: Graph) -> EdgePieces:
     """Each edge once, as citations are: from the larger node to the smaller, or the other way."""
     targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
     sources = graph.indices.to(torch.int64)

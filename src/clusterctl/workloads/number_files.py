@@ -25,7 +25,7 @@ _BYTES_AT_ONCE = 1 << 24
 _COMMA, _NEWLINE = b",\n"
 
 
-class Piece(NamedTuple):
+class FileRows(NamedTuple):
     """Some rows of a file, and where they are."""
 
     path: Path
@@ -55,7 +55,7 @@ def _readable(path: Path) -> Iterator[None]:
         raise bad_data(f"cannot read {path}: {reason(error)}", "is the file whole?") from error
 
 
-def text_rows(path: Path, dtype: type[np.generic], columns: int | None = None) -> Iterator[Piece]:
+def text_rows(path: Path, dtype: type[np.generic], columns: int | None = None) -> Iterator[FileRows]:
     """The lines of a .csv.gz file without a header, at least one piece; by default with as many columns as the first.
 
     Raises TaskError.
@@ -64,10 +64,10 @@ def text_rows(path: Path, dtype: type[np.generic], columns: int | None = None) -
     for text in _whole_lines(path):
         columns = columns or text.partition(b"\n")[0].count(b",") + 1
         rows = _parsed(path, first, text, dtype, columns)
-        yield Piece(path, first, rows)
+        yield FileRows(path, first, rows)
         first += len(rows)
     if first == 1:
-        yield Piece(path, first, np.empty((0, columns or 0), dtype))
+        yield FileRows(path, first, np.empty((0, columns or 0), dtype))
 
 
 def text_numbers(path: Path) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -146,7 +146,7 @@ class ArchivedArray:
             for start in range(0, total, at_once):
                 yield self._next(file, min(at_once, total - start))
 
-    def rows(self) -> Iterator[Piece]:
+    def rows(self) -> Iterator[FileRows]:
         """All rows, as [rows, columns], in at least one piece; of an array of one dimension each value is a row."""
         columns = math.prod(self.shape[1:])
         if self.by_column and columns > 1:
@@ -155,10 +155,10 @@ class ArchivedArray:
         at_once = max(1, _BYTES_AT_ONCE // max(1, columns * self.dtype.itemsize))
         first = 0
         for values in self.values(at_once * max(1, columns)):
-            yield Piece(self.path, first, values.reshape(-1, columns), f"{self.name}, row")
+            yield FileRows(self.path, first, values.reshape(-1, columns), f"{self.name}, row")
             first += at_once
         if first == 0:
-            yield Piece(self.path, first, np.empty((math.prod(self.shape[:1]), columns), dtype=self.dtype))
+            yield FileRows(self.path, first, np.empty((math.prod(self.shape[:1]), columns), dtype=self.dtype))
 
     @contextmanager
     def _open(self) -> Iterator[IO[bytes]]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from clusterctl.graph.storage import EdgeType
-    from clusterctl.workloads.number_files import Piece
+    from clusterctl.workloads.number_files import FileRows
 
 _SPLITS = ("train", "valid", "test")
 _WHOLE = "is the folder of the data set whole?"
@@ -115,7 +115,7 @@ def read_relations(root: Path, scratch: Path) -> Relations:
     return Relations(graph, node_type, labelled)
 
 
-def _read_tables(raw: Path, spool: EdgeSpool) -> tuple[int, Iterator[Piece], Iterator[Piece]]:
+def _read_tables(raw: Path, spool: EdgeSpool) -> tuple[int, Iterator[FileRows], Iterator[FileRows]]:
     """The number of nodes, their features and labels; the edges go to the spool."""
     nodes = _count(raw / "num-node-list.csv.gz", MOST_NODES)
     _spool_lines(spool, raw / "edge.csv.gz", nodes, nodes, _count(raw / "num-edge-list.csv.gz"))
@@ -123,7 +123,7 @@ def _read_tables(raw: Path, spool: EdgeSpool) -> tuple[int, Iterator[Piece], Ite
     return nodes, features, text_rows(raw / "node-label.csv.gz", np.float64, columns=1)
 
 
-def _read_archives(raw: Path, spool: EdgeSpool) -> tuple[int, Iterator[Piece], Iterator[Piece]]:
+def _read_archives(raw: Path, spool: EdgeSpool) -> tuple[int, Iterator[FileRows], Iterator[FileRows]]:
     """As `_read_tables`."""
     data = raw / "data.npz"
     nodes, edges = _one(data, "num_nodes_list", MOST_NODES), _one(data, "num_edges_list")
@@ -204,14 +204,16 @@ def _labelled_type(root: Path, nodes: dict[str, int], scratch: Path) -> tuple[st
     return name, _labelled(nodes[name], features, labels, _split_folder(root, f"split/*/{name}"), scratch)
 
 
-def _labelled(nodes: int, features: Iterable[Piece], labels: Iterable[Piece], split: Path, scratch: Path) -> Labelled:
+def _labelled(
+    nodes: int, features: Iterable[FileRows], labels: Iterable[FileRows], split: Path, scratch: Path
+) -> Labelled:
     y, unlabelled = _labels(nodes, labels)
     train, val, test = (_part(split / f"{part}.csv.gz", nodes, unlabelled) for part in _SPLITS)
     x = _features(nodes, features, scratch / "features")
     return Labelled(x, y, train, val, test, num_classes=int(y.max()) + 1)
 
 
-def _features(nodes: int, pieces: Iterable[Piece], path: Path) -> Tensor:
+def _features(nodes: int, pieces: Iterable[FileRows], path: Path) -> Tensor:
     """float32 [nodes, features], mapped from a file that is written here."""
     found = columns = 0
     with path.open("wb") as file:
@@ -226,7 +228,7 @@ def _features(nodes: int, pieces: Iterable[Piece], path: Path) -> Tensor:
     return torch.from_file(str(path), shared=True, size=nodes * columns, dtype=torch.float32).view(nodes, columns)
 
 
-def _labels(nodes: int, pieces: Iterable[Piece]) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.bool_]]]:
+def _labels(nodes: int, pieces: Iterable[FileRows]) -> tuple[Tensor, np.ndarray[Any, np.dtype[np.bool_]]]:
     """int64 [nodes] classes, -1 for a node without a label (NaN), and which these are."""
     y = np.full(nodes, -1, dtype=np.int64)
     found = 0
@@ -305,7 +307,7 @@ def _single(where: str, numbers: np.ndarray[Any, Any], most: int) -> int:
     return int(numbers[0])
 
 
-def _require_nodes(piece: Piece, *nodes: int) -> None:
+def _require_nodes(piece: FileRows, *nodes: int) -> None:
     """Raise TaskError unless the values of each column are nodes, of so many."""
     piece.require((piece.rows >= 0) & (piece.rows < np.array(nodes)), "is no node", _nodes_hint(*nodes))
 

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 _COMPRESSION = 1
 
 
-class Ends(NamedTuple):
+class EdgePieces(NamedTuple):
     """Edges, as pieces of int [edges] that begin and end alike; each function is called once, `sources` first."""
 
     total: int
@@ -40,7 +40,7 @@ class LabelledNodes(NamedTuple):
     split: tuple[Array, Array, Array]  # training, validation and test nodes
 
 
-def write_tables(root: Path, nodes: LabelledNodes, edges: Ends, split: str) -> None:
+def write_tables(root: Path, nodes: LabelledNodes, edges: EdgePieces, split: str) -> None:
     """As ogbn-arxiv (split "time") and ogbn-products (split "sales_ranking")."""
     raw = root / "raw"
     _write_edges(raw, edges)
@@ -49,7 +49,7 @@ def write_tables(root: Path, nodes: LabelledNodes, edges: Ends, split: str) -> N
     _write_split(root / "split" / split, nodes)
 
 
-def write_archives(root: Path, nodes: LabelledNodes, edges: Ends, split: str = "time") -> None:
+def write_archives(root: Path, nodes: LabelledNodes, edges: EdgePieces, split: str = "time") -> None:
     """As ogbn-papers100M."""
     count = len(nodes.labels)
     (root / "raw").mkdir(parents=True)
@@ -69,7 +69,7 @@ def write_relations(
     node_type: str,
     nodes: LabelledNodes,
     counts: Mapping[str, int],
-    edges: Mapping[EdgeType, Ends],
+    edges: Mapping[EdgeType, EdgePieces],
     split: str = "time",
 ) -> None:
     """As ogbn-mag: `counts` are the nodes of each type, of which `node_type` has features, labels and splits."""
@@ -85,7 +85,7 @@ def write_relations(
     _write_split(root / "split" / split / node_type, nodes)
 
 
-def _write_edges(folder: Path, edges: Ends) -> None:
+def _write_edges(folder: Path, edges: EdgePieces) -> None:
     pairs = zip(edges.sources(), edges.targets(), strict=True)
     _write_text(folder / "edge.csv.gz", (np.stack(pair, axis=1) for pair in pairs))
     _write_text(folder / "num-edge-list.csv.gz", [[edges.total]])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from clusterctl.workloads.generated.ogb_layouts import (
-    Ends,
+    EdgePieces,
     LabelledNodes,
     write_archives,
     write_relations,
@@ -71,7 +71,7 @@ def write(name: str, folder: Path, scale: float, seed: int, progress: Progress =
     nodes, edges = _labelled_nodes(truth, model.labelled), _edges(truth, progress)
     if name == "ogbn-mag":
         counts = {"paper": len(nodes.labels)} | {kind: max(1, round(n * scale)) for kind, n in OTHER_NODES.items()}
-        relations: dict[EdgeType, Ends] = {
+        relations: dict[EdgeType, EdgePieces] = {
             relation: _random_edges(counts, relation, round(count * scale), truth.random)
             for relation, count in OTHER_EDGES.items()
         }
@@ -98,7 +98,7 @@ def _labelled_nodes(truth: Community, share: float) -> LabelledNodes:
     return LabelledNodes(lambda: (piece.numpy() for piece in features(truth)), width, labels.numpy(), split)
 
 
-def _edges(truth: Community, progress: Progress) -> Ends:
+def _edges(truth: Community, progress: Progress) -> EdgePieces:
     total = int(truth.degree.sum())
 
     def counted() -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
@@ -108,14 +108,14 @@ def _edges(truth: Community, progress: Progress) -> Ends:
             done += piece.numel()
             progress(done, total)
 
-    return Ends(total, counted, lambda: (piece.numpy() for piece in targets(truth)))
+    return EdgePieces(total, counted, lambda: (piece.numpy() for piece in targets(truth)))
 
 
-def _random_edges(counts: dict[str, int], relation: EdgeType, edges: int, random: torch.Generator) -> Ends:
+def _random_edges(counts: dict[str, int], relation: EdgeType, edges: int, random: torch.Generator) -> EdgePieces:
     def drawn(node_type: str) -> Iterator[np.ndarray[tuple[int], np.dtype[np.int64]]]:
         for start in range(0, edges, _EDGES_AT_ONCE):
             size = min(_EDGES_AT_ONCE, edges - start)
             yield torch.randint(counts[node_type], (size,), generator=random).numpy()
 
     source, _, target = relation
-    return Ends(edges, lambda: drawn(source), lambda: drawn(target))
+    return EdgePieces(edges, lambda: drawn(source), lambda: drawn(target))
