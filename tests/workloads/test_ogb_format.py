@@ -85,6 +85,21 @@ def test_the_edges_of_an_archive_may_be_stored_by_row_or_by_column(
     assert torch.equal(found.indices, compressed(edges.unique(dim=1), 4, shuffled=True)[1])
 
 
+@pytest.mark.parametrize("size", [1, 3, 1 << 20])
+def test_text_may_have_any_line_ends_and_is_read_in_pieces(
+    tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    root = small(tmp_path / "data")
+    wanted = read_raw(root, scratch)
+    monkeypatch.setattr("clusterctl.workloads.number_files._BYTES_AT_ONCE", size)
+    for path in root.rglob("*.csv.gz"):
+        text = gzip.decompress(path.read_bytes())
+        path.write_bytes(gzip.compress(text.replace(b"\n", b"\r\n").removesuffix(b"\r\n")))
+    assert_same(read_raw(root, scratch), wanted)
+    change_text(root / "raw" / "edge.csv.gz", "2,3", "2,4")
+    assert fault_of(root, scratch) == "raw/edge.csv.gz, line 3: 4 is no node"
+
+
 def test_features_of_half_precision_and_compressed_archives_are_read(tmp_path: Path, scratch: Path) -> None:
     root = small(tmp_path / "data", archives=True)
     change_array(root / "raw" / "data.npz", "node_feat", lambda array: array.astype(np.float16))
@@ -205,6 +220,7 @@ def put_at(row: int, column: int, value: float) -> Callable[[np.ndarray], np.nda
         ("data", "node_feat", lambda a: a[:, :0], "raw/data.npz has no features"),
         ("node-label", "node_label", put_at(1, 0, 0.5), "raw/node-label.npz, node_label, row 1: 0.5 is no class"),
         ("node-label", "node_label", lambda a: a * np.nan, "raw/node-label.npz has no label"),
+        ("node-label", "node_label", lambda a: a.repeat(2, 1), "raw/node-label.npz has 2 labels for each node"),
         ("data", "num_nodes_list", lambda a: a.repeat(2), "raw/data.npz: num_nodes_list is of 2 graphs"),
     ],
 )
@@ -254,6 +270,7 @@ def test_an_archive_with_bytes_that_have_changed_is_damaged(tmp_path: Path, scra
     ("file", "old", "new", "message"),
     [
         ("raw/triplet-type-list", "cites,paper", "cites,book", "line 2: paper,cites,book is no relation"),
+        ("raw/num-node-dict", "20", "-2", "raw/num-node-dict.csv.gz, author: -2 is not from 0 to"),
         ("raw/num-node-dict", "20", "many", "raw/num-node-dict.csv.gz is not a line of node types and one of their"),
         ("raw/relations/paper___cites___paper/edge", "\n", "9999\n", "edge.csv.gz, line 1: "),
         ("raw/node-label/paper/node-label", "\n", "\n\n", "raw/node-label/paper/node-label.csv.gz, line 2: ''"),

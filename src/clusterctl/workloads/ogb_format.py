@@ -102,16 +102,17 @@ def read_raw(root: Path, scratch: Path, *, undirected: bool = True) -> Graph:
 
 
 def read_relations(root: Path, scratch: Path) -> Relations:
-    """All types of nodes and edges in `root`, edges as the files have them, sources ascending. Raises TaskError."""
+    """All types of nodes and edges in `root`, edges in the direction of the files, each once. Raises TaskError."""
     nodes = _node_counts(root / "raw")
     graph = HeteroGraph(nodes, {}, {}, {})
     for relation in _edge_types(root / "raw", nodes):
         graph.indptr[relation], graph.indices[relation] = _relation(root, [relation], nodes, scratch, undirected=False)
     node_type, labelled = _labelled_type(root, nodes, scratch)
-    for folder in sorted((root / "raw" / "node-feat").iterdir()):
-        known = labelled.x if folder.name == node_type else None
-        rows = text_rows(folder / "node-feat.csv.gz", np.float32)
-        graph.x[folder.name] = _features(nodes[folder.name], rows, scratch / folder.name) if known is None else known
+    graph.x[node_type] = labelled.x
+    for number, (other, count) in enumerate(nodes.items()):
+        path = root / "raw" / "node-feat" / other / "node-feat.csv.gz"
+        if other != node_type and path.exists():
+            graph.x[other] = _features(count, text_rows(path, np.float32), scratch / f"features-{number}")
     return Relations(graph, node_type, labelled)
 
 
@@ -193,12 +194,12 @@ def _spool_array(spool: EdgeSpool, array: ArchivedArray, nodes: int, edges: int)
 
 def _labelled_type(root: Path, nodes: dict[str, int], scratch: Path) -> tuple[str, Labelled]:
     """The node type that has labels, and its nodes."""
-    (name, *more) = sorted(path.parent.name for path in (root / "raw" / "node-label").glob("*/node-label.csv.gz"))
-    if more or name not in nodes:
-        raise bad_data(
-            f"{root}/raw/node-label has labels of {', '.join([name, *more])}", "one type of nodes has labels"
-        )
     raw = root / "raw"
+    found = sorted(path.parent.name for path in (raw / "node-label").glob("*/node-label.csv.gz"))
+    if len(found) != 1 or found[0] not in nodes:
+        message = f"{raw}/node-label has labels of {', '.join(found) or 'nothing'}"
+        raise bad_data(message, f"one of the types {', '.join(nodes)} has labels")
+    name = found[0]
     features = text_rows(raw / "node-feat" / name / "node-feat.csv.gz", np.float32)
     labels = text_rows(raw / "node-label" / name / "node-label.csv.gz", np.float64, columns=1)
     return name, _labelled(nodes[name], features, labels, _split_folder(root, f"split/*/{name}"), scratch)
@@ -234,6 +235,8 @@ def _labels(nodes: int, pieces: Iterable[FileRows]) -> tuple[Tensor, np.ndarray[
     found = 0
     for piece in pieces:
         where, missing = piece.path, np.isnan(piece.rows)
+        if piece.rows.shape[1] != 1:
+            raise bad_data(f"{where} has {piece.rows.shape[1]} labels for each node", "a node has one class")
         whole = missing | ((piece.rows >= 0) & (piece.rows % 1 == 0))
         piece.require(whole, "is no class", "classes are whole numbers from 0 on, and nan for a node without one")
         if found + len(piece.rows) <= nodes:
@@ -270,7 +273,7 @@ def _node_counts(raw: Path) -> dict[str, int]:
     try:
         names, counts = text_words(path)
         return {
-            name: _single(path.name, np.array([int(count)]), MOST_NODES)
+            name: _single(f"{path}, {name}", np.array([int(count)]), MOST_NODES)
             for name, count in zip(names, counts, strict=True)
         }
     except ValueError:
