@@ -1,4 +1,3 @@
-"""Small graphs."""
+"""A rank without others."""
 
 from support.lone_task import lone_task as lone_task
-from support.random_graph import random_graph as random_graph
