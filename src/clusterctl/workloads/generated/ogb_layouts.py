@@ -1,4 +1,4 @@
-"""Writes graphs in the raw layouts of the Open Graph Benchmark, for `ogb_format` and for OGB's own package to read.
+"""Writes graphs in the raw layouts of the Open Graph Benchmark, without the years of papers that some have.
 
 Edges and features come in pieces, so that a graph need not fit into memory. Text is compressed weakly: it is many
 times faster to write, and hardly larger.
