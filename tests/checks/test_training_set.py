@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.cora_layouts import cora, write_cora
 from support.ranks import CORA, IMDB
 
 from clusterctl.checks.training_set import TAOBAO_EVENTS, training_set
@@ -26,6 +28,16 @@ def test_nodes_are_counted_in_the_raw_files(tmp_path: Path) -> None:
     nodes = reddit.read_raw(CORA, tmp_path).train.numel()
     for workload in ("reddit", "deep-sage"):
         assert training_set(job(workload, CORA)) == TrainingSet(nodes, "nodes")
+
+
+@pytest.mark.parametrize("name", ["ogbn-arxiv", "ogbn-papers100M", "ogbn-mag"])
+def test_nodes_are_counted_in_the_layouts_of_the_open_graph_benchmark(tmp_path: Path, name: str) -> None:
+    graph = cora(tmp_path)
+    root = write_cora(name, tmp_path / "data", replace(graph, x=graph.x[:, :1]))
+    assert training_set(job("reddit", root)) == TrainingSet(graph.train.numel(), "nodes")
+    (split,) = root.glob("split/time/**/train.csv.gz")
+    split.write_bytes(split.read_bytes()[:-100])
+    assert training_set(job("reddit", root)) is None
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int32, np.int64])

@@ -103,6 +103,18 @@ def test_the_raw_files_are_unpacked_from_wherever_they_lie_in_the_archive(site: 
     assert [path.name for path in tmp_path.iterdir()] == ["raw"]
 
 
+def test_an_archive_of_folders_is_unpacked_as_it_is_and_nothing_leaves_the_folder(site: Site, tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as content:
+        for name in ("raw/x.gz", "split/time/train.gz", "split/time/other.gz", "split/../train.gz", "README"):
+            content.writestr(f"arxiv/{name}", name)
+    site.content = buffer.getvalue()
+    root = tmp_path / "arxiv"
+    download(DataSet(site.url, ("raw/x.gz", "split/*/train.gz"), lambda _: None), "set", root)  # type: ignore[arg-type]
+    files = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {"arxiv/raw/x.gz": "raw/x.gz", "arxiv/split/time/train.gz": "split/time/train.gz"}
+
+
 @pytest.mark.parametrize(
     "content",
     [b"<html>moved</html>", archive(b=b"second"), archive(a=b"x" * 99)[:60]],

@@ -44,10 +44,10 @@ def data_rules(found: Surroundings) -> Iterator[Check]:
 
 def _no_data(wanted: WantedRun) -> Iterator[Check]:
     job = wanted.resolved.job
-    parts, data_set, example, own_code = WORKLOADS[job.workload][1:]
-    if not parts or job.data.load or getattr(job.train, "generated", None):
+    layouts, data_set, example, own_code = WORKLOADS[job.workload][1:]
+    if not layouts or job.data.load or getattr(job.train, "generated", None):
         return
-    message = f'no data: workload "{job.workload}" needs {" and ".join(parts)}, but data.root is not set'
+    message = f'no data: workload "{job.workload}" needs {" and ".join(layouts[0])}, but data.root is not set'
     folder = data_folder(job.workload)
     if folder is None:  # no command brings one, and one comes with clusterctl
         changes = {"data.root": str(shipped_folder() / "data" / example)}

@@ -34,6 +34,7 @@ from clusterctl.slurm import Slurm
 from clusterctl.slurm.fits import asked_of, gpus_by_type, has_features
 from clusterctl.spec import WORKLOADS
 from clusterctl.spec.job import EXPEDITE
+from clusterctl.spec.train import likeliest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -239,8 +240,9 @@ def _ask(cluster: Cluster, words: tuple[str, ...]) -> Answer:
 
 
 def _data_set(workload: str, root: Path, nodes_are_here: bool) -> Seen:
-    missing = tuple(part for part in WORKLOADS[workload].data if not any(root.glob(part)))
-    return replace(Seen.at(root, nodes_are_here), missing=missing)
+    layouts = WORKLOADS[workload].data
+    missing = [part for part in likeliest(layouts, root) if not any(root.glob(part))] if layouts else []
+    return replace(Seen.at(root, nodes_are_here), missing=tuple(missing))
 
 
 def _data_of(job: Job, nodes_are_here: bool) -> Seen | None:

@@ -53,7 +53,7 @@ def training_set(job: Job) -> TrainingSet | None:
             case SyntheticTrain(avg_num_nodes=nodes):  # FakeDataset draws from 3/4 to 5/4 of it; 60 % are for training
                 return TrainingSet(nodes * 6 // 10, "nodes", exact=False)
             case NodeTrain() if root:
-                return TrainingSet(_once(_marked_nodes, root / "raw" / "reddit_data.npz"), "nodes")
+                return TrainingSet(_nodes(root), "nodes")
             case GraphClassificationTrain() if root:
                 (labels,) = (root / "raw").glob("*_graph_labels.txt")
                 return TrainingSet(_of_eight_parts(_once(_graphs, labels)), "graphs")
@@ -74,6 +74,28 @@ def _once(count: Callable[[Path], int], file: Path) -> int:
 @lru_cache(16)
 def _counted(count: Callable[[Path], int], file: Path, _: tuple[int, ...]) -> int:
     return count(file)
+
+
+def _nodes(root: Path) -> int:
+    """Those for training, in the layout of Reddit or of the Open Graph Benchmark."""
+    if (raw := root / "raw" / "reddit_data.npz").exists():
+        return _once(_marked_nodes, raw)
+    (split,) = (path for pattern in ("*", "*/*") for path in (root / "split").glob(f"{pattern}/train.csv.gz"))
+    return _once(_lines_of_archive, split)
+
+
+def _lines_of_archive(path: Path) -> int:
+    import gzip
+    import zlib
+
+    try:
+        with open_regular(path) as file, gzip.open(file) as lines:
+            content = lines.read(_MOST_BYTES + 1)
+    except (EOFError, zlib.error) as error:
+        raise ValueError(f"{path} is damaged") from error
+    if len(content) > _MOST_BYTES:
+        raise ValueError("too many to count here")
+    return len(content.split())
 
 
 def _marked_nodes(archive: Path) -> int:

@@ -6,7 +6,7 @@ import click
 
 from clusterctl.api import data as api
 
-_NAMES = click.Choice(["reddit", "taobao"])
+_NAMES = click.Choice(["reddit", "taobao", "ogbn-arxiv", "ogbn-products", "ogbn-papers100M", "ogbn-mag"])
 _SCALE = click.FloatRange(0, 100, min_open=True)
 _ROOT = click.option("--root", metavar="DIR", required=True, help="The data set's folder, shared by all nodes.")
 _CLUSTER = click.option("--cluster", metavar="NAME", help="Whose Python and runs folder to use.")
@@ -55,11 +55,13 @@ def generate(name: str, root: str, scale: float, seed: int, cluster: str | None)
 def prepare(name: str, root: str, cluster: str | None) -> int:
     """Download a data set, unless its raw files are in DIR, and convert it, so that the first run need not.
 
-    Typed again after a break, it goes on where it was.
+    Typed again after a break, it goes on where it was. What is converted goes to the runs folder: a DIR with the raw
+    files may be read-only.
 
     \b
     Example:
       clusterctl data prepare reddit --root /shared/reddit
       clusterctl submit reddit --set data.root=/shared/reddit
+      clusterctl data prepare ogbn-papers100M --root /datasets/papers100M
     """
     return api.prepare(name, root, cluster=cluster, quiet=False)

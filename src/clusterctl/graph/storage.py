@@ -158,11 +158,16 @@ def compressed(
     if not shuffled:
         ordered = (targets * among + sources).sort().values
         return row_offsets(targets, num_nodes), (ordered % among).to(torch.int32)
-    order = draws(stream(Purpose.SHUFFLE), torch.arange(among)).argsort(stable=True)
+    order = shuffled_order(among)
     place = torch.empty_like(order)
     place[order] = torch.arange(among)
     ordered = place[sources].add_(targets, alpha=among).sort().values
     return row_offsets(targets, num_nodes), order.to(torch.int32)[ordered.remainder_(among)]
+
+
+def shuffled_order(num_nodes: int) -> Tensor:
+    """All nodes, int64, in the one random order of their number; it is the same in every process."""
+    return draws(stream(Purpose.SHUFFLE), torch.arange(num_nodes)).argsort(stable=True)
 
 
 def row_offsets(targets: Tensor, num_targets: int) -> Tensor:

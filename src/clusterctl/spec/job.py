@@ -149,6 +149,8 @@ class Data:
     """Folder that holds the data set in its raw layout; relative to the job file."""
     load: Annotated[str, Matches(OBJECT, "a module and a function of your code, such as my_data:load")] | None = None
     """Function of your code, as MODULE:NAME, that returns PyG's Data; for workload "node-classification"."""
+    undirected: bool = True
+    """In the raw layouts of the Open Graph Benchmark: whether each edge counts in both directions."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ reads it, and a class that only changes a default inherits it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from clusterctl.spec.values import (
     OBJECT,
@@ -25,6 +25,10 @@ from clusterctl.spec.values import (
     Share,
     Window,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 PROFILED_STEPS = (10, 20)  # of `submit --profile`: behind the warm-up, and few enough for a browser
 FanOut = Annotated[tuple[Annotated[int, AtLeast(-1)], ...], NotEmpty()]
@@ -95,7 +99,8 @@ class NodeTrain(LoopTrain):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeClassificationTrain(LoopTrain):
-    """A model of your own, on a graph in the raw format of the Reddit data set or one that your own code loads."""
+    """A model of your own, on a graph that your own code loads, or one in the raw layout of PyG's Reddit or of the Open
+    Graph Benchmark."""
 
     epochs: Count = 20
     model: Annotated[str, Matches(OBJECT, "a module and a class or function of your code, such as my_model:Net")]
@@ -130,7 +135,7 @@ class SyntheticTrain(NodeTrain):
 
 @dataclass(frozen=True, kw_only=True)
 class RedditTrain(NodeTrain):
-    """Two-layer GraphSAGE on one graph in the raw format of the Reddit data set."""
+    """Two-layer GraphSAGE on one graph in the raw layout of PyG's Reddit or of the Open Graph Benchmark."""
 
     epochs: Count = 20
     batch_size: Count | None = 1024
@@ -140,7 +145,8 @@ class RedditTrain(NodeTrain):
 
 @dataclass(frozen=True, kw_only=True)
 class DeepSageTrain(NodeTrain):
-    """Three-layer GraphSAGE with small fan-outs on one graph in the raw format of the Reddit data set."""
+    """Three-layer GraphSAGE with small fan-outs, on one graph in the raw layout of PyG's Reddit or of the Open Graph
+    Benchmark."""
 
     epochs: Count = 10
     batch_size: Count | None = 1024
@@ -202,16 +208,39 @@ class CommandTrain(Train):
 
 
 _REDDIT_FORMAT = ("raw/reddit_data.npz", "raw/reddit_graph.npz")
+_OGB_SPLITS = ("train", "valid", "test")
+OGB_TABLES = (  # ogbn-arxiv, ogbn-products
+    *(f"raw/{name}.csv.gz" for name in ("edge", "num-edge-list", "num-node-list", "node-feat", "node-label")),
+    *(f"split/*/{part}.csv.gz" for part in _OGB_SPLITS),
+)
+OGB_ARCHIVES = (  # ogbn-papers100M
+    "raw/data.npz",
+    "raw/node-label.npz",
+    *(f"split/*/{part}.csv.gz" for part in _OGB_SPLITS),
+)
+OGB_RELATIONS = (  # ogbn-mag
+    "raw/triplet-type-list.csv.gz",
+    "raw/num-node-dict.csv.gz",
+    *(f"raw/relations/*/{name}.csv.gz" for name in ("edge", "num-edge-list")),
+    *(f"raw/{name}/*/{name}.csv.gz" for name in ("node-feat", "node-label")),
+    *(f"split/*/*/{part}.csv.gz" for part in _OGB_SPLITS),
+)
+NODE_LAYOUTS = (_REDDIT_FORMAT, OGB_TABLES, OGB_ARCHIVES, OGB_RELATIONS)
 _TAOBAO_FORMAT = ("raw/UserBehavior.csv",)
 _TU_FORMAT = ("raw/*_A.txt", "raw/*_graph_indicator.txt", "raw/*_graph_labels.txt")
+
+
+def likeliest(layouts: Sequence[tuple[str, ...]], root: Path) -> tuple[str, ...]:
+    """The layout of which the largest share is in the folder; of several the first."""
+    return max(layouts, key=lambda layout: sum(any(root.glob(part)) for part in layout) / len(layout))
 
 
 class Workload(NamedTuple):
     """A workload's settings, and what its data folder holds. Its module in `workloads` has its name."""
 
     train: type[Train]
-    data: tuple[str, ...] = ()
-    """Patterns of paths."""
+    data: tuple[tuple[str, ...], ...] = ()
+    """The layouts that it reads, the usual one first: patterns of the paths of each."""
     data_set: str = ""
     """Its name for `clusterctl data`."""
     example: str = ""
@@ -222,10 +251,10 @@ class Workload(NamedTuple):
 
 WORKLOADS: dict[str, Workload] = {
     "synthetic": Workload(SyntheticTrain),
-    "reddit": Workload(RedditTrain, _REDDIT_FORMAT, "reddit"),
-    "deep-sage": Workload(DeepSageTrain, _REDDIT_FORMAT, "reddit"),
-    "node-classification": Workload(NodeClassificationTrain, _REDDIT_FORMAT, example="cora", own_code=True),
-    "taobao": Workload(TaobaoTrain, _TAOBAO_FORMAT, "taobao"),
-    "graph-classification": Workload(GraphClassificationTrain, _TU_FORMAT, example="IMDB-BINARY"),
+    "reddit": Workload(RedditTrain, NODE_LAYOUTS, "reddit"),
+    "deep-sage": Workload(DeepSageTrain, NODE_LAYOUTS, "reddit"),
+    "node-classification": Workload(NodeClassificationTrain, NODE_LAYOUTS, example="cora", own_code=True),
+    "taobao": Workload(TaobaoTrain, (_TAOBAO_FORMAT,), "taobao"),
+    "graph-classification": Workload(GraphClassificationTrain, (_TU_FORMAT,), example="IMDB-BINARY"),
     "command": Workload(CommandTrain, own_code=True),
 }

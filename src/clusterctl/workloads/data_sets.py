@@ -1,7 +1,9 @@
 """The program behind `clusterctl data`: data sets, generated or downloaded. It needs torch, which may be missing.
 
-python -m clusterctl.workloads.data_sets generate reddit|taobao SCALE SEED ROOT
-python -m clusterctl.workloads.data_sets prepare reddit|taobao ROOT CACHE
+python -m clusterctl.workloads.data_sets generate NAME SCALE SEED ROOT
+python -m clusterctl.workloads.data_sets prepare NAME ROOT CACHE
+
+A NAME is reddit, taobao, ogbn-arxiv, ogbn-products, ogbn-papers100M or ogbn-mag.
 """
 
 from __future__ import annotations
@@ -16,13 +18,15 @@ import urllib.request
 import uuid
 import zipfile
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterctl.errors import ClusterctlError, TaskError, UsageError
+from clusterctl.spec.train import OGB_ARCHIVES, OGB_RELATIONS, OGB_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from clusterctl.graph.storage import Recipe
 
@@ -31,34 +35,49 @@ _TIMEOUT = 60.0  # seconds without a byte
 _PARTIAL, _BEYOND_THE_END = 206, 416
 _BAR_WIDTH = 30
 _INTERRUPTED = 130
+_OGB = "https://snap.stanford.edu/ogb/data/nodeproppred"
+_OF_OGB = {  # its archive, what is in it, and the job to try it with
+    "ogbn-arxiv": ("arxiv.zip", OGB_TABLES, "reddit"),
+    "ogbn-products": ("products.zip", OGB_TABLES, "reddit"),
+    "ogbn-papers100M": ("papers100M-bin.zip", OGB_ARCHIVES, "papers100m"),
+    "ogbn-mag": ("mag.zip", OGB_RELATIONS, "reddit"),
+}
 
 
 class DataSet(NamedTuple):
     url: str
-    raw_files: tuple[str, ...]
+    raw_files: tuple[str, ...]  # names of files in `raw`, or patterns of paths in the folder of the data set
     recipe: Callable[[Path], Recipe[Any]]
+    job: str = ""  # to try it with
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Patterns of paths in the folder of the data set."""
+        return tuple(part if "/" in part else f"raw/{part}" for part in self.raw_files)
 
 
 def data_set(name: str) -> DataSet:
-    """What is known of the data set; the addresses are those of PyG's classes."""
+    """What is known of the data set; the addresses are those of PyG's classes, and of OGB's list."""
+    from clusterctl.workloads import ogb_format
+
+    if name in _OF_OGB:
+        file, parts, job = _OF_OGB[name]
+        return DataSet(f"{_OGB}/{file}", parts, lambda root: ogb_format.recipe(root, undirected=True), job)
+
     from torch_geometric import datasets  # here: what is missing becomes a message
 
     from clusterctl.spec import TaobaoTrain
     from clusterctl.workloads import reddit, taobao, taobao_format
 
     if name == "reddit":
-        return DataSet(datasets.Reddit.url, reddit.RAW_FILES, reddit.recipe)
+        return DataSet(datasets.Reddit.url, reddit.RAW_FILES, reddit.recipe, name)
     together = TaobaoTrain().together
-    return DataSet(datasets.Taobao.url, (taobao_format.RAW_FILE,), lambda root: taobao.recipe(root, together))
+    return DataSet(datasets.Taobao.url, (taobao_format.RAW_FILE,), lambda root: taobao.recipe(root, together), name)
 
 
 def generate(name: str, scale: float, seed: int, root: Path) -> str:
     """Write the data set into `root`, whole or not at all; a line about it. Raises UsageError where one is there."""
-    from clusterctl.workloads.generated import reddit_like, taobao_like
-
-    write, score, unit = (
-        (reddit_like.write, "accuracy", "edges") if name == "reddit" else (taobao_like.write, "AUC", "events")
-    )
+    write, score, unit = _generator(name)
     if (root / "raw").exists():
         raise UsageError(f"there is a data set already: {root}/raw", "name another --root, or remove it")
     root.mkdir(parents=True, exist_ok=True)
@@ -74,13 +93,23 @@ def generate(name: str, scale: float, seed: int, root: Path) -> str:
     return f"{root}: the best possible {score} is {best:.4f}"
 
 
+def _generator(name: str) -> tuple[Callable[..., float], str, str]:
+    """What writes such a data set, and how its result and its progress are measured."""
+    from clusterctl.workloads.generated import ogb_like, reddit_like, taobao_like
+
+    if name in _OF_OGB:
+        return partial(ogb_like.write, name), "accuracy", "edges"
+    return (reddit_like.write, "accuracy", "edges") if name == "reddit" else (taobao_like.write, "AUC", "events")
+
+
 def prepare(name: str, root: Path, cache: Path) -> str:
-    """Download what PyG's class would to `root`, and convert it for the runs that share `cache`; a line about it.
+    """Download what PyG or OGB would to `root`, and convert it for the runs that share `cache`; a line about it.
 
     What is there already is not made again. Raises TaskError.
     """
     found = data_set(name)
-    if not all((root / "raw" / file).exists() for file in found.raw_files):
+    if missing := [part for part in found.parts if not any(root.glob(part))]:
+        print(f"{root} lacks {', '.join(missing)}", file=sys.stderr)
         download(found, name, root)
     from clusterctl.graph.storage import whole
     from clusterctl.runs.once import prepared_once
@@ -88,7 +117,7 @@ def prepare(name: str, root: Path, cache: Path) -> str:
     print(f"converting {root}", file=sys.stderr)
     recipe = found.recipe(root)
     prepared_once(cache / recipe.folder, recipe.prepare, whole=whole)
-    return f"ready: {root}; try: clusterctl submit {name} --set {shlex.quote(f'data.root={root}')}"
+    return f"ready: {root}; try: clusterctl submit {found.job} --set {shlex.quote(f'data.root={root}')}"
 
 
 def download(found: DataSet, name: str, root: Path) -> None:
@@ -97,20 +126,30 @@ def download(found: DataSet, name: str, root: Path) -> None:
     if not archive.exists():
         with _progress_bar(f"downloading {name}", "B") as show:
             fetch(found.url, archive, show)
-    raw = root / "raw"
-    raw.mkdir(parents=True, exist_ok=True)
     try:
         with zipfile.ZipFile(archive) as content:
-            members = {Path(member).name: member for member in content.namelist()}
-            for file in found.raw_files:
-                aside = raw / f".{file}.{uuid.uuid4().hex}"
-                with content.open(members[file]) as source, aside.open("wb") as target:
+            for member, path in members(content.namelist(), found.raw_files):
+                path = root / path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+                with content.open(member) as source, aside.open("wb") as target:
                     shutil.copyfileobj(source, target, _BYTES_AT_ONCE)
-                aside.replace(raw / file)
+                aside.replace(path)
     except (zipfile.BadZipFile, KeyError, EOFError) as error:
         archive.unlink()
         raise TaskError(f"{found.url} is not the data set: {error}", "type the same again: it starts anew") from None
     archive.unlink()
+
+
+def members(names: Sequence[str], raw_files: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    """The members of an archive that are wanted, and where each goes in the data set's folder. Raises KeyError."""
+    for wanted in raw_files:
+        found = [path for path in map(PurePosixPath, names) if path.match(wanted) and ".." not in path.parts]
+        if not found:
+            raise KeyError(f"it has no {wanted}")
+        for path in found:
+            place = Path(*path.parts[-len(Path(wanted).parts) :])
+            yield str(path), place if len(place.parts) > 1 else "raw" / place
 
 
 def fetch(url: str, target: Path, progress: Callable[[int, int], None] = lambda *_: None) -> None:
@@ -145,7 +184,9 @@ def fetch(url: str, target: Path, progress: Callable[[int, int], None] = lambda 
 
 
 def _unreachable(url: str, reason: str) -> TaskError:
-    elsewhere = "fetch it where there is one and unpack it into ROOT/raw, or use: clusterctl data generate"
+    elsewhere = (
+        "fetch it where there is one and unpack it, so that ROOT/raw has its files, or use: clusterctl data generate"
+    )
     return TaskError(f"cannot download {url}: {reason}", f"no network here? {elsewhere}")
 
 

@@ -1,4 +1,4 @@
-"""Node classification with a model of the user's own, on a graph in Reddit's raw format or one that their code loads.
+"""Node classification with a model of the user's own, on a graph in the layout of Reddit or OGB or one of their own.
 
 clusterctl submit ./my-job.toml --follow
 torchrun --standalone --nproc-per-node 4 -m clusterctl.workloads.node_classification my-job.toml train.epochs=5
@@ -43,7 +43,7 @@ def main(context: Context) -> None:
 def recipe(data: Data) -> Recipe[Graph]:
     """How the data set is prepared, once for all ranks and runs. Raises TaskError."""
     if data.load is None:
-        return reddit.recipe(data.root)
+        return reddit.recipe_of(data)
     load = found(data.load, "data.load")
     source = inspect.getsourcefile(load)
     identity: dict[str, Any] = {"load": data.load, "root": data.root and str(Path(data.root).resolve())}

@@ -1,4 +1,4 @@
-"""Reddit: GraphSAGE on one large graph in the raw format of PyG's Reddit data set: two numpy archives.
+"""Reddit: GraphSAGE on one large graph in the raw format of PyG's Reddit data set, two numpy archives, or of OGB.
 
 clusterctl submit reddit --set data.root=/data/Reddit --follow
 torchrun --standalone --nproc-per-node 4 -m clusterctl.workloads.reddit jobs/cora.toml train.epochs=5
@@ -16,20 +16,29 @@ from clusterctl.spec import NodeTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
+from clusterctl.workloads import ogb_format
 from clusterctl.workloads.standalone import run_alone
 
 if TYPE_CHECKING:
     from clusterctl.runs.context import Context
+    from clusterctl.spec import Data
 
 RAW_FILES = ("reddit_data.npz", "reddit_graph.npz")
 
 
 def main(context: Context) -> None:
     train = context.train(NodeTrain)
-    prepared = recipe(context.job.data.root)
+    prepared = recipe_of(context.job.data)
     with joined(context) as task:
         graph = shared(task, Graph, *prepared)
         fit(NodeClassification(graph, train, task), train, task)
+
+
+def recipe_of(data: Data) -> Recipe[Graph]:
+    """How the data set in `data.root` is prepared, in whichever layout it is there. Raises TaskError."""
+    if data.root is not None and ogb_format.is_here(data.root):
+        return ogb_format.recipe(data.root, undirected=data.undirected)
+    return recipe(data.root)
 
 
 def raw_identity(root: str | Path | None) -> dict[str, Any]:

@@ -9,29 +9,45 @@ no model can foresee: it bounds the accuracy.
 from __future__ import annotations
 
 import json
-import math
-import zipfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from clusterctl.graph.storage import Graph
+from clusterctl.workloads.generated.npz import ArchiveWriter
 from clusterctl.workloads.reddit import RAW_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-NODES, DEGREE, FEATURES, CLASSES = 232_965, 491, 602, 41
 HOMOPHILY, WRONG_LABELS = 0.7, 0.05
-BEST_ACCURACY = 1 - WRONG_LABELS * (1 - 1 / CLASSES)
 TRUTH_FILE = "truth.json"  # beside `raw`
-_SIGMA, _LARGEST, _NOISE = 1.06, 21_657, 6.0
+_SIGMA, _NOISE = 1.06, 6.0
 _EDGES_AT_ONCE, _NODES_AT_ONCE = 1 << 22, 1 << 14
-_SPLIT = (0.66, 0.76)  # Reddit's shares of training, validation and test nodes
+
+
+class Shape(NamedTuple):
+    """What the real data set has."""
+
+    nodes: int
+    degree: float  # on average
+    features: int
+    classes: int
+    largest: int  # degree
+    split: tuple[float, float]  # the shares of nodes at which validation and test nodes begin
+
+    @property
+    def best_accuracy(self) -> float:
+        """Of one who knows every class, but not which labels are wrong."""
+        return 1 - WRONG_LABELS * (1 - 1 / self.classes)
+
+
+REDDIT = Shape(232_965, 491, 602, 41, largest=21_657, split=(0.66, 0.76))
+BEST_ACCURACY = REDDIT.best_accuracy
 
 
 @dataclass(frozen=True)
@@ -47,24 +63,26 @@ class Community:
     random: torch.Generator
 
 
-def community(scale: float, seed: int) -> Community:
-    """`scale` times Reddit's nodes, and the same average degree."""
+def community(scale: float, seed: int, shape: Shape = REDDIT) -> Community:
+    """`scale` times the nodes of the real data set, and the same average degree."""
     random = torch.Generator().manual_seed(seed)
-    nodes = max(CLASSES, round(NODES * scale))
+    nodes = max(shape.classes, round(shape.nodes * scale))
     weights = torch.randn(nodes, generator=random, dtype=torch.float64).mul_(_SIGMA).exp_()
-    weights *= DEGREE / weights.mean()
-    classes = torch.randint(CLASSES, (nodes,), generator=random)
-    classes[:CLASSES] = torch.arange(CLASSES)  # none is empty
+    weights *= shape.degree / weights.mean()
+    classes = torch.randint(shape.classes, (nodes,), generator=random)
+    classes[: shape.classes] = torch.arange(shape.classes)  # none is empty
     wrong = torch.rand(nodes, generator=random) < WRONG_LABELS
-    others = torch.randint(CLASSES, (nodes,), generator=random)
+    others = torch.randint(shape.classes, (nodes,), generator=random)
     order = torch.randperm(nodes, generator=random)
-    train, val, test = (part.sort().values for part in order.tensor_split([round(share * nodes) for share in _SPLIT]))
+    train, val, test = (
+        part.sort().values for part in order.tensor_split([round(share * nodes) for share in shape.split])
+    )
     return Community(
-        degree=weights.clamp(1, min(_LARGEST, nodes - 1)).to(torch.int64),
+        degree=weights.clamp(1, min(shape.largest, nodes - 1)).to(torch.int64),
         weights=weights,
         classes=classes,
         labels=torch.where(wrong, others, classes),
-        centres=torch.randn(CLASSES, FEATURES, generator=random),
+        centres=torch.randn(shape.classes, shape.features, generator=random),
         parts=(train, val, test),
         random=random,
     )
@@ -73,9 +91,9 @@ def community(scale: float, seed: int) -> Community:
 def reddit_like(scale: float, seed: int = 0) -> Graph:
     """The graph itself, with neighbours in no order, some repeated."""
     truth = community(scale, seed)
-    x = torch.cat([*_features(truth)])
+    x = torch.cat([*features(truth)])
     indptr = torch.cat([truth.degree.new_zeros(1), truth.degree.cumsum(0)])
-    return Graph(indptr, torch.cat([*_sources(truth)]), x, truth.labels, *truth.parts, num_classes=CLASSES)
+    return Graph(indptr, torch.cat([*sources(truth)]), x, truth.labels, *truth.parts, num_classes=REDDIT.classes)
 
 
 def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], None] = lambda *_: None) -> float:
@@ -90,27 +108,29 @@ def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], 
         split[part] = number
     data, graph = (folder / "raw" / name for name in RAW_FILES)
     data.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(data, "w") as archive:
-        _put(archive, "feature", np.float32, (nodes, FEATURES), _features(truth))
-        _put(archive, "label", np.int64, (nodes,), [truth.labels])
-        _put(archive, "node_types", np.int64, (nodes,), [split])
-    with zipfile.ZipFile(graph, "w") as archive:  # a scipy.sparse.coo_array, as PyG reads it
-        _put(archive, "row", np.int32, (edges,), _sources(truth), progress)
-        _put(archive, "col", np.int32, (edges,), _targets(truth, torch.int32))
-        _put(archive, "data", np.uint8, (edges,), (torch.ones_like(part) for part in _targets(truth, torch.uint8)))
-        _put(archive, "shape", np.int64, (2,), [torch.tensor([nodes, nodes])])
-        _put(archive, "format", np.dtype("S3"), (), [np.array(b"coo")])
+    with ArchiveWriter(data) as archive:
+        archive.put("feature", np.float32, (nodes, REDDIT.features), features(truth))
+        archive.put("label", np.int64, (nodes,), [truth.labels])
+        archive.put("node_types", np.int64, (nodes,), [split])
+    with ArchiveWriter(graph) as archive:  # a scipy.sparse.coo_array, as PyG reads it
+        archive.put("row", np.int32, (edges,), sources(truth), progress)
+        archive.put("col", np.int32, (edges,), targets(truth, torch.int32))
+        archive.put("data", np.uint8, (edges,), (torch.ones_like(part) for part in targets(truth, torch.uint8)))
+        archive.put("shape", np.int64, (2,), [torch.tensor([nodes, nodes])])
+        archive.put("format", np.dtype("S3"), (), [np.array(b"coo")])
     (folder / TRUTH_FILE).write_text(json.dumps({"best_accuracy": BEST_ACCURACY, "scale": scale, "seed": seed}) + "\n")
     return BEST_ACCURACY
 
 
-def _features(truth: Community) -> Iterator[Tensor]:
+def features(truth: Community) -> Iterator[Tensor]:
+    """The features of all nodes, float [nodes, features], some at a time."""
+    width = truth.centres.size(1)
     for classes in torch.split(truth.classes, _NODES_AT_ONCE):
-        noise = torch.randn(classes.numel(), FEATURES, generator=truth.random)
+        noise = torch.randn(classes.numel(), width, generator=truth.random)
         yield truth.centres[classes] + _NOISE * noise
 
 
-def _targets(truth: Community, dtype: torch.dtype = torch.int64) -> Iterator[Tensor]:
+def targets(truth: Community, dtype: torch.dtype = torch.int64) -> Iterator[Tensor]:
     """The target of every edge, some at a time."""
     bounds = truth.degree.cumsum(0)
     for first in range(0, int(bounds[-1]), _EDGES_AT_ONCE):
@@ -118,37 +138,16 @@ def _targets(truth: Community, dtype: torch.dtype = torch.int64) -> Iterator[Ten
         yield torch.searchsorted(bounds, edges, right=True).to(dtype)
 
 
-def _sources(truth: Community) -> Iterator[Tensor]:
+def sources(truth: Community) -> Iterator[Tensor]:
     """Where the edges come from, by target: a position on the line of all weights, or on the class's piece of it."""
     order = truth.classes.argsort(stable=True)  # a class's nodes lie next to each other
     line = truth.weights[order].cumsum(0)
-    ends = line[truth.classes.bincount(minlength=CLASSES).cumsum(0) - 1]
+    ends = line[truth.classes.bincount(minlength=truth.centres.size(0)).cumsum(0) - 1]
     begins = torch.cat([ends.new_zeros(1), ends[:-1]])
-    for targets in _targets(truth):
-        position = torch.rand(targets.numel(), generator=truth.random, dtype=torch.float64)
-        alike = torch.rand(targets.numel(), generator=truth.random) < HOMOPHILY
-        own = truth.classes[targets]
+    for piece in targets(truth):
+        position = torch.rand(piece.numel(), generator=truth.random, dtype=torch.float64)
+        alike = torch.rand(piece.numel(), generator=truth.random) < HOMOPHILY
+        own = truth.classes[piece]
         low, high = torch.where(alike, begins[own], 0.0), torch.where(alike, ends[own], ends[-1])
         places = torch.searchsorted(line, low + position * (high - low)).clamp_(max=order.numel() - 1)
         yield order[places].to(torch.int32)
-
-
-def _put(
-    archive: zipfile.ZipFile,
-    name: str,
-    kind: np.dtype | type,
-    shape: tuple[int, ...],
-    parts: Iterable[Tensor | np.ndarray],
-    progress: Callable[[int, int], None] = lambda *_: None,
-) -> None:
-    """Write an array into a .npz, a part at a time."""
-    header = {"descr": np.dtype(kind).str, "fortran_order": False, "shape": shape}
-    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-        np.lib.format.write_array_header_2_0(file, header)
-        written = 0
-        for part in parts:
-            array = np.asarray(part, dtype=kind)
-            file.write(array.tobytes())
-            written += array.size
-            progress(written, math.prod(shape))
-    assert written == math.prod(shape)

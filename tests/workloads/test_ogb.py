@@ -1,0 +1,97 @@
+"""Data sets in the layouts of the Open Graph Benchmark: made up, prepared, and trained on."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support.cora_layouts import cora, write_cora
+from support.ranks import metrics_of, run_job
+
+from clusterctl.checks.training_set import training_set
+from clusterctl.errors import UsageError
+from clusterctl.graph.storage import FILE, Graph, load
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Data, Job, NodeClassificationTrain, RedditTrain, from_record
+from clusterctl.task.task import Task
+from clusterctl.training.loop import fit
+from clusterctl.training.own_objective import OwnNodeClassification
+from clusterctl.workloads import node_classification
+from clusterctl.workloads.data_sets import data_set, generate, prepare
+from clusterctl.workloads.generated.ogb_like import MODELS, OTHER_EDGES
+from clusterctl.workloads.generated.reddit_like import community
+from clusterctl.workloads.ogb_format import read_relations
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_made_up_data_set_has_the_shape_of_the_real_one_and_is_prepared_once(tmp_path: Path, name: str) -> None:
+    scale = 1e-5 if name == "ogbn-papers100M" else 5e-4
+    shape = MODELS[name].shape
+    generate(name, scale, 1, tmp_path / "data")
+    with pytest.raises(UsageError, match="there is a data set already"):
+        generate(name, scale, 1, tmp_path / "data")
+    said = prepare(name, tmp_path / "data", tmp_path / "cache")
+    assert (
+        said == f"ready: {tmp_path}/data; try: clusterctl submit {data_set(name).job} --set data.root={tmp_path}/data"
+    )
+    (folder,) = (tmp_path / "cache").iterdir()
+    graph = load(Graph, folder / FILE)
+    assert graph.num_nodes == max(shape.classes, round(shape.nodes * scale))
+    assert graph.num_features == shape.features
+    assert shape.classes // 2 < graph.num_classes <= shape.classes
+    edges = int(community(scale, 1, shape).degree.sum())
+    assert edges == pytest.approx(shape.degree * graph.num_nodes, rel=0.15)
+    assert 0.4 * edges < graph.indices.numel() <= 2 * edges  # both ways; on so few nodes many repeat
+    splits = torch.cat([graph.train, graph.val, graph.test])
+    assert splits.unique().numel() == splits.numel() == (graph.y >= 0).sum()
+    assert all(part.numel() for part in (graph.train, graph.val, graph.test))
+    job = Job(name="x", workload="reddit", data=Data(root=str(tmp_path / "data")), train=RedditTrain())
+    counted = training_set(job)
+    assert counted is not None
+    assert counted.size == graph.train.numel()
+
+
+def test_a_made_up_mag_has_its_other_relations(tmp_path: Path) -> None:
+    generate("ogbn-mag", 5e-4, 1, tmp_path / "data")
+    (tmp_path / "scratch").mkdir()
+    graph = read_relations(tmp_path / "data", tmp_path / "scratch").graph
+    assert set(graph.indices) == {*OTHER_EDGES, ("paper", "cites", "paper")}
+    for relation, edges in OTHER_EDGES.items():
+        assert graph.indices[relation].numel() == pytest.approx(edges * 5e-4, rel=0.3)  # institutions are few
+        assert graph.indptr[relation].numel() == graph.num_nodes[relation[2]] + 1
+
+
+def test_a_model_of_ones_own_trains_on_it_as_on_reddits_layout(tmp_path: Path, lone_task: Task) -> None:
+    (tmp_path / "scratch").mkdir()
+    graph = cora(tmp_path / "scratch")
+    graph = replace(graph, x=graph.x[:, ::4].contiguous())
+    root = write_cora("ogbn-arxiv", tmp_path / "data", graph)
+    recipe = node_classification.recipe(Data(root=str(root)))
+    (tmp_path / "prepared").mkdir()
+    recipe.prepare(tmp_path / "prepared")
+    train = NodeClassificationTrain(model="support.own_nets:Noisy", epochs=3, fan_out=(5, 5), lr=0.02)
+    fit(OwnNodeClassification(load(Graph, tmp_path / "prepared" / FILE), train, lone_task), train, lone_task)
+    assert metrics_of(RunDir(tmp_path / "run"))[-1]["test_accuracy"] > 0.6
+
+
+def test_two_ranks_train_graphsage_on_papers_that_are_mounted_read_only(tmp_path: Path) -> None:
+    """The shipped job, smaller."""
+    (tmp_path / "scratch").mkdir()
+    graph = cora(tmp_path / "scratch")
+    root = write_cora("ogbn-papers100M", tmp_path / "data", replace(graph, x=graph.x[:, ::4].contiguous()))
+    for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
+        folder.chmod(0o555)
+    record = tomllib.loads((JOBS / "papers100m.toml").read_text()) | {"name": "papers100m"}
+    record["data"]["root"] = str(root)
+    record["train"] |= {"epochs": 3, "hidden_channels": 32, "batch_size": 256, "lr": 0.02}
+    job = from_record(Job, record, parse=True)
+    run = RunDir(tmp_path / "runs" / "papers")
+    done = run_job(replace(job, resources=replace(job.resources, nodes=1, time=600)), run, [2])
+    assert [code for code, _, _ in done] == [0, 0], done
+    assert metrics_of(run)[-1]["test_accuracy"] > 0.7
+    assert {path.name for path in root.iterdir()} == {"raw", "split"}
