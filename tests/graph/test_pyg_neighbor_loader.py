@@ -278,6 +278,14 @@ def test_counts_that_do_not_fit_the_graph_are_refused(counts: dict[Any, list[int
         only_batch(shop(), counts, input_nodes="user")
 
 
+def test_sorted_edges_must_be_contiguous() -> None:
+    graph = one_type()
+    graph.edge_index = graph.edge_index.t().contiguous().t()
+    with pytest.raises(RuntimeError, match="Non-contiguous 'col'"):
+        only_batch(graph, [2], is_sorted=True)
+    assert only_batch(graph, [2]).num_edges == 8
+
+
 def test_disjoint_induced_subgraphs_are_refused() -> None:
     loader = NeighborLoader(one_type(), [2], SEEDS, disjoint=True, subgraph_type="induced")
     with pytest.raises(ValueError, match="'disjoint' sampling not supported for neighbor sampling with"):

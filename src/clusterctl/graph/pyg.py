@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch_geometric.loader import LinkLoader, NodeLoader
 
 from clusterctl.graph.pyg_sampler import PygNeighborSampler
+from clusterctl.graph.pyg_sparse import without_sparse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,6 +54,7 @@ class NeighborLoader(NodeLoader):  # type: ignore[misc]
                 "Received conflicting 'input_time' and 'time_attr' arguments: 'input_time' is set while 'time_attr' "
                 "is not set."
             )
+        data, transform = without_sparse(data, transform)
         if neighbor_sampler is None:
             neighbor_sampler = PygNeighborSampler(
                 data,
@@ -116,6 +118,7 @@ class LinkNeighborLoader(LinkLoader):  # type: ignore[misc]
                 f"{given[edge_label_time is not None]} while 'time_attr' is {given[time_attr is not None]}. Both "
                 "arguments must be provided for temporal sampling."
             )
+        data, transform = without_sparse(data, transform)
         if neighbor_sampler is None:
             neighbor_sampler = PygNeighborSampler(
                 data,

@@ -40,6 +40,11 @@ class Relation:
     times: Times | None = None
     weights: Tensor | None = None  # float64 [edges]
 
+    def __post_init__(self) -> None:
+        """RuntimeError, in pyg-lib's words, where PyG has made wrong offsets of edges that it was told are sorted."""
+        if not self.indices.is_contiguous():
+            raise RuntimeError("Non-contiguous 'col'")
+
     @cached_property
     def levels(self) -> Tensor:
         """`pyg_weights.summed_levels`."""
