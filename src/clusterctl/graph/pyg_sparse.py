@@ -77,6 +77,4 @@ def _sparse(edge_index: Tensor, values: Tensor, size: tuple[int, int], layout: t
     sources, targets = edge_index
     order = (targets * size[1] + sources).argsort(stable=True)
     adjacency = torch.sparse_csr_tensor(row_offsets(targets, size[0]), sources[order], values[order], size)
-    if layout == torch.sparse_csc:
-        return adjacency.to_sparse_csc()
-    return adjacency if layout == torch.sparse_csr else adjacency.to_sparse_coo()
+    return adjacency if layout == torch.sparse_csr else adjacency.to_sparse(layout=layout)
