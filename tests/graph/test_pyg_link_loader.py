@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.pyg_graphs import BOUGHT, one_type, shop
+from support.pyg_graphs import BOUGHT, KNOWS, one_type, shop
 from torch_geometric.sampler import NegativeSampling
 
 from clusterctl.graph.pyg import LinkNeighborLoader
@@ -115,34 +115,36 @@ def test_neighbours_and_negatives_are_not_newer_than_the_seed_edge(sampling: str
 
 @pytest.mark.parametrize("attribute", ["time", "edge_time"])
 @pytest.mark.parametrize("sampling", [None, "binary", "triplet"])
-def test_it_holds_with_several_types(attribute: str, sampling: str | None) -> None:
+@pytest.mark.parametrize("edge_type", [BOUGHT, KNOWS])
+def test_it_holds_with_several_types(attribute: str, sampling: str | None, edge_type: tuple[str, str, str]) -> None:
     graph = shop()
-    ends, limits = graph[BOUGHT].edge_index[:, WANTED], torch.arange(24) % 12 + 8
+    source, _, target = edge_type
+    ends, limits = graph[edge_type].edge_index[:, WANTED], torch.arange(24) % 12 + 8
     found = batches(
         graph,
-        edge_label_index=(BOUGHT, ends),
+        edge_label_index=(edge_type, ends),
         edge_label_time=limits,
         time_attr=attribute,
         neg_sampling=sampling,
     )
     for batch in found:
-        own_limits = limits[batch[BOUGHT].input_id]
-        for edge_type in graph.edge_types:
-            store = batch[edge_type]
+        own_limits = limits[batch[edge_type].input_id]
+        for sampled in graph.edge_types:
+            store = batch[sampled]
             sources, targets = store.edge_index
-            tree = batch[edge_type[0]].batch[sources]
-            assert torch.equal(tree, batch[edge_type[2]].batch[targets])
-            seen = graph[edge_type].edge_time[store.e_id]
+            tree = batch[sampled[0]].batch[sources]
+            assert torch.equal(tree, batch[sampled[2]].batch[targets])
+            seen = graph[sampled].edge_time[store.e_id]
             if attribute == "time":
-                seen = graph[edge_type[0]].time[batch[edge_type[0]].n_id[sources]]
+                seen = graph[sampled[0]].time[batch[sampled[0]].n_id[sources]]
             assert (seen <= own_limits[tree]).all()
     first = found[0]
     if sampling == "triplet":
-        assert torch.equal(first["user"].n_id[first["user"].src_index], ends[0, :10])
-        assert torch.equal(first["item"].n_id[first["item"].dst_pos_index], ends[1, :10])
+        found_ends = first[source].n_id[first[source].src_index], first[target].n_id[first[target].dst_pos_index]
     else:
-        users, items = first[BOUGHT].edge_label_index[:, :10]
-        assert torch.equal(torch.stack([first["user"].n_id[users], first["item"].n_id[items]]), ends[:, :10])
+        rows, columns = first[edge_type].edge_label_index[:, :10]
+        found_ends = first[source].n_id[rows], first[target].n_id[columns]
+    assert torch.equal(torch.stack(found_ends), ends[:, :10])
 
 
 def test_an_induced_subgraph_has_the_seed_edges_too() -> None:

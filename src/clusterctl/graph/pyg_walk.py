@@ -105,7 +105,8 @@ def induced(graph: TypedGraph, sample: Neighborhood) -> Neighborhood:
     for edge_type, relation in graph.relations.items():
         source, _, target = edge_type
         nodes = sample.nodes[target]
-        start, degree = relation.indptr[nodes].to(torch.int64), relation.indptr.diff()[nodes].to(torch.int64)
+        start = relation.indptr[nodes].to(torch.int64)
+        degree = relation.indptr[nodes + 1] - start
         _, places = take(start, degree, -1, lambda drawn: drawn)
         rows = found[source].find(relation.indices[places].to(torch.int64))
         inside = (rows >= 0).nonzero().squeeze(1)
