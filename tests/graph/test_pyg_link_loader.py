@@ -82,6 +82,13 @@ def test_neither_samples_nor_negatives_depend_on_the_number_of_workers() -> None
         assert torch.equal(one.e_id, other.e_id)
 
 
+def test_every_batch_has_negatives_of_its_own() -> None:
+    graph = one_type()
+    ends = graph.edge_index[:, :1].expand(2, 20)
+    one, other = batches(graph, edge_label_index=ends, neg_sampling="triplet")
+    assert one.n_id[one.dst_neg_index].tolist() != other.n_id[other.dst_neg_index].tolist()
+
+
 def test_torchs_generator_goes_on_as_if_no_negatives_had_been_drawn() -> None:
     graph = one_type()
 

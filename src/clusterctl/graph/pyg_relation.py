@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
 
 from clusterctl.graph.neighbors import sample_ranges
 from clusterctl.graph.pyg_numbering import Numbering
 from clusterctl.graph.pyg_times import check_sorted, end_by_time
-from clusterctl.graph.pyg_weights import first, sample_weighted, sample_weighted_again, summed_levels
+from clusterctl.graph.pyg_weights import first, sample_weighted, sample_weighted_again
 from clusterctl.graph.sampling import WORTH_COMPILING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch import Tensor
 
     from clusterctl.graph.pyg_times import EndByTime
 
@@ -39,17 +39,12 @@ class Relation:
     indices: Tensor  # integers [edges]: the sources
     times: Times | None = None
     weights: Tensor | None = None  # float64 [edges]
+    levels: Tensor | None = None  # `pyg_weights.summed_levels` of the weights, for draws with replacement
 
     def __post_init__(self) -> None:
         """RuntimeError, in pyg-lib's words, where PyG has made wrong offsets of edges that it was told are sorted."""
         if not self.indices.is_contiguous():
             raise RuntimeError("Non-contiguous 'col'")
-
-    @cached_property
-    def levels(self) -> Tensor:
-        """`pyg_weights.summed_levels`."""
-        assert self.weights is not None
-        return summed_levels(self.weights, self.indptr)
 
 
 class Kernels(NamedTuple):
@@ -98,7 +93,7 @@ def sample_edges(
     where = (start, end - start, counters, draw.count, draw.key)
     if relation.weights is None:
         return by.sample_ranges(*where, replace=draw.replace)
-    if draw.replace:
+    if relation.levels is not None:
         return sample_weighted_again(relation.levels, *where)
     return sample_weighted(relation.weights, *where, by.first)
 

@@ -28,7 +28,7 @@ from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 from clusterctl.graph.hashing import Purpose, draws, stream
 from clusterctl.graph.pyg_relation import Relation, Times, kernels
 from clusterctl.graph.pyg_walk import Trees, TypedGraph, induced, walk
-from clusterctl.graph.pyg_weights import checked_weights
+from clusterctl.graph.pyg_weights import checked_weights, summed_levels
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -126,7 +126,7 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
             times = None
             if self.is_temporal:
                 times = self._times(self.edge_time if self.node_time is None else self.node_time)
-            relation = Relation(self.colptr, self.row, times, _checked(self.edge_weight))
+            relation = Relation(self.colptr, self.row, times, *self._weights(self.edge_weight, self.colptr))
             return TypedGraph({_ONLY: int(self.num_nodes)}, {_HOMOGENEOUS: relation}, kernels(self.row.numel()))
         relations = {edge_type: self._relation(edge_type) for edge_type in self.edge_types}
         edges = sum(relation.indices.numel() for relation in relations.values())
@@ -135,11 +135,18 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
     def _relation(self, edge_type: EdgeType) -> Relation:
         name = self.to_rel_type[edge_type]
         time = (self.edge_time or {}).get(name) if self.node_time is None else self.node_time.get(edge_type[0])
-        weights = (self.edge_weight or {}).get(name)
-        return Relation(self.colptr_dict[name], self.row_dict[name], self._times(time), _checked(weights))
+        indptr = self.colptr_dict[name]
+        weights = self._weights((self.edge_weight or {}).get(name), indptr)
+        return Relation(indptr, self.row_dict[name], self._times(time), *weights)
 
     def _times(self, values: Tensor | None) -> Times | None:
         return None if values is None else Times(values, self.node_time is not None, self.temporal_strategy == "last")
+
+    def _weights(self, weights: Tensor | None, indptr: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        if weights is None:
+            return None, None
+        weights = checked_weights(weights)
+        return weights, summed_levels(weights, indptr) if self.replace else None
 
     def _sample(
         self,
@@ -197,10 +204,6 @@ def _examples(input_id: Tensor | None, seeds: Tensor) -> Tensor:
 
 def _digest(examples: Tensor) -> int:
     return int(draws(0, examples).sum())
-
-
-def _checked(weights: Tensor | None) -> Tensor | None:
-    return None if weights is None else checked_weights(weights)
 
 
 @contextmanager

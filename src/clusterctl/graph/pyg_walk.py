@@ -153,11 +153,12 @@ def _sample_hop(hops: _Hops, edge_type: EdgeType, draw: Draw) -> Edges:
 
 def _sample(hops: _Hops) -> Neighborhood:
     parted = {node_type: hops.nodes_and_trees(node_type, found.ids) for node_type, found in hops.found.items()}
+    trees = {node_type: own for node_type, (_, own) in parted.items() if own is not None}
     for node_type, found in hops.found.items():
         hops.ends[node_type].append(len(found))
     return Neighborhood(
         nodes={node_type: nodes for node_type, (nodes, _) in parted.items()},
-        trees=None if hops.trees is None else {node_type: own for node_type, (_, own) in parted.items()},  # type: ignore[misc]
+        trees=None if hops.trees is None else trees,
         edges={edge_type: _joined(parts) for edge_type, parts in hops.edges.items()},
         num_nodes={
             node_type: [after - before for before, after in pairwise(ends)] for node_type, ends in hops.ends.items()
