@@ -9,6 +9,8 @@ import pytest
 import torch
 from support.pyg_graphs import BOUGHT, BOUGHT_BY, KNOWS, full_walk, one_type, shop
 from torch import Tensor
+from torch_geometric.testing.feature_store import MyFeatureStore
+from torch_geometric.testing.graph_store import MyGraphStore
 
 from clusterctl.graph.pyg import NeighborLoader
 
@@ -112,6 +114,25 @@ def test_types_without_times_are_sampled_whenever() -> None:
         graph, [-1], input_nodes=("item", SEEDS[:3]), input_time=torch.zeros(3, dtype=torch.int64), time_attr="time"
     )
     assert batch[BOUGHT].edge_index.size(1) == int(torch.isin(graph[BOUGHT].edge_index[1], SEEDS[:3]).sum())
+
+
+def test_stores_are_sampled_by_time_if_their_edges_are_sorted_by_it() -> None:
+    graph = one_type()
+    features, edges = MyFeatureStore(), MyGraphStore()
+    features.put_tensor(graph.x, group_name=None, attr_name="x", index=None)
+    features.put_tensor(graph.time, group_name=None, attr_name="time", index=None)
+    order = (graph.edge_index[1] * 100 + graph.time[graph.edge_index[0]]).argsort()
+    ends = graph.edge_index[:, order]
+    edges.put_edge_index(ends, edge_type=None, layout="coo", size=(50, 50), is_sorted=True)
+    batch = only_batch((features, edges), [-1], time_attr="time", input_time=torch.full((4,), 10))
+    own = torch.isin(ends[1], SEEDS) & (graph.time[ends[0]] <= 10)
+    assert batch.edge_index.size(1) == int(own.sum())
+    assert (graph.time[batch.n_id[4:]] <= 10).all()
+
+    edges = MyGraphStore()
+    edges.put_edge_index(ends, edge_type=None, layout="coo", size=(50, 50), is_sorted=False)
+    with pytest.raises(ValueError, match="requires that edges are sorted by destination, and by source time"):
+        only_batch((features, edges), [-1], time_attr="time")
 
 
 def test_fractional_times_are_compared_as_they_are() -> None:
