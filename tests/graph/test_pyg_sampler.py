@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 import torch
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import LinkLoader, NodeLoader
@@ -114,12 +113,3 @@ def test_a_homogeneous_link_loader_works_too() -> None:
     batch = next(iter(loader))
     assert torch.equal(batch.n_id[batch.edge_index], graph.edge_index[:, batch.e_id])
     assert torch.equal(batch.n_id[batch.src_index], graph.edge_index[0, :64])
-
-
-def test_sampling_by_time_is_refused() -> None:
-    graph = data()
-    loader = NodeLoader(
-        graph, PygNeighborSampler(graph, [3]), input_nodes=torch.arange(5), input_time=torch.arange(5), batch_size=5
-    )
-    with pytest.raises(ValueError, match="by time is not supported"):
-        next(iter(loader))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from clusterctl.graph.blocks import Adjacency
 
 _U = np.uint64
-_GOLDEN, _FIRST, _SECOND = (_U(number % (1 << 64)) for number in (GOLDEN, FIRST, SECOND))
+GOLDEN_BITS, _FIRST, _SECOND = (_U(number % (1 << 64)) for number in (GOLDEN, FIRST, SECOND))
 _S27, _S30, _S31, _S32, _S33 = (
     _U(shift) for shift in (27, 30, 31, 32, 33)
 )  # numba turns int64 with uint64 into float64
@@ -71,19 +71,21 @@ class Renumbering:
         return torch.from_numpy(sources), torch.from_numpy(columns)
 
 
-def _compiled(loop: Any) -> Any:
+def compiled(loop: Any) -> Any:
+    """The loop, compiled at its first call, without the interpreter's lock."""
     return numba.njit(nogil=True, cache=True)(loop)
 
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
-def _mix(value: Any) -> Any:
-    value = value + _GOLDEN
+def mix(value: Any) -> Any:
+    """SplitMix64 of an uint64, as `hashing.draws`."""
+    value = value + GOLDEN_BITS
     value = (value ^ (value >> _S30)) * _FIRST
     value = (value ^ (value >> _S27)) * _SECOND
     return value ^ (value >> _S31)
 
 
-@_compiled
+@compiled
 def _fill(
     indices: Any,
     nodes: Any,
@@ -106,10 +108,10 @@ def _fill(
                     edge += np.searchsorted(gaps, edge, side="right")
                 neighbors[first + place] = indices[edge]
             continue
-        own_key = _mix(_U(nodes[target]) * _GOLDEN + key)
+        own_key = mix(_U(nodes[target]) * GOLDEN_BITS + key)
         for j in range(count):
             highest = degree - 1 if replace else degree - count + j
-            bits = _mix((own_key + _U(j)) * _GOLDEN)
+            bits = mix((own_key + _U(j)) * GOLDEN_BITS)
             pick = np.int64(((bits >> _S32) * _U(highest + 1)) >> _S32)
             for earlier in range(0 if replace else j):
                 if picks[earlier] == pick:
@@ -123,7 +125,7 @@ def _fill(
             neighbors[first + j] = indices[edge]
 
 
-@_compiled
+@compiled
 def _fill_labor(
     indices: Any,
     starts: Any,
@@ -189,10 +191,10 @@ def _fill_labor(
 
 @numba.njit(inline="always")  # type: ignore[untyped-decorator]
 def _rank(counter: Any, key: Any, place: Any) -> Any:
-    return (np.int64(_mix(_U(counter) * _GOLDEN + key) >> _S33) << 32) | place
+    return (np.int64(mix(_U(counter) * GOLDEN_BITS + key) >> _S33) << 32) | place
 
 
-@_compiled
+@compiled
 def _find_new(row: Any, nodes: Any, neighbors: Any) -> Any:
     targets = nodes.size
     for place in range(targets - 1, -1, -1):  # backwards: a node's first place wins
@@ -207,7 +209,7 @@ def _find_new(row: Any, nodes: Any, neighbors: Any) -> Any:
     return new[:count]
 
 
-@_compiled
+@compiled
 def _renumber(row: Any, nodes: Any, new: Any, neighbors: Any) -> Any:
     sources = np.concatenate((nodes, new))
     for place in range(nodes.size, sources.size):

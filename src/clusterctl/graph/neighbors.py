@@ -13,6 +13,8 @@ from torch import Tensor
 from clusterctl.graph.hashing import below, draws, grid
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from clusterctl.graph.blocks import Adjacency
 
 
@@ -33,17 +35,43 @@ def sample_positions(
 ) -> tuple[Tensor, Tensor]:
     """As `sample_neighbors`, both int64, the edges as their places in `graph.indices`."""
     start, degree = remaining(graph, nodes, excluded)
+    offsets, positions = sample_ranges(start, degree, nodes, count, key, replace=replace)
+    if excluded is not None:
+        positions += torch.searchsorted(gaps(excluded), positions, right=True)
+    return offsets, positions
+
+
+def sample_ranges(
+    start: Tensor, degree: Tensor, counters: Tensor, count: int, key: int, *, replace: bool = False
+) -> tuple[Tensor, Tensor]:
+    """At most `count` places in each range of `degree` places from `start` on, as `sample_positions` takes them.
+
+    A draw depends on the key and the range's counter (int64) alone.
+    """
+
+    def pick(drawn: Tensor) -> Tensor:
+        return choose(degree[drawn], count, draws(key, counters[drawn]), replace=replace)
+
+    return take(start, degree, count, pick, replace=replace)
+
+
+def take(
+    start: Tensor, degree: Tensor, count: int, pick: Callable[[Tensor], Tensor], *, replace: bool = False
+) -> tuple[Tensor, Tensor]:
+    """At most `count` places in each range of `degree` places from `start` on, as offsets and places, int64.
+
+    `pick` gives `count` numbers below the degree of each of these ranges, int64 [count, ranges]; it is asked about
+    those of which not all is taken.
+    """
     taken = sizes(degree, count, replace)
-    offsets = torch.zeros(nodes.numel() + 1, dtype=torch.int64, device=nodes.device)
+    offsets = torch.zeros(start.numel() + 1, dtype=torch.int64, device=start.device)
     torch.cumsum(taken, 0, out=offsets[1:])
-    positions = torch.arange(int(offsets[-1]), device=nodes.device)
+    positions = torch.arange(int(offsets[-1]), device=start.device)
     positions += (start - offsets[:-1]).repeat_interleave(taken, output_size=positions.numel())
     drawn = (degree > (0 if replace else count)).nonzero().squeeze(1)
     if count > 0 and drawn.numel():
-        places = offsets[drawn] + torch.arange(count, device=nodes.device)[:, None]
-        positions[places] = start[drawn] + choose(degree[drawn], count, draws(key, nodes[drawn]), replace=replace)
-    if excluded is not None:
-        positions += torch.searchsorted(gaps(excluded), positions, right=True)
+        places = offsets[drawn] + torch.arange(count, device=start.device)[:, None]
+        positions[places] = start[drawn] + pick(drawn)
     return offsets, positions
 
 

@@ -6,119 +6,215 @@
     for batch in NodeLoader(data, sampler, input_nodes=data.train_mask, batch_size=1024, shuffle=True): ...
 
 PyG's rules hold here: a hop samples only nodes that the hop before found first (ours, in `sampling`, samples all of the
-frontier again); randomness comes from torch's generator (`torch.manual_seed`; loader workers have their own); negatives
-of link loaders are PyG's, which may be positives, and seed edges are not left out of the messages.
+frontier again); randomness comes from torch's generator (`torch.manual_seed`); negatives of link loaders are PyG's,
+which may be positives, and seed edges are not left out of the messages. How data is read, and what of it is refused, is
+PyG's own code. `pyg` has the loaders that bring their sampler along.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+import torch_geometric.typing
 from torch import Tensor
-from torch_geometric.data import Data
-from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, NumNeighbors, SamplerOutput
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric.sampler import NeighborSampler as PygOwnSampler
+from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
-from clusterctl.graph.blocks import Adjacency
-from clusterctl.graph.neighbors import renumbered, sample_positions
-from clusterctl.graph.storage import row_offsets
+from clusterctl.graph.hashing import Purpose, draws, stream
+from clusterctl.graph.pyg_relation import Relation, Times, kernels
+from clusterctl.graph.pyg_walk import Trees, TypedGraph, induced, walk
+from clusterctl.graph.pyg_weights import checked_weights, summed_levels
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from torch_geometric.data import HeteroData
+    from torch_geometric.data import Data, FeatureStore, GraphStore, HeteroData
     from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
+    from clusterctl.graph.pyg_walk import Neighborhood
     from clusterctl.graph.storage import EdgeType
 
-Counts = list[int]  # a hop
+    Source: TypeAlias = Data | HeteroData | tuple[FeatureStore, GraphStore]
+    Counts: TypeAlias = list[int] | Mapping[EdgeType, list[int]]
+
+Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 _ONLY = ""  # the node type of a graph that has one
 _HOMOGENEOUS: EdgeType = (_ONLY, _ONLY, _ONLY)
+_HIGHEST = torch.iinfo(torch.int64).max
 
 
-class PygNeighborSampler(BaseSampler):  # type: ignore[misc]
-    """Samples neighbours in a PyG Data or HeteroData, uniformly; -1 takes all.
+class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
+    """Samples neighbours in a PyG Data, a HeteroData, or a pair of stores; -1 takes all.
 
-    `num_neighbors` and `replace` as for PyG's NeighborLoader: counts a hop, or those of each edge type; with `replace`
-    as many of every node that has a neighbour, each drawn from all of them.
+    The arguments are those of PyG's NeighborSampler. Where pyg-lib and torch-sparse differ, pyg-lib's behaviour holds.
     """
 
     def __init__(
-        self, data: Data | HeteroData, num_neighbors: Counts | Mapping[EdgeType, Counts], replace: bool = False
+        self,
+        data: Source,
+        num_neighbors: Counts,
+        subgraph_type: SubgraphType | str = "directional",
+        replace: bool = False,
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        is_sorted: bool = False,
+        share_memory: bool = False,
+        directed: bool = True,
     ) -> None:
-        counts = NumNeighbors(num_neighbors)
-        self._replace = replace
-        self._homogeneous = isinstance(data, Data)
-        if self._homogeneous:
-            self._num_nodes = {_ONLY: int(data.num_nodes)}
-            edges = {_HOMOGENEOUS: data.edge_index}
-            self._counts = {_HOMOGENEOUS: counts.get_values()}
-        else:
-            self._num_nodes = {node_type: int(data[node_type].num_nodes) for node_type in data.node_types}
-            edges = {edge_type: data[edge_type].edge_index for edge_type in data.edge_types}
-            self._counts = counts.get_values(data.edge_types)
-        self._hops = counts.num_hops
-        self._relations, self._order = {}, {}
-        for edge_type, (sources, targets) in edges.items():
-            order = (targets * self._num_nodes[edge_type[0]] + sources).argsort(stable=True)
-            indptr = row_offsets(targets, self._num_nodes[edge_type[2]])
-            self._relations[edge_type] = Adjacency(indptr, sources[order].to(torch.int32))
-            self._order[edge_type] = order
+        with _as_with_pyg_lib():
+            super().__init__(
+                data,
+                num_neighbors,
+                subgraph_type=subgraph_type,
+                replace=replace,
+                disjoint=disjoint,
+                temporal_strategy=temporal_strategy,
+                time_attr=time_attr,
+                weight_attr=weight_attr,
+                is_sorted=is_sorted,
+                share_memory=share_memory,
+                directed=directed,
+            )
+        if self.temporal_strategy not in ("uniform", "last"):
+            raise RuntimeError("No valid temporal strategy found")
+        if self.edge_weight is not None and self.is_temporal:
+            raise RuntimeError("Biased node temporal sampling not yet supported")
+        self._epoch: Tensor | None = None
+        self._graph = self._typed_graph()
 
-    def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput | HeteroSamplerOutput:
+    def begin_epoch(self) -> None:
+        """Draw the key of all samples up to the next call, from torch's generator.
+
+        Loader workers share it, so that samples do not depend on which worker draws them.
+        """
+        if self._epoch is None:
+            self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._epoch.random_(_HIGHEST)
+
+    def sample_from_nodes(self, inputs: NodeSamplerInput, **_: Any) -> Output:
         """The neighbourhood of the seed nodes."""
-        return node_sample(index, self._sample)
+        examples = _examples(inputs.input_id, inputs.node)
+        return self._finished(node_sample(inputs, partial(self._sample, examples=examples, epoch=self._epoch_key())))
 
     def sample_from_edges(
-        self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, **_: Any
-    ) -> SamplerOutput | HeteroSamplerOutput:
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, **_: Any
+    ) -> Output:
         """The neighbourhood of the seed edges' ends, and of negatives if asked for."""
-        num_nodes = self._num_nodes[_ONLY] if self._homogeneous else self._num_nodes
-        return edge_sample(index, self._sample, num_nodes, False, None, neg_sampling)
+        examples, epoch = _examples(inputs.input_id, inputs.row), self._epoch_key()
+        sample = partial(self._sample, examples=examples, epoch=epoch)
+        with torch.random.fork_rng(devices=[]):  # PyG draws negatives from torch's generator
+            torch.default_generator.manual_seed(stream(Purpose.NEGATIVES, epoch, _digest(examples)))
+            return self._finished(
+                edge_sample(inputs, sample, self.num_nodes, self.disjoint, self.node_time, neg_sampling)
+            )
 
-    @property
-    def edge_permutation(self) -> Tensor | dict[EdgeType, Tensor]:
-        """From the places of the edges here to those in `edge_index`."""
-        return self._order[_HOMOGENEOUS] if self._homogeneous else self._order
+    def _finished(self, out: Output) -> Output:
+        return out.to_bidirectional() if self.subgraph_type == SubgraphType.bidirectional else out
 
-    def _sample(self, seed: Tensor | dict[str, Tensor], seed_time: Any = None) -> SamplerOutput | HeteroSamplerOutput:
-        if seed_time is not None and seed_time != {}:
-            raise ValueError("sampling by time is not supported: leave input_time and edge_label_time out")
-        found = self._walk({_ONLY: seed} if isinstance(seed, Tensor) else seed)
-        if not self._homogeneous:
-            return HeteroSamplerOutput(**found)
-        return SamplerOutput(**{name: next(iter(by_type.values())) for name, by_type in found.items()})
+    def _epoch_key(self) -> int:
+        return int(torch.randint(_HIGHEST, ()) if self._epoch is None else self._epoch)
 
-    def _walk(self, seeds: dict[str, Tensor]) -> dict[str, dict[Any, Any]]:
-        """What was sampled, by PyG's names for it and by type: sources are `row` and targets `col`."""
-        none = torch.empty(0, dtype=torch.int64)
-        nodes = {node_type: seeds.get(node_type, none) for node_type in self._num_nodes}
-        new = dict(nodes)
-        nodes_by_hop = {node_type: [found.numel()] for node_type, found in nodes.items()}
-        parts: dict[EdgeType, list[tuple[Tensor, Tensor, Tensor]]] = {edge_type: [] for edge_type in self._relations}
-        for hop in range(self._hops):
-            key = int(torch.randint(torch.iinfo(torch.int64).max, ()))
-            first = {node_type: nodes[node_type].numel() - new[node_type].numel() for node_type in nodes}
-            before = {node_type: known.numel() for node_type, known in nodes.items()}
-            for number, (edge_type, relation) in enumerate(self._relations.items()):
-                source, _, target = edge_type
-                count = self._counts[edge_type][hop]
-                offsets, places = sample_positions(relation, new[target], count, key + number, replace=self._replace)
-                rows = torch.arange(new[target].numel()) + first[target]
-                nodes[source], columns = renumbered(nodes[source], relation.indices[places])
-                reached = rows.repeat_interleave(offsets.diff(), output_size=places.numel())
-                parts[edge_type].append((columns.to(torch.int64), reached, places))
-            new = {node_type: known[before[node_type] :] for node_type, known in nodes.items()}
-            for node_type, fresh in new.items():
-                nodes_by_hop[node_type].append(fresh.numel())
-        return {
-            "node": nodes,
-            "row": {edge_type: torch.cat([columns for columns, _, _ in hops]) for edge_type, hops in parts.items()},
-            "col": {edge_type: torch.cat([reached for _, reached, _ in hops]) for edge_type, hops in parts.items()},
-            "edge": {edge_type: torch.cat([places for _, _, places in hops]) for edge_type, hops in parts.items()},
-            "num_sampled_nodes": nodes_by_hop,
-            "num_sampled_edges": {
-                edge_type: [len(places) for _, _, places in hops] for edge_type, hops in parts.items()
-            },
+    def _typed_graph(self) -> TypedGraph:
+        if not self.is_hetero:
+            times = None
+            if self.is_temporal:
+                times = self._times(self.edge_time if self.node_time is None else self.node_time)
+            relation = Relation(self.colptr, self.row, times, *self._weights(self.edge_weight, self.colptr))
+            return TypedGraph({_ONLY: int(self.num_nodes)}, {_HOMOGENEOUS: relation}, kernels(self.row.numel()))
+        relations = {edge_type: self._relation(edge_type) for edge_type in self.edge_types}
+        edges = sum(relation.indices.numel() for relation in relations.values())
+        return TypedGraph(self.num_nodes, relations, kernels(edges))
+
+    def _relation(self, edge_type: EdgeType) -> Relation:
+        name = self.to_rel_type[edge_type]
+        time = (self.edge_time or {}).get(name) if self.node_time is None else self.node_time.get(edge_type[0])
+        indptr = self.colptr_dict[name]
+        weights = self._weights((self.edge_weight or {}).get(name), indptr)
+        return Relation(indptr, self.row_dict[name], self._times(time), *weights)
+
+    def _times(self, values: Tensor | None) -> Times | None:
+        return None if values is None else Times(values, self.node_time is not None, self.temporal_strategy == "last")
+
+    def _weights(self, weights: Tensor | None, indptr: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        if weights is None:
+            return None, None
+        weights = checked_weights(weights)
+        return weights, summed_levels(weights, indptr) if self.replace else None
+
+    def _sample(
+        self,
+        seed: Tensor | dict[str, Tensor],
+        seed_time: Tensor | dict[str, Tensor] | None = None,
+        *,
+        examples: Tensor,
+        epoch: int,
+    ) -> Output:
+        """What PyG's loaders and `edge_sample` ask for; `examples` are the numbers of the loader's inputs."""
+        is_induced = self.subgraph_type == SubgraphType.induced
+        if self.disjoint and is_induced:
+            raise ValueError("'disjoint' sampling not supported for neighbor sampling with `subgraph_type='induced'`")
+        seeds = {_ONLY: seed} if isinstance(seed, Tensor) else seed
+        trees, key = None, stream(Purpose.SAMPLING, epoch, _digest(examples))
+        if self.disjoint:
+            trees, key = self._trees(seeds, seed_time, examples), epoch
+        counts = self.num_neighbors.get_values(self.edge_types if self.is_hetero else None)
+        counts = counts if self.is_hetero else {_HOMOGENEOUS: counts}
+        sample = walk(self._graph, seeds, counts, key, replace=self.replace, trees=trees)
+        return self._output(induced(self._graph, sample) if is_induced else sample)
+
+    def _trees(self, seeds: dict[str, Tensor], seed_time: Tensor | dict[str, Tensor] | None, examples: Tensor) -> Trees:
+        number = torch.arange(sum(nodes.numel() for nodes in seeds.values()))
+        own_example = examples[number % examples.numel()] if number.numel() else number
+        keys = draws(0, number // max(examples.numel(), 1)) + own_example
+        return Trees(draws(0, keys), self._latest(seeds, seed_time) if self.is_temporal else None)
+
+    def _latest(self, seeds: dict[str, Tensor], seed_time: Tensor | dict[str, Tensor] | None) -> Tensor:
+        if seed_time is not None:
+            return seed_time if isinstance(seed_time, Tensor) else torch.cat([seed_time[name] for name in seeds])
+        if self.node_time is None:
+            raise RuntimeError("Seed time needs to be specified")
+        times = {_ONLY: self.node_time} if isinstance(self.node_time, Tensor) else self.node_time
+        return torch.cat([times[node_type][nodes] for node_type, nodes in seeds.items()])
+
+    def _output(self, sample: Neighborhood) -> Output:
+        found: dict[str, Any] = {
+            "node": sample.nodes,
+            "row": {edge_type: edges.sources for edge_type, edges in sample.edges.items()},
+            "col": {edge_type: edges.targets for edge_type, edges in sample.edges.items()},
+            "edge": {edge_type: edges.places for edge_type, edges in sample.edges.items()},
+            "batch": sample.trees,
+            "num_sampled_nodes": sample.num_nodes,
+            "num_sampled_edges": sample.num_edges,
         }
+        if self.is_hetero:
+            return HeteroSamplerOutput(**found)
+        return SamplerOutput(**{name: by_type and next(iter(by_type.values())) for name, by_type in found.items()})
+
+
+def _examples(input_id: Tensor | None, seeds: Tensor) -> Tensor:
+    return torch.arange(seeds.numel()) if input_id is None else input_id
+
+
+def _digest(examples: Tensor) -> int:
+    return int(draws(0, examples).sum())
+
+
+@contextmanager
+def _as_with_pyg_lib() -> Iterator[None]:
+    """PyG's constructor without its demand for pyg-lib, for edges with times or weights, and without its warning."""
+    flags = ("WITH_PYG_LIB", "WITH_EDGE_TIME_NEIGHBOR_SAMPLE", "WITH_WEIGHTED_NEIGHBOR_SAMPLE")
+    before = {flag: getattr(torch_geometric.typing, flag) for flag in flags}
+    try:
+        for flag in flags:
+            setattr(torch_geometric.typing, flag, True)
+        yield
+    finally:
+        for flag, value in before.items():
+            setattr(torch_geometric.typing, flag, value)
