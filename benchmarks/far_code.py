@@ -32,7 +32,10 @@ def main() -> None:
     parser.add_argument("--kilobytes", type=int, default=2)
     parser.add_argument("--runs", type=int, default=3)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as shared, made(Path(shared), through_relay=True) as far:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as shared,
+        made(Path(shared), through_relay=True) as far,
+    ):
         measure(far, asked.files, asked.kilobytes, asked.runs)
 
 
