@@ -80,7 +80,6 @@ class OwnModel:
     def __init__(self, model: nn.Module, name: str, classes: int) -> None:
         self.model, self.name, self.classes = model, name, classes
         self.by_layer = hasattr(model, "layer")
-        self.by_sending = hasattr(model, "send") and hasattr(model, "receive")
 
     def outputs(self, hops: Sequence[Hop], x: Tensor) -> Tensor:
         """The scores of the last hop's targets [targets, classes]. Raises TaskError where they have another shape."""

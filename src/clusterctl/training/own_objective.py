@@ -1,8 +1,8 @@
-"""The objective of node classification with a model of the user's own: cross-entropy, exact accuracy."""
+"""The objective of node classification with a model of the user's own, or one of ours: cross-entropy, exact accuracy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.gat import Gat
 from clusterctl.graph.hashing import Purpose, stream
 from clusterctl.graph.hops import sampled_hops, whole_hops, whole_neighborhoods
 from clusterctl.graph.inference import own_slice, shared_rows
@@ -23,7 +24,6 @@ from clusterctl.training.state import PartState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.graph.gat import Gat
     from clusterctl.graph.hops import Hop
     from clusterctl.graph.storage import Graph
     from clusterctl.spec import NodeClassificationTrain
@@ -104,8 +104,8 @@ class OwnNodeClassification:
         self._agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._graph.x.device):
-            if self._own.by_sending:
-                predicted = self._by_sending(own)
+            if isinstance(self.model, Gat):
+                predicted = self._by_sending(self.model, own)
             elif self._own.by_layer:
                 predicted = self._by_layer(own)
             else:
@@ -121,9 +121,8 @@ class OwnNodeClassification:
         for name, buffer in self.model.named_buffers():
             buffer.view(-1).copy_(state.same[name])
 
-    def _by_sending(self, own: range) -> Tensor:
+    def _by_sending(self, model: Gat, own: range) -> Tensor:
         """The classes of this rank's nodes: in every layer what each node sends is computed once, and shared."""
-        model = cast("Gat", self.model)
         rows = self._graph.x[own.start : own.stop]
         for number in range(len(self._everything)):
             sending = model.send(number, rows)
