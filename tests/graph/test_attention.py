@@ -85,7 +85,7 @@ def test_a_sampled_hop_equals_pygs_with_gradients(random_graph: MakeGraph, heads
     got = ours.receive(edges, ours.send(mine), mine[: hop.targets])
     expected = theirs((other, other[: hop.targets]), hop.edge_index)
     assert_close(got, expected)
-    got.square().sum().backward()
+    got.square().sum().backward()  # type: ignore[no-untyped-call]
     expected.square().sum().backward()
     assert_close(mine.grad, other.grad)
     for name, grad in {
@@ -144,7 +144,7 @@ def test_compiled_is_the_plain_one_with_dropped_weights(random_graph: MakeGraph,
         left, right, weights = (value.clone().requires_grad_() for value in values)
         out = attend(left.to(dtype), right.to(dtype), weights, edges, factors)
         assert out.dtype == dtype
-        out.to(exact).square().sum().backward()
+        out.to(exact).square().sum().backward()  # type: ignore[no-untyped-call]
         results.append([out, left.grad, right.grad, weights.grad])
     bound = {torch.float32: 1e-4, torch.float64: 1e-12, torch.bfloat16: 0.1}[dtype]
     for plain, compiled in zip(*results, strict=True):

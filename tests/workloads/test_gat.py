@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -50,7 +51,8 @@ def test_training_and_exact_evaluation_equal_pygs_on_the_whole_graph(
     options: dict[str, object] = {"hidden": 4, "heads": 2, "output_heads": 3, "dropout": 0.0}
     objective = OwnNodeClassification(graph, replace(TRAIN, options=options), lone_task)
     assert isinstance(objective.model, Gat)
-    layers = [pygs(layer, heads, last=heads == 3) for layer, heads in zip(objective.model.layers, (2, 2, 3))]
+    first, second, last = (cast("GatConv", layer) for layer in objective.model.layers)
+    layers = [pygs(first, 2, last=False), pygs(second, 2, last=False), pygs(last, 3, last=True)]
     targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
     edges, x = torch.stack([graph.indices.long(), targets]), graph.x
     for number, layer in enumerate(layers):
@@ -132,7 +134,8 @@ def cora_job(**train: object) -> Job:
 @pytest.mark.long
 def test_cora_reaches_080_with_three_seeds_and_in_bfloat16(tmp_path: Path) -> None:
     accuracies = []
-    for number, chosen in enumerate([{"seed": 0}, {"seed": 1}, {"seed": 2}, {"precision": "bfloat16"}]):
+    settings: list[dict[str, object]] = [{"seed": 0}, {"seed": 1}, {"seed": 2}, {"precision": "bfloat16"}]
+    for number, chosen in enumerate(settings):
         run = RunDir(tmp_path / "runs" / f"gat-{number}")
         done = run_job(cora_job(**chosen), run, [2, 2])
         assert [code for code, _, _ in done] == [0, 0, 0, 0], done

@@ -44,7 +44,7 @@ class Neighborhoods:
         torch.cumsum(is_kept, 0, out=before[1:])  # kept edges before each edge
         offsets = before.index_select(0, self.offsets.to(torch.int64))
         offsets += torch.arange(offsets.numel(), device=offsets.device)
-        columns = self.columns.new_empty(before[-1] + self.own.numel())
+        columns = self.columns.new_empty(int(offsets[-1]))
         columns[(before[:-1] + targets)[is_kept]] = self.columns[is_kept]
         columns[offsets[1:] - 1] = self.own.to(torch.int32)
         return Neighborhoods(columns, offsets.to(torch.int32), self.own)
@@ -84,7 +84,7 @@ class GatConv(nn.Module):
         """
         out = attend(sent, self.right(rows), self.attention, edges, factors)
         if self._mean:
-            out = out.unflatten(1, self.attention.shape).mean(1)
+            out = by_head(out, self.attention).mean(1)
         if self.residual is not None:
             out = out + self.residual(rows)
         return out + self.bias
@@ -109,17 +109,26 @@ def attend_plain(
     """As `attend`, in torch's own operations, with several tensors of edges x heads x channels."""
     targets, counts = edges.targets(), edges.offsets.diff().to(torch.int64)
     exact = attention.dtype
-    sources = _Take.apply(left.to(exact), edges.columns).unflatten(1, attention.shape)  # type: ignore[no-untyped-call]
-    summed = sources + _Take.apply(right.to(exact), targets).unflatten(1, attention.shape)  # type: ignore[no-untyped-call]
+    sources = by_head(_taken(left.to(exact), edges.columns), attention)
+    summed = sources + by_head(_taken(right.to(exact), targets), attention)
     logits = (F.leaky_relu(summed, SLOPE) * attention).sum(-1)
     highest = torch.segment_reduce(logits.detach(), "max", lengths=counts, unsafe=True)
     weights = (logits - highest.index_select(0, targets)).exp()
     totals = torch.segment_reduce(weights, "sum", lengths=counts, unsafe=True)
-    weights = weights / _Take.apply(totals, targets)  # type: ignore[no-untyped-call]
+    weights = weights / _taken(totals, targets)
     if factors is not None:
         weights = weights * factors
     messages = (sources * weights[..., None]).flatten(1)
     return torch.segment_reduce(messages, "sum", lengths=counts, unsafe=True).to(left.dtype)
+
+
+def by_head(table: Tensor, attention: Tensor) -> Tensor:
+    """The table [rows, heads * channels] as [rows, heads, channels]."""
+    return table.view(len(table), *attention.shape)
+
+
+def _taken(table: Tensor, rows: Tensor) -> Tensor:
+    return _Take.apply(table, rows)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Take(torch.autograd.Function):

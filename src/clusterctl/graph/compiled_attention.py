@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clusterctl.graph.attention import SLOPE
+from clusterctl.graph.attention import SLOPE, by_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,7 @@ class _Attend(torch.autograd.Function):
         ctx: Any, left: Tensor, right: Tensor, attention: Tensor, columns: Tensor, offsets: Tensor, factors: Any
     ) -> Tensor:
         exact = attention.dtype
-        rows, own = (_by_head(table, attention).to(exact) for table in (left, right))
+        rows, own = (by_head(table.detach().to(exact).contiguous(), attention) for table in (left, right))
         factors = attention.new_empty(0, 0) if factors is None else factors.to(exact)
         weights = rows.new_empty(columns.numel(), len(attention))
         out = torch.zeros_like(own)
@@ -54,17 +54,14 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         left, right, attention, columns, offsets, factors, weights = ctx.saved_tensors
         exact = attention.dtype
-        rows, own, gradient = (_by_head(table, attention).to(exact) for table in (left, right, gradients[0]))
+        tables = left, right, gradients[0]
+        rows, own, gradient = (by_head(table.detach().to(exact).contiguous(), attention) for table in tables)
         of_rows, of_own = torch.zeros_like(rows), torch.zeros_like(own)
         of_attention = torch.zeros_like(attention, dtype=torch.float64)
         tensors = (rows, own, attention.detach(), columns, offsets, factors, weights, gradient)
         arrays = [tensor.numpy() for tensor in (*tensors, of_rows, of_own, of_attention)]
         _in_threads(lambda first, last: _backward(*arrays, SLOPE, first, last), len(attention), 1)
         return of_rows.flatten(1).to(left.dtype), of_own.flatten(1).to(right.dtype), of_attention.to(exact), *[None] * 3
-
-
-def _by_head(table: Tensor, attention: Tensor) -> Tensor:
-    return table.detach().contiguous().unflatten(1, attention.shape)
 
 
 def _in_threads(work: Callable[[int, int], None], count: int, pieces: int) -> None:

@@ -1,4 +1,4 @@
-"""The objective of node classification with a model of the user's own, or one of ours: cross-entropy, exact accuracy."""
+"""The objective of node classification with a user's own model or one of ours: cross-entropy, exact accuracy."""
 
 from __future__ import annotations
 
