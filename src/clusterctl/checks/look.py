@@ -32,7 +32,7 @@ from clusterctl.runs.files import exists, nearest_existing
 from clusterctl.runs.ownership import is_trusted
 from clusterctl.slurm import Slurm
 from clusterctl.slurm.fits import asked_of, gpus_by_type, has_features
-from clusterctl.spec import WORKLOADS
+from clusterctl.spec import BUILT_IN, WORKLOADS
 from clusterctl.spec.job import EXPEDITE
 from clusterctl.spec.train import likeliest
 
@@ -262,11 +262,11 @@ def _code(job: Job, plan: Plan) -> Path | str | None:
 def _modules(job: Job, plan: Plan) -> Iterator[tuple[str, Seen]]:
     """The modules that the job names, as files in its code; packages may be anywhere."""
     code = _code(job, plan)
-    if code is None or not WORKLOADS[job.workload].own_code:
+    if code is None or not job.has_own_code:
         return
     for key, name in (("train.model", getattr(job.train, "model", None)), ("data.load", job.data.load)):
         module = (name or "").partition(":")[0]
-        if module and "." not in module and not Path(code, module).is_dir():
+        if module and name not in BUILT_IN and "." not in module and not Path(code, module).is_dir():
             yield key, Seen.at(Path(code, f"{module}.py"), nodes_are_here=True)
 
 

@@ -19,11 +19,11 @@ from clusterctl.config.secrets import HIDDEN, Secrets, secrets_of
 from clusterctl.config.source import Values, explained, read_toml, read_values
 from clusterctl.config.stages import chosen, parted
 from clusterctl.errors import ConfigError, UsageError
-from clusterctl.spec import WORKLOADS, Container, Job
+from clusterctl.spec import BUILT_IN, WORKLOADS, Container, Job, NodeClassificationTrain, from_record
 from clusterctl.spec.keys import leaves_as_written
 from clusterctl.spec.notify import Notify
 from clusterctl.spec.overrides import Key, parse_override
-from clusterctl.spec.records import Problem, alternatives, fields_of
+from clusterctl.spec.records import InvalidRecord, Problem, alternatives, fields_of
 from clusterctl.spec.track import Track
 from clusterctl.spec.values import NO_GPUS
 
@@ -234,7 +234,7 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
     gpus = resources.gpus_per_node or NO_GPUS
     tasks = resources.tasks_per_node or int(gpus) or 1
     code = absolute(("code",), job.code)
-    if code is None and WORKLOADS[job.workload].own_code and job.container.code == "mounted":
+    if code is None and job.has_own_code and job.container.code == "mounted":
         code = str(cwd)
         values.origins["code",] = "default: the current folder"
         if is_home(cwd):
@@ -256,6 +256,16 @@ def _completed(job: Job, values: Values, file: Path, cwd: Path) -> Job:
         container=replace(job.container, image=image),
         data=replace(job.data, root=absolute(("data", "root"), job.data.root)),
     )
+
+
+def _wrong_options(train: NodeClassificationTrain) -> Iterator[Problem]:
+    """What is wrong with the options of a model of ours; those of a user's model are checked where it is made."""
+    if train.model in BUILT_IN:
+        try:
+            from_record(BUILT_IN[train.model], train.options)
+        except InvalidRecord as error:
+            for problem in error.problems:
+                yield problem._replace(path=("train", "options", *problem.path))
 
 
 def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
@@ -283,6 +293,8 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("train", "fan_out"), "needs one number a layer, each above 0, or -1 for all neighbours")
     if getattr(job.train, "sampling", "") == "labor" and getattr(job.train, "replace", False):
         yield Problem(("train", "replace"), 'sampling "labor" draws without replacement; leave this out')
+    if isinstance(job.train, NodeClassificationTrain):
+        yield from _wrong_options(job.train)
     if job.data.load and job.workload != "node-classification":
         yield Problem(("data", "load"), f'only workload "node-classification" loads data so, not "{job.workload}"')
     if getattr(job.train, "stop_early", 0) and getattr(job.train, "folds", 1) > 1:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from clusterctl.graph.attention import Neighborhoods
 from clusterctl.graph.hashing import Purpose, keyed_dropout, stream
 from clusterctl.graph.neighbors import renumbered
 
@@ -29,6 +30,7 @@ class Hop:
     targets: int
     nodes: Tensor  # int64 [rows]: which node of the graph each row is
     degree: Tensor  # int64 [targets]: the neighbours in the whole graph, of which the edges may be a sample
+    neighborhoods: Neighborhoods  # the edges once more, by target
     randomness: tuple[int, ...] | None = None  # of the step and layer; None in evaluation
 
     def dropout(self, rows: Tensor, share: float, number: int = 0) -> Tensor:
@@ -48,27 +50,48 @@ def sampled_hops(blocks: Sequence[Block], randomness: tuple[int, ...] | None) ->
     for number, (before, block) in enumerate(pairwise(blocks)):
         degree = block.graph.degree.index_select(0, block.nodes)
         key = None if randomness is None else (*randomness, number)
-        hops.append(
-            Hop(_edge_index(block.columns, block.offsets.diff()), block.nodes.numel(), before.nodes, degree, key)
-        )
+        hops.append(_hop(block.columns, block.offsets, before.nodes, degree, key))
     return hops
 
 
 def whole_hops(graph: Adjacency, own: range, most_edges: int) -> Iterator[Hop]:
     """All edges into the nodes `own`, a hop for as many of them as have `most_edges` together, and at least one."""
     bounds = graph.indptr[own.start : own.stop + 1]
-    start = 0
-    while start < len(own):
-        limit = bounds[start] + most_edges
-        stop = max(start + 1, int(torch.searchsorted(bounds, limit, right=True)) - 1)
+    for start, stop in _pieces(bounds, most_edges):
         targets = torch.arange(own.start + start, own.start + stop, device=bounds.device)
         nodes, columns = renumbered(targets, graph.indices[int(bounds[start]) : int(bounds[stop])])
-        degree = bounds[start : stop + 1].diff()
-        yield Hop(_edge_index(columns, degree), stop - start, nodes, degree)
+        offsets = (bounds[start : stop + 1] - bounds[start]).to(torch.int32)
+        yield _hop(columns, offsets, nodes, bounds[start : stop + 1].diff())
+
+
+def whole_neighborhoods(graph: Adjacency, own: range, most_edges: int) -> Iterator[tuple[slice, Neighborhoods]]:
+    """All edges into the nodes `own`, in the pieces of `whole_hops`, and which of `own` each piece is for.
+
+    The rows of their table are all nodes: nothing is renumbered. There is at least one piece, if an empty one.
+    """
+    bounds = graph.indptr[own.start : own.stop + 1]
+    for start, stop in list(_pieces(bounds, most_edges)) or [(0, 0)]:
+        targets = torch.arange(own.start + start, own.start + stop, device=bounds.device)
+        columns = graph.indices[int(bounds[start]) : int(bounds[stop])]
+        offsets = (bounds[start : stop + 1] - bounds[start]).to(torch.int32)
+        yield slice(start, stop), Neighborhoods(columns, offsets, targets)
+
+
+def _pieces(bounds: Tensor, most_edges: int) -> Iterator[tuple[int, int]]:
+    """Consecutive ranges of targets with at most so many edges together, or of one target."""
+    start, targets = 0, bounds.numel() - 1
+    while start < targets:
+        limit = bounds[start] + most_edges
+        stop = max(start + 1, int(torch.searchsorted(bounds, limit, right=True)) - 1)
+        yield start, stop
         start = stop
 
 
-def _edge_index(columns: Tensor, counts: Tensor) -> Tensor:
-    """PyG's form of edges that are listed by target: the sources' rows, and how many edges each target has."""
-    targets = torch.arange(counts.numel(), device=counts.device)
-    return torch.stack([columns.to(torch.int64), targets.repeat_interleave(counts, output_size=columns.numel())])
+def _hop(
+    columns: Tensor, offsets: Tensor, nodes: Tensor, degree: Tensor, randomness: tuple[int, ...] | None = None
+) -> Hop:
+    """The hop of these edges (`Block.columns`, `Block.offsets`), whose targets are the first of `nodes`."""
+    targets = torch.arange(degree.numel(), device=columns.device)
+    neighborhoods = Neighborhoods(columns, offsets, targets)
+    edge_index = torch.stack([columns.to(torch.int64), neighborhoods.targets()])
+    return Hop(edge_index, degree.numel(), nodes, degree, neighborhoods, randomness)

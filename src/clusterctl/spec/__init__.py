@@ -5,10 +5,12 @@ from clusterctl.spec.cluster import Cluster, Emulator
 from clusterctl.spec.job import Checkpoint, Container, Data, Job, Resources, Watchdog
 from clusterctl.spec.records import from_record, to_record
 from clusterctl.spec.train import (
+    BUILT_IN,
     PROFILED_STEPS,
     WORKLOADS,
     CommandTrain,
     DeepSageTrain,
+    GatOptions,
     GraphClassificationTrain,
     LoopTrain,
     NodeClassificationTrain,
@@ -20,6 +22,7 @@ from clusterctl.spec.train import (
 )
 
 __all__ = [
+    "BUILT_IN",
     "PROFILED_STEPS",
     "WORKLOADS",
     "Batches",
@@ -30,6 +33,7 @@ __all__ = [
     "Data",
     "DeepSageTrain",
     "Emulator",
+    "GatOptions",
     "GraphClassificationTrain",
     "Job",
     "LoopTrain",

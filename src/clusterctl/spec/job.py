@@ -10,7 +10,7 @@ from typing import Annotated
 
 from clusterctl.spec.notify import Notify
 from clusterctl.spec.track import Track
-from clusterctl.spec.train import Train
+from clusterctl.spec.train import BUILT_IN, WORKLOADS, Train
 from clusterctl.spec.values import (
     LARGEST,
     OBJECT,
@@ -251,3 +251,9 @@ class Job:
     """The trackers that get a copy of its metrics."""
     train: Train = field(default_factory=Train)
     """Settings of the workload."""
+
+    @property
+    def has_own_code(self) -> bool:
+        """Whether it runs code of the user's: not with a model of ours on data in a known format."""
+        is_built_in = getattr(self.train, "model", None) in BUILT_IN and self.data.load is None
+        return WORKLOADS[self.workload].own_code and not is_built_in

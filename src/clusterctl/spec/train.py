@@ -98,15 +98,43 @@ class NodeTrain(LoopTrain):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GatOptions:
+    """`train.options` of model "gat"."""
+
+    hidden: Count = 32
+    """Width of each head of the hidden layers, whose heads lie side by side."""
+    heads: Count = 8
+    """Attention heads of the hidden layers."""
+    output_heads: Count = 1
+    """Attention heads of the last layer, which are averaged."""
+    dropout: Share = 0.5
+    """Fraction of activations between layers to drop in training."""
+    attention_dropout: Share = 0.0
+    """Fraction of attention weights to drop in training."""
+    self_loops: bool = True
+    """Whether each node attends to itself, too."""
+    residual: bool = False
+    """Whether each layer adds a linear map of the node's own row."""
+
+
+BUILT_IN = {"gat": GatOptions}
+"""The models of node classification that need no code of the user's, and the options of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeClassificationTrain(LoopTrain):
-    """A model of your own, on a graph that your own code loads, or one in the raw layout of PyG's Reddit or of the Open
-    Graph Benchmark."""
+    """A graph attention network or a model of your own, on a graph that your own code loads, or one in the raw layout of
+    PyG's Reddit or of the Open Graph Benchmark."""
 
     epochs: Count = 20
-    model: Annotated[str, Matches(OBJECT, "a module and a class or function of your code, such as my_model:Net")]
-    """Class or function of your code, as MODULE:NAME, that makes the model from the numbers of features and classes."""
+    model: Annotated[
+        str, Matches(f"gat|{OBJECT}", '"gat", or a module and a class or function of your code, such as my_model:Net')
+    ]
+    """"gat", a graph attention network (GATv2); or a class or function of your code, as MODULE:NAME, that makes the
+    model from the numbers of features and classes."""
     options: dict[EnvName, object] = field(default_factory=dict)
-    """Values for the model, by name: those of its dataclass `Options`, or keyword arguments."""
+    """Values for the model, by name: for "gat" hidden, heads, output_heads, dropout, attention_dropout, self_loops and
+    residual; for one of your own those of its dataclass `Options`, or keyword arguments."""
     fan_out: FanOut = (25, 10)
     """Neighbours to sample per node in each hop, one number per layer, the seed nodes' hop first; -1 takes all."""
     sampling: Annotated[str, OneOf(("uniform", "labor"))] = "uniform"

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.gat import Gat
+from clusterctl.spec import BUILT_IN
 from clusterctl.spec.records import InvalidRecord, from_record, nearest
 
 if TYPE_CHECKING:
@@ -37,21 +39,21 @@ def found(name: str, what: str) -> Any:
     return getattr(module, attribute)
 
 
-def built(name: str, features: int, classes: int, options: Mapping[str, Any]) -> nn.Module:
-    """The model `name` for so many features and classes.
+def built(name: str, features: int, classes: int, layers: int, options: Mapping[str, Any]) -> nn.Module:
+    """The model `name` for so many features, classes and, where it is one of ours, layers. Raises TaskError.
 
-    Called with `options` as an instance of its dataclass `Options`, if it has one, else as keyword arguments.
+    A user's is called with `options` as an instance of its dataclass `Options`, if it has one, else as keyword
+    arguments.
     """
+    if name in BUILT_IN:
+        return Gat(features, classes, layers, _chosen(BUILT_IN[name], name, options))
     make: Callable[..., Any] = found(name, "train.model")
     kind = getattr(make, "Options", None)
     try:
         if kind is not None and dataclasses.is_dataclass(kind):
-            model = make(features, classes, from_record(kind, dict(options)))  # type: ignore[arg-type]
+            model = make(features, classes, _chosen(kind, f"{name}.Options", options))
         else:
             model = make(features, classes, **options)
-    except InvalidRecord as error:
-        lines = "; ".join(f"train.options.{problem}" for problem in error.problems)
-        raise TaskError(lines, f"the keys are those of {name}.Options", Cause.USER) from None
     except TypeError as error:
         hint = "it is called with the numbers of features and classes, and train.options by name"
         raise TaskError(f"train.model = {name} cannot be made: {error}", hint, Cause.USER) from error
@@ -60,6 +62,16 @@ def built(name: str, features: int, classes: int, options: Mapping[str, Any]) ->
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise TaskError(f"train.model = {name} has nothing to train: no parameters", cause=Cause.USER)
     return model
+
+
+def _chosen(kind: Any, name: str, options: Mapping[str, Any]) -> Any:
+    """The `options` as an instance of the dataclass `kind`."""
+    try:
+        return from_record(kind, dict(options))
+    except InvalidRecord as error:
+        lines = "; ".join(f"train.options.{problem}" for problem in error.problems)
+        keys = ", ".join(field.name for field in dataclasses.fields(kind))
+        raise TaskError(lines, f"the keys of {name} are {keys}", Cause.USER) from None
 
 
 class OwnModel:

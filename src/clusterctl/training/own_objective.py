@@ -1,4 +1,4 @@
-"""The objective of node classification with a model of the user's own: cross-entropy, exact accuracy."""
+"""The objective of node classification with a user's own model or one of ours: cross-entropy, exact accuracy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.gat import Gat
 from clusterctl.graph.hashing import Purpose, stream
-from clusterctl.graph.hops import sampled_hops, whole_hops
+from clusterctl.graph.hops import sampled_hops, whole_hops, whole_neighborhoods
 from clusterctl.graph.inference import own_slice, shared_rows
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import resident
@@ -50,7 +51,7 @@ class OwnNodeClassification:
         self._precision = PRECISIONS[train.precision]
         torch.manual_seed(train.seed)
         self.classes = graph.num_classes
-        model = built(train.model, graph.num_features, self.classes, train.options)
+        model = built(train.model, graph.num_features, self.classes, len(train.fan_out), train.options)
         self.model = model.to(task.device, self._precision.weights)
         self._own = OwnModel(self.model, train.model, self.classes)
         self._graph = resident(graph, task, self._precision.values)
@@ -103,7 +104,12 @@ class OwnNodeClassification:
         self._agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._graph.x.device):
-            predicted = self._by_layer(own) if self._own.by_layer else self._at_once(own, splits)
+            if isinstance(self.model, Gat):
+                predicted = self._by_sending(self.model, own)
+            elif self._own.by_layer:
+                predicted = self._by_layer(own)
+            else:
+                predicted = self._at_once(own, splits)
         return accuracies(self._graph, own, predicted, splits)
 
     def state(self) -> PartState:
@@ -114,6 +120,16 @@ class OwnNodeClassification:
     def load(self, state: PartState) -> None:
         for name, buffer in self.model.named_buffers():
             buffer.view(-1).copy_(state.same[name])
+
+    def _by_sending(self, model: Gat, own: range) -> Tensor:
+        """The classes of this rank's nodes: in every layer what each node sends is computed once, and shared."""
+        rows = self._graph.x[own.start : own.stop]
+        for number in range(len(self._everything)):
+            sending = model.send(number, rows)
+            sent = shared_rows([sending], sending, self._graph.num_nodes, self._task)
+            pieces = whole_neighborhoods(self._graph, own, _MOST_EDGES)
+            rows = torch.cat([model.receive(number, edges, sent, rows[part]) for part, edges in pieces])
+        return rows.argmax(1)
 
     def _by_layer(self, own: range) -> Tensor:
         """The classes of this rank's nodes: every layer for all nodes, before the next."""

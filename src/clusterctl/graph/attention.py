@@ -1,0 +1,160 @@
+"""Attention over neighbours, in plain torch on any device; on a CPU large hops go to `compiled_attention`.
+
+Brody, Alon and Yahav, "How attentive are graph attention networks?" (2022), known as GATv2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clusterctl.graph.products import Linear
+
+SLOPE = 0.2  # of the leaky ReLU below zero
+WORTH_COMPILING = 1 << 22  # edges x heads x channels: the import of numba takes a second
+
+
+@dataclass(frozen=True)
+class Neighborhoods:
+    """Edges listed by target: those into target `i` come from the rows `columns[offsets[i]:offsets[i + 1]]` of a table.
+
+    In that table the targets themselves are the rows `own`.
+    """
+
+    columns: Tensor  # int32 [edges]
+    offsets: Tensor  # int32 [targets + 1]
+    own: Tensor  # int64 [targets]
+
+    def targets(self) -> Tensor:
+        """int64 [edges]: the target of each edge."""
+        numbers = torch.arange(self.own.numel(), device=self.own.device)
+        return numbers.repeat_interleave(self.offsets.diff(), output_size=self.columns.numel())
+
+    def with_self_loops(self) -> Neighborhoods:
+        """With one edge from each target to itself, behind its others, whether there was one or not."""
+        targets = self.targets()
+        is_kept = self.columns != self.own.index_select(0, targets)
+        before = torch.zeros(targets.numel() + 1, dtype=torch.int64, device=targets.device)
+        torch.cumsum(is_kept, 0, out=before[1:])  # kept edges before each edge
+        offsets = before.index_select(0, self.offsets.to(torch.int64))
+        offsets += torch.arange(offsets.numel(), device=offsets.device)
+        columns = self.columns.new_empty(int(offsets[-1]))
+        columns[(before[:-1] + targets)[is_kept]] = self.columns[is_kept]
+        columns[offsets[1:] - 1] = self.own.to(torch.int32)
+        return Neighborhoods(columns, offsets.to(torch.int32), self.own)
+
+
+class GatConv(nn.Module):
+    """GATv2: the neighbours' projected rows `W_left h_u`, weighted by a softmax over the neighbours of each target.
+
+    The softmax is of `a . leaky_relu(W_left h_u + W_right h_v)`, for each head. As PyG's GATv2Conv with bipartite
+    input; self loops are the caller's. Heads lie side by side, or are averaged (`mean`).
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, heads: int = 1, *, mean: bool = False, residual: bool = False
+    ) -> None:
+        super().__init__()
+        width = out_channels if mean else heads * out_channels
+        self.left = Linear(in_channels, heads * out_channels)
+        self.right = Linear(in_channels, heads * out_channels)
+        self.attention = nn.Parameter(torch.empty(heads, out_channels))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.residual = Linear(in_channels, width, bias=False) if residual else None
+        self._mean = mean
+        for weight in (self.left.weight, self.right.weight, self.attention):
+            nn.init.xavier_uniform_(weight)
+        for bias in (self.left.bias, self.right.bias):
+            nn.init.zeros_(bias)
+
+    def send(self, rows: Tensor) -> Tensor:
+        """What these rows [rows, in] send to their neighbours [rows, heads * out]."""
+        return self.left(rows)  # type: ignore[no-any-return]
+
+    def receive(self, edges: Neighborhoods, sent: Tensor, rows: Tensor, factors: Tensor | None = None) -> Tensor:
+        """The targets' new rows, from a table that went through `send` and the targets' own `rows` [targets, in].
+
+        `factors` [edges, heads] are multiplied to the softmax: dropout.
+        """
+        out = attend(sent, self.right(rows), self.attention, edges, factors)
+        if self._mean:
+            out = by_head(out, self.attention).mean(1)
+        if self.residual is not None:
+            out = out + self.residual(rows)
+        return out + self.bias
+
+
+def attend(left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None) -> Tensor:
+    """The attention-weighted sums of the neighbours' rows [targets, heads * channels], zero where there are none.
+
+    `left` [rows, heads * channels] are the projected rows of sources, `right` [targets, heads * channels] those of
+    targets, `attention` is [heads, channels]. Sums are in float32 or float64; the result has the type of `left`.
+    """
+    if _worth_compiling(left, edges):
+        from clusterctl.graph.compiled_attention import attend_compiled
+
+        return attend_compiled(left, right, attention, edges, factors)
+    return attend_plain(left, right, attention, edges, factors)
+
+
+def attend_plain(
+    left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None
+) -> Tensor:
+    """As `attend`, in torch's own operations, with several tensors of edges x heads x channels."""
+    targets, counts = edges.targets(), edges.offsets.diff().to(torch.int64)
+    exact = attention.dtype
+    sources = by_head(_taken(left.to(exact), edges.columns), attention)
+    summed = sources + by_head(_taken(right.to(exact), targets), attention)
+    logits = (F.leaky_relu(summed, SLOPE) * attention).sum(-1)
+    highest = torch.segment_reduce(logits.detach(), "max", lengths=counts, unsafe=True)
+    weights = (logits - highest.index_select(0, targets)).exp()
+    totals = torch.segment_reduce(weights, "sum", lengths=counts, unsafe=True)
+    weights = weights / _taken(totals, targets)
+    if factors is not None:
+        weights = weights * factors
+    messages = (sources * weights[..., None]).flatten(1)
+    return torch.segment_reduce(messages, "sum", lengths=counts, unsafe=True).to(left.dtype)
+
+
+def by_head(table: Tensor, attention: Tensor) -> Tensor:
+    """The table [rows, heads * channels] as [rows, heads, channels]."""
+    return table.view(len(table), *attention.shape)
+
+
+def _taken(table: Tensor, rows: Tensor) -> Tensor:
+    return _Take.apply(table, rows)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Take(torch.autograd.Function):
+    """`table.index_select(0, rows)`; its gradient is a sum over bags, where torch's own adds in any order on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, rows: Tensor) -> Tensor:
+        ctx.size = table.size(0)
+        ctx.save_for_backward(rows)
+        return table.index_select(0, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (rows,) = ctx.saved_tensors
+        bounds = torch.zeros(ctx.size + 1, dtype=torch.int64, device=rows.device)
+        torch.cumsum(torch.bincount(rows, minlength=ctx.size), 0, out=bounds[1:])
+        order = rows.argsort(stable=True)
+        return F.embedding_bag(order, gradients[0], bounds, mode="sum", include_last_offset=True), None
+
+
+def _worth_compiling(left: Tensor, edges: Neighborhoods) -> bool:
+    """Whether numba pays off, and is installed."""
+    work = edges.columns.numel() * left.size(1)
+    return left.device.type == "cpu" and work >= WORTH_COMPILING and _has_numba()
+
+
+@cache
+def _has_numba() -> bool:
+    return find_spec("numba") is not None

@@ -1,0 +1,189 @@
+"""Attention over neighbours in loops that numba compiles, forward and backward: no tensor of edges x channels.
+
+The forward keeps the softmax [edges, heads]; the backward computes the rest again from the projected rows. Threads
+share out the targets forward and the heads backward, so each number is written by one thread, and the result does not
+depend on how many there are.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from clusterctl.graph.attention import SLOPE, by_head
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from clusterctl.graph.attention import Neighborhoods
+
+_PIECES = 4  # of the targets for each thread: degrees are uneven
+# What lets a sum of products use vectors. NaN and infinity still mean what they do.
+_FAST = {"reassoc", "contract", "nsz"}
+
+
+def attend_compiled(
+    left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None
+) -> Tensor:
+    """As `attention.attend`."""
+    return _Attend.apply(left, right, attention, edges.columns, edges.offsets, factors)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, left: Tensor, right: Tensor, attention: Tensor, columns: Tensor, offsets: Tensor, factors: Any
+    ) -> Tensor:
+        exact = attention.dtype
+        rows, own = (by_head(table.detach().to(exact).contiguous(), attention) for table in (left, right))
+        factors = attention.new_empty(0, 0) if factors is None else factors.to(exact)
+        weights = rows.new_empty(columns.numel(), len(attention))
+        out = torch.zeros_like(own)
+        arrays = [tensor.numpy() for tensor in (rows, own, attention.detach(), columns, offsets, factors, weights, out)]
+        _in_threads(lambda first, last: _forward(*arrays, SLOPE, first, last), len(own), _PIECES)
+        ctx.save_for_backward(left, right, attention, columns, offsets, factors, weights)
+        return out.flatten(1).to(left.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        left, right, attention, columns, offsets, factors, weights = ctx.saved_tensors
+        exact = attention.dtype
+        tables = left, right, gradients[0]
+        rows, own, gradient = (by_head(table.detach().to(exact).contiguous(), attention) for table in tables)
+        of_rows, of_own = torch.zeros_like(rows), torch.zeros_like(own)
+        of_attention = torch.zeros_like(attention, dtype=torch.float64)
+        tensors = (rows, own, attention.detach(), columns, offsets, factors, weights, gradient)
+        arrays = [tensor.numpy() for tensor in (*tensors, of_rows, of_own, of_attention)]
+        _in_threads(lambda first, last: _backward(*arrays, SLOPE, first, last), len(attention), 1)
+        return of_rows.flatten(1).to(left.dtype), of_own.flatten(1).to(right.dtype), of_attention.to(exact), *[None] * 3
+
+
+def _in_threads(work: Callable[[int, int], None], count: int, pieces: int) -> None:
+    """Call `work` for slices of `range(count)`, so many for each of torch's threads."""
+    threads = torch.get_num_threads()
+    size = max(1, -(-count // (threads * pieces)))
+    slices = [(first, min(first + size, count)) for first in range(0, count, size)]
+    if threads == 1 or len(slices) == 1:
+        for first, last in slices:
+            work(first, last)
+    else:
+        list(_threads(threads).map(lambda bounds: work(*bounds), slices))
+
+
+@cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "attention")
+
+
+def _compiled(loop: Any) -> Any:
+    return numba.njit(nogil=True, cache=True, fastmath=_FAST)(loop)
+
+
+@_compiled
+def _forward(
+    rows: Any,
+    own: Any,
+    attention: Any,
+    columns: Any,
+    offsets: Any,
+    factors: Any,
+    weights: Any,
+    out: Any,
+    slope: Any,
+    first: Any,
+    last: Any,
+) -> None:
+    heads, channels = attention.shape
+    slope = attention.dtype.type(slope)
+    for target in range(first, last):
+        begin, end = offsets[target], offsets[target + 1]
+        for edge in range(begin, end):
+            row = columns[edge]
+            for head in range(heads):
+                logit = attention.dtype.type(0)
+                for channel in range(channels):
+                    value = rows[row, head, channel] + own[target, head, channel]
+                    logit += attention[head, channel] * max(value, slope * value)
+                weights[edge, head] = logit
+        for head in range(heads):
+            highest = attention.dtype.type(-np.inf)
+            for edge in range(begin, end):
+                highest = max(highest, weights[edge, head])
+            total = attention.dtype.type(0)
+            for edge in range(begin, end):
+                weights[edge, head] = np.exp(weights[edge, head] - highest)
+                total += weights[edge, head]
+            for edge in range(begin, end):
+                weights[edge, head] /= total
+        for edge in range(begin, end):
+            row = columns[edge]
+            for head in range(heads):
+                weight = weights[edge, head]
+                if factors.size:
+                    weight *= factors[edge, head]
+                for channel in range(channels):
+                    out[target, head, channel] += weight * rows[row, head, channel]
+
+
+@_compiled
+def _backward(
+    rows: Any,
+    own: Any,
+    attention: Any,
+    columns: Any,
+    offsets: Any,
+    factors: Any,
+    weights: Any,
+    gradient: Any,
+    of_rows: Any,
+    of_own: Any,
+    of_attention: Any,
+    slope: Any,
+    first: Any,
+    last: Any,
+) -> None:
+    channels = attention.shape[1]
+    slope = attention.dtype.type(slope)
+    longest = 0
+    for target in range(offsets.size - 1):
+        longest = max(longest, offsets[target + 1] - offsets[target])
+    of_weights = np.empty((longest, last - first), dtype=attention.dtype)
+    means = np.empty(last - first, dtype=attention.dtype)
+    sums = np.empty((last - first, channels), dtype=attention.dtype)
+    for target in range(offsets.size - 1):
+        begin, end = offsets[target], offsets[target + 1]
+        means[:] = 0
+        sums[:] = 0
+        for edge in range(begin, end):
+            row = columns[edge]
+            for head in range(first, last):
+                product = attention.dtype.type(0)
+                for channel in range(channels):
+                    product += gradient[target, head, channel] * rows[row, head, channel]
+                if factors.size:
+                    product *= factors[edge, head]
+                of_weights[edge - begin, head - first] = product
+                means[head - first] += weights[edge, head] * product
+        for edge in range(begin, end):
+            row = columns[edge]
+            for head in range(first, last):
+                weight = weights[edge, head]
+                of_logit = weight * (of_weights[edge - begin, head - first] - means[head - first])
+                if factors.size:
+                    weight *= factors[edge, head]
+                for channel in range(channels):
+                    value = rows[row, head, channel] + own[target, head, channel]
+                    factor = attention.dtype.type(1) if value > 0 else slope
+                    sums[head - first, channel] += of_logit * factor * value
+                    passed = of_logit * factor * attention[head, channel]
+                    of_own[target, head, channel] += passed
+                    of_rows[row, head, channel] += passed + weight * gradient[target, head, channel]
+        for head in range(first, last):
+            for channel in range(channels):
+                of_attention[head, channel] += sums[head - first, channel]

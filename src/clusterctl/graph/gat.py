@@ -1,0 +1,72 @@
+"""The graph attention network that `train.model = "gat"` names: layers of GATv2, each for one hop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clusterctl.graph.attention import GatConv
+from clusterctl.graph.hashing import Purpose, keyed_dropout, stream
+
+if TYPE_CHECKING:
+    from clusterctl.graph.attention import Neighborhoods
+    from clusterctl.graph.hops import Hop
+    from clusterctl.spec import GatOptions
+
+_ATTENTION = 1  # the number of the second dropout in a layer, see `Hop.dropout`
+
+
+class Gat(nn.Module):
+    """One `GatConv` a hop; between them an ELU and dropout, the last one averages its heads.
+
+    `send` and `receive` are the two halves of a layer in evaluation, where every row is projected once for all
+    its neighbours.
+    """
+
+    def __init__(self, features: int, classes: int, layers: int, options: GatOptions) -> None:
+        super().__init__()
+        widths = [features, *[options.heads * options.hidden] * (layers - 1)]
+        residual = options.residual
+        hidden = [GatConv(width, options.hidden, options.heads, residual=residual) for width in widths[:-1]]
+        last = GatConv(widths[-1], classes, options.output_heads, mean=True, residual=residual)
+        self.layers = nn.ModuleList([*hidden, last])
+        self._options = options
+
+    def layer(self, i: int, hop: Hop, x: Tensor) -> Tensor:
+        """The new rows of the hop's targets, the first rows of `x` [rows, channels]."""
+        if i > 0:
+            x = hop.dropout(x, self._options.dropout)
+        edges = self._edges(hop.neighborhoods)
+        return self._received(i, edges, self.send(i, x), x[: hop.targets], self._factors(i, hop, edges))
+
+    def send(self, i: int, x: Tensor) -> Tensor:
+        """What layer `i` makes of rows `x` for their neighbours."""
+        return self._convolution(i).send(x)
+
+    def receive(self, i: int, edges: Neighborhoods, sent: Tensor, x: Tensor) -> Tensor:
+        """The new rows of targets whose rows are `x`, from the table `sent` that their neighbours' rows are in."""
+        return self._received(i, self._edges(edges), sent, x, None)
+
+    def _received(self, i: int, edges: Neighborhoods, sent: Tensor, x: Tensor, factors: Tensor | None) -> Tensor:
+        rows = self._convolution(i).receive(edges, sent, x, factors)
+        return rows if i == len(self.layers) - 1 else F.elu(rows)
+
+    def _edges(self, edges: Neighborhoods) -> Neighborhoods:
+        return edges.with_self_loops() if self._options.self_loops else edges
+
+    def _factors(self, i: int, hop: Hop, edges: Neighborhoods) -> Tensor | None:
+        """What attention dropout multiplies to the softmax [edges, heads]; keyed by both ends of an edge."""
+        share = self._options.attention_dropout
+        if hop.randomness is None or not share:
+            return None
+        sources = hop.nodes.index_select(0, edges.columns)
+        ends = (hop.nodes.index_select(0, edges.targets()) << 32) + sources  # ids are below 2**31
+        attention = self._convolution(i).attention
+        ones = torch.ones(ends.numel(), len(attention), dtype=attention.dtype, device=ends.device)
+        return keyed_dropout(ones, ends, share, stream(Purpose.DROPOUT, *hop.randomness, _ATTENTION))
+
+    def _convolution(self, i: int) -> GatConv:
+        return cast("GatConv", self.layers[i])
