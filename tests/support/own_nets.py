@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GATv2Conv, SAGEConv
+from torch_geometric.nn import GATv2Conv, GINConv, SAGEConv, global_add_pool
 
 from clusterctl.graph.hops import Hop
 
@@ -37,4 +37,17 @@ class Noisy(nn.Module):
             x = self.norm(self.first((x, x[: hop.targets]), hop.edge_index)).relu()
             return torch.nn.functional.dropout(x, 0.5, self.training)
         out: Tensor = self.last((x, x[: hop.targets]), hop.edge_index)
+        return out
+
+
+class GraphNet(nn.Module):
+    """Names the class of a graph, as PyG's examples do."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.convolution = GINConv(nn.Linear(features, 8))
+        self.out = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        out: Tensor = self.out(global_add_pool(self.convolution(x, edge_index).relu(), batch))
         return out

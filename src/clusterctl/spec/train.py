@@ -186,8 +186,14 @@ class GraphClassificationTrain(LoopTrain):
     batch_size: Count | None = 32
     lr: Positive = 1e-3
     patience: Natural = 40
-    model: Annotated[str, OneOf(("gin", "plain"))] = "gin"
-    """Graph convolution to use; "plain" has one linear map per layer, as DGL's tutorial."""
+    model: Annotated[
+        str,
+        Matches(f"gin|plain|{OBJECT}", '"gin", "plain", or a module and a class of your code, such as my_model:Net'),
+    ] = "gin"
+    """Graph convolution to use; "plain" has one linear map per layer, as DGL's tutorial. Or a class or function of your
+    code, as MODULE:NAME, that makes the model from the numbers of features and classes."""
+    options: dict[EnvName, object] = field(default_factory=dict)
+    """Values for a model of your own, by name: those of its dataclass `Options`, or keyword arguments."""
     features: Annotated[str, OneOf(("degree", "ones", "given"))] = "degree"
     """Node features: one-hot degree, a constant, or those of the data set."""
     layers: Count = 2
@@ -245,16 +251,16 @@ class Workload(NamedTuple):
     """Its name for `clusterctl data`."""
     example: str = ""
     """A small one in that format that comes with clusterctl."""
-    own_code: bool = False
-    """Whether it runs code of the user's, by default that of the current folder."""
+    loads: bool = False
+    """Whether a function of the user's may load its data."""
 
 
 WORKLOADS: dict[str, Workload] = {
     "synthetic": Workload(SyntheticTrain),
     "reddit": Workload(RedditTrain, _REDDIT_FORMAT, "reddit"),
     "deep-sage": Workload(DeepSageTrain, _REDDIT_FORMAT, "reddit"),
-    "node-classification": Workload(NodeClassificationTrain, _REDDIT_FORMAT, example="cora", own_code=True),
+    "node-classification": Workload(NodeClassificationTrain, _REDDIT_FORMAT, example="cora", loads=True),
     "taobao": Workload(TaobaoTrain, _TAOBAO_FORMAT, "taobao"),
-    "graph-classification": Workload(GraphClassificationTrain, _TU_FORMAT, example="IMDB-BINARY"),
-    "command": Workload(CommandTrain, own_code=True),
+    "graph-classification": Workload(GraphClassificationTrain, _TU_FORMAT, example="IMDB-BINARY", loads=True),
+    "command": Workload(CommandTrain),
 }

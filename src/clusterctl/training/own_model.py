@@ -120,20 +120,3 @@ class OwnModel:
                 if not x.isfinite().all():
                     return f"layer {number}"
         return "forward"
-
-
-class UnusedParameters:
-    """Notes which parameters a backward reaches; ask once, after the first."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._left = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._left.discard(name))  # type: ignore[no-untyped-call]
-            for name, parameter in model.named_parameters()
-            if parameter.requires_grad
-        ]
-
-    def names(self) -> list[str]:
-        for hook in self._hooks:
-            hook.remove()
-        return sorted(self._left)

@@ -9,16 +9,14 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.errors import Cause, TaskError
-from clusterctl.graph.hashing import Purpose, stream
 from clusterctl.graph.hops import sampled_hops, whole_hops, whole_neighborhoods
 from clusterctl.graph.inference import own_slice, shared_rows
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import resident
 from clusterctl.training.node_objective import accuracies, chosen_labor
 from clusterctl.training.objective import PRECISIONS
-from clusterctl.training.own_model import OwnModel, UnusedParameters, built
-from clusterctl.training.state import PartState
+from clusterctl.training.own_model import OwnModel, built
+from clusterctl.training.own_training import OwnTraining
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from clusterctl.task.task import Task
     from clusterctl.training.epoch_plan import Batch
     from clusterctl.training.objective import Accuracy
+    from clusterctl.training.state import PartState
 
 _MOST_EDGES = 1 << 19  # of a piece in evaluation: layers of PyG's write down a row for each
 _SEEDS_AT_ONCE = 128  # in evaluation, where a model can only do all layers at once
@@ -61,8 +60,7 @@ class OwnNodeClassification:
         )
         self._everything = (-1,) * len(train.fan_out)
         self._seed, self._task = train.seed, task
-        self._unused: UnusedParameters | None = UnusedParameters(self.model)
-        self._has_stepped, self._has_agreed = False, True
+        self._training = OwnTraining(self.model, train.model, task.place.rank)
         if not self._own.by_layer and task.place.rank == 0:
             print(f"{train.model} has no layer(i, hop, x): it is evaluated on whole neighbourhoods, which takes longer")
 
@@ -77,16 +75,12 @@ class OwnNodeClassification:
 
     def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        self._say_what_is_unused()
-        self._agree_on_buffers()
+        self._training.begin_step(self._seed, batch.epoch, batch.step)
         self._task.clock.enter("gathering")
         x = self._graph.x.index_select(0, prepared.nodes)
         self._task.clock.enter("compute", "forward")
-        # The model may draw from torch's own generator: after a resume it draws the same.
-        torch.manual_seed(stream(Purpose.DROPOUT, self._seed, batch.epoch, batch.step, self._task.place.rank))
         with self._precision.autocast(x.device):
             outputs = self._own.outputs(prepared.hops, x)
-        self._has_agreed = False
         edges = sum(hop.edge_index.size(1) for hop in prepared.hops)
         self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
         losses = F.cross_entropy(outputs.to(self._precision.weights), self._graph.y[batch.seeds], reduction="none")
@@ -94,14 +88,13 @@ class OwnNodeClassification:
         if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU the question would wait for the step
             with self._precision.autocast(x.device):
                 place = self._own.where_it_breaks(prepared.hops, x)
-            message = f"the loss is no number any more: {place} of {self._own.name} gives NaN or infinity"
-            raise TaskError(message, "lower train.lr, or set train.clip_norm = 1", Cause.USER)
+            raise self._training.no_number(place)
         return loss
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
         """The accuracy on each split with all neighbours: every node is counted once, by one rank. A collective."""
-        self._agree_on_buffers()
+        self._training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._graph.x.device):
             if self._own.by_sending:
@@ -113,13 +106,10 @@ class OwnNodeClassification:
         return accuracies(self._graph, own, predicted, splits)
 
     def state(self) -> PartState:
-        """The buffers, such as the statistics of a BatchNorm. A collective behind a step."""
-        self._agree_on_buffers()
-        return PartState({name: buffer.view(-1) for name, buffer in self.model.named_buffers()})
+        return self._training.state()
 
     def load(self, state: PartState) -> None:
-        for name, buffer in self.model.named_buffers():
-            buffer.view(-1).copy_(state.same[name])
+        self._training.load(state)
 
     def _by_sending(self, own: range) -> Tensor:
         """The classes of this rank's nodes: in every layer what each node sends is computed once, and shared."""
@@ -161,25 +151,3 @@ class OwnNodeClassification:
         width = torch.tensor([rows.size(1)])
         dist.broadcast(width, 0)
         return rows.new_empty(0, int(width))
-
-    def _agree_on_buffers(self) -> None:
-        """Average what the ranks have gathered in a step, each from seeds of its own; once, whoever asks first.
-
-        Not within the step: its backward needs them as they were. A collective, where there are any.
-        """
-        if not self._has_agreed and dist.get_world_size() > 1:
-            with torch.no_grad():
-                for buffer in self.model.buffers():
-                    if buffer.is_floating_point():
-                        dist.all_reduce(buffer)
-                        buffer /= dist.get_world_size()
-        self._has_agreed = True
-
-    def _say_what_is_unused(self) -> None:
-        """Behind the first step, once."""
-        if self._unused is not None and self._has_stepped:
-            names = self._unused.names()
-            if names and self._task.place.rank == 0:
-                print(f"{self._own.name}: no loss depends on {', '.join(names)}")
-            self._unused = None
-        self._has_stepped = True
