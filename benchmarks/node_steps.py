@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from side_by_side import Timed
 
     from clusterctl.graph.storage import Graph
-    from clusterctl.spec import NodeTrain
+    from clusterctl.spec import NodeClassificationTrain, NodeTrain
 
 Sample = tuple["Callable[[], tuple[Tensor, Tensor, Tensor]]", float]
 """Fetches the rows' features, the edges among them and the labels of the first rows; seconds spent before."""
@@ -110,7 +110,7 @@ def expert_step(graph: Graph, settings: NodeTrain) -> Timed:
     layers = pyg_model(graph, settings)
     options = {"lr": settings.lr, "weight_decay": settings.weight_decay}
     optimizer = torch.optim.Adam(layers.parameters(), fused=True, **options)
-    samples = _hops(graph, settings)
+    samples = expert_samples(graph, settings)
     is_narrow = settings.precision == "bfloat16"
 
     def once() -> float:
@@ -131,7 +131,9 @@ def expert_step(graph: Graph, settings: NodeTrain) -> Timed:
     return once
 
 
-def _hops(graph: Graph, settings: NodeTrain) -> Iterator[tuple[Tensor, list[tuple[Tensor, int]], Tensor]]:
+def expert_samples(
+    graph: Graph, settings: NodeTrain | NodeClassificationTrain
+) -> Iterator[tuple[Tensor, list[tuple[Tensor, int]], Tensor]]:
     """Nodes, for each layer the edges and the rows that it computes, and the labels of the seeds; PyG's sampling."""
     for nodes, added, sizes, y in _sampled(graph, settings):
         layers = [(torch.cat(added[: len(added) - i], dim=1), sizes[-1 - i]) for i in range(len(added))]
@@ -168,7 +170,9 @@ def given_samples(graph: Graph, settings: NodeTrain) -> Iterator[Sample]:
         yield partial(lambda rows, *others: (graph.x[rows], *others), nodes, torch.cat(added, dim=1), y), 0.0
 
 
-def _sampled(graph: Graph, settings: NodeTrain) -> Iterator[tuple[Tensor, list[Tensor], list[int], Tensor]]:
+def _sampled(
+    graph: Graph, settings: NodeTrain | NodeClassificationTrain
+) -> Iterator[tuple[Tensor, list[Tensor], list[int], Tensor]]:
     """Samples by PyG's rule, further hops for new nodes alone: all nodes, the seeds first; the edges that each hop
     adds, the seeds' hop first, and how many nodes have theirs with it; the labels of the seeds."""
     sampler = NeighborSampler(graph, (*settings.fan_out, 0), seed=1)

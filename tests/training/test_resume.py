@@ -92,6 +92,7 @@ def test_four_ranks_end_with_the_same_bits_as_an_undisturbed_training(tmp_path: 
     """Warned within an epoch, at its last step, and twice; with dropout, a schedule, and selection by patience."""
     said = interrupted(tmp_path, [[3], [7], [5, 12]], FOLDS + SHOP + OWN)
     own, own_left_alone = said.pop("own"), said.pop("own-left-alone")
+    gat, gat_left_alone = said.pop("gat"), said.pop("gat-left-alone")
     folds = {name: said.pop(name) for name in ("folds", "folds-left-alone")}
     shop, shop_left_alone = said.pop("shop"), said.pop("shop-left-alone")
     assert_same(said)
@@ -105,6 +106,8 @@ def test_four_ranks_end_with_the_same_bits_as_an_undisturbed_training(tmp_path: 
     for name in ("losses", "digest", "scores"):
         assert shop[name] == shop_left_alone[name]
         assert own[name] == own_left_alone[name]
+        assert gat[name] == gat_left_alone[name]
+    assert [leave for leave, _ in gat["left"]] == [75, 75]
     assert [leave for leave, _ in own["left"]] == [75, 75]  # a model of the user's, with statistics and torch's dropout
 
 
@@ -133,6 +136,10 @@ OWN = """
     objective_of = lambda task, fold: OwnNodeClassification(graph, train, task)
     result["own-left-alone"] = trained(task, "own-left-alone", train, objective_of)
     result["own"] = trained(task, "own", train, objective_of, [3, 8])
+    train = NodeClassificationTrain(model="gat", options=dict(hidden=4, heads=2, attention_dropout=0.3),
+                                    batch_size=100, epochs=3, fan_out=(4, 3), patience=3)
+    result["gat-left-alone"] = trained(task, "gat-left-alone", train, objective_of)
+    result["gat"] = trained(task, "gat", train, objective_of, [3, 8])
 """
 STEPS = [[step] for step in sorted(random.Random(6).sample(range(1, 26), 19))]
 

@@ -318,6 +318,10 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield from _wrong_options(job.train)
     if job.data.load and not WORKLOADS[job.workload].loads:
         yield Problem(("data", "load"), f'workload "{job.workload}" loads no data so')
+    if job.workload == "link-prediction" and not job.data.load:
+        yield Problem(
+            ("data", "load"), "is missing: a function of your code that returns the graph, such as my_data:load"
+        )
     if isinstance(job.train, GraphClassificationTrain):
         yield from _without_effect(job.train)
     if getattr(job.train, "stop_early", 0) and getattr(job.train, "folds", 1) > 1:

@@ -6,6 +6,7 @@ Brody, Alon and Yahav, "How attentive are graph attention networks?" (2022), kno
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -142,4 +143,9 @@ class _Take(torch.autograd.Function):
 def _worth_compiling(left: Tensor, edges: Neighborhoods) -> bool:
     """Whether numba pays off, and is installed."""
     work = edges.columns.numel() * left.size(1)
-    return left.device.type == "cpu" and work >= WORTH_COMPILING and find_spec("numba") is not None
+    return left.device.type == "cpu" and work >= WORTH_COMPILING and _has_numba()
+
+
+@cache
+def _has_numba() -> bool:
+    return find_spec("numba") is not None

@@ -209,6 +209,21 @@ class GraphClassificationTrain(LoopTrain):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LinkPredictionTrain(LoopTrain):
+    """Link prediction with a model of your own, on a graph that your own code loads."""
+
+    epochs: Count = 20
+    model: Annotated[str, Matches(OBJECT, "a module and a class or function of your code, such as my_model:Net")]
+    """Class or function of your code, as MODULE:NAME, that makes the model from the number of features."""
+    options: dict[EnvName, object] = field(default_factory=dict)
+    """Values for the model, by name: those of its dataclass `Options`, or keyword arguments."""
+    fan_out: FanOut = (10, 10)
+    """Neighbours to sample per node in each hop, one number per layer, the pairs' hop first; -1 takes all."""
+    replace: bool = False
+    """Whether to sample neighbours with replacement."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaobaoTrain(LoopTrain):
     """Link prediction between the users and items of the Taobao data set."""
 
@@ -260,6 +275,7 @@ WORKLOADS: dict[str, Workload] = {
     "reddit": Workload(RedditTrain, _REDDIT_FORMAT, "reddit"),
     "deep-sage": Workload(DeepSageTrain, _REDDIT_FORMAT, "reddit"),
     "node-classification": Workload(NodeClassificationTrain, _REDDIT_FORMAT, example="cora", loads=True),
+    "link-prediction": Workload(LinkPredictionTrain, loads=True),
     "taobao": Workload(TaobaoTrain, _TAOBAO_FORMAT, "taobao"),
     "graph-classification": Workload(GraphClassificationTrain, _TU_FORMAT, example="IMDB-BINARY", loads=True),
     "command": Workload(CommandTrain),

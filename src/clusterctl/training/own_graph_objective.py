@@ -37,7 +37,7 @@ class OwnGraphClassification(GraphClassification):
         return Distinct(features, torch.arange(len(features), device=features.device))
 
     def network_of(self, train: GraphClassificationTrain, features: int) -> nn.Module:
-        return built(train.model, features, self.classes, train.layers, train.options)
+        return built(train.model, {"features": features, "classes": self.classes}, train.options)
 
     def scores(self, graphs: Graphs, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - torch draws here
         batch, x = graphs.batch, graphs.rows.rows

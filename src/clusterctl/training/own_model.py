@@ -39,23 +39,25 @@ def found(name: str, what: str) -> Any:
     return getattr(module, attribute)
 
 
-def built(name: str, features: int, classes: int, layers: int, options: Mapping[str, Any]) -> nn.Module:
-    """The model `name` for so many features, classes and, where it is one of ours, layers. Raises TaskError.
+def built_in(name: str, features: int, classes: int, layers: int, options: Mapping[str, Any]) -> nn.Module:
+    """The model of ours with this name. Raises TaskError."""
+    return Gat(features, classes, layers, _chosen(BUILT_IN[name], name, options))
 
-    A user's is called with `options` as an instance of its dataclass `Options`, if it has one, else as keyword
-    arguments.
+
+def built(name: str, sizes: Mapping[str, int], options: Mapping[str, Any]) -> nn.Module:
+    """The user's model `name`, for so many features and, where there are any, classes. Raises TaskError.
+
+    Called with `options` as an instance of its dataclass `Options`, if it has one, else as keyword arguments.
     """
-    if name in BUILT_IN:
-        return Gat(features, classes, layers, _chosen(BUILT_IN[name], name, options))
     make: Callable[..., Any] = found(name, "train.model")
     kind = getattr(make, "Options", None)
     try:
         if kind is not None and dataclasses.is_dataclass(kind):
-            model = make(features, classes, _chosen(kind, f"{name}.Options", options))
+            model = make(*sizes.values(), _chosen(kind, f"{name}.Options", options))
         else:
-            model = make(features, classes, **options)
+            model = make(*sizes.values(), **options)
     except TypeError as error:
-        hint = "it is called with the numbers of features and classes, and train.options by name"
+        hint = f"it is called with the number of {' and of '.join(sizes)}, and train.options by name"
         raise TaskError(f"train.model = {name} cannot be made: {error}", hint, Cause.USER) from error
     if not isinstance(model, nn.Module):
         raise TaskError(f"train.model = {name} gives no torch.nn.Module: {type(model).__name__}", cause=Cause.USER)
@@ -75,12 +77,14 @@ def _chosen(kind: Any, name: str, options: Mapping[str, Any]) -> Any:
 
 
 class OwnModel:
-    """The calls of a model: layer by layer where it has `layer(i, hop, x)`, else as a whole, `forward(hops, x)`."""
+    """The calls of a model: layer by layer where it has `layer(i, hop, x)`, else as a whole, `forward(hops, x)`.
 
-    def __init__(self, model: nn.Module, name: str, classes: int) -> None:
+    Without `classes` the last rows may be as wide as the model likes.
+    """
+
+    def __init__(self, model: nn.Module, name: str, classes: int | None) -> None:
         self.model, self.name, self.classes = model, name, classes
         self.by_layer = hasattr(model, "layer")
-        self.by_sending = hasattr(model, "send") and hasattr(model, "receive")
 
     def outputs(self, hops: Sequence[Hop], x: Tensor) -> Tensor:
         """The scores of the last hop's targets [targets, classes]. Raises TaskError where they have another shape."""

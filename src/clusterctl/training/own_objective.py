@@ -1,27 +1,28 @@
-"""The objective of node classification with a model of the user's own: cross-entropy, exact accuracy."""
+"""The objective of node classification with a model of hops, the user's own or ours: cross-entropy, exact accuracy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.graph.hops import sampled_hops, whole_hops, whole_neighborhoods
-from clusterctl.graph.inference import own_slice, shared_rows
+from clusterctl.graph.hops import sampled_hops
+from clusterctl.graph.inference import own_slice
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import resident
+from clusterctl.spec import BUILT_IN
 from clusterctl.training.node_objective import accuracies, chosen_labor
 from clusterctl.training.objective import PRECISIONS
-from clusterctl.training.own_model import OwnModel, built
+from clusterctl.training.own_inference import OwnInference
+from clusterctl.training.own_model import OwnModel, built, built_in
 from clusterctl.training.own_training import OwnTraining
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from clusterctl.graph.gat import Gat
     from clusterctl.graph.hops import Hop
     from clusterctl.graph.storage import Graph
     from clusterctl.spec import NodeClassificationTrain
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from clusterctl.training.epoch_plan import Batch
     from clusterctl.training.objective import Accuracy
     from clusterctl.training.state import PartState
-
-_MOST_EDGES = 1 << 19  # of a piece in evaluation: layers of PyG's write down a row for each
-_SEEDS_AT_ONCE = 128  # in evaluation, where a model can only do all layers at once
 
 
 class Prepared(NamedTuple):
@@ -50,7 +48,11 @@ class OwnNodeClassification:
         self._precision = PRECISIONS[train.precision]
         torch.manual_seed(train.seed)
         self.classes = graph.num_classes
-        model = built(train.model, graph.num_features, self.classes, len(train.fan_out), train.options)
+        sizes = {"features": graph.num_features, "classes": self.classes}
+        if train.model in BUILT_IN:
+            model = built_in(train.model, graph.num_features, self.classes, len(train.fan_out), train.options)
+        else:
+            model = built(train.model, sizes, train.options)
         self.model = model.to(task.device, self._precision.weights)
         self._own = OwnModel(self.model, train.model, self.classes)
         self._graph = resident(graph, task, self._precision.values)
@@ -58,7 +60,7 @@ class OwnNodeClassification:
         self._sampler = NeighborSampler(
             self._graph, (*train.fan_out, 0), train.seed, replace=train.replace, labor=labor
         )
-        self._everything = (-1,) * len(train.fan_out)
+        self._inference = OwnInference(self._own, self._graph, len(train.fan_out), task)
         self._seed, self._task = train.seed, task
         self._training = OwnTraining(self.model, train.model, task.place.rank)
         if not self._own.by_layer and task.place.rank == 0:
@@ -97,57 +99,21 @@ class OwnNodeClassification:
         self._training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._graph.x.device):
-            if self._own.by_sending:
-                predicted = self._by_sending(own)
-            elif self._own.by_layer:
-                predicted = self._by_layer(own)
-            else:
-                predicted = self._at_once(own, splits)
+            predicted = self._inference.rows(own).argmax(1) if self._own.by_layer else self._at_once(own, splits)
         return accuracies(self._graph, own, predicted, splits)
+
+    def _at_once(self, own: range, splits: Sequence[str]) -> Tensor:
+        """The classes of this rank's nodes in the `splits`; -1 of the others."""
+        predicted = torch.full((len(own),), -1, dtype=torch.int64, device=self._graph.y.device)
+        for split in splits:
+            nodes = getattr(self._graph, split)
+            mine = nodes[(nodes >= own.start) & (nodes < own.stop)]
+            for seeds, rows in self._inference.rows_at_once(mine):
+                predicted[seeds - own.start] = rows.argmax(1)
+        return predicted
 
     def state(self) -> PartState:
         return self._training.state()
 
     def load(self, state: PartState) -> None:
         self._training.load(state)
-
-    def _by_sending(self, own: range) -> Tensor:
-        """The classes of this rank's nodes: in every layer what each node sends is computed once, and shared."""
-        model = cast("Gat", self.model)
-        rows = self._graph.x[own.start : own.stop]
-        for number in range(len(self._everything)):
-            sending = model.send(number, rows)
-            sent = shared_rows([sending], sending, self._graph.num_nodes, self._task)
-            pieces = whole_neighborhoods(self._graph, own, _MOST_EDGES)
-            rows = torch.cat([model.receive(number, edges, sent, rows[part]) for part, edges in pieces])
-        return rows.argmax(1)
-
-    def _by_layer(self, own: range) -> Tensor:
-        """The classes of this rank's nodes: every layer for all nodes, before the next."""
-        table, depth = self._graph.x, len(self._everything)
-        for number in range(depth):
-            last = number == depth - 1
-            hops = whole_hops(self._graph, own, _MOST_EDGES)
-            parts = [self._own.layer(number, hop, table.index_select(0, hop.nodes), last=last) for hop in hops]
-            rows = torch.cat(parts) if parts else table.new_zeros(0, 1)
-            if not last:
-                table = shared_rows([rows], self._like(rows), self._graph.num_nodes, self._task)
-        return rows.argmax(1)
-
-    def _at_once(self, own: range, splits: Sequence[str]) -> Tensor:
-        """The classes of this rank's nodes in the `splits`: all layers, for a few nodes at a time."""
-        sampler = NeighborSampler(self._graph, (*self._everything, 0), 0)
-        predicted = torch.full((len(own),), -1, dtype=torch.int64, device=self._graph.y.device)
-        for split in splits:
-            nodes = getattr(self._graph, split)
-            for seeds in nodes[(nodes >= own.start) & (nodes < own.stop)].split(_SEEDS_AT_ONCE):
-                blocks = sampler.sample(seeds, 0, 0)
-                x = self._graph.x.index_select(0, blocks[0].nodes)
-                predicted[seeds - own.start] = self._own.outputs(sampled_hops(blocks, None), x).argmax(1)
-        return predicted
-
-    def _like(self, rows: Tensor) -> Tensor:
-        """An empty table as wide as rank 0's: a rank without nodes does not know how wide a layer is."""
-        width = torch.tensor([rows.size(1)])
-        dist.broadcast(width, 0)
-        return rows.new_empty(0, int(width))

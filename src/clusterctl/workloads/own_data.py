@@ -13,9 +13,10 @@ from clusterctl.training.own_model import found
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from clusterctl.graph.storage import Stored
     from clusterctl.spec import Data
 
-T = TypeVar("T")
+T = TypeVar("T", bound="Stored")
 
 
 def own_recipe(data: Data, made: Callable[[Any, str], T]) -> Recipe[T]:

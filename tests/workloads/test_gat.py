@@ -1,0 +1,143 @@
+"""The graph attention network that comes with clusterctl, in training and in evaluation."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from support.lone_task import lone_task as lone_task
+from support.random_graph import random_graph as random_graph
+from support.ranks import CORA, metrics_of, run_job, run_program
+from torch.nn import functional as F
+from torch_geometric.nn import GATv2Conv
+
+from clusterctl.errors import TaskError
+from clusterctl.graph.attention import GatConv
+from clusterctl.graph.gat import Gat
+from clusterctl.graph.storage import Graph
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Cluster, Job, NodeClassificationTrain, from_record
+from clusterctl.task.task import Task
+from clusterctl.training import own_inference
+from clusterctl.training.epoch_plan import Batch
+from clusterctl.training.own_objective import OwnNodeClassification
+
+MakeGraph = Callable[..., Graph]
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+TRAIN = NodeClassificationTrain(model="gat", fan_out=(-1, -1, -1), precision="float64")
+
+
+def pygs(ours: GatConv, heads: int, *, last: bool) -> GATv2Conv:
+    """PyG's layer with our parameters and its default self loops."""
+    channels = ours.attention.size(1)
+    theirs = GATv2Conv(ours.left.in_features, channels, heads, concat=not last).double()
+    named = {"lin_l": ours.left, "lin_r": ours.right}
+    state = {f"{name}.{part}": getattr(linear, part) for name, linear in named.items() for part in ("weight", "bias")}
+    theirs.load_state_dict(state | {"att": ours.attention[None], "bias": ours.bias})
+    return theirs
+
+
+def test_training_and_exact_evaluation_equal_pygs_on_the_whole_graph(
+    random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_inference, "_MOST_EDGES", 40)  # many pieces
+    graph = random_graph()
+    options: dict[str, object] = {"hidden": 4, "heads": 2, "output_heads": 3, "dropout": 0.0}
+    objective = OwnNodeClassification(graph, replace(TRAIN, options=options), lone_task)
+    assert isinstance(objective.model, Gat)
+    layers = [
+        pygs(layer, heads, last=heads == 3) for layer, heads in zip(objective.model.layers, (2, 2, 3), strict=True)
+    ]
+    targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
+    edges, x = torch.stack([graph.indices.long(), targets]), graph.x
+    for number, layer in enumerate(layers):
+        x = layer(x, edges) if number == 2 else F.elu(layer(x, edges))
+    wanted = F.cross_entropy(x[graph.train], graph.y[graph.train])
+    count = graph.train.numel()
+    batch = Batch(1, 0, graph.train, torch.ones(count), count, graph.train)
+    torch.testing.assert_close(objective.loss(batch, objective.prepare(batch)), wanted, rtol=0, atol=1e-12)
+    correct = {split: int((x.argmax(1) == graph.y)[getattr(graph, split)].sum()) for split in ("val", "test")}
+    assert {split: score.correct for split, score in objective.evaluate(("val", "test")).items()} == correct
+
+
+PROGRAM = f"""
+import json
+from dataclasses import replace
+from pathlib import Path
+from clusterctl.graph.storage import Graph, shared
+from clusterctl.runs.context import Context
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.spec import NodeClassificationTrain
+from clusterctl.task.task import joined
+from clusterctl.training.loop import fit
+from clusterctl.training.own_objective import OwnNodeClassification
+from clusterctl.workloads.reddit import recipe
+
+class Losses(list):
+    def write(self, loss=None, **others):
+        if loss is not None:
+            self.append(loss)
+
+with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
+    graph = shared(task, Graph, *recipe({str(CORA)!r}))
+    options = dict(hidden=4, heads=2, dropout=0.5, attention_dropout=0.3, residual=True)
+    train = NodeClassificationTrain(model="gat", options=options, global_batch_size=250, epochs=2, fan_out=(4, 3),
+                                    precision="float64", evaluate_every=0)
+    losses = Losses()
+    score = fit(OwnNodeClassification(graph, train, task), train, replace(task, metrics=losses))
+print(json.dumps([losses, score]))
+"""
+
+
+def test_one_two_and_four_ranks_have_the_same_losses_with_both_dropouts(tmp_path: Path) -> None:
+    results = []
+    for ranks in ([1], [2], [1, 3]):
+        outputs = run_program(PROGRAM, RunDir(tmp_path / f"on-{sum(ranks)}").attempt(0), ranks)
+        results.append(json.loads(outputs[0].splitlines()[-1]))
+    (alone, score), *others = results
+    assert len(alone) >= 10
+    for losses, same_score in others:
+        assert losses == pytest.approx(alone, rel=0, abs=1e-9)
+        assert same_score == score
+
+
+def test_a_wrong_option_is_refused_with_the_right_one(random_graph: MakeGraph, lone_task: Task) -> None:
+    from clusterctl.config.resolution import contradictions
+
+    train = replace(TRAIN, options={"head": 3, "dropout": 2, "hidden": 0})
+    with pytest.raises(TaskError) as caught:
+        OwnNodeClassification(random_graph(), train, lone_task)
+    assert "train.options.head: unknown key (did you mean heads?)" in caught.value.message
+    assert "heads, output_heads" in caught.value.hint
+    job = Job(name="x", workload="node-classification", train=train)
+    found = list(map(str, contradictions(job, Cluster(name="c"))))  # before anything is sent
+    assert "train.options.head: unknown key (did you mean heads?)" in found
+    assert [problem.partition(":")[0] for problem in found if "options" in problem] == [
+        "train.options.head",
+        "train.options.dropout",
+        "train.options.hidden",
+    ]
+
+
+def cora_job(**train: object) -> Job:
+    """jobs/gat-cora.toml with some of its settings changed."""
+    record = tomllib.loads((JOBS / "gat-cora.toml").read_text())
+    record |= {"name": "gat", "data": {"root": str(CORA)}, "train": {**record["train"], **train}}
+    return from_record(Job, record, parse=True)
+
+
+@pytest.mark.long
+def test_cora_reaches_080_with_three_seeds_and_in_bfloat16(tmp_path: Path) -> None:
+    accuracies = []
+    for number, chosen in enumerate([{"seed": 0}, {"seed": 1}, {"seed": 2}, {"precision": "bfloat16"}]):
+        run = RunDir(tmp_path / "runs" / f"gat-{number}")
+        done = run_job(cora_job(**chosen), run, [2, 2])
+        assert [code for code, _, _ in done] == [0, 0, 0, 0], done
+        accuracies.append(metrics_of(run)[-1]["test_accuracy"])
+    print("gat on cora, seeds 0, 1, 2, and bfloat16:", accuracies)
+    assert min(accuracies) >= 0.80, accuracies
