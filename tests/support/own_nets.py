@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GATv2Conv, SAGEConv
+from torch_geometric.data import Data
+from torch_geometric.nn import GATv2Conv, GINConv, SAGEConv, global_add_pool
 
 from clusterctl.graph.hops import Hop
 
@@ -38,3 +41,39 @@ class Noisy(nn.Module):
             return torch.nn.functional.dropout(x, 0.5, self.training)
         out: Tensor = self.last((x, x[: hop.targets]), hop.edge_index)
         return out
+
+
+class GraphNet(nn.Module):
+    """Names the class of a graph, as PyG's examples do."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.convolution = GINConv(nn.Linear(features, 8))
+        self.out = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        out: Tensor = self.out(global_add_pool(self.convolution(x, edge_index).relu(), batch))
+        return out
+
+
+class Encoder(nn.Module):
+    """Rows of nodes whose scalar products tell whether there is an edge."""
+
+    def __init__(self, features: int, width: int = 4) -> None:
+        super().__init__()
+        self.first, self.last = SAGEConv(features, 8), SAGEConv(8, width)
+
+    def layer(self, i: int, hop: Hop, x: Tensor) -> Tensor:
+        x = (self.first if i == 0 else self.last)((x, x[: hop.targets]), hop.edge_index)
+        return x.relu() if i == 0 else x
+
+
+def some_links(_: Path | None = None) -> Data:
+    """Nodes of two kinds, with more edges within a kind than between them; half of the edges have their reverse."""
+    generator = torch.Generator().manual_seed(3)
+    kind = torch.arange(60) % 2
+    ends = torch.randint(60, (2, 500), generator=generator)
+    kept = (kind[ends[0]] == kind[ends[1]]) | (torch.rand(500, generator=generator) < 0.1)
+    edges = ends[:, kept]
+    edges = torch.cat([edges, edges[:, : edges.size(1) // 2].flip(0)], 1)
+    return Data(x=nn.functional.one_hot(kind, 2) + torch.randn(60, 2, generator=generator) / 2, edge_index=edges)

@@ -23,12 +23,14 @@ from dataclasses import replace
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
 from clusterctl.runs.place import Place
-from clusterctl.spec import GraphClassificationTrain
+from clusterctl.spec import Data, GraphClassificationTrain
+from clusterctl.graph.collection import Collection
+from clusterctl.graph.storage import shared
 from clusterctl.task.task import joined
 from clusterctl.training.graph_objective import GraphClassification
 from clusterctl.training.loop import fit
 from clusterctl.training.training_log import Fold
-from clusterctl.workloads.graph_classification import raw_identity, shared_raw_graphs
+from clusterctl.workloads.graph_classification import recipe
 
 class Losses(list):
     def write(self, loss=None, **others):
@@ -37,7 +39,7 @@ class Losses(list):
 
 place = Place.from_environment()
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
-    graphs = shared_raw_graphs(task, raw_identity({str(IMDB)!r}))
+    graphs = shared(task, Collection, *recipe(Data(root={str(IMDB)!r})))
     result = {{}}
     for model, dropout in (("gin", 0.5), ("plain", 0.0)):
         train = GraphClassificationTrain(

@@ -18,7 +18,7 @@ from clusterctl.graph.hops import Hop, whole_hops
 from clusterctl.graph.storage import Graph
 from clusterctl.spec import NodeClassificationTrain
 from clusterctl.task.task import Task
-from clusterctl.training import own_objective
+from clusterctl.training import own_inference
 from clusterctl.training.epoch_plan import Batch
 from clusterctl.training.own_objective import OwnNodeClassification
 
@@ -92,7 +92,7 @@ def loss_of(objective: OwnNodeClassification, graph: Graph) -> Tensor:
 def test_pygs_convolutions_compute_what_they_do_on_the_whole_graph(
     random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(own_objective, "_MOST_EDGES", 40)  # many pieces
+    monkeypatch.setattr(own_inference, "_MOST_EDGES", 40)  # many pieces
     graph = random_graph()
     objective = OwnNodeClassification(graph, replace(TRAIN, options={"kind": kind}), lone_task)
     model = objective.model

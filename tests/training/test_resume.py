@@ -17,6 +17,7 @@ PROLOGUE = f"""
 import hashlib, json, os, random, sys, torch
 from dataclasses import replace
 from pathlib import Path
+from clusterctl.graph.collection import Collection
 from clusterctl.graph.storage import Graph, shared
 from clusterctl.runs.context import Context
 from clusterctl.runs.events import Events
@@ -24,7 +25,7 @@ from clusterctl.runs.layout import RunDir
 from clusterctl.runs.metrics import MetricsWriter, current_attempt
 from clusterctl.runs.place import Place
 from clusterctl.runs.signals import StopRequest
-from clusterctl.spec import Checkpoint, GraphClassificationTrain, RedditTrain
+from clusterctl.spec import Checkpoint, Data, GraphClassificationTrain, RedditTrain
 from clusterctl.task.task import joined
 from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.graph_objective import GraphClassification
@@ -33,7 +34,7 @@ from clusterctl.training.node_objective import NodeClassification
 from clusterctl.training.training_log import Fold
 from clusterctl.training.state import PartState, Sharded
 from clusterctl.workloads.reddit import raw_identity, read_raw
-from clusterctl.workloads.graph_classification import raw_identity as tu_identity, shared_raw_graphs
+from clusterctl.workloads.graph_classification import recipe as tu_recipe
 
 ROOT, IMDB = {str(CORA)!r}, {str(IMDB)!r}
 place = Place.from_environment()
@@ -111,7 +112,7 @@ def test_four_ranks_end_with_the_same_bits_as_an_undisturbed_training(tmp_path: 
 
 
 FOLDS = """
-    graphs = shared_raw_graphs(task, tu_identity(IMDB))
+    graphs = shared(task, Collection, *tu_recipe(Data(root=str(IMDB))))
     train = GraphClassificationTrain(batch_size=100, epochs=2, patience=2, folds=3, hidden_channels=8)
     objective_of = lambda task, fold: GraphClassification(graphs, train, task, fold)
     result["folds-left-alone"] = trained(task, "folds-left-alone", train, objective_of, folds=3)

@@ -24,7 +24,7 @@ from clusterctl.graph.storage import Graph
 from clusterctl.runs.layout import RunDir
 from clusterctl.spec import Cluster, Job, NodeClassificationTrain, from_record
 from clusterctl.task.task import Task
-from clusterctl.training import own_objective
+from clusterctl.training import own_inference
 from clusterctl.training.epoch_plan import Batch
 from clusterctl.training.own_objective import OwnNodeClassification
 
@@ -46,7 +46,7 @@ def pygs(ours: GatConv, heads: int, *, last: bool) -> GATv2Conv:
 def test_training_and_exact_evaluation_equal_pygs_on_the_whole_graph(
     random_graph: MakeGraph, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_objective, "_MOST_EDGES", 40)  # many pieces
+    monkeypatch.setattr(own_inference, "_MOST_EDGES", 40)  # many pieces
     graph = random_graph()
     options: dict[str, object] = {"hidden": 4, "heads": 2, "output_heads": 3, "dropout": 0.0}
     objective = OwnNodeClassification(graph, replace(TRAIN, options=options), lone_task)

@@ -44,7 +44,7 @@ def data_rules(found: Surroundings) -> Iterator[Check]:
 
 def _no_data(wanted: WantedRun) -> Iterator[Check]:
     job = wanted.resolved.job
-    layouts, data_set, example, own_code = WORKLOADS[job.workload][1:]
+    layouts, data_set, example, loads = WORKLOADS[job.workload][1:]
     if not layouts or job.data.load or getattr(job.train, "generated", None):
         return
     message = f'no data: workload "{job.workload}" needs {" and ".join(layouts[0])}, but data.root is not set'
@@ -52,7 +52,7 @@ def _no_data(wanted: WantedRun) -> Iterator[Check]:
     if folder is None:  # no command brings one, and one comes with clusterctl
         changes = {"data.root": str(shipped_folder() / "data" / example)}
         hint = "set data.root to the folder of the data set"
-        hint += ", or data.load to a function of your code" if own_code else ""
+        hint += ", or data.load to a function of your code" if loads else ""
         yield Check("data", Verdict.FAIL, message, hint, changes)
         return
     python = wanted.resolved.cluster.python

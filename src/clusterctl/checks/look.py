@@ -32,7 +32,7 @@ from clusterctl.runs.files import exists, nearest_existing
 from clusterctl.runs.ownership import is_trusted
 from clusterctl.slurm import Slurm
 from clusterctl.slurm.fits import asked_of, gpus_by_type, has_features
-from clusterctl.spec import BUILT_IN, WORKLOADS
+from clusterctl.spec import WORKLOADS
 from clusterctl.spec.job import EXPEDITE
 from clusterctl.spec.train import likeliest
 
@@ -266,7 +266,7 @@ def _modules(job: Job, plan: Plan) -> Iterator[tuple[str, Seen]]:
         return
     for key, name in (("train.model", getattr(job.train, "model", None)), ("data.load", job.data.load)):
         module = (name or "").partition(":")[0]
-        if module and name not in BUILT_IN and "." not in module and not Path(code, module).is_dir():
+        if ":" in (name or "") and "." not in module and not Path(code, module).is_dir():
             yield key, Seen.at(Path(code, f"{module}.py"), nodes_are_here=True)
 
 

@@ -19,7 +19,15 @@ from clusterctl.config.secrets import HIDDEN, Secrets, secrets_of
 from clusterctl.config.source import Values, explained, read_toml, read_values
 from clusterctl.config.stages import chosen, parted
 from clusterctl.errors import ConfigError, UsageError
-from clusterctl.spec import BUILT_IN, WORKLOADS, Container, Job, NodeClassificationTrain, from_record
+from clusterctl.spec import (
+    BUILT_IN,
+    WORKLOADS,
+    Container,
+    GraphClassificationTrain,
+    Job,
+    NodeClassificationTrain,
+    from_record,
+)
 from clusterctl.spec.keys import leaves_as_written
 from clusterctl.spec.notify import Notify
 from clusterctl.spec.overrides import Key, parse_override
@@ -268,6 +276,19 @@ def _wrong_options(train: NodeClassificationTrain) -> Iterator[Problem]:
                 yield problem._replace(path=("train", "options", *problem.path))
 
 
+def _without_effect(train: GraphClassificationTrain) -> Iterator[Problem]:
+    """What says something of a model that is not the chosen one."""
+    if ":" not in train.model:
+        if train.options:
+            yield Problem(
+                ("train", "options"), f'model "{train.model}" has none; set layers, hidden_channels and the like'
+            )
+        return
+    for name in ("layers", "hidden_channels", "readout", "dropout"):
+        if getattr(train, name) != getattr(GraphClassificationTrain, name):
+            yield Problem(("train", name), "means nothing to a model of your own; set it in train.options")
+
+
 def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
     """What is wrong with a job although every single value is right, and what is not the user's to set."""
     resources = job.resources
@@ -295,8 +316,14 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("train", "replace"), 'sampling "labor" draws without replacement; leave this out')
     if isinstance(job.train, NodeClassificationTrain):
         yield from _wrong_options(job.train)
-    if job.data.load and job.workload != "node-classification":
-        yield Problem(("data", "load"), f'only workload "node-classification" loads data so, not "{job.workload}"')
+    if job.data.load and not WORKLOADS[job.workload].loads:
+        yield Problem(("data", "load"), f'workload "{job.workload}" loads no data so')
+    if job.workload == "link-prediction" and not job.data.load:
+        yield Problem(
+            ("data", "load"), "is missing: a function of your code that returns the graph, such as my_data:load"
+        )
+    if isinstance(job.train, GraphClassificationTrain):
+        yield from _without_effect(job.train)
     if getattr(job.train, "stop_early", 0) and getattr(job.train, "folds", 1) > 1:
         yield Problem(("train", "stop_early"), "a run with several folds cannot be compared with others halfway")
     image = job.container.image

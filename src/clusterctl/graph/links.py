@@ -56,6 +56,14 @@ def with_copies(graph: Adjacency, edges: Tensor) -> Tensor:
     return found
 
 
+def both_ways(graph: Adjacency, edges: Tensor) -> Tensor:
+    """As `with_copies`, and all edges the other way, between nodes of one type."""
+    sources, targets = ends(graph, edges)
+    back = has_edge(graph, targets, sources)
+    backwards = first_at_least(graph, targets[back], sources[back])
+    return with_copies(graph, torch.cat([edges, backwards]))
+
+
 def negatives(graph: Adjacency, num_sources: int, examples: Tensor, seed: int, epoch: int) -> tuple[Tensor, Tensor]:
     """For each example (int64, its place in the whole training split) a pair without an edge: sources and targets.
 

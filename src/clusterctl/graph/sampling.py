@@ -23,7 +23,7 @@ from clusterctl.graph.neighbors import renumbered, sample_neighbors
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from clusterctl.graph.storage import EdgeType, Graph, HeteroGraph
+    from clusterctl.graph.storage import EdgeType, FeatureGraph, HeteroGraph
 
 WORTH_COMPILING = 2_000_000  # edges: the import of numba takes a second
 Sampled = tuple[Tensor, Tensor]
@@ -37,7 +37,7 @@ class NeighborSampler:
     """
 
     def __init__(
-        self, graph: Graph, fan_out: Sequence[int], seed: int, *, replace: bool = False, labor: bool = False
+        self, graph: FeatureGraph, fan_out: Sequence[int], seed: int, *, replace: bool = False, labor: bool = False
     ) -> None:
         self._graph, self._fan_out, self._seed = graph, fan_out, seed
         engine = _engine(graph.indices.numel(), graph.indices.device)
@@ -47,12 +47,16 @@ class NeighborSampler:
         else:
             self._sample_neighbors = partial(engine.sample_neighbors, replace=replace)
 
-    def sample(self, seeds: Tensor, epoch: int, step: int) -> list[Block]:
-        """The blocks in the order of the layers: the outermost first, the last one's nodes are `seeds`."""
+    def sample(self, seeds: Tensor, epoch: int, step: int, excluded: Tensor | None = None) -> list[Block]:
+        """The blocks in the order of the layers: the outermost first, the last one's nodes are `seeds`.
+
+        Edges are `excluded` as by `neighbors.sample_neighbors`; not with LABOR.
+        """
+        absent = () if excluded is None else (excluded,)
         blocks, nodes = [], seeds
         for hop, count in enumerate(self._fan_out):
             key = stream(Purpose.SAMPLING, self._seed, epoch, step, hop)
-            offsets, neighbors = self._sample_neighbors(self._graph, nodes, count, key)
+            offsets, neighbors = self._sample_neighbors(self._graph, nodes, count, key, *absent)
             if hop == len(self._fan_out) - 1:
                 blocks.append(Block(self._graph, nodes, offsets, neighbors, columns=neighbors))
             else:

@@ -46,18 +46,10 @@ _ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
-class Graph(Adjacency):
-    """A graph of one node type, with features, classes and splits of its nodes.
-
-    Those that workloads prepare list the sources of a target in one random order of all nodes, for `labor`.
-    """
+class FeatureGraph(Adjacency):
+    """A graph of one node type, with features of its nodes."""
 
     x: Tensor  # float [nodes, features]
-    y: Tensor  # int64 [nodes]
-    train: Tensor  # int64, ascending, as `val` and `test`
-    val: Tensor
-    test: Tensor
-    num_classes: int
 
     @property
     def num_nodes(self) -> int:
@@ -66,6 +58,23 @@ class Graph(Adjacency):
     @property
     def num_features(self) -> int:
         return self.x.size(1)
+
+
+@dataclass(frozen=True)
+class Graph(FeatureGraph):
+    """A graph with classes and splits of its nodes.
+
+    Those that workloads prepare list the sources of a target in one random order of all nodes, for `labor`.
+    """
+
+    y: Tensor  # int64 [nodes]
+    train: Tensor  # int64, ascending, as `val` and `test`
+    val: Tensor
+    test: Tensor
+    num_classes: int
+
+
+G = TypeVar("G", bound=FeatureGraph)
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,7 @@ class HeteroGraph:
         )
 
 
-def resident(graph: Graph, task: Task, dtype: torch.dtype) -> Graph:
+def resident(graph: G, task: Task, dtype: torch.dtype) -> G:
     """The graph on the task's device with features of `dtype`; on the CPU a node holds one copy.
 
     A collective of the node's ranks.

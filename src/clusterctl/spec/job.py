@@ -10,7 +10,7 @@ from typing import Annotated
 
 from clusterctl.spec.notify import Notify
 from clusterctl.spec.track import Track
-from clusterctl.spec.train import BUILT_IN, WORKLOADS, Train
+from clusterctl.spec.train import Train
 from clusterctl.spec.values import (
     LARGEST,
     OBJECT,
@@ -148,7 +148,8 @@ class Data:
     root: Line | None = None
     """Folder that holds the data set in its raw layout; relative to the job file."""
     load: Annotated[str, Matches(OBJECT, "a module and a function of your code, such as my_data:load")] | None = None
-    """Function of your code, as MODULE:NAME, that returns PyG's Data; for workload "node-classification"."""
+    """Function of your code, as MODULE:NAME, that returns PyG's Data, or for workload "graph-classification" a list or
+    data set of them; called with data.root."""
     undirected: bool = True
     """In the raw layouts of the Open Graph Benchmark: whether each edge counts in both directions."""
 
@@ -225,8 +226,8 @@ class Job:
     argv: tuple[Text, ...] = ()
     """Program and arguments of workload "command", such as ["python", "train.py"]."""
     code: Line | None = None
-    """Folder to copy at submission, and again for each run to work in; by default the current one for "command" and
-    "node-classification"."""
+    """Folder to copy at submission, and again for each run to work in; by default the current one for "command", and
+    where the model or the data come from code of your own."""
     resources: Resources = field(default_factory=Resources)
     """What to request from Slurm."""
     container: Container = field(default_factory=Container)
@@ -253,7 +254,11 @@ class Job:
     """Settings of the workload."""
 
     @property
+    def has_own_model(self) -> bool:
+        """Whether it trains a model of the user's own."""
+        return ":" in getattr(self.train, "model", "")
+
+    @property
     def has_own_code(self) -> bool:
-        """Whether it runs code of the user's: not with a model of ours on data in a known format."""
-        is_built_in = getattr(self.train, "model", None) in BUILT_IN and self.data.load is None
-        return WORKLOADS[self.workload].own_code and not is_built_in
+        """Whether it runs code of the user's."""
+        return self.workload == "command" or self.has_own_model or self.data.load is not None

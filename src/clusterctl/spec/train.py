@@ -123,7 +123,7 @@ BUILT_IN = {"gat": GatOptions}
 
 @dataclass(frozen=True, kw_only=True)
 class NodeClassificationTrain(LoopTrain):
-    """A graph attention network or a model of your own, on a graph that your own code loads, or one in the raw layout of
+    """A graph attention network or a model of your own, on a graph that your own code loads, or in the raw layout of
     PyG's Reddit or of the Open Graph Benchmark."""
 
     epochs: Count = 20
@@ -191,8 +191,14 @@ class GraphClassificationTrain(LoopTrain):
     batch_size: Count | None = 32
     lr: Positive = 1e-3
     patience: Natural = 40
-    model: Annotated[str, OneOf(("gin", "plain"))] = "gin"
-    """Graph convolution to use; "plain" has one linear map per layer, as DGL's tutorial."""
+    model: Annotated[
+        str,
+        Matches(f"gin|plain|{OBJECT}", '"gin", "plain", or a module and a class of your code, such as my_model:Net'),
+    ] = "gin"
+    """Graph convolution to use; "plain" has one linear map per layer, as DGL's tutorial. Or a class or function of your
+    code, as MODULE:NAME, that makes the model from the numbers of features and classes."""
+    options: dict[EnvName, object] = field(default_factory=dict)
+    """Values for a model of your own, by name: those of its dataclass `Options`, or keyword arguments."""
     features: Annotated[str, OneOf(("degree", "ones", "given"))] = "degree"
     """Node features: one-hot degree, a constant, or those of the data set."""
     layers: Count = 2
@@ -205,6 +211,21 @@ class GraphClassificationTrain(LoopTrain):
     """Fraction of activations to drop in training."""
     folds: Annotated[int, AtLeast(1, 10)] = 10
     """How many of the ten folds to run; 1 is a single 80/10/10 split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkPredictionTrain(LoopTrain):
+    """Link prediction with a model of your own, on a graph that your own code loads."""
+
+    epochs: Count = 20
+    model: Annotated[str, Matches(OBJECT, "a module and a class or function of your code, such as my_model:Net")]
+    """Class or function of your code, as MODULE:NAME, that makes the model from the number of features."""
+    options: dict[EnvName, object] = field(default_factory=dict)
+    """Values for the model, by name: those of its dataclass `Options`, or keyword arguments."""
+    fan_out: FanOut = (10, 10)
+    """Neighbours to sample per node in each hop, one number per layer, the pairs' hop first; -1 takes all."""
+    replace: bool = False
+    """Whether to sample neighbours with replacement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,16 +294,17 @@ class Workload(NamedTuple):
     """Its name for `clusterctl data`."""
     example: str = ""
     """A small one in that format that comes with clusterctl."""
-    own_code: bool = False
-    """Whether it runs code of the user's, by default that of the current folder."""
+    loads: bool = False
+    """Whether a function of the user's may load its data."""
 
 
 WORKLOADS: dict[str, Workload] = {
     "synthetic": Workload(SyntheticTrain),
     "reddit": Workload(RedditTrain, NODE_LAYOUTS, "reddit"),
     "deep-sage": Workload(DeepSageTrain, NODE_LAYOUTS, "reddit"),
-    "node-classification": Workload(NodeClassificationTrain, NODE_LAYOUTS, example="cora", own_code=True),
+    "node-classification": Workload(NodeClassificationTrain, NODE_LAYOUTS, example="cora", loads=True),
+    "link-prediction": Workload(LinkPredictionTrain, loads=True),
     "taobao": Workload(TaobaoTrain, (_TAOBAO_FORMAT,), "taobao"),
-    "graph-classification": Workload(GraphClassificationTrain, (_TU_FORMAT,), example="IMDB-BINARY"),
-    "command": Workload(CommandTrain, own_code=True),
+    "graph-classification": Workload(GraphClassificationTrain, (_TU_FORMAT,), example="IMDB-BINARY", loads=True),
+    "command": Workload(CommandTrain),
 }

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
-from clusterctl.graph.gin import Copied, Gin, PlainGin, first_sum
+from clusterctl.graph.gin import Copied, Distinct, Gin, PlainGin, first_sum
 from clusterctl.graph.hashing import Purpose, stream
 from clusterctl.training.objective import PRECISIONS, Accuracy
 
@@ -27,10 +27,10 @@ _DEGREES = 128  # classes of the degree feature; the last one is for all above
 
 
 class Graphs(NamedTuple):
-    """Some graphs as one, and the `first_sum` of their nodes."""
+    """Some graphs as one, and the rows that the model takes for their nodes."""
 
     batch: GraphBatch
-    summed: Copied
+    rows: Copied
 
 
 class GraphClassification:
@@ -41,7 +41,6 @@ class GraphClassification:
     def __init__(self, collection: Collection, train: GraphClassificationTrain, task: Task, fold: int) -> None:
         self._precision = PRECISIONS[train.precision]
         self._graphs = collection.to(task.device)
-        self._summed = first_sum(self._graphs, features_of(self._graphs, train.features).to(self._precision.weights))
         parts = stratified(collection.y, train.seed)
         self._splits = {
             "test": parts[fold],
@@ -50,15 +49,27 @@ class GraphClassification:
         }
         torch.manual_seed(train.seed)
         self.classes = collection.num_classes
-        widths = (self._summed.rows.size(1), train.hidden_channels, collection.num_classes)
-        network = (
-            Gin(*widths, train.layers, train.readout, train.dropout)
-            if train.model == "gin"
-            else PlainGin(*widths, train.layers, train.readout)
-        )
+        features = features_of(self._graphs, train.features).to(self._precision.weights)
+        self._table = self.table_of(features)
+        network = self.network_of(train, features.size(1))
         self.model = network.to(task.device, self._precision.weights)
         self._seed = train.seed
         self._clock = task.clock
+
+    def table_of(self, features: Tensor) -> Distinct:
+        """What the model takes instead of the features [nodes, channels]."""
+        return first_sum(self._graphs, features)
+
+    def network_of(self, train: GraphClassificationTrain, features: int) -> nn.Module:
+        widths = (features, train.hidden_channels, self.classes)
+        if train.model == "gin":
+            return Gin(*widths, train.layers, train.readout, train.dropout)
+        return PlainGin(*widths, train.layers, train.readout)
+
+    def scores(self, graphs: Graphs, randomness: tuple[int, ...]) -> Tensor:
+        """What the model says of the graphs [graphs, classes]; `randomness` is empty in evaluation."""
+        scored: Tensor = self.model(graphs.batch, graphs.rows, randomness)
+        return scored
 
     @property
     def seeds(self) -> Tensor:
@@ -90,13 +101,13 @@ class GraphClassification:
 
     def _cut(self, graphs: Tensor) -> Graphs:
         batch = self._graphs.batch(graphs)
-        select = self._summed.select if isinstance(self.model, Gin) else self._summed.select_all
+        select = self._table.select if isinstance(self.model, Gin) else self._table.select_all
         return Graphs(batch, select(batch.nodes))
 
     def _scores(self, graphs: Graphs, randomness: tuple[int, ...]) -> Tensor:
         with self._precision.autocast(self._graphs.y.device):
             self._clock.enter("compute", "forward")
-            scores: Tensor = self.model(graphs.batch, graphs.summed, randomness)
+            scores = self.scores(graphs, randomness)
         return scores.to(self._precision.weights)
 
 

@@ -39,23 +39,25 @@ def found(name: str, what: str) -> Any:
     return getattr(module, attribute)
 
 
-def built(name: str, features: int, classes: int, layers: int, options: Mapping[str, Any]) -> nn.Module:
-    """The model `name` for so many features, classes and, where it is one of ours, layers. Raises TaskError.
+def built_in(name: str, features: int, classes: int, layers: int, options: Mapping[str, Any]) -> nn.Module:
+    """The model of ours with this name. Raises TaskError."""
+    return Gat(features, classes, layers, _chosen(BUILT_IN[name], name, options))
 
-    A user's is called with `options` as an instance of its dataclass `Options`, if it has one, else as keyword
-    arguments.
+
+def built(name: str, sizes: Mapping[str, int], options: Mapping[str, Any]) -> nn.Module:
+    """The user's model `name`, for so many features and, where there are any, classes. Raises TaskError.
+
+    Called with `options` as an instance of its dataclass `Options`, if it has one, else as keyword arguments.
     """
-    if name in BUILT_IN:
-        return Gat(features, classes, layers, _chosen(BUILT_IN[name], name, options))
     make: Callable[..., Any] = found(name, "train.model")
     kind = getattr(make, "Options", None)
     try:
         if kind is not None and dataclasses.is_dataclass(kind):
-            model = make(features, classes, _chosen(kind, f"{name}.Options", options))
+            model = make(*sizes.values(), _chosen(kind, f"{name}.Options", options))
         else:
-            model = make(features, classes, **options)
+            model = make(*sizes.values(), **options)
     except TypeError as error:
-        hint = "it is called with the numbers of features and classes, and train.options by name"
+        hint = f"it is called with the number of {' and of '.join(sizes)}, and train.options by name"
         raise TaskError(f"train.model = {name} cannot be made: {error}", hint, Cause.USER) from error
     if not isinstance(model, nn.Module):
         raise TaskError(f"train.model = {name} gives no torch.nn.Module: {type(model).__name__}", cause=Cause.USER)
@@ -75,9 +77,12 @@ def _chosen(kind: Any, name: str, options: Mapping[str, Any]) -> Any:
 
 
 class OwnModel:
-    """The calls of a model: layer by layer where it has `layer(i, hop, x)`, else as a whole, `forward(hops, x)`."""
+    """The calls of a model: layer by layer where it has `layer(i, hop, x)`, else as a whole, `forward(hops, x)`.
 
-    def __init__(self, model: nn.Module, name: str, classes: int) -> None:
+    Without `classes` the last rows may be as wide as the model likes.
+    """
+
+    def __init__(self, model: nn.Module, name: str, classes: int | None) -> None:
         self.model, self.name, self.classes = model, name, classes
         self.by_layer = hasattr(model, "layer")
 
@@ -119,20 +124,3 @@ class OwnModel:
                 if not x.isfinite().all():
                     return f"layer {number}"
         return "forward"
-
-
-class UnusedParameters:
-    """Notes which parameters a backward reaches; ask once, after the first."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._left = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-        self._hooks = [
-            parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._left.discard(name))  # type: ignore[no-untyped-call]
-            for name, parameter in model.named_parameters()
-            if parameter.requires_grad
-        ]
-
-    def names(self) -> list[str]:
-        for hook in self._hooks:
-            hook.remove()
-        return sorted(self._left)

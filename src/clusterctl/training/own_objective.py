@@ -9,17 +9,16 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
-from clusterctl.errors import Cause, TaskError
-from clusterctl.graph.gat import Gat
-from clusterctl.graph.hashing import Purpose, stream
-from clusterctl.graph.hops import sampled_hops, whole_hops, whole_neighborhoods
-from clusterctl.graph.inference import own_slice, shared_rows
+from clusterctl.graph.hops import sampled_hops
+from clusterctl.graph.inference import own_slice
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.storage import resident
+from clusterctl.spec import BUILT_IN
 from clusterctl.training.node_objective import accuracies, chosen_labor
 from clusterctl.training.objective import PRECISIONS
-from clusterctl.training.own_model import OwnModel, UnusedParameters, built
-from clusterctl.training.state import PartState
+from clusterctl.training.own_inference import OwnInference
+from clusterctl.training.own_model import OwnModel, built, built_in
+from clusterctl.training.own_training import OwnTraining
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.task.task import Task
     from clusterctl.training.epoch_plan import Batch
     from clusterctl.training.objective import Accuracy
-
-_MOST_EDGES = 1 << 19  # of a piece in evaluation: layers of PyG's write down a row for each
-_SEEDS_AT_ONCE = 128  # in evaluation, where a model can only do all layers at once
+    from clusterctl.training.state import PartState
 
 
 class Prepared(NamedTuple):
@@ -51,7 +48,11 @@ class OwnNodeClassification:
         self._precision = PRECISIONS[train.precision]
         torch.manual_seed(train.seed)
         self.classes = graph.num_classes
-        model = built(train.model, graph.num_features, self.classes, len(train.fan_out), train.options)
+        sizes = {"features": graph.num_features, "classes": self.classes}
+        if train.model in BUILT_IN:
+            model = built_in(train.model, graph.num_features, self.classes, len(train.fan_out), train.options)
+        else:
+            model = built(train.model, sizes, train.options)
         self.model = model.to(task.device, self._precision.weights)
         self._own = OwnModel(self.model, train.model, self.classes)
         self._graph = resident(graph, task, self._precision.values)
@@ -59,10 +60,9 @@ class OwnNodeClassification:
         self._sampler = NeighborSampler(
             self._graph, (*train.fan_out, 0), train.seed, replace=train.replace, labor=labor
         )
-        self._everything = (-1,) * len(train.fan_out)
+        self._inference = OwnInference(self._own, self._graph, len(train.fan_out), task)
         self._seed, self._task = train.seed, task
-        self._unused: UnusedParameters | None = UnusedParameters(self.model)
-        self._has_stepped, self._has_agreed = False, True
+        self._training = OwnTraining(self.model, train.model, task.place.rank)
         if not self._own.by_layer and task.place.rank == 0:
             print(f"{train.model} has no layer(i, hop, x): it is evaluated on whole neighbourhoods, which takes longer")
 
@@ -77,16 +77,12 @@ class OwnNodeClassification:
 
     def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
-        self._say_what_is_unused()
-        self._agree_on_buffers()
+        self._training.begin_step(self._seed, batch.epoch, batch.step)
         self._task.clock.enter("gathering")
         x = self._graph.x.index_select(0, prepared.nodes)
         self._task.clock.enter("compute", "forward")
-        # The model may draw from torch's own generator: after a resume it draws the same.
-        torch.manual_seed(stream(Purpose.DROPOUT, self._seed, batch.epoch, batch.step, self._task.place.rank))
         with self._precision.autocast(x.device):
             outputs = self._own.outputs(prepared.hops, x)
-        self._has_agreed = False
         edges = sum(hop.edge_index.size(1) for hop in prepared.hops)
         self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
         losses = F.cross_entropy(outputs.to(self._precision.weights), self._graph.y[batch.seeds], reduction="none")
@@ -94,91 +90,30 @@ class OwnNodeClassification:
         if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU the question would wait for the step
             with self._precision.autocast(x.device):
                 place = self._own.where_it_breaks(prepared.hops, x)
-            message = f"the loss is no number any more: {place} of {self._own.name} gives NaN or infinity"
-            raise TaskError(message, "lower train.lr, or set train.clip_norm = 1", Cause.USER)
+            raise self._training.no_number(place)
         return loss
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
         """The accuracy on each split with all neighbours: every node is counted once, by one rank. A collective."""
-        self._agree_on_buffers()
+        self._training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
         with self._precision.autocast(self._graph.x.device):
-            if isinstance(self.model, Gat):
-                predicted = self._by_sending(self.model, own)
-            elif self._own.by_layer:
-                predicted = self._by_layer(own)
-            else:
-                predicted = self._at_once(own, splits)
+            predicted = self._inference.rows(own).argmax(1) if self._own.by_layer else self._at_once(own, splits)
         return accuracies(self._graph, own, predicted, splits)
 
-    def state(self) -> PartState:
-        """The buffers, such as the statistics of a BatchNorm. A collective behind a step."""
-        self._agree_on_buffers()
-        return PartState({name: buffer.view(-1) for name, buffer in self.model.named_buffers()})
-
-    def load(self, state: PartState) -> None:
-        for name, buffer in self.model.named_buffers():
-            buffer.view(-1).copy_(state.same[name])
-
-    def _by_sending(self, model: Gat, own: range) -> Tensor:
-        """The classes of this rank's nodes: in every layer what each node sends is computed once, and shared."""
-        rows = self._graph.x[own.start : own.stop]
-        for number in range(len(self._everything)):
-            sending = model.send(number, rows)
-            sent = shared_rows([sending], sending, self._graph.num_nodes, self._task)
-            pieces = whole_neighborhoods(self._graph, own, _MOST_EDGES)
-            rows = torch.cat([model.receive(number, edges, sent, rows[part]) for part, edges in pieces])
-        return rows.argmax(1)
-
-    def _by_layer(self, own: range) -> Tensor:
-        """The classes of this rank's nodes: every layer for all nodes, before the next."""
-        table, depth = self._graph.x, len(self._everything)
-        for number in range(depth):
-            last = number == depth - 1
-            hops = whole_hops(self._graph, own, _MOST_EDGES)
-            parts = [self._own.layer(number, hop, table.index_select(0, hop.nodes), last=last) for hop in hops]
-            rows = torch.cat(parts) if parts else table.new_zeros(0, 1)
-            if not last:
-                table = shared_rows([rows], self._like(rows), self._graph.num_nodes, self._task)
-        return rows.argmax(1)
-
     def _at_once(self, own: range, splits: Sequence[str]) -> Tensor:
-        """The classes of this rank's nodes in the `splits`: all layers, for a few nodes at a time."""
-        sampler = NeighborSampler(self._graph, (*self._everything, 0), 0)
+        """The classes of this rank's nodes in the `splits`; -1 of the others."""
         predicted = torch.full((len(own),), -1, dtype=torch.int64, device=self._graph.y.device)
         for split in splits:
             nodes = getattr(self._graph, split)
-            for seeds in nodes[(nodes >= own.start) & (nodes < own.stop)].split(_SEEDS_AT_ONCE):
-                blocks = sampler.sample(seeds, 0, 0)
-                x = self._graph.x.index_select(0, blocks[0].nodes)
-                predicted[seeds - own.start] = self._own.outputs(sampled_hops(blocks, None), x).argmax(1)
+            mine = nodes[(nodes >= own.start) & (nodes < own.stop)]
+            for seeds, rows in self._inference.rows_at_once(mine):
+                predicted[seeds - own.start] = rows.argmax(1)
         return predicted
 
-    def _like(self, rows: Tensor) -> Tensor:
-        """An empty table as wide as rank 0's: a rank without nodes does not know how wide a layer is."""
-        width = torch.tensor([rows.size(1)])
-        dist.broadcast(width, 0)
-        return rows.new_empty(0, int(width))
+    def state(self) -> PartState:
+        return self._training.state()
 
-    def _agree_on_buffers(self) -> None:
-        """Average what the ranks have gathered in a step, each from seeds of its own; once, whoever asks first.
-
-        Not within the step: its backward needs them as they were. A collective, where there are any.
-        """
-        if not self._has_agreed and dist.get_world_size() > 1:
-            with torch.no_grad():
-                for buffer in self.model.buffers():
-                    if buffer.is_floating_point():
-                        dist.all_reduce(buffer)
-                        buffer /= dist.get_world_size()
-        self._has_agreed = True
-
-    def _say_what_is_unused(self) -> None:
-        """Behind the first step, once."""
-        if self._unused is not None and self._has_stepped:
-            names = self._unused.names()
-            if names and self._task.place.rank == 0:
-                print(f"{self._own.name}: no loss depends on {', '.join(names)}")
-            self._unused = None
-        self._has_stepped = True
+    def load(self, state: PartState) -> None:
+        self._training.load(state)

@@ -18,18 +18,20 @@ import torch
 
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.collection import Collection, joined_graphs
-from clusterctl.graph.storage import compressed, shared
+from clusterctl.graph.storage import Recipe, compressed, shared
 from clusterctl.spec import GraphClassificationTrain
 from clusterctl.task.task import joined
 from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.graph_objective import GraphClassification
 from clusterctl.training.loop import fit
+from clusterctl.training.own_graph_objective import OwnGraphClassification
 from clusterctl.training.training_log import Fold
+from clusterctl.workloads.own_data import own_recipe
 from clusterctl.workloads.standalone import run_alone
 
 if TYPE_CHECKING:
     from clusterctl.runs.context import Context
-    from clusterctl.task.task import Task
+    from clusterctl.spec import Data
     from clusterctl.training.objective import Accuracy
 
 _EDGES = "_A.txt"  # the file that every such data set has
@@ -37,13 +39,14 @@ _EDGES = "_A.txt"  # the file that every such data set has
 
 def main(context: Context) -> None:
     train = context.train(GraphClassificationTrain)
-    identity = raw_identity(context.job.data.root)
+    prepared = recipe(context.job.data)
+    kind = OwnGraphClassification if context.job.has_own_model else GraphClassification
     with joined(context) as task:
-        graphs = shared_raw_graphs(task, identity)
+        graphs = shared(task, Collection, *prepared)
         checkpoints = Checkpoints(task, train)
         scores = checkpoints.results  # of the folds that are done, after a restart
         for fold in range(len(scores), train.folds):
-            objective = GraphClassification(graphs, train, task, fold)
+            objective = kind(graphs, train, task, fold)
             scores.append(cast("Accuracy", fit(objective, train, task, Fold(fold + 1, train.folds), checkpoints)))
             train = replace(train, profile=())  # one fold's trace is enough
         accuracy, deviation = mean(score.share for score in scores), pstdev(score.share for score in scores)
@@ -51,6 +54,37 @@ def main(context: Context) -> None:
         task.metrics.write(test_accuracy=accuracy, test_accuracy_deviation=deviation, test_graphs=tested)
         if task.place.rank == 0:
             print(f"{train.folds} of 10 folds, {tested} graphs: test accuracy {accuracy:.4f} +- {deviation:.4f}")
+
+
+def recipe(data: Data) -> Recipe[Collection]:
+    """How the graphs are prepared, once for all ranks and runs. Raises TaskError."""
+    if data.load is not None:
+        return own_recipe(data, collection_of)
+    identity = raw_identity(data.root)
+    return Recipe("tu", identity, lambda scratch: read_raw(identity, scratch))
+
+
+def collection_of(graphs: Any, name: str) -> Collection:
+    """The graphs in a sequence of PyG's `Data`: `edge_index`, `y` and, where all have it, `x`. Raises TaskError."""
+    listed = list(graphs)
+    hint = "it is to return a data set or a list of PyG's Data, each with edge_index and y, one class"
+    if not listed:
+        raise TaskError(f"what data.load = {name} returns is empty", hint, Cause.USER)
+    for number, graph in enumerate(listed):
+        y, edges = getattr(graph, "y", None), getattr(graph, "edge_index", None)
+        if y is None or edges is None or y.numel() != 1 or int(y) < 0:
+            raise TaskError(
+                f"graph {number} that data.load = {name} returns has no class or no edge_index", hint, Cause.USER
+            )
+        if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < graph.num_nodes:
+            message = f"graph {number} that data.load = {name} returns has edges beyond its {graph.num_nodes} nodes"
+            raise TaskError(message, hint, Cause.USER)
+    bounds, edges = joined_graphs([(graph.num_nodes, graph.edge_index.long()) for graph in listed])
+    num_nodes = int(bounds[-1])
+    given = all(graph.x is not None for graph in listed)
+    x = torch.cat([graph.x.float() for graph in listed]) if given else torch.empty(num_nodes, 0)
+    y = torch.cat([graph.y.view(1).long() for graph in listed])
+    return Collection(bounds, *compressed(edges, num_nodes), x=x, y=y, num_classes=int(y.max()) + 1)
 
 
 def raw_identity(root: str | None) -> dict[str, Any]:
@@ -69,11 +103,6 @@ def raw_identity(root: str | None) -> dict[str, Any]:
             raise TaskError(f"no data: {folder / names[0]}_{part}.txt", hint, Cause.DATA)
     sizes = {name: [status.st_size, status.st_mtime_ns] for name, status in files.items()}
     return {"root": str(folder.parent), "name": names[0], **sizes}
-
-
-def shared_raw_graphs(task: Task, identity: dict[str, Any]) -> Collection:
-    """The graphs in the raw files of this identity, read once and shared by all ranks and runs."""
-    return shared(task, Collection, "tu", identity, lambda scratch: read_raw(identity, scratch))
 
 
 def read_raw(identity: dict[str, Any], scratch: Path) -> Collection:

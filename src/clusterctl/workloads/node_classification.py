@@ -8,9 +8,6 @@ The guide docs/guides/your-own-model.md begins with nothing.
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import Cause, TaskError
@@ -18,9 +15,9 @@ from clusterctl.graph.storage import Graph, Recipe, compressed, shared
 from clusterctl.spec import NodeClassificationTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
-from clusterctl.training.own_model import found
 from clusterctl.training.own_objective import OwnNodeClassification
 from clusterctl.workloads import reddit
+from clusterctl.workloads.own_data import own_recipe
 from clusterctl.workloads.standalone import run_alone
 
 if TYPE_CHECKING:
@@ -44,15 +41,7 @@ def recipe(data: Data) -> Recipe[Graph]:
     """How the data set is prepared, once for all ranks and runs. Raises TaskError."""
     if data.load is None:
         return reddit.recipe_of(data)
-    load = found(data.load, "data.load")
-    source = inspect.getsourcefile(load)
-    identity: dict[str, Any] = {"load": data.load, "root": data.root and str(Path(data.root).resolve())}
-    identity["code"] = hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else ""
-    if data.root:
-        identity["files"] = sorted(
-            [path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in Path(data.root).iterdir()
-        )
-    return Recipe("own", identity, lambda _: graph_of(load(data.root and Path(data.root)), data.load or ""))
+    return own_recipe(data, graph_of)
 
 
 def graph_of(data: Any, name: str) -> Graph:

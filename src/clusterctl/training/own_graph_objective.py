@@ -1,0 +1,79 @@
+"""The objective of graph classification with a model of the user's own: `forward(x, edge_index, batch)`, as PyG's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.gin import Distinct
+from clusterctl.training.graph_objective import GraphClassification, Graphs
+from clusterctl.training.own_model import built
+from clusterctl.training.own_training import OwnTraining
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor, nn
+
+    from clusterctl.graph.collection import Collection
+    from clusterctl.spec import GraphClassificationTrain
+    from clusterctl.task.task import Task
+    from clusterctl.training.epoch_plan import Batch
+    from clusterctl.training.objective import Accuracy
+    from clusterctl.training.state import PartState
+
+
+class OwnGraphClassification(GraphClassification):
+    """Trains the model that `train.model` names."""
+
+    def __init__(self, collection: Collection, train: GraphClassificationTrain, task: Task, fold: int) -> None:
+        super().__init__(collection, train, task, fold)
+        self._name = train.model
+        self._training = OwnTraining(self.model, train.model, task.place.rank)
+
+    def table_of(self, features: Tensor) -> Distinct:
+        return Distinct(features, torch.arange(len(features), device=features.device))
+
+    def network_of(self, train: GraphClassificationTrain, features: int) -> nn.Module:
+        return built(train.model, {"features": features, "classes": self.classes}, train.options)
+
+    def scores(self, graphs: Graphs, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - torch draws here
+        batch, x = graphs.batch, graphs.rows.rows
+        offsets, sources = batch.incoming
+        targets = _owners(offsets)
+        of_graph = _owners(batch.bounds)
+        try:
+            scores: Tensor = self.model(x, torch.stack([sources, targets]), of_graph)
+        except (RuntimeError, IndexError, ValueError) as error:
+            shapes = f"x {[*x.shape]}, {len(sources)} edges, {len(batch.bounds) - 1} graphs"
+            raise TaskError(f"{self._name}: forward fails on {shapes}: {error}", cause=Cause.USER) from error
+        wanted = (len(batch.bounds) - 1, self.classes)
+        if not isinstance(scores, torch.Tensor) or tuple(scores.shape) != wanted:
+            given = f"a tensor {[*scores.shape]}" if isinstance(scores, torch.Tensor) else type(scores).__name__
+            message = f"{self._name}: forward gives {given}, where [graphs, classes] = {[*wanted]} is wanted"
+            raise TaskError(message, "read the nodes out by graph, as with global_add_pool(x, batch)", Cause.USER)
+        return scores
+
+    def loss(self, batch: Batch, prepared: Graphs) -> Tensor:
+        self._training.begin_step(self._seed, batch.epoch, batch.step)
+        loss = super().loss(batch, prepared)
+        if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU the question would wait for the step
+            raise self._training.no_number("forward")
+        return loss
+
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
+        self._training.agree_on_buffers()
+        return super().evaluate(splits)
+
+    def state(self) -> PartState:
+        return self._training.state()
+
+    def load(self, state: PartState) -> None:
+        self._training.load(state)
+
+
+def _owners(bounds: Tensor) -> Tensor:
+    """int64 [rows]: which of the ranges from `bounds[i]` up to `bounds[i + 1]` each row lies in."""
+    return torch.arange(len(bounds) - 1, device=bounds.device).repeat_interleave(bounds.diff())

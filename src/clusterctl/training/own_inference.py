@@ -1,0 +1,75 @@
+"""What a model makes of every node, with all neighbours: layer by layer, split over the ranks, where it has layers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from clusterctl.graph.gat import Gat
+from clusterctl.graph.hops import sampled_hops, whole_hops, whole_neighborhoods
+from clusterctl.graph.inference import shared_rows
+from clusterctl.graph.sampling import NeighborSampler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.graph.storage import FeatureGraph
+    from clusterctl.task.task import Task
+    from clusterctl.training.own_model import OwnModel
+
+_MOST_EDGES = 1 << 19  # of a piece: layers of PyG's write down a row for each
+_SEEDS_AT_ONCE = 128  # where a model can only do all layers at once
+
+
+class OwnInference:
+    """The last layer's rows of `own` on the nodes of `graph`, which has as many layers as `depth`."""
+
+    def __init__(self, own: OwnModel, graph: FeatureGraph, depth: int, task: Task) -> None:
+        self._own, self._graph, self._depth, self._task = own, graph, depth, task
+
+    def rows(self, nodes: range) -> Tensor:
+        """Those of a rank's slice of all nodes: every layer for all nodes, before the next. A collective."""
+        model = self._own.model
+        return self._by_sending(model, nodes) if isinstance(model, Gat) else self._by_layer(nodes)
+
+    def rows_at_once(self, nodes: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """A few of these nodes, int64, with their rows, again and again: all layers on their whole neighbourhood."""
+        sampler = NeighborSampler(self._graph, (*[-1] * self._depth, 0), 0)
+        for seeds in torch.split(nodes, _SEEDS_AT_ONCE):
+            blocks = sampler.sample(seeds, 0, 0)
+            x = self._graph.x.index_select(0, blocks[0].nodes)
+            yield seeds, self._own.outputs(sampled_hops(blocks, None), x)
+
+    def shared(self, rows: Tensor) -> Tensor:
+        """All nodes' rows, from each rank's own. A collective."""
+        return shared_rows([rows], self._like(rows), self._graph.num_nodes, self._task)
+
+    def _by_sending(self, model: Gat, nodes: range) -> Tensor:
+        """In every layer what each node sends is computed once, and shared."""
+        rows = self._graph.x[nodes.start : nodes.stop]
+        for number in range(self._depth):
+            sending = model.send(number, rows)
+            sent = shared_rows([sending], sending, self._graph.num_nodes, self._task)
+            pieces = whole_neighborhoods(self._graph, nodes, _MOST_EDGES)
+            rows = torch.cat([model.receive(number, edges, sent, rows[part]) for part, edges in pieces])
+        return rows
+
+    def _by_layer(self, nodes: range) -> Tensor:
+        table = self._graph.x
+        for number in range(self._depth):
+            last = number == self._depth - 1
+            hops = whole_hops(self._graph, nodes, _MOST_EDGES)
+            parts = [self._own.layer(number, hop, table.index_select(0, hop.nodes), last=last) for hop in hops]
+            rows = torch.cat(parts) if parts else table.new_zeros(0, 1)
+            if not last:
+                table = self.shared(rows)
+        return rows
+
+    def _like(self, rows: Tensor) -> Tensor:
+        """An empty table as wide as rank 0's: a rank without nodes does not know how wide a layer is."""
+        width = torch.tensor([rows.size(1)])
+        dist.broadcast(width, 0)
+        return rows.new_empty(0, int(width))

@@ -1,0 +1,156 @@
+"""The objective of link prediction with a model of the user's own: cross-entropy with as many negatives, exact AUC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.nn import functional as F
+
+from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.hops import sampled_hops
+from clusterctl.graph.inference import own_slice
+from clusterctl.graph.links import both_ways, ends, negatives
+from clusterctl.graph.sampling import NeighborSampler
+from clusterctl.graph.storage import FeatureGraph, resident
+from clusterctl.training.link_objective import Auc, auc
+from clusterctl.training.objective import PRECISIONS
+from clusterctl.training.own_inference import OwnInference
+from clusterctl.training.own_model import OwnModel, built
+from clusterctl.training.own_training import OwnTraining
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from clusterctl.graph.hops import Hop
+    from clusterctl.spec import LinkPredictionTrain
+    from clusterctl.task.task import Task
+    from clusterctl.training.epoch_plan import Batch
+    from clusterctl.training.state import PartState
+
+_PAIRS_AT_ONCE = 65536  # scored
+
+
+@dataclass(frozen=True)
+class LinkGraph(FeatureGraph):
+    """A graph of the training split's edges: they are the examples and carry the messages.
+
+    The other splits are pairs, sources above targets, int32 [2, pairs]; `*_negatives` are as many pairs without an edge
+    in any split, in either direction.
+    """
+
+    val: Tensor
+    val_negatives: Tensor
+    test: Tensor
+    test_negatives: Tensor
+
+
+class Prepared(NamedTuple):
+    """Pairs to score: the rows of features to read, the hops, and the pairs as places among the last rows."""
+
+    nodes: Tensor  # int64 [rows]
+    hops: list[Hop]
+    pairs: Tensor  # int64 [2, pairs]
+
+
+class OwnLinkPrediction:
+    """Trains the model that `train.model` names to tell pairs with an edge from those without.
+
+    A step's own examples, their copies and the same edges the other way carry no message in that step, on no rank.
+    """
+
+    unit = "edges"
+    classes = 2  # a pair with an edge, and one without
+
+    def __init__(self, graph: LinkGraph, train: LinkPredictionTrain, task: Task) -> None:
+        self._precision = PRECISIONS[train.precision]
+        torch.manual_seed(train.seed)
+        model = built(train.model, {"features": graph.num_features}, train.options)
+        self.model = model.to(task.device, self._precision.weights)
+        self._graph = resident(graph, task, self._precision.values)
+        self._own = OwnModel(self.model, train.model, None)
+        self._sampler = NeighborSampler(self._graph, (*train.fan_out, 0), train.seed, replace=train.replace)
+        self._inference = OwnInference(self._own, self._graph, len(train.fan_out), task)
+        self._training = OwnTraining(self.model, train.model, task.place.rank)
+        self._seed, self._task = train.seed, task
+
+    @property
+    def seeds(self) -> Tensor:
+        """The training edges."""
+        return torch.arange(self._graph.indices.numel(), device=self._graph.indices.device)
+
+    def prepare(self, batch: Batch) -> Prepared:
+        """The batch's edges and then as many pairs without one, with their neighbourhood."""
+        others = negatives(self._graph, self._graph.num_nodes, batch.seeds, self._seed, batch.epoch)
+        pairs = torch.cat([torch.stack(ends(self._graph, batch.seeds)), torch.stack(others)], 1)
+        seeds, places = torch.unique(pairs, return_inverse=True)
+        hidden = both_ways(self._graph, batch.everyone)
+        blocks = self._sampler.sample(seeds, batch.epoch, batch.step, hidden)
+        return Prepared(blocks[0].nodes, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)), places)
+
+    def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
+        """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
+        self._training.begin_step(self._seed, batch.epoch, batch.step)
+        self._task.clock.enter("gathering")
+        x = self._graph.x.index_select(0, prepared.nodes)
+        self._task.clock.enter("compute", "forward")
+        with self._precision.autocast(x.device):
+            scores = self._scores(self._own.outputs(prepared.hops, x), prepared.pairs)
+        edges = sum(hop.edge_index.size(1) for hop in prepared.hops)
+        self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
+        count = batch.seeds.numel()
+        wanted = torch.cat([scores.new_ones(count), scores.new_zeros(count)])
+        losses = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none")
+        loss = (losses * batch.weights.repeat(2)).sum() / (2 * batch.total)
+        if loss.device.type == "cpu" and not loss.isfinite():  # on a GPU the question would wait for the step
+            with self._precision.autocast(x.device):
+                raise self._training.no_number(self._own.where_it_breaks(prepared.hops, x))
+        return loss
+
+    @torch.no_grad()
+    def evaluate(self, splits: Sequence[str]) -> dict[str, Auc]:
+        """The AUC on each split, with all neighbours: every pair is scored once, by one rank. A collective."""
+        self._training.agree_on_buffers()
+        own = own_slice(self._graph.num_nodes)
+        with self._precision.autocast(self._graph.x.device):
+            rows = self._inference.shared(self._rows(own))
+            return {
+                split: auc(*(self._scored(rows, getattr(self._graph, name)) for name in (split, f"{split}_negatives")))
+                for split in splits
+            }
+
+    def state(self) -> PartState:
+        return self._training.state()
+
+    def load(self, state: PartState) -> None:
+        self._training.load(state)
+
+    def _rows(self, own: range) -> Tensor:
+        """What the model makes of this rank's nodes."""
+        if self._own.by_layer:
+            return self._inference.rows(own)
+        nodes = torch.arange(own.start, own.stop, device=self._graph.indptr.device)
+        parts = [rows for _, rows in self._inference.rows_at_once(nodes)]
+        return torch.cat(parts) if parts else self._graph.x.new_zeros(0, 1)
+
+    def _scored(self, rows: Tensor, pairs: Tensor) -> Tensor:
+        """The scores of this rank's slice of the pairs."""
+        own = own_slice(pairs.size(1))
+        parts = torch.split(pairs[:, own.start : own.stop].to(torch.int64), _PAIRS_AT_ONCE, dim=1)
+        return torch.cat([self._scores(rows, part) for part in parts])
+
+    def _scores(self, rows: Tensor, pairs: Tensor) -> Tensor:
+        """By the model's own `score(sources, targets)`, or their scalar products. Raises TaskError."""
+        sources, targets = (rows.index_select(0, side) for side in pairs)
+        score: Any = getattr(self.model, "score", None)
+        scores = (sources * targets).sum(1) if score is None else score(sources, targets)
+        if not isinstance(scores, Tensor) or tuple(scores.shape) != (pairs.size(1),):
+            given = f"a tensor {[*scores.shape]}" if isinstance(scores, Tensor) else type(scores).__name__
+            message = (
+                f"{self._own.name}: score gives {given}, where a number for each of {pairs.size(1)} pairs is wanted"
+            )
+            raise TaskError(message, "for rows [pairs, channels] of sources and of targets: [pairs]", Cause.USER)
+        return scores.to(self._precision.weights)

@@ -1,0 +1,195 @@
+"""Graph classification with a model of the user's own: what it is given, any number of ranks, mistakes, data."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.ranks import IMDB, run_program
+from torch import Tensor, nn
+from torch_geometric.data import Batch as PygBatch
+from torch_geometric.data import Data as PygData
+from torch_geometric.nn import GINConv, global_add_pool
+
+from clusterctl.config.resolution import contradictions
+from clusterctl.errors import TaskError
+from clusterctl.graph.collection import Collection
+from clusterctl.graph.storage import load, save
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Cluster, Data, GraphClassificationTrain, Job
+from clusterctl.task.task import Task
+from clusterctl.training.epoch_plan import Batch
+from clusterctl.training.own_graph_objective import OwnGraphClassification
+from clusterctl.workloads.graph_classification import collection_of, recipe
+
+TRAIN = GraphClassificationTrain(model="users:Net", features="given", precision="float64")
+PROGRAM = f"""
+import json, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from dataclasses import replace
+from clusterctl.graph.collection import Collection
+from clusterctl.graph.storage import shared
+from clusterctl.runs.context import Context
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.runs.place import Place
+from clusterctl.spec import Data, GraphClassificationTrain
+from clusterctl.task.task import joined
+from clusterctl.training.loop import fit
+from clusterctl.training.own_graph_objective import OwnGraphClassification
+from clusterctl.training.training_log import Fold
+from clusterctl.workloads.graph_classification import recipe
+
+class Losses(list):
+    def write(self, loss=None, **others):
+        if loss is not None:
+            self.append(loss)
+
+place = Place.from_environment()
+with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
+    graphs = shared(task, Collection, *recipe(Data(root={str(IMDB)!r})))
+    train = GraphClassificationTrain(
+        model="support.own_nets:GraphNet", batch_size=240 // place.world_size, epochs=3, precision="float64", lr=0.01
+    )
+    losses = Losses()
+    score = fit(OwnGraphClassification(graphs, train, task, 3), train, replace(task, metrics=losses), Fold(1, 1))
+print(json.dumps([losses, score]))
+"""
+
+
+class Net(nn.Module):
+    """As PyG's own examples write one."""
+
+    def __init__(self, features: int, classes: int, hidden: int = 8) -> None:
+        super().__init__()
+        self.conv = GINConv(nn.Linear(features, hidden))
+        self.out = nn.Linear(hidden, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        rows: Tensor = self.out(global_add_pool(self.conv(x, edge_index).relu(), batch))
+        return rows
+
+
+class Nodewise(Net):
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        rows: Tensor = self.out(self.conv(x, edge_index))
+        return rows
+
+
+class Broken(Net):
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return super().forward(x[:, 1:], edge_index, batch)
+
+
+class Endless(Net):
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return super().forward(x, edge_index, batch) / 0
+
+
+def some_graphs(_: Path | None = None) -> list[PygData]:
+    made = torch.Generator().manual_seed(1)
+    graphs = []
+    for number in range(40):
+        nodes = 3 + number % 4
+        edges = torch.randint(nodes, (2, 7), generator=made)
+        graphs.append(PygData(x=torch.randn(nodes, 5, generator=made), edge_index=edges, y=torch.tensor(number % 3)))
+    return graphs
+
+
+@pytest.fixture(autouse=True)
+def users() -> Iterator[types.ModuleType]:
+    """The module of the user's."""
+    module = types.ModuleType("users")
+    vars(module).update(Net=Net, Nodewise=Nodewise, Broken=Broken, Endless=Endless, some_graphs=some_graphs)
+    sys.modules["users"] = module
+    yield module
+    del sys.modules["users"]
+
+
+def objective(task: Task, **changes: Any) -> OwnGraphClassification:
+    return OwnGraphClassification(collection_of(some_graphs(), "users:some_graphs"), replace(TRAIN, **changes), task, 0)
+
+
+def whole_batch() -> Batch:
+    everyone = torch.arange(40)
+    return Batch(0, 0, everyone, torch.ones(40), 40, everyone)
+
+
+def test_the_model_gets_what_pygs_loader_would_give_it(lone_task: Task) -> None:
+    ours = objective(lone_task)
+    together = PygBatch.from_data_list(some_graphs())
+    wanted = ours.model(together.x.double(), together.edge_index, together.batch)
+    prepared = ours.prepare(whole_batch())
+    assert torch.allclose(ours.scores(prepared, ()), wanted, rtol=1e-12, atol=1e-12)
+    loss = nn.functional.cross_entropy(wanted, together.y)
+    assert ours.loss(whole_batch(), prepared).item() == pytest.approx(loss.item(), rel=1e-12)
+
+
+def test_losses_and_accuracy_do_not_depend_on_the_number_of_ranks(tmp_path: Path) -> None:
+    found: dict[int, Any] = {}
+    for tasks_per_node in ([1], [1, 3]):
+        ranks = sum(tasks_per_node)
+        outputs = run_program(PROGRAM, RunDir(tmp_path / f"on-{ranks}").attempt(0), tasks_per_node)
+        found[ranks] = json.loads(outputs[-1].splitlines()[-1])
+    losses, score = found[1]
+    assert found[4][0] == pytest.approx(losses, rel=1e-9)
+    assert (found[4][1], losses[-1] < losses[0]) == (score, True)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("users:Nodewise", ["forward gives a tensor [180, 3]", "[graphs, classes] = [40, 3]"]),
+        ("users:Broken", ["forward fails on x [180, 5], 280 edges, 40 graphs"]),
+        ("users:Endless", ["the loss is no number any more: forward of users:Endless"]),
+        ("users:Nett", ["users has no Nett"]),
+    ],
+)
+def test_a_wrong_model_is_named(lone_task: Task, model: str, words: list[str]) -> None:
+    def step() -> None:
+        ours = objective(lone_task, model=model)
+        ours.loss(whole_batch(), ours.prepare(whole_batch()))
+
+    with pytest.raises(TaskError) as raised:
+        step()
+    assert all(word in raised.value.message for word in words), raised.value.message
+
+
+def test_graphs_of_the_users_own_are_stored_as_they_are(tmp_path: Path) -> None:
+    save(recipe(Data(load="users:some_graphs")).build(tmp_path), tmp_path / "graphs")
+    stored = load(Collection, tmp_path / "graphs")
+    assert (stored.num_graphs, stored.num_classes, stored.num_nodes) == (40, 3, 180)
+    together = PygBatch.from_data_list(some_graphs())
+    assert torch.equal(stored.x, together.x)
+    assert torch.equal(stored.y, together.y)
+    targets = torch.arange(180).repeat_interleave(stored.degree)
+    edges = {(int(source), int(target)) for source, target in zip(stored.indices, targets, strict=True)}
+    assert edges == set(map(tuple, together.edge_index.t().tolist()))
+
+
+@pytest.mark.parametrize(
+    ("graphs", "words"),
+    [
+        ([], "is empty"),
+        ([PygData(x=torch.zeros(2, 1), edge_index=torch.zeros(2, 0))], "graph 0 "),
+        ([PygData(x=torch.zeros(2, 1), edge_index=torch.tensor([[0], [5]]), y=torch.tensor(0))], "beyond its 2 nodes"),
+    ],
+)
+def test_data_that_cannot_be_trained_on_are_named(graphs: list[PygData], words: str) -> None:
+    with pytest.raises(TaskError, match=words):
+        collection_of(graphs, "users:some_graphs")
+
+
+def test_settings_that_mean_nothing_to_the_chosen_model_are_refused() -> None:
+    job = Job(name="t", workload="graph-classification", train=replace(TRAIN, hidden_channels=16))
+    (problem,) = contradictions(job, Cluster(name="c"))
+    assert problem.path == ("train", "hidden_channels")
+    job = replace(job, train=GraphClassificationTrain(options={"hidden": 3}))
+    (problem,) = contradictions(job, Cluster(name="c"))
+    assert problem.path == ("train", "options")

@@ -1,0 +1,220 @@
+"""Link prediction with a model of the user's own: messages, exact evaluation, ranks, mistakes, data."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.own_nets import Encoder, some_links
+from support.ranks import run_program
+from torch import Tensor
+from torch_geometric.data import Data as PygData
+
+from clusterctl.config.resolution import contradictions
+from clusterctl.errors import TaskError
+from clusterctl.graph.links import ends, has_edge
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Cluster, Data, Job, LinkPredictionTrain
+from clusterctl.task.task import Task
+from clusterctl.training.epoch_plan import EpochPlan
+from clusterctl.training.link_objective import auc
+from clusterctl.training.own_link_objective import LinkGraph, OwnLinkPrediction, Prepared
+from clusterctl.workloads.link_prediction import link_graph
+
+TRAIN = LinkPredictionTrain(model="users:Encoder", fan_out=(-1, -1), batch_size=16, precision="float64")
+PROGRAM = f"""
+import json, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from dataclasses import replace
+from clusterctl.graph.storage import shared
+from clusterctl.runs.context import Context
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.runs.place import Place
+from clusterctl.spec import Data, LinkPredictionTrain
+from clusterctl.task.task import joined
+from clusterctl.training.loop import fit
+from clusterctl.training.own_link_objective import LinkGraph, OwnLinkPrediction
+from clusterctl.workloads.link_prediction import link_graph
+from clusterctl.workloads.own_data import own_recipe
+
+class Losses(list):
+    def write(self, loss=None, **others):
+        if loss is not None:
+            self.append(loss)
+
+place = Place.from_environment()
+with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
+    graph = shared(task, LinkGraph, *own_recipe(Data(load="support.own_nets:some_links"), link_graph))
+    train = LinkPredictionTrain(
+        model="support.own_nets:Encoder", batch_size=100 // place.world_size, epochs=3, precision="float64", lr=0.01
+    )
+    losses = Losses()
+    score = fit(OwnLinkPrediction(graph, train, task), train, replace(task, metrics=losses))
+print(json.dumps([losses, score]))
+"""
+
+
+class Whole(Encoder):
+    """The same, at once."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "layer":
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+    def forward(self, hops: list[Any], x: Tensor) -> Tensor:
+        for i, hop in enumerate(hops):
+            x = Encoder.layer(self, i, hop, x)
+        return x
+
+
+class Scoring(Encoder):
+    def score(self, sources: Tensor, targets: Tensor) -> Tensor:
+        return (sources - targets).square().sum(1).neg()
+
+
+class WrongScore(Encoder):
+    def score(self, sources: Tensor, targets: Tensor) -> Tensor:
+        return sources * targets
+
+
+@pytest.fixture(autouse=True)
+def users() -> Iterator[types.ModuleType]:
+    """The module of the user's."""
+    module = types.ModuleType("users")
+    vars(module).update(Encoder=Encoder, Whole=Whole, Scoring=Scoring, WrongScore=WrongScore)
+    sys.modules["users"] = module
+    yield module
+    del sys.modules["users"]
+
+
+@pytest.fixture(scope="module")
+def graph() -> LinkGraph:
+    return link_graph(some_links(), "users:some_links")
+
+
+def objective(graph: LinkGraph, task: Task, **changes: Any) -> OwnLinkPrediction:
+    return OwnLinkPrediction(graph, replace(TRAIN, **changes), task)
+
+
+def messages(prepared: Prepared) -> set[tuple[int, int]]:
+    """Who hears of whom in any hop: (source, target)."""
+    found: set[tuple[int, int]] = set()
+    for hop in prepared.hops:
+        found |= set(map(tuple, hop.nodes[hop.edge_index].t().tolist()))
+    return found
+
+
+def scores_of(model: Any, graph: LinkGraph, pairs: Tensor) -> Tensor:
+    """By PyG's layers on the whole graph of training edges."""
+    targets = torch.arange(graph.num_nodes).repeat_interleave(graph.degree)
+    edges = torch.stack([graph.indices.long(), targets])
+    x = model.last(model.first(graph.x.double(), edges).relu(), edges)
+    if hasattr(model, "score"):
+        scores: Tensor = model.score(x[pairs[0]], x[pairs[1]])
+        return scores
+    return (x[pairs[0]] * x[pairs[1]]).sum(1)
+
+
+def test_the_splits_are_parted_by_pairs_without_direction_and_hold_every_edge(graph: LinkGraph) -> None:
+    edges = some_links().edge_index
+    whole = set(map(tuple, edges[:, edges[0] != edges[1]].t().tolist()))
+    training = torch.stack(ends(graph, torch.arange(len(graph.indices))))
+    parts = [set(map(tuple, pairs.t().tolist())) for pairs in (training, graph.val, graph.test)]
+    assert set().union(*parts) == whole
+    undirected = [{frozenset(pair) for pair in part} for part in parts]
+    assert not undirected[0] & undirected[1]
+    assert not undirected[0] & undirected[2]
+    assert not undirected[1] & undirected[2]
+    for split in ("val", "test"):
+        positives, negatives = getattr(graph, split), getattr(graph, f"{split}_negatives")
+        assert positives.shape == negatives.shape
+        pairs = set(map(tuple, negatives.t().tolist()))
+        assert not pairs & (whole | {(target, source) for source, target in whole})
+        assert all(source != target for source, target in pairs)
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_no_example_of_the_global_batch_carries_a_message_in_either_direction(
+    graph: LinkGraph, lone_task: Task, world_size: int
+) -> None:
+    trained = objective(graph, lone_task)
+    plans = [EpochPlan(trained.seeds, 16, 0, rank, world_size) for rank in range(world_size)]
+    heard: set[tuple[int, int]] = set()
+    for batches in zip(*(plan.batches(1) for plan in plans), strict=True):
+        sources, targets = ends(graph, batches[0].everyone)
+        hidden = set(zip(sources.tolist(), targets.tolist(), strict=True))
+        hidden |= {(target, source) for source, target in hidden}
+        now = set().union(*(messages(trained.prepare(batch)) for batch in batches))
+        assert not hidden & now
+        heard |= now
+    assert heard
+
+
+def test_a_batch_has_its_edges_and_as_many_pairs_without_one(graph: LinkGraph, lone_task: Task) -> None:
+    trained = objective(graph, lone_task)
+    (batch, *_) = EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)
+    prepared = trained.prepare(batch)
+    pairs = prepared.hops[-1].nodes[prepared.pairs]
+    assert torch.equal(pairs[:, :16], torch.stack(ends(graph, batch.seeds)))
+    assert has_edge(graph, *pairs).tolist() == [True] * 16 + [False] * 16
+
+
+@pytest.mark.parametrize("model", ["Encoder", "Whole", "Scoring"])
+def test_evaluation_is_that_of_pygs_layers_on_the_whole_graph(graph: LinkGraph, lone_task: Task, model: str) -> None:
+    trained = objective(graph, lone_task, model=f"users:{model}")
+    found = trained.evaluate(["val", "test"])
+    with torch.no_grad():
+        for split, score in found.items():
+            pairs = [getattr(graph, name).long() for name in (split, f"{split}_negatives")]
+            assert score == auc(*(scores_of(trained.model, graph, side) for side in pairs))
+
+
+def test_losses_and_auc_do_not_depend_on_the_number_of_ranks_and_it_learns(tmp_path: Path) -> None:
+    found: dict[int, Any] = {}
+    for tasks_per_node in ([1], [1, 3]):
+        ranks = sum(tasks_per_node)
+        outputs = run_program(PROGRAM, RunDir(tmp_path / f"on-{ranks}").attempt(0), tasks_per_node)
+        found[ranks] = json.loads(outputs[-1].splitlines()[-1])
+    losses, score = found[1]
+    assert found[4][0] == pytest.approx(losses, rel=1e-9)
+    assert found[4][1] == score
+    half_wins, positives, negatives = score
+    assert half_wins / (2 * positives * negatives) > 0.7
+
+
+def test_a_wrong_score_is_named(graph: LinkGraph, lone_task: Task) -> None:
+    trained = objective(graph, lone_task, model="users:WrongScore")
+    (batch, *_) = EpochPlan(trained.seeds, 16, 0, 0, 1).batches(1)
+    prepared = trained.prepare(batch)
+    with pytest.raises(
+        TaskError, match=r"score gives a tensor \[32, 4\], where a number for each of 32 pairs is wanted"
+    ):
+        trained.loss(batch, prepared)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (PygData(edge_index=torch.zeros(2, 1)), "has no x"),
+        (PygData(x=torch.zeros(3, 1), edge_index=torch.tensor([[0], [7]])), "edges between nodes 0 to 7"),
+        (PygData(x=torch.zeros(3, 1), edge_index=torch.tensor([[0], [1]])), "has 1 edges, too few for"),
+    ],
+)
+def test_data_that_cannot_be_trained_on_are_named(data: PygData, words: str) -> None:
+    with pytest.raises(TaskError, match=words):
+        link_graph(data, "users:load")
+
+
+def test_a_job_without_a_graph_is_refused() -> None:
+    job = Job(name="t", workload="link-prediction", train=TRAIN)
+    (problem,) = contradictions(job, Cluster(name="c"))
+    assert problem.path == ("data", "load")
+    assert not list(contradictions(replace(job, data=Data(load="users:load")), Cluster(name="c")))
