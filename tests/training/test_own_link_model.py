@@ -25,7 +25,7 @@ from clusterctl.spec import Cluster, Data, Job, LinkPredictionTrain
 from clusterctl.task.task import Task
 from clusterctl.training.epoch_plan import EpochPlan
 from clusterctl.training.link_objective import auc
-from clusterctl.training.own_link_objective import LinkGraph, OwnLinkPrediction, Prepared
+from clusterctl.training.own_link_objective import LinkGraph, LinkSample, OwnLinkPrediction
 from clusterctl.workloads.link_prediction import link_graph
 
 TRAIN = LinkPredictionTrain(model="users:Encoder", fan_out=(-1, -1), batch_size=16, precision="float64")
@@ -104,7 +104,7 @@ def objective(graph: LinkGraph, task: Task, **changes: Any) -> OwnLinkPrediction
     return OwnLinkPrediction(graph, replace(TRAIN, **changes), task)
 
 
-def messages(prepared: Prepared) -> set[tuple[int, int]]:
+def messages(prepared: LinkSample) -> set[tuple[int, int]]:
     """Who hears of whom in any hop: (source, target)."""
     found: set[tuple[int, int]] = set()
     for hop in prepared.hops:

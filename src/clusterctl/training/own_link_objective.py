@@ -48,7 +48,7 @@ class LinkGraph(FeatureGraph):
     test_negatives: Tensor
 
 
-class Prepared(NamedTuple):
+class LinkSample(NamedTuple):
     """Pairs to score: the rows of features to read, the hops, and the pairs as places among the last rows."""
 
     nodes: Tensor  # int64 [rows]
@@ -82,16 +82,16 @@ class OwnLinkPrediction:
         """The training edges."""
         return torch.arange(self._graph.indices.numel(), device=self._graph.indices.device)
 
-    def prepare(self, batch: Batch) -> Prepared:
+    def prepare(self, batch: Batch) -> LinkSample:
         """The batch's edges and then as many pairs without one, with their neighbourhood."""
         others = negatives(self._graph, self._graph.num_nodes, batch.seeds, self._seed, batch.epoch)
         pairs = torch.cat([torch.stack(ends(self._graph, batch.seeds)), torch.stack(others)], 1)
         seeds, places = torch.unique(pairs, return_inverse=True)
         hidden = both_ways(self._graph, batch.everyone)
         blocks = self._sampler.sample(seeds, batch.epoch, batch.step, hidden)
-        return Prepared(blocks[0].nodes, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)), places)
+        return LinkSample(blocks[0].nodes, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)), places)
 
-    def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
+    def loss(self, batch: Batch, prepared: LinkSample) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
         self._training.begin_step(self._seed, batch.epoch, batch.step)
         self._task.clock.enter("gathering")
