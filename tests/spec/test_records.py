@@ -46,7 +46,7 @@ def test_train_takes_the_class_of_its_workload() -> None:
 
 def test_an_unknown_workload_is_one_problem_and_its_train_keys_are_not_judged() -> None:
     found = problems({"name": "x", "workload": "redit", "train": {"anything": 1}})
-    known = "synthetic, reddit, deep-sage, node-classification, taobao, graph-classification, command"
+    known = "synthetic, reddit, deep-sage, node-classification, link-prediction, taobao, graph-classification, command"
     assert found == {f"workload: must be one of {known} (did you mean reddit?)"}
 
 

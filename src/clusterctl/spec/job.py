@@ -148,8 +148,8 @@ class Data:
     root: Line | None = None
     """Folder that holds the data set in its raw layout; relative to the job file."""
     load: Annotated[str, Matches(OBJECT, "a module and a function of your code, such as my_data:load")] | None = None
-    """Function of your code, as MODULE:NAME, that returns PyG's Data, or for workload "graph-classification" a list or
-    data set of them; called with data.root."""
+    """Function of your code, as MODULE:NAME, that returns PyG's Data, or a list of them for "graph-classification";
+    called with data.root."""
     undirected: bool = True
     """In the raw layouts of the Open Graph Benchmark: whether each edge counts in both directions."""
 
@@ -226,8 +226,8 @@ class Job:
     argv: tuple[Text, ...] = ()
     """Program and arguments of workload "command", such as ["python", "train.py"]."""
     code: Line | None = None
-    """Folder to copy at submission, and again for each run to work in; by default the current one for "command", and
-    where the model or the data come from code of your own."""
+    """Folder to copy at submission, and again for each run to work in; by default the current one, where the job runs
+    code of your own."""
     resources: Resources = field(default_factory=Resources)
     """What to request from Slurm."""
     container: Container = field(default_factory=Container)

@@ -149,14 +149,28 @@ def job_schema() -> Schema:
 
 def _any_of(tables: list[Schema]) -> Schema:
     """The keys of all `tables` with their descriptions and choices."""
-    found: Schema = {}
+    schemas: dict[str, list[Schema]] = {}
     for key, schema in (item for table in tables for item in table["properties"].items()):
-        known = found.setdefault(key, {"description": schema["description"]})
-        if schema["description"] not in known["description"]:
-            known["description"] += f" Or: {schema['description']}"
-        if "enum" in schema:
-            known["enum"] = list(dict.fromkeys([*known.get("enum", ()), *schema["enum"]]))
-    return found
+        schemas.setdefault(key, []).append(schema)
+    return {key: _either(alike) for key, alike in schemas.items()}
+
+
+def _either(schemas: list[Schema]) -> Schema:
+    """A key that is in several tables."""
+    found: Schema = {"description": schemas[0]["description"]}
+    for schema in schemas[1:]:
+        if schema["description"] not in found["description"]:
+            found["description"] += f" Or: {schema['description']}"
+    choices = list(dict.fromkeys(choice for schema in schemas for choice in choices_of(schema)))
+    if not choices:
+        return found
+    closed = all("enum" in schema for schema in schemas)
+    return found | ({"enum": choices} if closed else {"anyOf": [{"enum": choices}, {}]})
+
+
+def choices_of(schema: Schema) -> list[str]:
+    """What may be typed for a key, as far as it can be listed."""
+    return next((one["enum"] for one in (schema, *schema.get("anyOf", ())) if "enum" in one), [])
 
 
 def _table(cls: type) -> Schema:
@@ -197,8 +211,10 @@ def _apply(mark: values.Mark, schema: Schema) -> None:
             schema |= {"exclusiveMinimum": bound}
         case values.Fraction():
             schema |= {"minimum": 0, "exclusiveMaximum": 1}
-        case values.OneOf(choices):
+        case values.OneOf(choices, "", _):
             schema |= {"enum": list(choices)}
+        case values.OneOf(choices, pattern, _):
+            schema |= {"anyOf": [{"enum": list(choices)}, {"pattern": f"^{pattern}$"}]}
         case values.Matches(pattern):
             schema |= {"pattern": f"^{pattern}$"}
         case values.Duration():

@@ -128,13 +128,13 @@ class NodeClassificationTrain(LoopTrain):
 
     epochs: Count = 20
     model: Annotated[
-        str, Matches(f"gat|{OBJECT}", '"gat", or a module and a class or function of your code, such as my_model:Net')
+        str, OneOf(("gat",), OBJECT, "a module and a class or function of your code, such as my_model:Net")
     ]
-    """"gat", a graph attention network (GATv2); or a class or function of your code, as MODULE:NAME, that makes the
-    model from the numbers of features and classes."""
+    """"gat" (GATv2), or a class or function of your code, as MODULE:NAME, that makes the model from the numbers of
+    features and classes."""
     options: dict[EnvName, object] = field(default_factory=dict)
-    """Values for the model, by name: for "gat" hidden, heads, output_heads, dropout, attention_dropout, self_loops and
-    residual; for one of your own those of its dataclass `Options`, or keyword arguments."""
+    """Values for the model, by name: the options of "gat", or those of your class, by its dataclass `Options` or by
+    keyword."""
     fan_out: FanOut = (25, 10)
     """Neighbours to sample per node in each hop, one number per layer, the seed nodes' hop first; -1 takes all."""
     sampling: Annotated[str, OneOf(("uniform", "labor"))] = "uniform"
@@ -192,11 +192,10 @@ class GraphClassificationTrain(LoopTrain):
     lr: Positive = 1e-3
     patience: Natural = 40
     model: Annotated[
-        str,
-        Matches(f"gin|plain|{OBJECT}", '"gin", "plain", or a module and a class of your code, such as my_model:Net'),
+        str, OneOf(("gin", "plain"), OBJECT, "a module and a class of your code, such as my_model:Net")
     ] = "gin"
-    """Graph convolution to use; "plain" has one linear map per layer, as DGL's tutorial. Or a class or function of your
-    code, as MODULE:NAME, that makes the model from the numbers of features and classes."""
+    """Graph convolution to use, "plain" with one linear map per layer; or a class of your code, as MODULE:NAME, made
+    from features and classes."""
     options: dict[EnvName, object] = field(default_factory=dict)
     """Values for a model of your own, by name: those of its dataclass `Options`, or keyword arguments."""
     features: Annotated[str, OneOf(("degree", "ones", "given"))] = "degree"

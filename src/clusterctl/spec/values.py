@@ -74,11 +74,16 @@ class Fraction(Mark):
 
 @dataclass(frozen=True)
 class OneOf(Mark):
+    """One of `choices`; or, where there is a `pattern`, a value that matches it, which `meaning` says in words."""
+
     choices: tuple[str, ...]
+    pattern: str = ""
+    meaning: str = ""
 
     def check(self, value: Any) -> None:
-        if value not in self.choices:
-            raise ValueError(f"must be one of {', '.join(self.choices)}")
+        if value not in self.choices and not (self.pattern and re.fullmatch(self.pattern, value)):
+            or_else = f", or {self.meaning}" if self.pattern else ""
+            raise ValueError(f"must be one of {', '.join(self.choices)}{or_else}")
 
 
 @dataclass(frozen=True)
