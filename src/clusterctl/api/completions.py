@@ -127,7 +127,7 @@ def settings(schema: Mapping[str, Any], typed: str, workload: str = "") -> Offer
     if not equals:
         return {name: of["description"] for name, of in keys.items()}
     of = keys.get(f"{key}=", {})
-    listed = next((one["enum"] for one in (of, *of.get("anyOf", ())) if "enum" in one), [])
+    listed: list[str] = next((one["enum"] for one in (of, *of.get("anyOf", ())) if "enum" in one), [])
     values = ["true", "false"] if of.get("type") == "boolean" else listed
     return {f"{key}={value}": "" for value in values}
 
