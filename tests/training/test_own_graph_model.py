@@ -131,6 +131,7 @@ def test_the_model_gets_what_pygs_loader_would_give_it(lone_task: Task) -> None:
     assert ours.loss(whole_batch(), prepared).item() == pytest.approx(loss.item(), rel=1e-12)
 
 
+@pytest.mark.long
 def test_losses_and_accuracy_do_not_depend_on_the_number_of_ranks(tmp_path: Path) -> None:
     found: dict[int, Any] = {}
     for tasks_per_node in ([1], [1, 3]):

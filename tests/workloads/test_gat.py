@@ -94,6 +94,7 @@ print(json.dumps([losses, score]))
 """
 
 
+@pytest.mark.long
 def test_one_two_and_four_ranks_have_the_same_losses_with_both_dropouts(tmp_path: Path) -> None:
     results = []
     for ranks in ([1], [2], [1, 3]):

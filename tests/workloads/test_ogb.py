@@ -79,6 +79,7 @@ def test_a_model_of_ones_own_trains_on_it_as_on_reddits_layout(tmp_path: Path, l
     assert metrics_of(RunDir(tmp_path / "run"))[-1]["test_accuracy"] > 0.6
 
 
+@pytest.mark.long
 def test_two_ranks_train_graphsage_on_papers_that_are_mounted_read_only(tmp_path: Path) -> None:
     """The shipped job, smaller."""
     (tmp_path / "scratch").mkdir()
