@@ -47,7 +47,7 @@ def one_batch(loader: Any, nodes: int) -> Timed:
 
 
 def ours(data: Data, options: dict[str, Any], *, compiled: bool) -> Timed:
-    """A batch of ours, by numba or in plain torch, whatever the graph's size."""
+    """One of our batches, sampled by numba or in plain torch regardless of the size of the graph."""
     pyg_relation.WORTH_COMPILING = 0 if compiled else sys.maxsize
     return one_batch(NeighborLoader(data, FAN_OUT, **options), data.num_nodes)
 

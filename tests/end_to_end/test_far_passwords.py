@@ -14,7 +14,7 @@ from support.terminal import TMUX, Terminal, opened
 
 PASSWORD = "correct horse 7"
 WITHOUT_KEY = {"PubkeyAuthentication": "no"}
-SERVERS = {  # what sshd_config says, and what ssh asks then
+SERVERS = {  # lines of sshd_config, and the prompts that follow
     "a password": (WITHOUT_KEY, ["password:"]),
     "PAM's question": (WITHOUT_KEY | {"UsePAM": "yes", "PasswordAuthentication": "no"}, ["Password:"]),
     "a second factor": ({"UsePAM": "yes", "AuthenticationMethods": "publickey,keyboard-interactive"}, ["Password:"]),

@@ -1,4 +1,4 @@
-"""Commands on a file system that fails now and then: no fault ends a command or shows in what it says."""
+"""Commands on an unreliable file system: a transient fault neither ends a command nor changes its output."""
 
 from __future__ import annotations
 

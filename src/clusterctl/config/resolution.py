@@ -277,7 +277,7 @@ def _wrong_options(train: NodeClassificationTrain) -> Iterator[Problem]:
 
 
 def _without_effect(train: GraphClassificationTrain) -> Iterator[Problem]:
-    """What says something of a model that is not the chosen one."""
+    """Settings that have no effect on the chosen model."""
     if ":" not in train.model:
         if train.options:
             yield Problem(

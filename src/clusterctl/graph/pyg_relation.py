@@ -42,7 +42,7 @@ class Relation:
     levels: Tensor | None = None  # `pyg_weights.summed_levels` of the weights, for draws with replacement
 
     def __post_init__(self) -> None:
-        """RuntimeError, in pyg-lib's words, where PyG has made wrong offsets of edges that it was told are sorted."""
+        """Raise RuntimeError, worded as in pyg-lib, if PyG built wrong offsets: edges marked as sorted were not."""
         if not self.indices.is_contiguous():
             raise RuntimeError("Non-contiguous 'col'")
 

@@ -145,7 +145,7 @@ def offset_of_time(path: Path, since: float, time_of: Callable[[bytes], float | 
 
 
 def _place(path: Path, find: Callable[[IO[bytes]], int]) -> int:
-    """What `find` says of the file; 0 where it cannot be read: whoever reads it will say so."""
+    """The offset that `find` returns, or 0 if the file cannot be read: reading it later reports the error."""
     try:
         return read_regular(path, find)
     except OSError:

@@ -74,7 +74,7 @@ class Fraction(Mark):
 
 @dataclass(frozen=True)
 class OneOf(Mark):
-    """One of `choices`; or, where there is a `pattern`, a value that matches it, which `meaning` says in words."""
+    """One of `choices` or, if `pattern` is set, a value that matches it; `meaning` describes the pattern."""
 
     choices: tuple[str, ...]
     pattern: str = ""

@@ -67,7 +67,7 @@ class GraphClassification:
         return PlainGin(*widths, train.layers, train.readout)
 
     def scores(self, graphs: Graphs, randomness: tuple[int, ...]) -> Tensor:
-        """What the model says of the graphs [graphs, classes]; `randomness` is empty in evaluation."""
+        """The model's scores for the graphs [graphs, classes]; `randomness` is empty in evaluation."""
         scored: Tensor = self.model(graphs.batch, graphs.rows, randomness)
         return scored
 

@@ -1,4 +1,4 @@
-"""What a training does around a model of the user's: what its ranks agree on, and what is said of it once."""
+"""Training support for a user's model: ranks agree on its buffers, and unused parameters are reported once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OwnTraining:
         self._has_stepped, self._has_agreed = True, False
 
     def agree_on_buffers(self) -> None:
-        """Average what the ranks have gathered in a step, each from seeds of its own; once, whoever asks first.
+        """Average the buffers that each rank updated from its own seeds in a step. Repeated calls do nothing.
 
         Not within the step: its backward needs them as they were. A collective, where there are any.
         """
