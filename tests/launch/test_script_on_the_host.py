@@ -228,6 +228,22 @@ def test_calls_that_fail_now_and_then_are_made_again(host: Host) -> None:
     assert (host.host(claimed.number)["exit_code"], (claimed.marks / "finished").exists()) == (0, True)
 
 
+def hidden_for_a_while(folder: str) -> str:
+    return f'mv "{folder}" "{folder}-"; (sleep 1.5; mv "{folder}-" "{folder}") >/dev/null 2>&1 &\n'
+
+
+def test_a_listing_that_fails_is_made_again(host: Host) -> None:
+    """Of the marks: a finished run looked lost. Of the checkpoints: no attempt followed."""
+    assert host.call(SAY_SO + hidden_for_a_while("$attempt/marks")) == 0
+    assert (host.host()["signal"], host.run.finished_json.exists()) == ("", True)
+    host.run.finished_json.unlink()
+    (host.run.attempt(0).marks / "finished").unlink()
+    late(host).script.write_text(host.script.read_text().replace("late=6", "late=1"))
+    hidden = hidden_for_a_while("$CLUSTERCTL_RUN_DIR/checkpoints")
+    assert host.call(ONE_KILLED + CHECKPOINT + hidden + "exit 137") == 137
+    assert host.requeues == ["requeue 12"]
+
+
 def test_ranks_are_counted_however_many_there_are(tmp_path: Path) -> None:
     """Their names are longer than a command line may be: with ARG_MAX of 2 MiB from some 10,000 ranks on."""
     host = Host(tmp_path, nodes=2500, tasks_per_node=8)

@@ -1,4 +1,4 @@
-"""Marks: files whose names alone decide what the batch script does next; its `count_ranks` and `asked` read them.
+"""Marks: files whose names alone decide what the batch script does next; its `look` reads them.
 
 `attempts/<n>/marks/` holds
 

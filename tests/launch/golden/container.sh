@@ -250,23 +250,42 @@ printf -v end '%(%s)T' -1
 own_job=$SLURM_JOB_ID
 [ -z "$SLURM_ARRAY_JOB_ID" ] || own_job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 superseded() { [ -d "$run/attempts/$((number + 1))" ]; }
-# A task asks for a restart by a mark, as inside a container there is no scontrol.
-asked() { [ -e "$attempt/marks/restart" ]; }
-# Each rank has one mark (runs/marks.py), counted without a program: a list of so many names fits no command line.
-count_ranks() { # state
-  local marks
-  shopt -s nullglob
-  marks=("$attempt"/marks/*."$1")
-  echo "${#marks[@]}"
+# How many ranks are in which state, and what they ask for, by the names of the marks (runs/marks.py): a task asks for a
+# restart by one, as inside a container there is no scontrol. They are read without a program: a list of so many names
+# fits no command line. A listing without the script's own mark has failed.
+look() {
+  local names name try
+  for try in {1..5}; do
+    shopt -s nullglob dotglob
+    names=("$attempt"/marks/*)
+    shopt -u nullglob dotglob
+    running=0 left_well=0 told_to_leave=0 left_badly=0 asked= stuck= listed=
+    for name in "${names[@]##*/}"; do
+      case $name in
+        *.running) running=$((running + 1)) ;;
+        *.done) left_well=$((left_well + 1)) ;;
+        *.asked) told_to_leave=$((told_to_leave + 1)) ;;
+        *.ended) left_badly=$((left_badly + 1)) ;;
+        restart) asked=yes ;;
+        no-progress) stuck=yes ;;
+        .finished) listed=yes ;;
+      esac
+    done
+    [ -z "$listed" ] && [ "$try" -lt 5 ] || return 0
+    sleep 1
+  done
 }
 # When a node is lost srun ends with 0 all the same: the run is finished when every rank has said so.
-ended_well() { [ "$(count_ranks 'done')" -eq "$ranks" ]; }
+ended_well() { [ "$left_well" -eq "$ranks" ]; }
 # A rank that was killed says nothing; one that failed, or was told to leave, says how.
-killed() { [ "$(count_ranks running)" -gt 0 ]; }
-begun() { [ "$(count_ranks running)$(count_ranks 'done')$(count_ranks ended)$(count_ranks asked)" != 0000 ]; }
+killed() { [ "$running" -gt 0 ]; }
+begun() { [ "$((running + left_well + told_to_leave + left_badly))" -gt 0 ]; }
 # Whether nothing is missing that ranks of other nodes may have said: how each ended, and the request for a restart, where
 # one left because of it.
-settled() { asked || ended_well || [ "$(($(count_ranks 'done') + $(count_ranks ended)))" -eq "$ranks" ]; }
+settled() {
+  look
+  [ -n "$asked" ] || [ "$((left_well + left_badly))" -eq "$ranks" ]
+}
 # The warning killed what unpacks the image, as pyxis says, or TERM did: that of a preemption, if the job still runs.
 interrupted() {
   ! begun && [ "$restarts" -gt 0 ] || return
@@ -276,9 +295,10 @@ interrupted() {
     grep -qrsw "terminated with signal $(kill -l USR2)" "$attempt/host.log" "$attempt/logs"
   fi
 }
+saved() { compgen -G "$run/checkpoints/$number-*" >/dev/null; }
 progressed() {
-  if asked; then [ ! -e "$attempt/marks/no-progress" ]
-  elif begun; then compgen -G "$run/checkpoints/$number-*" >/dev/null
+  if [ -n "$asked" ]; then [ -z "$stuck" ]
+  elif begun; then saved || { [ "$late" -gt 0 ] && with_retries saved; } # a listing that failed shows nothing
   fi
 }
 finish() {
@@ -316,8 +336,8 @@ leave_out() {
 }
 close() { on_each_node 60 "${closing[@]}"; }
 
-[ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$unfit" ] || await settled
-if asked; then
+if [ "${SLURM_JOB_NUM_NODES:-2}" -eq 1 ] || [ -n "$unfit" ]; then look; else await settled; fi
+if [ -n "$asked" ]; then
   code=75
 elif ended_well; then
   code=0 # whatever became of a process beside the ranks, or of srun
@@ -343,7 +363,7 @@ tell() {
 }
 refused=
 if [ "$code" -ne 0 ] && [ "$signal" != LOST ] &&
-  { asked || [ -n "$unfit" ] || { [ -z "$signal" ] && killed; } || interrupted; }; then
+  { [ -n "$asked" ] || [ -n "$unfit" ] || { [ -z "$signal" ] && killed; } || interrupted; }; then
   refused=$(refusal)
   if [ -z "$refused" ]; then
     record_end ', "requeued": true' # first: Slurm ends this script while it answers
@@ -351,7 +371,7 @@ if [ "$code" -ne 0 ] && [ "$signal" != LOST ] &&
     close
     requeue && leave_out && exit "$code"
     refused=requeue-failed
-    asked || signal=LOST # with its node, perhaps, and Slurm has started the job again already
+    [ -n "$asked" ] || signal=LOST # with its node, perhaps, and Slurm has started the job again already
   fi
   echo "clusterctl: not started again: $refused"
 fi
