@@ -10,21 +10,15 @@ python benchmarks/gat_step.py [float32] [bfloat16] [--scale 0.1] [--threads 2] [
 
 from __future__ import annotations
 
-import argparse
 import time
-from itertools import count
 from typing import TYPE_CHECKING
 
 import torch
-from node_steps import expert_samples, lone_task
-from side_by_side import compare, with_tuned_allocator
-from torch import distributed as dist
+from attention_steps import side_by_side
+from node_steps import expert_samples
 from torch.nn import functional as F
 
 from clusterctl.spec import GatOptions, NodeClassificationTrain
-from clusterctl.training.adam import Adam
-from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.flat import FlatModel
 from clusterctl.training.own_objective import OwnNodeClassification
 from clusterctl.workloads.generated.reddit_like import reddit_like
 
@@ -35,46 +29,11 @@ if TYPE_CHECKING:
 
 AIM = 2.0  # times faster than the expert's
 OPTIONS = GatOptions()
+TRAIN = NodeClassificationTrain(model="gat", batch_size=1024, lr=1e-3)
 
 
 def main() -> None:
-    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("precisions", nargs="*", metavar="PRECISION", default=["float32", "bfloat16"])
-    words.add_argument("--scale", type=float, default=0.1, help="of Reddit's number of nodes; 1: all 233 thousand")
-    words.add_argument("--threads", type=int, default=2)
-    words.add_argument("--runs", type=int, default=10)
-    options = words.parse_args()
-    with_tuned_allocator()
-    torch.set_num_threads(options.threads)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    graph = reddit_like(options.scale)
-    print(f"{graph.num_nodes} nodes, {graph.indices.numel()} edges, {options.threads} threads\n")
-    for precision in options.precisions:
-        train = NodeClassificationTrain(model="gat", batch_size=1024, lr=1e-3, precision=precision)
-        ours = ("clusterctl", our_step(graph, train))
-        rival = ("PyG by an expert, samples for nothing", expert_step(graph, train))
-        compare(f"gat, a step in {precision}", ours, rival, bound=1 / AIM, runs=options.runs)
-    dist.destroy_process_group()
-
-
-def our_step(graph: Graph, train: NodeClassificationTrain) -> Timed:
-    """Sampling, forward, backward, update, one after the other."""
-    task = lone_task()
-    objective = OwnNodeClassification(graph, train, task)
-    flat = FlatModel(objective.model)
-    optimizer = Adam(flat.values, flat.gradients, train.lr, train.weight_decay)
-    plan = EpochPlan(graph.train, train.batch_size or 0, seed=0, rank=0, world_size=1)
-    batches = (batch for epoch in count() for batch in plan.batches(epoch))
-    objective.model.train()
-
-    def once() -> float:
-        batch = next(batches)
-        began = time.perf_counter()
-        flat.backward(objective.loss(batch, objective.prepare(batch)), task.stop)
-        optimizer.step()
-        return time.perf_counter() - began
-
-    return once
+    side_by_side(__doc__ or "", "gat", reddit_like, TRAIN, OwnNodeClassification, expert_step, AIM, scale=0.1)
 
 
 def expert_step(graph: Graph, train: NodeClassificationTrain) -> Timed:

@@ -6,7 +6,7 @@ import time
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -44,16 +44,16 @@ def lone_task() -> Task:
     return Task(Place(), torch.device("cpu"), world, Path("unused"), *silent)
 
 
-def our_step(graph: Graph, settings: NodeTrain) -> Timed:
-    """Sampling, forward, backward, update, one after the other.
+def our_step(graph: Any, settings: NodeTrain | NodeClassificationTrain, kind: Any = NodeClassification) -> Timed:
+    """Sampling, forward, backward, update, one after the other, of an objective of this `kind` on the graph.
 
     `fit` samples ahead in a thread; here that thread would work during the rival's time.
     """
     task = lone_task()
-    objective = NodeClassification(graph, settings, task)
+    objective = kind(graph, settings, task)
     flat = FlatModel(objective.model)
     optimizer = Adam(flat.values, flat.gradients, settings.lr, settings.weight_decay)
-    plan = EpochPlan(graph.train, settings.batch_size, seed=0, rank=0, world_size=1)
+    plan = EpochPlan(graph.train, settings.batch_size or 0, seed=0, rank=0, world_size=1)
     batches = (batch for epoch in count() for batch in plan.batches(epoch))
     objective.model.train()
 

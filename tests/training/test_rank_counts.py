@@ -26,6 +26,7 @@ from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
 from clusterctl.training.own_objective import OwnNodeClassification
+from clusterctl.training.relation_objective import RelationNodeClassification
 from clusterctl.workloads.reddit import raw_identity, read_raw
 
 class Losses(list):
@@ -34,6 +35,7 @@ class Losses(list):
             self.append(loss)
 
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from support.random_academy import random_academy
 root = {str(CORA)!r}
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
     graph = shared(task, Graph, "cora", raw_identity(root), lambda scratch: read_raw(Path(root), scratch))
@@ -62,6 +64,10 @@ with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attem
     users = NodeClassificationTrain(**both, epochs=2, precision="float64", model="support.own_nets:Gat", fan_out=(4, 3))
     objective, result["users"] = OwnNodeClassification(graph, users, task), Losses()
     result["users_accuracy"] = fit(objective, users, replace(task, metrics=result["users"]))
+    options = dict(hidden=4, heads=2, attention_dropout=0.3)
+    rgat = replace(users, model="rgat", options=options, global_batch_size=7)
+    objective, result["rgat"] = RelationNodeClassification(random_academy(), rgat, task), Losses()
+    result["rgat_accuracy"] = fit(objective, rgat, replace(task, metrics=result["rgat"]))
 print(json.dumps(result))
 """
 
@@ -87,7 +93,7 @@ def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: di
         assert rank["exact_accuracy"] == alone["exact_accuracy"]
 
 
-@pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything", "labor", "users"])
+@pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything", "labor", "users", "rgat"])
 def test_so_they_are_with_every_option_and_dropout(results: dict[int, list[dict[str, Any]]], name: str) -> None:
     alone = results[1][0]
     assert results[4][0][name] == pytest.approx(alone[name], rel=0, abs=1e-9)

@@ -93,6 +93,7 @@ def test_four_ranks_end_with_the_same_bits_as_an_undisturbed_training(tmp_path: 
     said = interrupted(tmp_path, [[3], [7], [5, 12]], FOLDS + SHOP + OWN)
     own, own_left_alone = said.pop("own"), said.pop("own-left-alone")
     gat, gat_left_alone = said.pop("gat"), said.pop("gat-left-alone")
+    rgat, rgat_left_alone = said.pop("rgat"), said.pop("rgat-left-alone")
     folds = {name: said.pop(name) for name in ("folds", "folds-left-alone")}
     shop, shop_left_alone = said.pop("shop"), said.pop("shop-left-alone")
     assert_same(said)
@@ -107,7 +108,8 @@ def test_four_ranks_end_with_the_same_bits_as_an_undisturbed_training(tmp_path: 
         assert shop[name] == shop_left_alone[name]
         assert own[name] == own_left_alone[name]
         assert gat[name] == gat_left_alone[name]
-    assert [leave for leave, _ in gat["left"]] == [75, 75]
+        assert rgat[name] == rgat_left_alone[name]
+    assert [leave for leave, _ in gat["left"]] == [leave for leave, _ in rgat["left"]] == [75, 75]
     assert [leave for leave, _ in own["left"]] == [75, 75]  # a model of the user's, with statistics and torch's dropout
 
 
@@ -140,6 +142,12 @@ OWN = """
                                     batch_size=100, epochs=3, fan_out=(4, 3), patience=3)
     result["gat-left-alone"] = trained(task, "gat-left-alone", train, objective_of)
     result["gat"] = trained(task, "gat", train, objective_of, [3, 8])
+    from support.random_academy import random_academy
+    from clusterctl.training.relation_objective import RelationNodeClassification
+    train = replace(train, model="rgat", batch_size=3)
+    objective_of = lambda task, fold: RelationNodeClassification(random_academy(torch.float32), train, task)
+    result["rgat-left-alone"] = trained(task, "rgat-left-alone", train, objective_of)
+    result["rgat"] = trained(task, "rgat", train, objective_of, [2, 6])
 """
 STEPS = [[step] for step in sorted(random.Random(6).sample(range(1, 26), 19))]
 

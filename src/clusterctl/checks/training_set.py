@@ -13,6 +13,7 @@ from clusterctl.spec import (
     Batches,
     GraphClassificationTrain,
     LoopTrain,
+    NodeClassificationTrain,
     NodeTrain,
     SyntheticTrain,
     TaobaoTrain,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from clusterctl.spec import Job
 
 TAOBAO_EVENTS = 100_150_807  # of the real data set, and what `train.generated` is a multiple of
+IGB_PAPERS = 269_346_174  # of IGB-heterogeneous, likewise; 60 % are for training
 _MOST_BYTES = 1 << 25  # read here: 4 million nodes
 _SAMPLE_BYTES = 1 << 16
 _TRAIN = 1  # in node_types, as PyG reads it
@@ -52,6 +54,8 @@ def training_set(job: Job) -> TrainingSet | None:
         match job.train:
             case SyntheticTrain(avg_num_nodes=nodes):  # FakeDataset draws from 3/4 to 5/4 of it; 60 % are for training
                 return TrainingSet(nodes * 6 // 10, "nodes", exact=False)
+            case NodeClassificationTrain(model="rgat", generated=scale) if scale and not (root or job.data.load):
+                return TrainingSet(round(IGB_PAPERS * scale) * 6 // 10, "nodes", exact=False)
             case NodeTrain() if root:
                 return TrainingSet(_nodes(root), "nodes")
             case GraphClassificationTrain() if root:

@@ -6,7 +6,9 @@ import click
 
 from clusterctl.api import data as api
 
-_NAMES = click.Choice(["reddit", "taobao", "ogbn-arxiv", "ogbn-products", "ogbn-papers100M", "ogbn-mag"])
+_NAMES = click.Choice(
+    ["reddit", "taobao", "ogbn-arxiv", "ogbn-products", "ogbn-papers100M", "ogbn-mag", "igb-heterogeneous"]
+)
 _SCALE = click.FloatRange(0, 100, min_open=True)
 _ROOT = click.option("--root", metavar="DIR", required=True, help="The data set's folder, shared by all nodes.")
 _CLUSTER = click.option("--cluster", metavar="NAME", help="Whose Python and runs folder to use.")

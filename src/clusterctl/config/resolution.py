@@ -276,6 +276,14 @@ def _wrong_options(train: NodeClassificationTrain) -> Iterator[Problem]:
                 yield problem._replace(path=("train", "options", *problem.path))
 
 
+def _not_of_this_model(train: NodeClassificationTrain) -> Iterator[Problem]:
+    """Settings that the chosen model does not have."""
+    if train.model == "rgat" and train.sampling == "labor":
+        yield Problem(("train", "sampling"), 'model "rgat" samples uniformly; leave this out')
+    if train.model != "rgat" and train.generated:
+        yield Problem(("train", "generated"), 'only model "rgat" has a graph to generate; set data.root or data.load')
+
+
 def _without_effect(train: GraphClassificationTrain) -> Iterator[Problem]:
     """Settings that have no effect on the chosen model."""
     if ":" not in train.model:
@@ -316,6 +324,7 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield Problem(("train", "replace"), 'sampling "labor" draws without replacement; leave this out')
     if isinstance(job.train, NodeClassificationTrain):
         yield from _wrong_options(job.train)
+        yield from _not_of_this_model(job.train)
     if job.data.load and not WORKLOADS[job.workload].loads:
         yield Problem(("data", "load"), f'workload "{job.workload}" loads no data so')
     if job.workload == "link-prediction" and not job.data.load:

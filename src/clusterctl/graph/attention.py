@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clusterctl.graph.hashing import keyed_dropout
 from clusterctl.graph.products import Linear
 
 SLOPE = 0.2  # of the leaky ReLU below zero
@@ -58,15 +59,22 @@ class GatConv(nn.Module):
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, heads: int = 1, *, mean: bool = False, residual: bool = False
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        *,
+        mean: bool = False,
+        residual: bool = False,
     ) -> None:
         super().__init__()
         width = out_channels if mean else heads * out_channels
-        self.left = Linear(in_channels, heads * out_channels)
-        self.right = Linear(in_channels, heads * out_channels)
+        of_source, of_target = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        self.left = Linear(of_source, heads * out_channels)
+        self.right = Linear(of_target, heads * out_channels)
         self.attention = nn.Parameter(torch.empty(heads, out_channels))
         self.bias = nn.Parameter(torch.zeros(width))
-        self.residual = Linear(in_channels, width, bias=False) if residual else None
+        self.residual = Linear(of_target, width, bias=False) if residual else None
         self._mean = mean
         for weight in (self.left.weight, self.right.weight, self.attention):
             nn.init.xavier_uniform_(weight)
@@ -88,6 +96,13 @@ class GatConv(nn.Module):
         if self.residual is not None:
             out = out + self.residual(rows)
         return out + self.bias
+
+
+def dropped(sources: Tensor, targets: Tensor, attention: Tensor, share: float, key: int) -> Tensor:
+    """What dropout multiplies to the softmax [edges, heads], of edges between these nodes (int64), by both ends."""
+    ends = (targets << 32) + sources  # ids are below 2**31
+    ones = torch.ones(ends.numel(), len(attention), dtype=attention.dtype, device=ends.device)
+    return keyed_dropout(ones, ends, share, key)
 
 
 def attend(left: Tensor, right: Tensor, attention: Tensor, edges: Neighborhoods, factors: Tensor | None) -> Tensor:

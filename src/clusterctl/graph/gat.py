@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clusterctl.graph.attention import GatConv
-from clusterctl.graph.hashing import Purpose, keyed_dropout, stream
+from clusterctl.graph.attention import GatConv, dropped
+from clusterctl.graph.hashing import Purpose, stream
 
 if TYPE_CHECKING:
     from clusterctl.graph.attention import Neighborhoods
@@ -58,15 +57,13 @@ class Gat(nn.Module):
         return edges.with_self_loops() if self._options.self_loops else edges
 
     def _factors(self, i: int, hop: Hop, edges: Neighborhoods) -> Tensor | None:
-        """What attention dropout multiplies to the softmax [edges, heads]; keyed by both ends of an edge."""
+        """Those of attention dropout, where there is any."""
         share = self._options.attention_dropout
         if hop.randomness is None or not share:
             return None
-        sources = hop.nodes.index_select(0, edges.columns)
-        ends = (hop.nodes.index_select(0, edges.targets()) << 32) + sources  # ids are below 2**31
-        attention = self._convolution(i).attention
-        ones = torch.ones(ends.numel(), len(attention), dtype=attention.dtype, device=ends.device)
-        return keyed_dropout(ones, ends, share, stream(Purpose.DROPOUT, *hop.randomness, _ATTENTION))
+        sources, targets = (hop.nodes.index_select(0, rows) for rows in (edges.columns, edges.targets()))
+        key = stream(Purpose.DROPOUT, *hop.randomness, _ATTENTION)
+        return dropped(sources, targets, self._convolution(i).attention, share, key)
 
     def _convolution(self, i: int) -> GatConv:
         return cast("GatConv", self.layers[i])

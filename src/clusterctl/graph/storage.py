@@ -100,22 +100,50 @@ class HeteroGraph:
         )
 
 
+@dataclass(frozen=True)
+class LabelledHeteroGraph(HeteroGraph):
+    """One with classes and splits of the nodes of one type."""
+
+    node_type: str  # that of the nodes with classes
+    y: Tensor  # int64 [nodes of that type]
+    train: Tensor  # int64, ascending, as `val` and `test`
+    val: Tensor
+    test: Tensor
+    num_classes: int
+
+
 def resident(graph: G, task: Task, dtype: torch.dtype) -> G:
     """The graph on the task's device with features of `dtype`; on the CPU a node holds one copy.
 
     A collective of the node's ranks.
     """
-    moved: dict[str, Any] = {
-        name: value.to(task.device)
-        for name, value in _record(graph).items()
-        if isinstance(value, Tensor) and (name != "x" or value.dtype == dtype)
-    }
-    if "x" not in moved:
-        with shared_table(task, tuple(graph.x.shape), dtype) as (moved["x"], writes):
-            for start in range(0, graph.num_nodes if writes else 0, _ROWS_AT_ONCE):
-                part = slice(start, start + _ROWS_AT_ONCE)
-                moved["x"][part] = graph.x[part]
-    return replace(graph, **moved)
+    moved = {name: value.to(task.device) for name, value in _record(graph).items() if _is_tensor(name, value)}
+    return replace(graph, **moved, x=_resident_features(graph.x, task, dtype))
+
+
+def resident_relations(graph: LabelledHeteroGraph, task: Task, dtype: torch.dtype) -> LabelledHeteroGraph:
+    """As `resident`, of a graph with several types."""
+    moved = {name: value.to(task.device) for name, value in _record(graph).items() if _is_tensor(name, value)}
+    x = {node_type: _resident_features(x, task, dtype) for node_type, x in graph.x.items()}
+    indptr, indices = (
+        {edge_type: array.to(task.device) for edge_type, array in arrays.items()}
+        for arrays in (graph.indptr, graph.indices)
+    )
+    return replace(graph, **moved, indptr=indptr, indices=indices, x=x)
+
+
+def _is_tensor(name: str, value: Any) -> bool:
+    return isinstance(value, Tensor) and name != "x"
+
+
+def _resident_features(x: Tensor, task: Task, dtype: torch.dtype) -> Tensor:
+    if x.dtype == dtype:
+        return x.to(task.device)
+    with shared_table(task, tuple(x.shape), dtype) as (table, writes):
+        for start in range(0, len(x) if writes else 0, _ROWS_AT_ONCE):
+            part = slice(start, start + _ROWS_AT_ONCE)
+            table[part] = x[part]
+    return table
 
 
 @contextmanager

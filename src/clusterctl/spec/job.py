@@ -148,10 +148,11 @@ class Data:
     root: Line | None = None
     """Folder that holds the data set in its raw layout; relative to the job file."""
     load: Annotated[str, Matches(OBJECT, "a module and a function of your code, such as my_data:load")] | None = None
-    """Function of your code, as MODULE:NAME, that returns PyG's Data, or a list of them for "graph-classification";
-    called with data.root."""
+    """Function of your code, as MODULE:NAME, that returns PyG's Data (HeteroData for "rgat", a list for
+    "graph-classification"); called with data.root."""
     undirected: bool = True
-    """In the raw layouts of the Open Graph Benchmark: whether each edge counts in both directions."""
+    """In the raw layouts of the Open Graph Benchmark, and for citations of IGB: whether each edge counts in both
+    directions."""
 
 
 @dataclass(frozen=True, kw_only=True)

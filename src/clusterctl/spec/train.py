@@ -99,7 +99,7 @@ class NodeTrain(LoopTrain):
 
 @dataclass(frozen=True, kw_only=True)
 class GatOptions:
-    """`train.options` of model "gat"."""
+    """`train.options` of the models "gat" and "rgat"."""
 
     hidden: Count = 32
     """Width of each head of the hidden layers, whose heads lie side by side."""
@@ -112,29 +112,29 @@ class GatOptions:
     attention_dropout: Share = 0.0
     """Fraction of attention weights to drop in training."""
     self_loops: bool = True
-    """Whether each node attends to itself, too."""
+    """Whether each node attends to itself, too; in "rgat" in relations between nodes of one type."""
     residual: bool = False
-    """Whether each layer adds a linear map of the node's own row."""
+    """Whether each layer adds a linear map of the node's own row; in "rgat" one for each relation."""
 
 
-BUILT_IN = {"gat": GatOptions}
+BUILT_IN = {"gat": GatOptions, "rgat": GatOptions}
 """The models of node classification that need no code of the user's, and the options of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeClassificationTrain(LoopTrain):
     """A graph attention network or a model of your own, on a graph that your own code loads, or in the raw layout of
-    PyG's Reddit or of the Open Graph Benchmark."""
+    PyG's Reddit, of the Open Graph Benchmark or of IGB-heterogeneous."""
 
     epochs: Count = 20
     model: Annotated[
-        str, OneOf(("gat",), OBJECT, "a module and a class or function of your code, such as my_model:Net")
+        str, OneOf(("gat", "rgat"), OBJECT, "a module and a class or function of your code, such as my_model:Net")
     ]
-    """"gat" (GATv2), or a class or function of your code, as MODULE:NAME, that makes the model from the numbers of
+    """"gat" (GATv2), "rgat" (GATv2 for each relation), or a class or function of your code, as MODULE:NAME, made from
     features and classes."""
     options: dict[EnvName, object] = field(default_factory=dict)
-    """Values for the model, by name: the options of "gat", or those of your class, by its dataclass `Options` or by
-    keyword."""
+    """Values for the model, by name: the options of "gat" and "rgat", or those of your class, by its dataclass
+    `Options` or by keyword."""
     fan_out: FanOut = (25, 10)
     """Neighbours to sample per node in each hop, one number per layer, the seed nodes' hop first; -1 takes all."""
     sampling: Annotated[str, OneOf(("uniform", "labor"))] = "uniform"
@@ -142,6 +142,9 @@ class NodeClassificationTrain(LoopTrain):
     fewer features."""
     replace: bool = False
     """Whether to sample neighbours with replacement; not with LABOR."""
+    generated: NonNegative = 0.0
+    """With "rgat" and without data: size of the graph like IGB-heterogeneous to generate, as a multiple of the real
+    one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +276,16 @@ OGB_RELATIONS = (  # ogbn-mag
     *(f"raw/{name}/*/{name}.csv.gz" for name in ("node-feat", "node-label")),
     *(f"split/*/*/{part}.csv.gz" for part in _OGB_SPLITS),
 )
+IGB_ARRAYS = (  # IGB-heterogeneous
+    *(f"processed/{kind}/node_feat.npy" for kind in ("paper", "author", "institute", "fos")),
+    "processed/paper/node_label_19.npy",
+    *(
+        f"processed/{relation}/edge_index.npy"
+        for relation in (
+            "paper__cites__paper", "paper__written_by__author", "author__affiliated_to__institute", "paper__topic__fos"
+        )
+    ),
+)  # fmt: skip
 NODE_LAYOUTS = (_REDDIT_FORMAT, OGB_TABLES, OGB_ARCHIVES, OGB_RELATIONS)
 _TAOBAO_FORMAT = ("raw/UserBehavior.csv",)
 _TU_FORMAT = ("raw/*_A.txt", "raw/*_graph_indicator.txt", "raw/*_graph_labels.txt")
@@ -301,7 +314,7 @@ WORKLOADS: dict[str, Workload] = {
     "synthetic": Workload(SyntheticTrain),
     "reddit": Workload(RedditTrain, NODE_LAYOUTS, "reddit"),
     "deep-sage": Workload(DeepSageTrain, NODE_LAYOUTS, "reddit"),
-    "node-classification": Workload(NodeClassificationTrain, NODE_LAYOUTS, example="cora", loads=True),
+    "node-classification": Workload(NodeClassificationTrain, (*NODE_LAYOUTS, IGB_ARRAYS), example="cora", loads=True),
     "link-prediction": Workload(LinkPredictionTrain, loads=True),
     "taobao": Workload(TaobaoTrain, (_TAOBAO_FORMAT,), "taobao"),
     "graph-classification": Workload(GraphClassificationTrain, (_TU_FORMAT,), example="IMDB-BINARY", loads=True),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.graph.blocks import Block
-    from clusterctl.graph.storage import Graph
+    from clusterctl.graph.storage import Graph, LabelledHeteroGraph
     from clusterctl.spec import NodeClassificationTrain, NodeTrain
     from clusterctl.task.task import Task
     from clusterctl.training.epoch_plan import Batch
@@ -87,7 +87,9 @@ def chosen_labor(train: NodeTrain | NodeClassificationTrain) -> bool:
     return labor
 
 
-def accuracies(graph: Graph, own: range, predicted: Tensor, splits: Sequence[str]) -> dict[str, Accuracy]:
+def accuracies(
+    graph: Graph | LabelledHeteroGraph, own: range, predicted: Tensor, splits: Sequence[str]
+) -> dict[str, Accuracy]:
     """The accuracy on each split, from the classes `predicted` for this rank's nodes `own`. A collective."""
     counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=predicted.device)
     for split, count in zip(splits, counts, strict=True):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from clusterctl.graph.hops import Hop
+    from clusterctl.spec import GatOptions
 
 
 def found(name: str, what: str) -> Any:
@@ -41,7 +42,12 @@ def found(name: str, what: str) -> Any:
 
 def built_in(name: str, features: int, classes: int, layers: int, options: Mapping[str, Any]) -> nn.Module:
     """The model of ours with this name. Raises TaskError."""
-    return Gat(features, classes, layers, _chosen(BUILT_IN[name], name, options))
+    return Gat(features, classes, layers, options_of(name, options))
+
+
+def options_of(name: str, options: Mapping[str, Any]) -> GatOptions:
+    """The options of the model of ours with this name. Raises TaskError."""
+    return _chosen(BUILT_IN[name], name, options)  # type: ignore[no-any-return]
 
 
 def built(name: str, sizes: Mapping[str, int], options: Mapping[str, Any]) -> nn.Module:

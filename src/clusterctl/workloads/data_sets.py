@@ -3,7 +3,7 @@
 python -m clusterctl.workloads.data_sets generate NAME SCALE SEED ROOT
 python -m clusterctl.workloads.data_sets prepare NAME ROOT CACHE
 
-A NAME is reddit, taobao, ogbn-arxiv, ogbn-products, ogbn-papers100M or ogbn-mag.
+A NAME is reddit, taobao, ogbn-arxiv, ogbn-products, ogbn-papers100M, ogbn-mag or igb-heterogeneous.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterctl.errors import ClusterctlError, TaskError, UsageError
-from clusterctl.spec.train import OGB_ARCHIVES, OGB_RELATIONS, OGB_TABLES
+from clusterctl.errors import Cause, ClusterctlError, TaskError, UsageError
+from clusterctl.spec.train import IGB_ARRAYS, OGB_ARCHIVES, OGB_RELATIONS, OGB_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +35,7 @@ _TIMEOUT = 60.0  # seconds without a byte
 _PARTIAL, _BEYOND_THE_END = 206, 416
 _BAR_WIDTH = 30
 _INTERRUPTED = 130
+IGB = "igb-heterogeneous"
 _OGB = "https://snap.stanford.edu/ogb/data/nodeproppred"
 _OF_OGB = {  # its archive, what is in it, and the job to try it with
     "ogbn-arxiv": ("arxiv.zip", OGB_TABLES, "reddit"),
@@ -45,7 +46,7 @@ _OF_OGB = {  # its archive, what is in it, and the job to try it with
 
 
 class DataSet(NamedTuple):
-    url: str
+    url: str  # empty where its owners' own program downloads it
     raw_files: tuple[str, ...]  # names of files in `raw`, or patterns of paths in the folder of the data set
     recipe: Callable[[Path], Recipe[Any]]
     job: str = ""  # to try it with
@@ -58,8 +59,10 @@ class DataSet(NamedTuple):
 
 def data_set(name: str) -> DataSet:
     """What is known of the data set; the addresses are those of PyG's classes, and of OGB's list."""
-    from clusterctl.workloads import ogb_format
+    from clusterctl.workloads import igb_format, ogb_format
 
+    if name == IGB:
+        return DataSet("", IGB_ARRAYS, lambda root: igb_format.recipe(root, undirected=True), "igbh-generated")
     if name in _OF_OGB:
         file, parts, job = _OF_OGB[name]
         return DataSet(f"{_OGB}/{file}", parts, lambda root: ogb_format.recipe(root, undirected=True), job)
@@ -78,15 +81,15 @@ def data_set(name: str) -> DataSet:
 def generate(name: str, scale: float, seed: int, root: Path) -> str:
     """Write the data set into `root`, whole or not at all; a line about it. Raises UsageError where one is there."""
     write, score, unit = _generator(name)
-    if (root / "raw").exists():
-        raise UsageError(f"there is a data set already: {root}/raw", "name another --root, or remove it")
+    if there := [part for part in ("raw", "processed") if (root / part).exists()]:
+        raise UsageError(f"there is a data set already: {root}/{there[0]}", "name another --root, or remove it")
     root.mkdir(parents=True, exist_ok=True)
     building = root / f".{uuid.uuid4().hex}"
     try:
         building.mkdir()
         with _progress_bar(f"generating {name}", unit) as show:
             best = write(building, scale, seed, show)
-        for part in sorted(building.iterdir(), reverse=True):  # `raw` last: with it the set is there
+        for part in sorted(building.iterdir(), reverse=True):  # `raw` or `processed` last: with it the set is there
             part.replace(root / part.name)
     finally:
         shutil.rmtree(building, ignore_errors=True)
@@ -95,8 +98,10 @@ def generate(name: str, scale: float, seed: int, root: Path) -> str:
 
 def _generator(name: str) -> tuple[Callable[..., float], str, str]:
     """What writes such a data set, and how its result and its progress are measured."""
-    from clusterctl.workloads.generated import ogb_like, reddit_like, taobao_like
+    from clusterctl.workloads.generated import igb_like, ogb_like, reddit_like, taobao_like
 
+    if name == IGB:
+        return igb_like.write, "accuracy", "edges"
     if name in _OF_OGB:
         return partial(ogb_like.write, name), "accuracy", "edges"
     return (reddit_like.write, "accuracy", "edges") if name == "reddit" else (taobao_like.write, "AUC", "events")
@@ -108,7 +113,11 @@ def prepare(name: str, root: Path, cache: Path) -> str:
     What is there already is not made again. Raises TaskError.
     """
     found = data_set(name)
-    if missing := [part for part in found.parts if not any(root.glob(part))]:
+    missing = [part for part in found.parts if not any(root.glob(part))]
+    if missing and not found.url:
+        hint = f"its authors' own program downloads it; or generate one: clusterctl data generate {name} --root DIR"
+        raise TaskError(f"{root} lacks {', '.join(missing)}", hint, Cause.DATA)
+    if missing:
         print(f"{root} lacks {', '.join(missing)}", file=sys.stderr)
         download(found, name, root)
     from clusterctl.graph.storage import whole

@@ -11,29 +11,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from clusterctl.errors import Cause, TaskError
-from clusterctl.graph.storage import Graph, Recipe, compressed, shared
+from clusterctl.graph.storage import Graph, LabelledHeteroGraph, Recipe, compressed, shared
 from clusterctl.spec import NodeClassificationTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
 from clusterctl.training.own_objective import OwnNodeClassification
-from clusterctl.workloads import reddit
+from clusterctl.training.relation_objective import RelationNodeClassification
+from clusterctl.workloads import igb_format, reddit
+from clusterctl.workloads.generated import igb_like
 from clusterctl.workloads.own_data import own_recipe
 from clusterctl.workloads.standalone import run_alone
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
     from clusterctl.runs.context import Context
     from clusterctl.spec import Data
 
+_GENERATED_SEED = 0
 _SPLITS = ("train", "val", "test")
 
 
 def main(context: Context) -> None:
     train = context.train(NodeClassificationTrain)
-    prepared = recipe(context.job.data)
+    if train.model == "rgat":
+        prepared = relations_recipe(context.job.data, train.generated)
+        with joined(context) as task:
+            relations = shared(task, LabelledHeteroGraph, *prepared)
+            fit(RelationNodeClassification(relations, train, task), train, task)
+        return
+    recipe_of_graph = recipe(context.job.data)
     with joined(context) as task:
-        graph = shared(task, Graph, *prepared)
+        graph = shared(task, Graph, *recipe_of_graph)
         fit(OwnNodeClassification(graph, train, task), train, task)
 
 
@@ -42,6 +53,62 @@ def recipe(data: Data) -> Recipe[Graph]:
     if data.load is None:
         return reddit.recipe_of(data)
     return own_recipe(data, graph_of)
+
+
+def relations_recipe(data: Data, generated: float) -> Recipe[LabelledHeteroGraph]:
+    """As `recipe`, of a graph with several types of nodes and edges."""
+    if data.load is not None:
+        return own_recipe(data, relations_of)
+    if data.root is not None:
+        return igb_format.recipe(data.root, undirected=data.undirected)
+    if generated:
+        return generated_relations(generated, undirected=data.undirected)
+    hint = "set it to a folder in the layout of IGB-heterogeneous, or train.generated to the size of one to generate"
+    raise TaskError("this workload needs a data set, and data.root is not set", hint, Cause.DATA)
+
+
+def generated_relations(scale: float, *, undirected: bool = True) -> Recipe[LabelledHeteroGraph]:
+    """How data like IGB-heterogeneous are generated and prepared."""
+
+    def build(scratch: Path) -> LabelledHeteroGraph:
+        igb_like.write(scratch, scale, _GENERATED_SEED)
+        return igb_format.read_raw(scratch, scratch, undirected=undirected)
+
+    return Recipe("igb", {"generated": scale, "undirected": undirected}, build)
+
+
+def relations_of(data: Any, name: str) -> LabelledHeteroGraph:
+    """The graph in PyG's `HeteroData`, or in a data set of one, with labels of one node type. Raises TaskError."""
+    if not hasattr(data, "edge_types") and hasattr(data, "__getitem__"):
+        data = data[0]
+    hint = "it is to return PyG's HeteroData with x, and of one node type y, train_mask, val_mask and test_mask"
+    if not hasattr(data, "edge_types"):
+        raise TaskError(f"what data.load = {name} returns is no HeteroData", hint, Cause.USER)
+    labelled = [kind for kind in data.node_types if "y" in data[kind]]
+    bare = [kind for kind in data.node_types if "x" not in data[kind] or data[kind].x.dim() != 2]
+    if len(labelled) != 1 or bare:
+        what = f"no features of {', '.join(bare)}" if bare else f"labels of {', '.join(labelled) or 'no node type'}"
+        raise TaskError(f"what data.load = {name} returns has {what}", hint, Cause.USER)
+    (kind,) = labelled
+    own = data[kind]
+    if missing := [f"{split}_mask" for split in _SPLITS if f"{split}_mask" not in own]:
+        raise TaskError(f"what data.load = {name} returns has no {', '.join(missing)} of {kind}", hint, Cause.USER)
+    masks = {split: own[f"{split}_mask"].nonzero().squeeze(1) for split in _SPLITS}
+    counts = {node_type: len(data[node_type].x) for node_type in data.node_types}
+    edges = {
+        edge_type: compressed(data[edge_type].edge_index.long(), counts[edge_type[2]], counts[edge_type[0]])
+        for edge_type in data.edge_types
+    }
+    return LabelledHeteroGraph(
+        counts,
+        {edge_type: indptr for edge_type, (indptr, _) in edges.items()},
+        {edge_type: indices for edge_type, (_, indices) in edges.items()},
+        {node_type: data[node_type].x.float() for node_type in data.node_types},
+        kind,
+        own.y.long().view(-1),
+        **masks,
+        num_classes=int(own.y.max()) + 1,
+    )
 
 
 def graph_of(data: Any, name: str) -> Graph:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from clusterctl.graph.storage import Graph
 from clusterctl.workloads.generated.npz import ArchiveWriter
+from clusterctl.workloads.generated.population import Population
 from clusterctl.workloads.reddit import RAW_FILES
 
 if TYPE_CHECKING:
@@ -139,15 +140,7 @@ def targets(truth: Community, dtype: torch.dtype = torch.int64) -> Iterator[Tens
 
 
 def sources(truth: Community) -> Iterator[Tensor]:
-    """Where the edges come from, by target: a position on the line of all weights, or on the class's piece of it."""
-    order = truth.classes.argsort(stable=True)  # a class's nodes lie next to each other
-    line = truth.weights[order].cumsum(0)
-    ends = line[truth.classes.bincount(minlength=truth.centres.size(0)).cumsum(0) - 1]
-    begins = torch.cat([ends.new_zeros(1), ends[:-1]])
+    """Where the edges come from, by target."""
+    population = Population(truth.weights, truth.classes, truth.centres.size(0))
     for piece in targets(truth):
-        position = torch.rand(piece.numel(), generator=truth.random, dtype=torch.float64)
-        alike = torch.rand(piece.numel(), generator=truth.random) < HOMOPHILY
-        own = truth.classes[piece]
-        low, high = torch.where(alike, begins[own], 0.0), torch.where(alike, ends[own], ends[-1])
-        places = torch.searchsorted(line, low + position * (high - low)).clamp_(max=order.numel() - 1)
-        yield order[places].to(torch.int32)
+        yield population.drawn(truth.classes[piece], HOMOPHILY, truth.random).to(torch.int32)

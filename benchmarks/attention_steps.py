@@ -1,0 +1,52 @@
+"""Steps of the attention networks: ours beside PyG's layers run by an expert, in each precision."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from node_steps import our_step
+from side_by_side import compare, with_tuned_allocator
+from torch import distributed as dist
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from side_by_side import Timed
+
+    from clusterctl.spec import NodeClassificationTrain
+
+
+def side_by_side(
+    description: str,
+    name: str,
+    generate: Callable[[float], Any],
+    train: NodeClassificationTrain,
+    kind: Any,
+    expert_step: Callable[[Any, NodeClassificationTrain], Timed],
+    aim: float,
+    scale: float,
+) -> None:
+    """A whole benchmark: read the command line, make the graph, compare an objective of this `kind` with the expert's.
+
+    `aim` is how many times faster ours is to be.
+    """
+    words = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("precisions", nargs="*", metavar="PRECISION", default=["float32", "bfloat16"])
+    words.add_argument("--scale", type=float, default=scale, help="of the real data set; 1: as large")
+    words.add_argument("--threads", type=int, default=2)
+    words.add_argument("--runs", type=int, default=10)
+    options = words.parse_args()
+    with_tuned_allocator()
+    torch.set_num_threads(options.threads)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    graph = generate(options.scale)
+    print(f"{name} at {options.scale:g} of the real size, {options.threads} threads\n")
+    for precision in options.precisions:
+        chosen = replace(train, precision=precision)
+        ours = ("clusterctl", our_step(graph, chosen, kind))
+        rival = ("PyG by an expert, samples for nothing", expert_step(graph, chosen))
+        compare(f"{name}, a step in {precision}", ours, rival, bound=1 / aim, runs=options.runs)
+    dist.destroy_process_group()

@@ -1,0 +1,195 @@
+"""The relational attention network as a workload: data in IGB's layout, generated, or the user's; any rank count."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.lone_task import lone_task as lone_task
+from support.random_academy import AUTHOR, NODES, PAPER, WRITES, random_academy
+from support.ranks import losses_of, metrics_of, run_job, run_program
+from torch_geometric.data import HeteroData
+
+from clusterctl.config.resolution import contradictions
+from clusterctl.errors import TaskError
+from clusterctl.runs.layout import RunDir
+from clusterctl.spec import Cluster, Job, NodeClassificationTrain, from_record
+from clusterctl.task.task import Task
+from clusterctl.training.loop import fit
+from clusterctl.training.relation_objective import RelationNodeClassification
+from clusterctl.workloads import igb_format
+from clusterctl.workloads.generated import igb_like
+from clusterctl.workloads.igb_format import AFFILIATED_TO, CITES, FIELD, INSTITUTE, WRITTEN_BY, read_raw, reverse
+from clusterctl.workloads.node_classification import relations_of, relations_recipe
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+SCALE = 1e-6
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("igb")
+    assert igb_like.write(folder, SCALE, 0) == igb_like.BEST_ACCURACY
+    return folder
+
+
+def test_a_generated_graph_has_the_types_relations_and_proportions_of_the_real_one(root: Path, tmp_path: Path) -> None:
+    graph = read_raw(root, tmp_path)
+    assert graph.num_nodes == {PAPER: 269, AUTHOR: 960, INSTITUTE: 24, FIELD: 227}
+    assert {x.size(1) for x in graph.x.values()} == {1024}
+    edges = {relation: indices.numel() for relation, indices in graph.indices.items()}
+    assert len(edges) == 7
+    assert edges[CITES] == pytest.approx(2 * 1204, rel=0.1)  # in both directions, less what repeats
+    assert edges[WRITTEN_BY] == edges[reverse(WRITTEN_BY)] == pytest.approx(1269, rel=0.1)
+    assert edges[AFFILIATED_TO] == pytest.approx(876, rel=0.1)
+    assert [graph.train.numel(), graph.val.numel(), graph.test.numel()] == [161, 54, 54]
+    targets = torch.arange(960).repeat_interleave(graph.indptr[WRITTEN_BY].diff())
+    back = torch.arange(269).repeat_interleave(graph.indptr[reverse(WRITTEN_BY)].diff())
+    there = set(zip(graph.indices[WRITTEN_BY].tolist(), targets.tolist(), strict=True))
+    assert there == set(zip(back.tolist(), graph.indices[reverse(WRITTEN_BY)].tolist(), strict=True))
+
+
+def test_the_counts_of_the_five_published_sizes_are_met() -> None:
+    for number, papers in enumerate(igb_like.PAPERS):
+        for counts in (*igb_like.NODES.values(), *igb_like.EDGES.values()):
+            assert igb_like.published(counts, papers) == counts[number]
+    assert sum(counts[-1] for counts in igb_like.NODES.values()) == 547_306_935
+    assert sum(counts[-1] for counts in igb_like.EDGES.values()) == 5_812_005_639
+
+
+def test_features_and_labels_without_a_header_are_read_alike(root: Path, tmp_path: Path) -> None:
+    expected = read_raw(root, tmp_path)
+    bare = tmp_path / "bare"
+    for path in root.glob("processed/**/*.npy"):
+        copy = bare / path.relative_to(root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        array = np.load(path)
+        if "edge_index" in path.name:
+            np.save(copy, array)
+        else:
+            copy.write_bytes(array.tobytes())
+    graph = read_raw(bare, tmp_path)
+    assert torch.equal(graph.x[INSTITUTE], expected.x[INSTITUTE])
+    assert torch.equal(graph.y, expected.y)
+    assert torch.equal(graph.indices[CITES], expected.indices[CITES])
+
+
+def test_what_is_wrong_with_the_files_is_an_error_with_its_place(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(TaskError, match="no data: .*node_feat.npy"):
+        igb_format.recipe(tmp_path, undirected=True)
+    monkeypatch.setattr(igb_format, "CLASSES", 5)
+    with pytest.raises(TaskError, match="classes up to 18"):
+        read_raw(root, tmp_path)
+    path = tmp_path / "edges.npy"
+    np.save(path, np.array([[0, 1], [2, 960]]))
+    with pytest.raises(TaskError, match=r"row 1: \[2, 960\] is no edge"):
+        list(igb_format._edges(path, WRITTEN_BY, {PAPER: 269, AUTHOR: 960}))
+
+
+def hetero_data() -> HeteroData:
+    graph, data = random_academy(), HeteroData()
+    for kind, x in graph.x.items():
+        data[kind].x = x
+    for relation, indices in graph.indices.items():
+        rows = torch.arange(NODES[relation[2]]).repeat_interleave(graph.indptr[relation].diff())
+        data[relation].edge_index = torch.stack([indices.long(), rows])
+    data[PAPER].y = graph.y
+    for split in ("train", "val", "test"):
+        data[PAPER][f"{split}_mask"] = torch.zeros(NODES[PAPER], dtype=torch.bool)
+        data[PAPER][f"{split}_mask"][getattr(graph, split)] = True
+    return data
+
+
+def test_a_heterodata_of_the_users_is_the_same_graph() -> None:
+    graph, expected = relations_of(hetero_data(), "my:load"), random_academy(torch.float64)
+    assert graph.node_type == PAPER
+    assert torch.equal(graph.indices[WRITES], expected.indices[WRITES])
+    assert torch.equal(graph.test, expected.test)
+    assert torch.equal(graph.x[AUTHOR], expected.x[AUTHOR].float())
+    data = hetero_data()
+    del data[AUTHOR].x
+    with pytest.raises(TaskError, match="no features of author"):
+        relations_of(data, "my:load")
+
+
+def test_training_finds_the_classes(root: Path, tmp_path: Path, lone_task: Task) -> None:
+    graph = read_raw(root, tmp_path)
+    options: dict[str, object] = {"hidden": 8, "heads": 2, "dropout": 0.1}
+    train = NodeClassificationTrain(
+        model="rgat", options=options, batch_size=40, epochs=6, fan_out=(8, 5), lr=0.01, evaluate_every=0
+    )
+    score = fit(RelationNodeClassification(graph, train, lone_task), train, lone_task)
+    assert score.total == 54
+    assert score.share > 0.3  # chance is 0.05
+
+
+def test_settings_of_other_models_are_refused() -> None:
+    def problems(**train: Any) -> list[str]:
+        job = Job(name="x", workload="node-classification", train=NodeClassificationTrain(**train))
+        return list(map(str, contradictions(job, Cluster(name="c"))))
+
+    assert "train.sampling" in " ".join(problems(model="rgat", generated=0.1, sampling="labor"))
+    assert "train.generated" in " ".join(problems(model="gat", generated=0.1))
+    assert problems(model="rgat", generated=0.1, options={"heads": 2}) == []
+    with pytest.raises(TaskError, match="data.root is not set"):
+        relations_recipe(Job(name="x", workload="node-classification").data, 0.0)
+
+
+PROGRAM = f"""
+import json, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from dataclasses import replace
+from support.random_academy import random_academy
+from clusterctl.runs.context import Context
+from clusterctl.runs.metrics import current_attempt
+from clusterctl.spec import NodeClassificationTrain
+from clusterctl.task.task import joined
+from clusterctl.training.loop import fit
+from clusterctl.training.relation_objective import RelationNodeClassification
+
+class Losses(list):
+    def write(self, loss=None, **others):
+        if loss is not None:
+            self.append(loss)
+
+with joined(Context({{"name": "t", "workload": "node-classification"}}, attempt=current_attempt())) as task:
+    options = dict(hidden=4, heads=2, dropout=0.5, attention_dropout=0.3, residual=True)
+    train = NodeClassificationTrain(model="rgat", options=options, global_batch_size=7, epochs=3, fan_out=(4, 3, 2),
+                                    precision="float64", evaluate_every=1, patience=2)
+    losses = Losses()
+    score = fit(RelationNodeClassification(random_academy(), train, task), train, replace(task, metrics=losses))
+print(json.dumps([losses, score]))
+"""
+
+
+@pytest.mark.long
+def test_one_two_and_four_ranks_have_the_same_losses_with_both_dropouts(tmp_path: Path) -> None:
+    results = []
+    for ranks in ([1], [2], [1, 3]):
+        outputs = run_program(PROGRAM, RunDir(tmp_path / f"on-{sum(ranks)}").attempt(0), ranks)
+        results.append(json.loads(outputs[0].splitlines()[-1]))
+    (alone, score), *others = results
+    assert len(alone) >= 10
+    for losses, same_score in others:
+        assert losses == pytest.approx(alone, rel=0, abs=1e-9)
+        assert same_score == score
+
+
+@pytest.mark.long
+def test_the_job_that_comes_with_it_learns_on_four_ranks(tmp_path: Path) -> None:
+    record = tomllib.loads((JOBS / "igbh-generated.toml").read_text()) | {"name": "igbh"}
+    job = from_record(Job, record, parse=True)
+    run = RunDir(tmp_path / "runs" / "igbh")
+    done = run_job(job, run, [2, 2])
+    assert [code for code, _, _ in done] == [0, 0, 0, 0], done
+    assert len(losses_of(run)) == 5 * 7
+    accuracy = metrics_of(run)[-1]["test_accuracy"]
+    print("igbh-generated:", accuracy, "of", igb_like.BEST_ACCURACY)
+    assert accuracy > 0.8
