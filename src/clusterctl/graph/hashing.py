@@ -91,7 +91,7 @@ def keyed_dropout(values: Tensor, nodes: Tensor, share: float, key: int) -> Tens
     rounded share.
     """
     dropped = min(round(share * _LEVELS), _LEVELS - 1)
-    if dropped == 0:
+    if dropped == 0 or not values.numel():
         return values
     words = (values.size(1) + 3) // 4
     keys = draws(key, nodes)

@@ -53,7 +53,7 @@ EDGES = {
     TOPIC: (718_445, 7_234_122, 68_510_495, 457_577_294, 1_050_280_600),
 }
 BEST_ACCURACY = 1 - WRONG_LABELS * (1 - 1 / CLASSES)  # of one who knows every class, but not which labels are wrong
-_SIGMA, _NOISE = 1.0, 24.0
+_SIGMA, _SIGNAL = 1.0, 0.15
 _EDGES_AT_ONCE, _NODES_AT_ONCE = 1 << 20, 1 << 14
 
 
@@ -112,13 +112,11 @@ def _population(nodes: Nodes) -> Population:
 
 def _write_features(path: Path, classes: Tensor, random: torch.Generator) -> None:
     """Those around the centre of each node's class; every type of nodes has centres of its own."""
-    centres = torch.randn(CLASSES, FEATURES, generator=random)
+    centres = torch.randn(CLASSES, FEATURES, generator=random).mul_(_SIGNAL)
     rows = _created(path, np.float32, (classes.numel(), FEATURES))
     for start in range(0, classes.numel(), _NODES_AT_ONCE):
         part = classes[start : start + _NODES_AT_ONCE]
-        rows[start : start + len(part)] = centres[part].add_(
-            torch.randn(len(part), FEATURES, generator=random), alpha=_NOISE
-        )
+        rows[start : start + len(part)] = torch.randn(len(part), FEATURES, generator=random).add_(centres[part])
 
 
 def _write_labels(path: Path, classes: Tensor, random: torch.Generator) -> None:
