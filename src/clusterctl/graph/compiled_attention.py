@@ -1,8 +1,8 @@
 """Attention over neighbours in loops that numba compiles, forward and backward: no tensor of edges x channels.
 
 The forward keeps the softmax [edges, heads]; the backward computes the rest again from the projected rows. Threads
-share out the targets, or the heads where sums run over targets, so each number is written by one thread, and the result
-does not depend on how many there are.
+share out the targets forward and the heads backward, so each number is written by one thread, and the result does not
+depend on how many there are.
 """
 
 from __future__ import annotations
@@ -58,19 +58,13 @@ class _Attend(torch.autograd.Function):
         rows, own, gradient = (by_head(table.detach().to(exact).contiguous(), attention) for table in tables)
         of_rows, of_own = torch.zeros_like(rows), torch.zeros_like(own)
         of_attention = torch.zeros_like(attention, dtype=torch.float64)
-        of_logits = torch.empty_like(weights)
-        edges = [tensor.numpy() for tensor in (columns, offsets, factors, weights)]
-        inputs = [tensor.numpy() for tensor in (rows, own, attention.detach())]
-        passed, logits = gradient.numpy(), of_logits.numpy()
-        _in_threads(lambda *part: _of_logits(*edges, inputs[0], passed, logits, *part), len(own), _PIECES)
-        sums = of_own.numpy(), of_attention.numpy()
-        _in_threads(lambda *part: _of_targets(*edges[:2], *inputs, logits, *sums, SLOPE, *part), len(attention), 1)
-        rest = logits, passed, of_rows.numpy()
-        _in_threads(lambda *part: _of_sources(*edges, *inputs, *rest, SLOPE, *part), len(attention), 1)
+        tensors = (rows, own, attention.detach(), columns, offsets, factors, weights, gradient)
+        arrays = [tensor.numpy() for tensor in (*tensors, of_rows, of_own, of_attention)]
+        _in_threads(lambda first, last: _backward(*arrays, SLOPE, first, last), len(attention), 1)
         return of_rows.flatten(1).to(left.dtype), of_own.flatten(1).to(right.dtype), of_attention.to(exact), *[None] * 3
 
 
-def _in_threads(work: Callable[..., None], count: int, pieces: int) -> None:
+def _in_threads(work: Callable[[int, int], None], count: int, pieces: int) -> None:
     """Call `work` for slices of `range(count)`, so many for each of torch's threads."""
     threads = torch.get_num_threads()
     size = max(1, -(-count // (threads * pieces)))
@@ -137,49 +131,17 @@ def _forward(
                     out[target, head, channel] += weight * rows[row, head, channel]
 
 
-# The backward is three loops that each write little: LLVM vectorizes a loop only if few pairs of arrays might overlap.
-
-
 @_compiled
-def _of_logits(
+def _backward(
+    rows: Any,
+    own: Any,
+    attention: Any,
     columns: Any,
     offsets: Any,
     factors: Any,
     weights: Any,
-    rows: Any,
     gradient: Any,
-    of_logits: Any,
-    first: Any,
-    last: Any,
-) -> None:
-    heads, channels = gradient.shape[1:]
-    means = np.empty(heads, dtype=gradient.dtype)
-    for target in range(first, last):
-        begin, end = offsets[target], offsets[target + 1]
-        means[:] = 0
-        for edge in range(begin, end):
-            row = columns[edge]
-            for head in range(heads):
-                product = gradient.dtype.type(0)
-                for channel in range(channels):
-                    product += gradient[target, head, channel] * rows[row, head, channel]
-                if factors.size:
-                    product *= factors[edge, head]
-                of_logits[edge, head] = product
-                means[head] += weights[edge, head] * product
-        for edge in range(begin, end):
-            for head in range(heads):
-                of_logits[edge, head] = weights[edge, head] * (of_logits[edge, head] - means[head])
-
-
-@_compiled
-def _of_targets(
-    columns: Any,
-    offsets: Any,
-    rows: Any,
-    own: Any,
-    attention: Any,
-    of_logits: Any,
+    of_rows: Any,
     of_own: Any,
     of_attention: Any,
     slope: Any,
@@ -188,55 +150,40 @@ def _of_targets(
 ) -> None:
     channels = attention.shape[1]
     slope = attention.dtype.type(slope)
-    passed = np.empty((last - first, channels), dtype=attention.dtype)
+    longest = 0
+    for target in range(offsets.size - 1):
+        longest = max(longest, offsets[target + 1] - offsets[target])
+    of_weights = np.empty((longest, last - first), dtype=attention.dtype)
+    means = np.empty(last - first, dtype=attention.dtype)
     sums = np.empty((last - first, channels), dtype=attention.dtype)
     for target in range(offsets.size - 1):
-        passed[:] = 0
+        begin, end = offsets[target], offsets[target + 1]
+        means[:] = 0
         sums[:] = 0
-        for edge in range(offsets[target], offsets[target + 1]):
-            row = columns[edge]
-            for head in range(last - first):
-                of_logit = of_logits[edge, first + head]
-                for channel in range(channels):
-                    value = rows[row, first + head, channel] + own[target, first + head, channel]
-                    part = of_logit if value > 0 else of_logit * slope
-                    passed[head, channel] += part
-                    sums[head, channel] += part * value
-        for head in range(last - first):
-            for channel in range(channels):
-                of_own[target, first + head, channel] = passed[head, channel] * attention[first + head, channel]
-            for channel in range(channels):
-                of_attention[first + head, channel] += sums[head, channel]
-
-
-@_compiled
-def _of_sources(
-    columns: Any,
-    offsets: Any,
-    factors: Any,
-    weights: Any,
-    rows: Any,
-    own: Any,
-    attention: Any,
-    of_logits: Any,
-    gradient: Any,
-    of_rows: Any,
-    slope: Any,
-    first: Any,
-    last: Any,
-) -> None:
-    channels = attention.shape[1]
-    slope = attention.dtype.type(slope)
-    for target in range(offsets.size - 1):
-        for edge in range(offsets[target], offsets[target + 1]):
+        for edge in range(begin, end):
             row = columns[edge]
             for head in range(first, last):
-                of_logit, weight = of_logits[edge, head], weights[edge, head]
+                product = attention.dtype.type(0)
+                for channel in range(channels):
+                    product += gradient[target, head, channel] * rows[row, head, channel]
+                if factors.size:
+                    product *= factors[edge, head]
+                of_weights[edge - begin, head - first] = product
+                means[head - first] += weights[edge, head] * product
+        for edge in range(begin, end):
+            row = columns[edge]
+            for head in range(first, last):
+                weight = weights[edge, head]
+                of_logit = weight * (of_weights[edge - begin, head - first] - means[head - first])
                 if factors.size:
                     weight *= factors[edge, head]
                 for channel in range(channels):
                     value = rows[row, head, channel] + own[target, head, channel]
-                    part = of_logit if value > 0 else of_logit * slope
-                    of_rows[row, head, channel] += (
-                        part * attention[head, channel] + weight * gradient[target, head, channel]
-                    )
+                    factor = attention.dtype.type(1) if value > 0 else slope
+                    sums[head - first, channel] += of_logit * factor * value
+                    passed = of_logit * factor * attention[head, channel]
+                    of_own[target, head, channel] += passed
+                    of_rows[row, head, channel] += passed + weight * gradient[target, head, channel]
+        for head in range(first, last):
+            for channel in range(channels):
+                of_attention[head, channel] += sums[head - first, channel]
