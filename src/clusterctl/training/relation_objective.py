@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MOST_EDGES = 1 << 19  # of a piece in evaluation
 
 
-class Prepared(NamedTuple):
+class RelationSample(NamedTuple):
     """A sample: all its nodes, of each type, and what each layer reads."""
 
     nodes: dict[str, Tensor]
@@ -66,12 +66,12 @@ class RelationNodeClassification:
     def seeds(self) -> Tensor:
         return self._graph.train
 
-    def prepare(self, batch: Batch) -> Prepared:
+    def prepare(self, batch: Batch) -> RelationSample:
         """The sampled neighbourhood."""
         sample = self._sampler.sample({self._type: batch.seeds}, batch.epoch, batch.step)
-        return Prepared(sample.nodes, layer_hops(sample, self_loops=self._options.self_loops))
+        return RelationSample(sample.nodes, layer_hops(sample, self_loops=self._options.self_loops))
 
-    def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
+    def loss(self, batch: Batch, prepared: RelationSample) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
         self._task.clock.enter("compute", "forward")
         randomness = (self._seed, batch.epoch, batch.step)

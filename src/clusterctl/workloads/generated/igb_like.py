@@ -57,7 +57,7 @@ _SIGMA, _SIGNAL = 1.0, 0.15
 _EDGES_AT_ONCE, _NODES_AT_ONCE = 1 << 20, 1 << 14
 
 
-class Nodes(NamedTuple):
+class NodesOfAType(NamedTuple):
     """The nodes of one type."""
 
     weights: Tensor  # float64, by which ends of edges are drawn
@@ -99,14 +99,14 @@ def write(folder: Path, scale: float, seed: int, progress: Callable[[int, int], 
     return BEST_ACCURACY
 
 
-def _nodes(count: int, random: torch.Generator) -> Nodes:
+def _nodes(count: int, random: torch.Generator) -> NodesOfAType:
     weights = torch.randn(count, generator=random, dtype=torch.float64).mul_(_SIGMA).exp_()
     classes = torch.randint(CLASSES, (count,), generator=random)
     classes[:CLASSES] = torch.arange(CLASSES)  # none is empty
-    return Nodes(weights, classes)
+    return NodesOfAType(weights, classes)
 
 
-def _population(nodes: Nodes) -> Population:
+def _population(nodes: NodesOfAType) -> Population:
     return Population(nodes.weights, nodes.classes, CLASSES)
 
 
