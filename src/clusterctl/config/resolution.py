@@ -52,10 +52,10 @@ RESERVED_OPTIONS = frozenset(
 # Nor what Slurm and the batch script tell the tasks, and the script's own variables.
 RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
 SCRIPT_VARIABLES = frozenset(
-    {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "failed", "folder", "found"}
-    | {"full", "gone", "late", "marks", "no_work", "node_check", "notifier", "number", "opening", "own_job", "python"}
-    | {"python_is_named", "ranks", "refused", "restarts", "run", "said", "setup", "signal", "srun", "staging", "start"}
-    | {"task", "text", "tracker", "tracker_input", "tracker_pid", "tracking", "try", "unfit"}
+    {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "failed", "folder", "found", "full"}
+    | {"gone", "late", "mark", "marks", "no_work", "node_check", "notifier", "number", "opening", "own_job", "python"}
+    | {"python_is_named", "ranks", "refused", "restarts", "run", "running", "said", "setup", "signal", "srun"}
+    | {"staging", "start", "task", "text", "tracker", "tracker_input", "tracker_pid", "tracking", "try", "unfit"}
 )
 
 
