@@ -40,7 +40,7 @@ container: setup ## Build the image into a .sqsh (GPU=1, BASE=, OUTPUT=, CONTAIN
 	@$(BIN)/clusterctl image build $(if $(GPU),--gpu) $(if $(BASE),--base '$(BASE)') $(if $(OUTPUT),--output '$(OUTPUT)') \
 	  $(if $(CONTAINER_ENGINE),--engine '$(CONTAINER_ENGINE)')
 
-WORKERS ?= 4# of the tests; they wait a third of their time
+WORKERS ?= 5# of the tests; they wait for half of their time
 unexport PYTHONDONTWRITEBYTECODE # the tests call the command line thousands of times
 .PHONY: test
 test: setup packages ## Run the tests, style and types too (about 8 minutes on two idle cores)
