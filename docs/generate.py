@@ -61,15 +61,15 @@ def faults() -> str:
     return _FAULTS + "\n".join(lines) + "\n"
 
 
-_FAULTS = """# Faults, and what comes of them
+_FAULTS = """# Faults, and how runs respond
 
-Generated from `tests/faults/table.py`, whose faults the tests inflict on runs of 4 ranks on 2 nodes of a real Slurm
-(`clusterctl sandbox`): each once in `make test`, but for one that takes minutes, and on a training of every kind in
-`make test-long`. The class is what `clusterctl why RUN -o json` gives the attempt that was struck, with the rank where
-one is to blame. The seconds are those from the fault until `why` names it (`benchmarks/time_to_cause.py`, a program
-that does 20 steps a second, default settings).
+Generated from `tests/faults/table.py`. The tests inflict these faults on runs of 4 ranks on 2 nodes of a real Slurm
+(`clusterctl sandbox`): each once in `make test`, except one that takes minutes, and on every kind of training in
+`make test-long`. The class is the one that `clusterctl why RUN -o json` reports for the affected attempt, with the rank
+if one is to blame. The seconds are the time from the fault until `why` names it (`benchmarks/time_to_cause.py`, a
+program that does 20 steps a second, default settings).
 
-| fault | what happens | `why` says | seconds | tested in, too |
+| fault | what happens | class | seconds | also tested in |
 | --- | --- | --- | --- | --- |
 """
 
