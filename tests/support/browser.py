@@ -57,7 +57,7 @@ def _browse(page: Path | str, *flags: str) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as profile:
         words = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         words += ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-        words += ["--disable-features=NetworkTimeServiceQuerying,OptimizationHints,MediaRouter"]
+        words += ["--disable-features=NetworkTimeServiceQuerying,OptimizationHints,MediaRouter,AutofillServerCommunication"]
         words += ["--disable-default-apps", "--disable-extensions", f"--user-data-dir={profile}", *flags]
         return subprocess.run([*words, address], capture_output=True, text=True, timeout=90, check=True)
 
