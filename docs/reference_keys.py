@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from key_examples import example, fits, shipped_values
 from reference_commands import escaped, option_texts, root  # beside this file
 
 from clusterctl.spec import WORKLOADS, Cluster, Job
@@ -16,11 +17,10 @@ from clusterctl.spec.keys import FileKey, as_toml, cluster_schema, job_schema, k
 from clusterctl.spec.values import LARGEST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from guide_index import GuideIndex
 
-ROOT = Path(__file__).resolve().parents[1]
 TITLES = {
     "job": "Job files, outside of tables",
     "cluster": "Cluster files, outside of tables",
@@ -36,49 +36,6 @@ unit shown, or `"90s"`, `"20m"`, `"4h"`, `"2d"`, `"1-00:00:00"`. In `--set` a ke
 | --- | --- |
 """
 TRAINING = {name for name, workload in WORKLOADS.items() if any(keys_of(workload.train))}
-# Where neither a shipped file nor the description has an example.
-EXAMPLES: dict[str, Any] = {
-    "name": "baseline",
-    "code": "~/projects/mine",
-    "kind": "slurm",
-    "cluster": "mycluster",
-    "host": "login.site.edu",
-    "account": "my-project",
-    "qos": "normal",
-    "env": {"OMP_NUM_THREADS": "4"},
-    "python": "/shared/me/env/bin/python",
-    "python_environments": ["/shared/me/env"],
-    "srun_args": ["--cpu-bind=cores"],
-    "remote_python": "/opt/python3.11/bin/python3",
-    "images": "/shared/me/images",
-    "slurm_conf": "/etc/slurm/slurm.conf",
-    "local_scratch": "/scratch",
-    "resources.partition": "gpu",
-    "resources.account": "my-project",
-    "resources.qos": "normal",
-    "resources.reservation": "workshop",
-    "resources.nodelist": "node[01-04]",
-    "resources.exclude": "node07",
-    "resources.deadline": "2030-01-31T08:00",
-    "resources.licenses": "matlab:1",
-    "resources.gpus_per_task": "1",
-    "resources.gpu_bind": "none",
-    "resources.switches": "1",
-    "resources.comment": "for the paper",
-    "resources.wckey": "graphs",
-    "resources.mail_user": "me@site.edu",
-    "resources.sbatch": {"hint": "nomultithread"},
-    "resources.cpus_per_gpu": 8,
-    "resources.mem_per_cpu": "4G",
-    "resources.mem_per_gpu": "64G",
-    "resources.nice": 100,
-    "resources.warning": "5m",
-    "container.workdir": "/workspace",
-    "data.load": "mine:load",
-    "watchdog.idle_gpu": "1h",
-    "notify.command": ["./announce.sh"],
-    "track.wandb": "my-project",
-}
 
 
 @dataclass
@@ -97,7 +54,7 @@ class Entry:
 
 def key_pages(guides: GuideIndex) -> dict[str, str]:
     """Name of the page -> its text."""
-    shipped, schemas = list(_shipped_values()), dict(_schemas())
+    shipped, schemas = list(shipped_values()), dict(_schemas())
     pages, rows = {}, []
     for name, entries in tables().items():
         title = TITLES.get(name, f"`[{name}]`")
@@ -134,7 +91,7 @@ def _described(
     keys, option = entry.places, _options().get(entry.path)
     texts = _alike({place: escaped(key.description) for place, key in keys.items()})
     defaults = {place: f"`{as_toml(key.default)}`" for place, key in keys.items() if as_toml(key.default)}
-    used = [Path(file).stem for file, path, _ in shipped if path == entry.path and _fits(file, keys)]
+    used = [Path(file).stem for file, path, _ in shipped if path == entry.path and fits(file, keys)]
     facts = {
         "Type": _by_place({place: _type(key, schemas.get((place, key.path), {})) for place, key in keys.items()}),
         "Default": _by_place(defaults),
@@ -147,7 +104,7 @@ def _described(
         "\n".join(texts) if len(texts) == 1 else "\n".join(f"- {', '.join(of)}: {text}" for text, of in texts.items())
     )
     lines = "\n".join(f"- **{label}**: {text}" for label, text in facts.items() if text)
-    return "\n\n".join([f"## `{entry.path}`", words, lines, f"```toml\n{example(entry, shipped)}\n```"])
+    return "\n\n".join([f"## `{entry.path}`", words, lines, f"```toml\n{example(entry.path, keys, shipped)}\n```"])
 
 
 def words_for(path: str) -> list[str]:
@@ -208,6 +165,7 @@ def _leaves(schema: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
         yield from _leaves(one, f"{above}{name}.")
 
 
+@functools.cache
 def _options() -> dict[str, str]:
     """Key -> the option of `submit` that sets it."""
     group, context = root()
@@ -218,57 +176,3 @@ def _options() -> dict[str, str]:
         match = re.search(r"--set ([\w.]+)=", text)
         found.setdefault(match[1] if match else f"resources.{flag}", names)
     return found
-
-
-def _shipped_values() -> Iterator[tuple[str, str, Any]]:
-    """(file, key, value) of the job and cluster files that come along."""
-    for folder in ("jobs", "cluster"):
-        for path in sorted((ROOT / folder).glob("*.toml")):
-            yield from ((f"{folder}/{path.name}", *one) for one in _values(tomllib.loads(path.read_text())))
-
-
-def _values(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in table.items():
-        yield f"{above}{name}", value
-        if isinstance(value, dict):
-            yield from _values(value, f"{above}{name}.")
-
-
-def _fits(file: str, places: Iterable[str]) -> bool:
-    return ("cluster" in places) if file.startswith("cluster/") else bool(set(places) - {"cluster", "config"})
-
-
-def example(entry: Entry, shipped: Iterable[tuple[str, str, Any]]) -> str:
-    """A line that sets the key, under its table's name; a key of a training below a workload that has it."""
-    place, key = next(iter(entry.places.items()))
-    if entry.path in EXAMPLES:
-        value = EXAMPLES[entry.path]
-    else:
-        used = ((file, value) for file, path, value in shipped if path == entry.path and _fits(file, entry.places))
-        file, value = next(used, ("", None))
-        place = _workload_of(file) if file.startswith("jobs/") else place
-        value = next((one for one in (value, _quoted(key), _other_than_default(key)) if one not in (None, ())), None)
-    if value in (None, [], {}):
-        raise ValueError(f"no example for {entry.path} of {place}: add one to EXAMPLES")
-    table, _, name = entry.path.rpartition(".")
-    lines = [f'workload = "{place}"', ""] if table == "train" else []
-    if isinstance(value, dict):
-        return "\n".join([*lines, f"[{entry.path}]", *(f"{inner} = {as_toml(one)}" for inner, one in value.items())])
-    return "\n".join([*lines, *([f"[{table}]"] if table else []), f"{name} = {as_toml(value)}"])
-
-
-def _workload_of(file: str) -> str:
-    return str(tomllib.loads((ROOT / file).read_text())["workload"])
-
-
-def _other_than_default(key: FileKey) -> Any:
-    if key.kind == "true or false":
-        return not key.default
-    return key.kind.split(" | ")[-1] if " | " in key.kind else key.default
-
-
-def _quoted(key: FileKey) -> Any:
-    """The example in its description, if there is one."""
-    match = re.search(r'such as ("[^"]+"|\[[^\]]+\]|\d+)', key.description)
-    value = tomllib.loads(f"value = {match[1]}")["value"] if match else None
-    return [value] if key.kind == "list" and isinstance(value, str) else value

@@ -16,6 +16,8 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 # Whom the browser calls for itself, whatever page it shows and whatever it is told.
 _ITS_OWN = ("//update.googleapis.com/", " update.googleapis.com:", " accounts.google.com:", "//clients2.google.com/")
 
+_ITS_FEATURES = ("NetworkTimeServiceQuerying", "OptimizationHints", "MediaRouter", "AutofillServerCommunication")
+
 
 @dataclass
 class Page(HTMLParser):
@@ -57,7 +59,7 @@ def _browse(page: Path | str, *flags: str) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as profile:
         words = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
         words += ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-        words += ["--disable-features=NetworkTimeServiceQuerying,OptimizationHints,MediaRouter,AutofillServerCommunication"]
+        words += [f"--disable-features={','.join(_ITS_FEATURES)}"]
         words += ["--disable-default-apps", "--disable-extensions", f"--user-data-dir={profile}", *flags]
         return subprocess.run([*words, address], capture_output=True, text=True, timeout=90, check=True)
 
