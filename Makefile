@@ -62,8 +62,14 @@ $(TRACKERS)/.ready: pyproject.toml
 	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check $(TRACKER_PACKAGES) --editable .
 	@touch $@
 
+SITE := .venv-site
+$(SITE)/.ready: pyproject.toml
+	test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
+	@touch $@
+
 .PHONY: test-long
-test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready ## Run every test: matrices, accuracies (under 90 minutes)
+test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready $(SITE)/.ready ## Run every test: matrices, accuracies (under 90 minutes)
 	@tests/install.sh docker shells
 	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py
 	$(BIN)/python -m pytest --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
@@ -109,6 +115,10 @@ bench-rivals: setup $(RIVALS)/.ready ## Measure against PyG's own loaders, which
 docs: setup ## Write the generated reference and the pictures again, from real runs
 	$(BIN)/python docs/generate.py
 
+.PHONY: site
+site: $(SITE)/.ready ## Build the documentation site; open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
+
 .PHONY: clean
 clean: ## Remove what make made
-	rm -rf $(VENV) $(RIVALS) $(RECIPES) $(TRACKERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(RIVALS) $(RECIPES) $(TRACKERS) $(SITE) site .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
