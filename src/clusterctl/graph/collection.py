@@ -76,9 +76,9 @@ class GraphBatch:
 
     def to(self, device: torch.device) -> GraphBatch:
         """The batch on `device`."""
-        incoming = tuple(moved(self.incoming, device))
-        outgoing = incoming if self.outgoing is self.incoming else tuple(moved(self.outgoing, device))
-        return GraphBatch(*moved((self.nodes, self.bounds), device), cast("Rows", incoming), cast("Rows", outgoing))
+        nodes, bounds, *incoming = moved((self.nodes, self.bounds, *self.incoming), device)
+        outgoing = incoming if self.outgoing is self.incoming else moved(self.outgoing, device)
+        return GraphBatch(nodes, bounds, cast("Rows", tuple(incoming)), cast("Rows", tuple(outgoing)))
 
     def neighbor_sum(self, rows: Tensor) -> Tensor:
         """The sum of each node's neighbours' rows, zero where there are none."""

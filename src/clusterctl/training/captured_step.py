@@ -103,7 +103,7 @@ class _Repeated:
 
 def _beside(work: Callable[[], None]) -> None:
     """Do the work in another stream than the usual one, as a capture will, and in its place."""
-    usual, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    usual, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(usual)
     with torch.cuda.stream(side):
         work()
