@@ -95,7 +95,11 @@ format: setup ## Rewrite the code in the project's style
 
 .PHONY: bench
 bench: setup ## Measure everything side by side; each line is a ratio
-	for program in $$(grep -l "^def main" benchmarks/*.py); do $(BIN)/python $$program || exit 1; done
+	for program in $$(grep -l "^def main()" $(filter-out %/gpu_check.py,$(wildcard benchmarks/*.py))); do $(BIN)/python $$program || exit 1; done
+
+.PHONY: gpu-check
+gpu-check: setup ## On a machine with GPUs: check results and measure, one table (SCALE= of Reddit's graph)
+	@$(BIN)/python benchmarks/gpu_check.py $(if $(SCALE),--scale '$(SCALE)')
 
 RIVALS := .venv-rivals
 $(RIVALS)/.ready:

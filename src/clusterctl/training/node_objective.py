@@ -46,6 +46,8 @@ class NodeClassification:
         static = worth_static(task.device, fan_out, Batches(train, task.place.world_size).per_rank)
         sampler: type[NeighborSampler | StaticSampler] = StaticSampler if static else NeighborSampler
         labor = chosen_labor(train)
+        if train.cuda_graph:
+            check_capturable(train, static=static, on_gpu=task.device.type == "cuda")
         self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace, labor=labor)
         self._seed = train.seed
         self._task = task
@@ -85,6 +87,19 @@ def chosen_labor(train: NodeTrain | NodeClassificationTrain) -> bool:
     if labor and train.replace:
         raise TaskError("train.sampling = labor draws without replacement", "set train.replace = false", Cause.USER)
     return labor
+
+
+def check_capturable(train: NodeTrain, *, static: bool, on_gpu: bool) -> None:
+    """Raise TaskError where a step cannot be captured as a CUDA graph."""
+    why = ""
+    if not on_gpu:
+        why = "it trains on a CPU"
+    elif train.sampling == "labor":
+        why = "LABOR draws from windows that the host chooses"
+    elif not static:
+        why = f"the sizes of its samples are not known beforehand, with fan_out = {[*train.fan_out]}"
+    if why:
+        raise TaskError(f"train.cuda_graph cannot capture this training: {why}", "leave it out", Cause.USER)
 
 
 def accuracies(graph: Graph, own: range, predicted: Tensor, splits: Sequence[str]) -> dict[str, Accuracy]:

@@ -70,6 +70,6 @@ class OwnInference:
 
     def _like(self, rows: Tensor) -> Tensor:
         """An empty table as wide as rank 0's: a rank without nodes does not know how wide a layer is."""
-        width = torch.tensor([rows.size(1)])
+        width = torch.tensor([rows.size(1)], device=rows.device)  # NCCL takes nothing from the CPU
         dist.broadcast(width, 0)
         return rows.new_empty(0, int(width))

@@ -12,8 +12,9 @@ from torch.nn import functional as F
 from clusterctl.graph.hops import sampled_hops
 from clusterctl.graph.inference import own_slice
 from clusterctl.graph.sampling import NeighborSampler
+from clusterctl.graph.static_sampling import StaticSampler, worth_static
 from clusterctl.graph.storage import resident
-from clusterctl.spec import BUILT_IN
+from clusterctl.spec import BUILT_IN, Batches
 from clusterctl.training.node_objective import accuracies, chosen_labor
 from clusterctl.training.objective import PRECISIONS
 from clusterctl.training.own_inference import OwnInference
@@ -49,7 +50,8 @@ class OwnNodeClassification:
         torch.manual_seed(train.seed)
         self.classes = graph.num_classes
         sizes = {"features": graph.num_features, "classes": self.classes}
-        if train.model in BUILT_IN:
+        is_ours = train.model in BUILT_IN
+        if is_ours:
             model = built_in(train.model, graph.num_features, self.classes, len(train.fan_out), train.options)
         else:
             model = built(train.model, sizes, train.options)
@@ -57,9 +59,11 @@ class OwnNodeClassification:
         self._own = OwnModel(self.model, train.model, self.classes)
         self._graph = resident(graph, task, self._precision.values)
         labor = chosen_labor(train)
-        self._sampler = NeighborSampler(
-            self._graph, (*train.fan_out, 0), train.seed, replace=train.replace, labor=labor
-        )
+        fan_out = (*train.fan_out, 0)
+        # A user's layer takes edges alone, no padding: its sizes are known to a GPU only.
+        static = is_ours and worth_static(task.device, fan_out, Batches(train, task.place.world_size).per_rank)
+        sampler: type[NeighborSampler | StaticSampler] = StaticSampler if static else NeighborSampler
+        self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace, labor=labor)
         self._inference = OwnInference(self._own, self._graph, len(train.fan_out), task)
         self._seed, self._task = train.seed, task
         self._training = OwnTraining(self.model, train.model, task.place.rank)
