@@ -19,7 +19,7 @@ from clusterctl.runs.signals import StopRequest
 from clusterctl.spec import RedditTrain
 from clusterctl.task.task import Task
 from clusterctl.training import progress
-from clusterctl.training.flat import Reading
+from clusterctl.training.flat import LossReading
 from clusterctl.training.learner import Learner
 from clusterctl.training.loop import fit
 from clusterctl.training.node_objective import NodeClassification
@@ -84,9 +84,9 @@ def test_a_step_is_queued_before_the_loss_of_the_one_before_is_read(
     behind: int, graph: Graph, lone_task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    step, read = Learner.train_step, Reading.read
+    step, read = Learner.train_step, LossReading.read
     monkeypatch.setattr(Learner, "train_step", lambda *given: order.append("queue") or step(*given))
-    monkeypatch.setattr(Reading, "read", lambda reading: order.append("read") or read(reading))
+    monkeypatch.setattr(LossReading, "read", lambda reading: order.append("read") or read(reading))
     fit(NodeClassification(graph, TRAIN, lone_task), replace(TRAIN, epochs=1), lone_task)
     late = ["queue", "queue", "read", "queue", "read", "queue", "read", "read"]
     assert order == (late if behind else ["queue", "read"] * 4)

@@ -40,7 +40,7 @@ class Purpose(IntEnum):
     SHUFFLE = 8
 
 
-class Replayed(int):
+class ReplayedNumber(int):
     """A number that is another one in every replay of the same work; `keys` knows the one that it is now."""
 
     keys: ReplayedKeys
@@ -53,7 +53,7 @@ class ReplayedKeys:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.epoch, self.step = Replayed(-1), Replayed(-2)
+        self.epoch, self.step = ReplayedNumber(-1), ReplayedNumber(-2)
         self.epoch.keys = self.step.keys = self
         self._now = {int(self.epoch): 0, int(self.step): 0}
         self._streams: dict[tuple[Purpose, tuple[int, ...]], int] = {}
@@ -75,16 +75,18 @@ class ReplayedKeys:
         return self._places[self._streams[purpose, numbers]]
 
     def _key(self, purpose: Purpose, numbers: tuple[int, ...]) -> int:
-        return stream(purpose, *(self._now[number] if isinstance(number, Replayed) else number for number in numbers))
+        return stream(
+            purpose, *(self._now[number] if isinstance(number, ReplayedNumber) else number for number in numbers)
+        )
 
 
 def stream(purpose: Purpose, *numbers: int) -> int:
     """The key of a stream: a hash of all the numbers, order included.
 
-    Where one of them is `Replayed` the key is a tensor, which `draws` takes too.
+    Where one of them is `ReplayedNumber` the key is a tensor, which `draws` takes too.
     """
     for number in numbers:
-        if isinstance(number, Replayed):
+        if isinstance(number, ReplayedNumber):
             return cast("int", number.keys.place(purpose, numbers))
     key = int(purpose)
     for number in numbers:

@@ -19,7 +19,7 @@ from clusterctl.graph.hashing import ReplayedKeys
 from clusterctl.training.adam_step import FUSED
 from clusterctl.training.epoch_plan import Batch
 from clusterctl.training.learner import clip_norm
-from clusterctl.training.progress import Step
+from clusterctl.training.progress import QueuedStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ class CapturedStep:
         self._differentiate = _Repeated(self._forward_and_backward, device, capture)
         self._move = _Repeated(self._clip_and_update, device, capture)
 
-    def train_step(self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool) -> Step:  # noqa: ARG002
+    def train_step(self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool) -> QueuedStep:  # noqa: ARG002
         """As `Learner.train_step`; nothing is prepared. A collective."""
         flat, optimizer = self._learner.flat, self._learner.optimizer
         self._clock.enter("compute", "forward")
@@ -59,7 +59,7 @@ class CapturedStep:
         lap = self._clock.lap("compute", "optimizer")
         optimizer.advance(lr_scale)
         self._move()
-        return Step(reading, lap)
+        return QueuedStep(reading, lap)
 
     def _fill(self, batch: Batch) -> None:
         """Bring the batch to where the graphs read it; the weights are those of a mean."""

@@ -34,7 +34,7 @@ class Stops(NamedTuple):
 NOBODY_STOPS = Stops(warned=False, terminated=False)
 
 
-class Reading:
+class LossReading:
     """A loss and who stops, on their way from the device to the host: `numbers`, as `FlatModel` lays them out."""
 
     def __init__(self, numbers: Tensor, heart: Heart) -> None:
@@ -80,7 +80,7 @@ class FlatModel:
         """Begin with the parameters of rank 0 everywhere."""
         dist.broadcast(self.values, 0)
 
-    def backward(self, loss: Tensor, stop: StopRequest, due: bool = False) -> Reading:
+    def backward(self, loss: Tensor, stop: StopRequest, due: bool = False) -> LossReading:
         """Differentiate this rank's part of the loss and add up those of all ranks, in one collective.
 
         What comes back is the whole loss, and whether any rank was asked to stop: all ranks read it at the same step.
@@ -95,14 +95,14 @@ class FlatModel:
         loss.backward()  # type: ignore[no-untyped-call]
         self._reduced[-4] = loss.detach()
 
-    def add_up(self, stop: StopRequest, due: bool = False) -> Reading:
+    def add_up(self, stop: StopRequest, due: bool = False) -> LossReading:
         """Sum gradients and loss over all ranks."""
         self._reduced[-3], self._reduced[-2], self._reduced[-1] = stop.warned, stop.terminated, due
         self._clock.enter("communication", "all-reduce")
         self._heart.wait()
         dist.all_reduce(self._reduced)
         self._heart.go_on()
-        return Reading(self._reduced[-4:], self._heart)
+        return LossReading(self._reduced[-4:], self._heart)
 
     def agree(self, stop: StopRequest, due: bool = False) -> Stops:
         """The stops that `backward` returns, without anything to differentiate."""

@@ -10,7 +10,7 @@ from torch import distributed as dist
 from clusterctl.graph.sharded_table import ShardedTable
 from clusterctl.training.adam import Adam, TableAdam
 from clusterctl.training.flat import FlatModel
-from clusterctl.training.progress import Step
+from clusterctl.training.progress import QueuedStep
 from clusterctl.training.state import Stateful
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Learner:
         self.clock, self.stop = task.clock, task.stop
         self._max_norm = train.clip_norm
 
-    def train_step(self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool) -> Step:
+    def train_step(self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool) -> QueuedStep:
         """Move the parameters by one batch: forward, backward, one sum over all ranks, clip, update. A collective.
 
         The reading is the mean loss over the seeds of all ranks, and who asked to stop.
@@ -52,7 +52,7 @@ class Learner:
         self.optimizer.step(lr_scale)
         for table_optimizer in self.table_optimizers:
             table_optimizer.step(lr_scale)
-        return Step(reading, lap)
+        return QueuedStep(reading, lap)
 
     def parts(self) -> dict[str, Stateful]:
         """What a checkpoint holds of it, by name."""

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from clusterctl.task.step_clock import Lap
     from clusterctl.training.checkpoint import Position
     from clusterctl.training.epoch_plan import Batch
-    from clusterctl.training.flat import Reading
+    from clusterctl.training.flat import LossReading
     from clusterctl.training.training_log import TrainingLog
 
 STEPS_BEHIND = {"cpu": 0, "cuda": 1}  # queued behind the one that is read: on a CPU a step is done when it is queued
 
 
-class Step(NamedTuple):
+class QueuedStep(NamedTuple):
     """A step that is queued."""
 
-    reading: Reading
+    reading: LossReading
     lap: Lap
 
 
@@ -35,9 +35,9 @@ class Progress:
     def __init__(self, log: TrainingLog, position: Position, seeds: int, device: torch.device) -> None:
         self.position = position
         self._log, self._seeds, self._behind = log, seeds, STEPS_BEHIND[device.type]
-        self._queued: deque[tuple[Batch, Step]] = deque()
+        self._queued: deque[tuple[Batch, QueuedStep]] = deque()
 
-    def add(self, batch: Batch, step: Step) -> Stops:
+    def add(self, batch: Batch, step: QueuedStep) -> Stops:
         """Note a queued step, and read the one before it; where that one stops, this one too.
 
         So the position is that of the parameters wherever any of the stops is set.
