@@ -28,6 +28,7 @@ class StepClock:
         self._marks: list[tuple[str, Any]] = []
         self.listener: Callable[[str], None] | None = None  # called with what begins
         self._work = {"nodes": 0, "edges": 0}
+        self._noted: dict[str, float] = {}
 
     def enter(self, part: str, stage: str = "") -> None:
         """End the current part and begin `part`; `stage` is a finer name for listeners."""
@@ -43,6 +44,10 @@ class StepClock:
     def count(self, nodes: int, edges: int) -> None:
         """What this step trains on, over all ranks: seed nodes (nodes of graphs), and edges as far as rank 0 knows."""
         self._work = {"nodes": nodes, "edges": edges}
+
+    def note(self, numbers: dict[str, float]) -> None:
+        """Other metrics of this step."""
+        self._noted = numbers
 
     def lap(self, part: str, stage: str = "") -> dict[str, float]:
         """The seconds since the last lap, in all and by parts, and what was counted a second; `part` goes on.
@@ -60,7 +65,8 @@ class StepClock:
             seconds[name] += self._between(start, end)
         whole = sum(seconds.values())
         rates = {f"{what}_per_second": round(count / whole) for what, count in self._work.items() if count and whole}
-        return {"seconds": round(whole, 6), **{name: round(value, 6) for name, value in seconds.items()}, **rates}
+        parts = {name: round(value, 6) for name, value in seconds.items()}
+        return {"seconds": round(whole, 6), **parts, **rates, **self._noted}
 
 
 def _recorded_event() -> torch.cuda.Event:
