@@ -8,6 +8,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -152,7 +153,6 @@ def expected_visits(graph: Adjacency, start: Tensor, fan_out: Sequence[int]) -> 
 
 def _pieces(indptr: Tensor) -> list[tuple[int, int]]:
     """Ranges of targets with some edges each; one target may have more."""
-    edges = int(indptr[-1])
-    cuts = torch.searchsorted(indptr, torch.arange(_EDGES_AT_ONCE, max(edges, 1), _EDGES_AT_ONCE)).tolist()
-    bounds = sorted({0, *cuts, indptr.numel() - 1})
-    return list(zip(bounds, bounds[1:], strict=False))
+    limits = torch.tensor(range(_EDGES_AT_ONCE, int(indptr[-1]), _EDGES_AT_ONCE), dtype=torch.int64)
+    bounds = sorted({0, *torch.searchsorted(indptr, limits).tolist(), indptr.numel() - 1})
+    return list(pairwise(bounds))
