@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +32,13 @@ def mapped(tmp_path: Path) -> Callable[[Tensor], Tensor]:
     return make
 
 
+def read(file: RowFile, ids: Tensor, like: Tensor) -> Tensor:
+    """The rows `ids`, which are read in reverse."""
+    rows = like.new_empty(len(ids), like.size(1))
+    file.begin(ids, rows, torch.arange(len(ids)).flip(0)).wait()
+    return rows.flip(0)
+
+
 @pytest.mark.parametrize("width", [1, 7, 602, 5000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("direct", [True, False])
@@ -41,28 +47,29 @@ def test_rows_are_read_wherever_they_lie(
 ) -> None:
     table = torch.randn(300_000 // width, width).to(dtype)
     file = RowFile(mapped(table), direct=direct)
-    for ids in (torch.arange(len(table)), torch.randint(len(table), (40,)).sort().values, torch.tensor([0, 0])):
-        assert torch.equal(file.begin(ids).wait(), table[ids])
-    last = torch.tensor([len(table) - 1])
-    assert torch.equal(file.begin(last).wait(), table[last])
-    assert file.begin(last[:0]).wait().shape == (0, width)
+    some = torch.randint(len(table), (40,)).sort().values
+    for ids in (torch.arange(len(table)), some, torch.tensor([0, 0]), torch.tensor([len(table) - 1]), some[:0]):
+        assert torch.equal(read(file, ids, table), table[ids])
     file.close()
 
 
 def test_a_file_that_ends_too_early_is_an_error(mapped: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
-    file = RowFile(mapped(torch.zeros(5000, 8)))
+    table = torch.zeros(5000, 8)
+    file = RowFile(mapped(table))
     with (tmp_path / "table").open("r+b") as whole:
         whole.truncate(100_000)
     with pytest.raises(OSError, match="ends before byte"):
-        file.begin(torch.tensor([4999])).wait()
+        read(file, torch.tensor([4999]), table)
 
 
 def test_rows_that_lie_together_are_one_request(mapped: Callable[[Tensor], Tensor]) -> None:
     file = RowFile(mapped(torch.zeros(40_000, 8)))
+    rows, places = torch.empty(3, 8), torch.arange(3)
     near, far = torch.tensor([10, 500, 900]), torch.tensor([10, 20_000, 39_000])
-    assert len(file.begin(near).parts) == 1
-    assert len(file.begin(far).parts) == 3
-    assert file.begin(far).size == 3 * 4096
+    assert len(file.begin(near, rows, places).parts) == 1
+    apart = file.begin(far, rows, places)
+    assert len(apart.parts) == 3
+    assert apart.size == 3 * 4096
 
 
 def test_memory_that_is_not_mapped_from_a_file_is_refused() -> None:
@@ -80,8 +87,9 @@ def test_fetched_rows_are_those_of_the_table(
     visits = torch.arange(60.0)
     features = FeaturesOnDisk(graph.x, lone_task, dtype, budget, lambda: visits)
     nodes = torch.tensor([59, 3, 3, 0, 41, 58])
-    fetch = features.fetch(nodes)
+    later, fetch = features.fetch(nodes[:2]), features.fetch(nodes)  # used in another order
     assert torch.equal(fetch.rows(), graph.x[nodes].to(dtype))
+    assert torch.equal(later.rows(), graph.x[nodes[:2]].to(dtype))
     assert torch.equal(features.piece(7, 31), graph.x[7:31].to(dtype))
     if budget == 4 * 60 + 9 * 7 * 8 and dtype == torch.float64:
         assert fetch.numbers["cache_hit_rate"] == pytest.approx(2 / 6, abs=1e-4)
@@ -104,7 +112,9 @@ def test_expected_visits_are_the_averages_of_many_samples(random_graph: MakeGrap
     torch.testing.assert_close(found, counts, rtol=0.1, atol=0.03)
 
 
-def test_visits_of_large_graphs_are_added_up_in_pieces(random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_visits_of_large_graphs_are_added_up_in_pieces(
+    random_graph: MakeGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
     graph = random_graph()
     start = torch.rand(60)
     whole = expected_visits(graph, start, (3, 2))

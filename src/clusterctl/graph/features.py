@@ -5,10 +5,12 @@ Either gives the same rows, bit for bit. From a file they are fetched ahead, whi
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -21,27 +23,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from clusterctl.graph.blocks import Adjacency
-    from clusterctl.graph.row_file import Reading
     from clusterctl.graph.storage import G
     from clusterctl.task.task import Task
 
-_ROWS_AT_ONCE = 1 << 16  # at the start, when the cache is filled
+_ROWS_AT_ONCE = 1 << 12  # copied from the cache
 _EDGES_AT_ONCE = 1 << 22
 _SLOT = 4  # bytes of a node in the index of the cache
 
 
-class Fetch(NamedTuple):
-    """Rows that were asked for: `rows()` waits for them. `numbers` are metrics of this fetch."""
+class Fetch(Protocol):
+    """Rows that were asked for."""
 
-    rows: Callable[[], Tensor]
-    numbers: dict[str, float]
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Metrics of this fetch; call `rows` before."""
+
+    def rows(self) -> Tensor:
+        """Wait for the rows [nodes, features]. To be called once."""
 
 
 class Features(Protocol):
     """The features of all nodes."""
 
     def fetch(self, nodes: Tensor) -> Fetch:
-        """Begin to fetch the rows of these nodes (int64)."""
+        """Ask for the rows of these nodes (int64)."""
 
     def piece(self, start: int, stop: int) -> Tensor:
         """The rows of consecutive nodes."""
@@ -54,10 +59,22 @@ class FeaturesInMemory:
         self._table = table
 
     def fetch(self, nodes: Tensor) -> Fetch:
-        return Fetch(partial(self._table.index_select, 0, nodes), {})
+        return FetchFromMemory(self._table, nodes)
 
     def piece(self, start: int, stop: int) -> Tensor:
         return self._table[start:stop]
+
+
+@dataclass(frozen=True)
+class FetchFromMemory:
+    """Rows that are read when they are used."""
+
+    table: Tensor
+    nodes: Tensor
+    numbers: dict[str, float] = field(default_factory=dict)
+
+    def rows(self) -> Tensor:
+        return self.table.index_select(0, self.nodes)
 
 
 class FeaturesOnDisk:
@@ -85,32 +102,79 @@ class FeaturesOnDisk:
             if leads and most:
                 self._fill(hottest(visits(), most))
         self._threads = ThreadPoolExecutor(1, "gather", torch.set_num_threads, (1,))
+        self._lock = Lock()
+        self._waiting: deque[FetchFromDisk] = deque()
+        self._ahead: FetchFromDisk | None = None
 
     def fetch(self, nodes: Tensor) -> Fetch:
-        ids = nodes.cpu()
-        slots = self._slots.index_select(0, ids).sub_(1)
-        places = (slots < 0).nonzero().squeeze(1)
-        wanted, order = ids.index_select(0, places).sort()
-        reading = self._file.begin(wanted)
-        gathered = self._threads.submit(self._gather, slots, places.index_select(0, order), reading)
-        hits = 1 - places.numel() / max(1, ids.numel())
-        return Fetch(gathered.result, {"cache_hit_rate": round(hits, 4), "bytes_read": reading.size})
+        fetch = FetchFromDisk(self, nodes)
+        with self._lock:
+            self._waiting.append(fetch)
+            self._begin_next()
+        return fetch
 
     def piece(self, start: int, stop: int) -> Tensor:
-        return self._file.begin(torch.arange(start, stop)).wait().to(self._device, self._dtype)
-
-    def _gather(self, slots: Tensor, places: Tensor, reading: Reading) -> Tensor:
-        """The rows in order: those of the cache, and at `places` those that are read."""
-        rows = self._cache.index_select(0, slots.clamp_(min=0))
-        rows.index_copy_(0, places, reading.wait().to(self._dtype))
+        rows = torch.empty(stop - start, self._cache.size(1), dtype=self._dtype)
+        self._file.begin(torch.arange(start, stop), rows, torch.arange(stop - start)).wait()
         return rows.to(self._device)
+
+    def begun(self, fetch: FetchFromDisk) -> Future[Fetched]:
+        """The rows of a fetch that will be used now: the next one begins."""
+        with self._lock:
+            if fetch is self._ahead:
+                self._ahead = None
+            if fetch.begun is None:  # out of turn
+                self._waiting.remove(fetch)
+                fetch.begun = self._threads.submit(self._gather, fetch.nodes)
+            self._begin_next()
+        return fetch.begun
+
+    def _begin_next(self) -> None:
+        """One fetch is ahead of those in use, however many were asked for: each holds memory from its beginning on."""
+        if self._ahead is None and self._waiting:
+            self._ahead = self._waiting.popleft()
+            self._ahead.begun = self._threads.submit(self._gather, self._ahead.nodes)
+
+    def _gather(self, nodes: Tensor) -> Fetched:
+        """Read the rows that are not in the cache, and meanwhile copy those that are."""
+        ids = nodes.cpu()
+        slots = self._slots.index_select(0, ids)
+        missing, present = (slots == 0).nonzero().squeeze(1), slots.nonzero().squeeze(1)
+        wanted, order = ids.index_select(0, missing).sort()
+        rows = torch.empty(ids.numel(), self._cache.size(1), dtype=self._dtype)
+        reading = self._file.begin(wanted, rows, missing.index_select(0, order))
+        for places in torch.split(present, _ROWS_AT_ONCE):
+            rows.index_copy_(0, places, self._cache.index_select(0, slots.index_select(0, places) - 1))
+        reading.wait()
+        hits = present.numel() / max(1, ids.numel())
+        return Fetched(rows.to(self._device), {"cache_hit_rate": round(hits, 4), "bytes_read": reading.size})
 
     def _fill(self, nodes: Tensor) -> None:
         """Read the rows of these nodes, ascending, into the cache. Slots count from 1: a table begins as zeros."""
-        self._slots[nodes] = torch.arange(1, nodes.numel() + 1, dtype=torch.int32)
-        parts = torch.split(nodes, _ROWS_AT_ONCE) if nodes.numel() else ()
-        for cached, part in zip(torch.split(self._cache, _ROWS_AT_ONCE), parts, strict=False):
-            cached[: part.numel()] = self._file.begin(part).wait()
+        slots = torch.arange(nodes.numel())
+        self._slots[nodes] = slots.to(torch.int32) + 1
+        self._file.begin(nodes, self._cache, slots).wait()
+
+
+class Fetched(NamedTuple):
+    """Rows, and metrics of their fetch."""
+
+    rows: Tensor
+    numbers: dict[str, float]
+
+
+class FetchFromDisk:
+    """Rows that are read ahead of their use, if they are the next ones to be used."""
+
+    def __init__(self, features: FeaturesOnDisk, nodes: Tensor) -> None:
+        self._features, self.nodes = features, nodes
+        self.begun: Future[Fetched] | None = None
+        self.numbers: dict[str, float] = {}
+
+    def rows(self) -> Tensor:
+        rows, self.numbers = self._features.begun(self).result()
+        self.begun = None  # the caller alone keeps the rows
+        return rows
 
 
 def placed(

@@ -12,6 +12,7 @@ import os
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,15 +35,13 @@ _THREADS = 32
 class Reading(NamedTuple):
     """Rows on their way. `size` counts the bytes that are read for them."""
 
-    rows: Tensor  # [rows, width], as in the file
     size: int
     parts: list[Future[None]]
 
-    def wait(self) -> Tensor:
-        """The rows, when they are all there."""
+    def wait(self) -> None:
+        """Return when they are all there."""
         for part in self.parts:
             part.result()
-        return self.rows
 
 
 class RowFile:
@@ -53,34 +52,33 @@ class RowFile:
 
     def __init__(self, table: Tensor, *, direct: bool = True) -> None:
         path, self._start = mapped_from(table)
-        self._like, self._row = table[:0], table.size(1) * table.element_size()
+        self._width, self._dtype = table.size(1), table.dtype
+        self._row = self._width * table.element_size()
         self._file, self._direct = _opened(path, direct)
-        self._threads = ThreadPoolExecutor(_THREADS, "read-rows")
+        self._threads = ThreadPoolExecutor(_THREADS, "read-rows", torch.set_num_threads, (1,))
         self._own = threading.local()
         self._most = _MOST + -(-self._row // _PAGE) * _PAGE + _PAGE
 
-    def begin(self, ids: Tensor) -> Reading:
-        """Begin to read these rows (int64, ascending; some may repeat)."""
-        rows = self._like.new_empty(ids.numel(), self._like.size(1))
-        if rows.numel() == 0:
-            return Reading(rows, 0, [])
-        wanted = ids.numpy()
-        requests = _requests(self._start + wanted * self._row, self._row)
-        target = rows.view(torch.uint8).numpy()
+    def begin(self, ids: Tensor, rows: Tensor, places: Tensor) -> Reading:
+        """Begin to read the rows `ids` (int64, ascending; some may repeat) to these `places` of `rows`."""
+        if ids.numel() == 0:
+            return Reading(0, [])
+        requests = _requests(self._start + ids.numpy() * self._row, self._row)
         shares = np.array_split(requests, min(_THREADS, len(requests)))
-        parts = [self._threads.submit(self._read, share, wanted, target) for share in shares]
-        return Reading(rows, int((requests[:, 3] - requests[:, 2]).sum()), parts)
+        parts = [self._threads.submit(self._read, share, ids, rows, places) for share in shares]
+        return Reading(int((requests[:, 3] - requests[:, 2]).sum()), parts)
 
-    def _read(self, requests: Numbers, ids: Numbers, target: NDArray[np.uint8]) -> None:
+    def _read(self, requests: Numbers, ids: Tensor, rows: Tensor, places: Tensor) -> None:
         scratch = self._scratch()
-        content = np.frombuffer(scratch, dtype=np.uint8)
+        content = torch.frombuffer(scratch, dtype=torch.uint8)
         for first, last, begin, end in requests.tolist():
-            before = self._start + int(ids[first]) * self._row - begin
-            span = int(ids[last - 1] - ids[first]) + 1
-            self._fill(scratch, begin, end, before + span * self._row)
-            found = content[before : before + span * self._row].reshape(span, self._row)
-            # without "clip" numpy would write to a copy of its own first
-            np.take(found, ids[first:last] - ids[first], axis=0, out=target[first:last], mode="clip")
+            lowest, highest = int(ids[first]), int(ids[last - 1])
+            start = self._start + lowest * self._row - begin
+            stop = start + (highest - lowest + 1) * self._row
+            self._fill(scratch, begin, end, stop)
+            found = content[start:stop].view(self._dtype).view(-1, self._width)
+            wanted = found.index_select(0, ids[first:last] - lowest)
+            rows.index_copy_(0, places[first:last], wanted.to(rows.dtype))
 
     def _fill(self, scratch: mmap.mmap, begin: int, end: int, needed: int) -> None:
         view, done = memoryview(scratch), 0
@@ -130,7 +128,7 @@ def mapped_from(tensor: Tensor) -> tuple[str, int]:
 
 
 def _mappings() -> Iterator[tuple[int, int, int, str]]:
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+    with Path("/proc/self/maps").open(encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
             bounds, _, offset, _, _, *path = line.rstrip("\n").split(maxsplit=5)
             start, stop = (int(bound, 16) for bound in bounds.split("-"))

@@ -154,7 +154,7 @@ class Data:
     undirected: bool = True
     """In the raw layouts of the Open Graph Benchmark: whether each edge counts in both directions."""
     cache: Memory | None = None
-    """Leave the features on the disk, and keep those that are read most in so much memory of each node, such as "8G"."""
+    """Leave the features on disk, and keep those that are read most in this much memory of each node, such as "8G"."""
 
     @property
     def cache_bytes(self) -> int | None:
