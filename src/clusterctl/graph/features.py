@@ -208,10 +208,10 @@ def expected_visits(graph: Adjacency, start: Tensor, fan_out: Sequence[int]) -> 
         share = visits.clone()
         if count >= 0:
             share *= (count / graph.degree.clamp(min=1)).clamp_(max=1)
-        for start, stop in _pieces(graph.indptr):
-            bounds = graph.indptr[start : stop + 1]
+        for first, last in _pieces(graph.indptr):
+            bounds = graph.indptr[first : last + 1]
             edges = graph.indices[int(bounds[0]) : int(bounds[-1])]
-            visits.index_add_(0, edges, share[start:stop].repeat_interleave(bounds.diff(), output_size=edges.numel()))
+            visits.index_add_(0, edges, share[first:last].repeat_interleave(bounds.diff(), output_size=edges.numel()))
     return visits
 
 

@@ -16,7 +16,7 @@ from clusterctl.graph.inference import one_ahead, own_piece, shared_rows, slices
 from clusterctl.graph.sampling import NeighborSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from clusterctl.graph.features import Features
     from clusterctl.graph.storage import FeatureGraph
@@ -52,7 +52,7 @@ class OwnInference:
 
     def _by_sending(self, model: Gat, nodes: range) -> Tensor:
         """In every layer what each node sends is computed once, and shared."""
-        piece = partial(own_piece, self._features, nodes)
+        piece: Callable[[slice], Tensor] = partial(own_piece, self._features, nodes)
         for number in range(self._depth):
             sending = (model.send(number, piece(part)) for part in slices(len(nodes)))
             like = model.send(number, piece(slice(0, 0)))
