@@ -63,34 +63,40 @@ class RowFile:
         """Begin to read the rows `ids` (int64, ascending; some may repeat) to these `places` of `rows`."""
         if ids.numel() == 0:
             return Reading(0, [])
-        requests = _requests(self._start + ids.numpy() * self._row, self._row)
-        shares = np.array_split(requests, min(_THREADS, len(requests)))
-        parts = [self._threads.submit(self._read, share, ids, rows, places) for share in shares]
+        numbers = ids.numpy()
+        requests = _requests(self._start + numbers * self._row, self._row)
+        lowest = numbers[requests[:, 0]]
+        inside = torch.from_numpy(numbers - lowest.repeat(requests[:, 1] - requests[:, 0]))
+        skipped = (
+            self._start + lowest * self._row - requests[:, 2]
+        )  # before the first row, to the beginning of its page
+        spans = numbers[requests[:, 1] - 1] - lowest + 1
+        columns = np.column_stack([requests, skipped, skipped + spans * self._row])
+        shares = np.array_split(columns, min(_THREADS, len(columns)))
+        parts = [self._threads.submit(self._read, share.tolist(), inside, rows, places) for share in shares]
         return Reading(int((requests[:, 3] - requests[:, 2]).sum()), parts)
 
-    def _read(self, requests: Numbers, ids: Tensor, rows: Tensor, places: Tensor) -> None:
+    def _read(self, requests: list[list[int]], inside: Tensor, rows: Tensor, places: Tensor) -> None:
+        """Read pieces of the file, and copy the rows `inside` each piece to their places."""
         scratch = self._scratch()
-        content = torch.frombuffer(scratch, dtype=torch.uint8)
-        for first, last, begin, end in requests.tolist():
-            lowest, highest = int(ids[first]), int(ids[last - 1])
-            start = self._start + lowest * self._row - begin
-            stop = start + (highest - lowest + 1) * self._row
-            self._fill(scratch, begin, end, stop)
+        view, content = memoryview(scratch), torch.frombuffer(scratch, dtype=torch.uint8)
+        for first, last, begin, end, start, stop in requests:
+            self._fill(view[: end - begin], begin, stop)
             found = content[start:stop].view(self._dtype).view(-1, self._width)
-            wanted = found.index_select(0, ids[first:last] - lowest)
+            wanted = found.index_select(0, inside[first:last])
             rows.index_copy_(0, places[first:last], wanted.to(rows.dtype))
 
-    def _fill(self, scratch: mmap.mmap, begin: int, end: int, needed: int) -> None:
-        view, done = memoryview(scratch), 0
+    def _fill(self, view: memoryview, begin: int, needed: int) -> None:
+        """Read the file from `begin` on; the last page may lie partly beyond its end."""
+        done = 0
         while done < needed:
-            # a short read may end anywhere, and the next one has to begin at a page
-            done -= done % _PAGE
-            count = os.preadv(self._file, [view[done : end - begin]], begin + done)
-            if done + count <= done:
+            page = done - done % _PAGE  # a short read may end anywhere
+            reached = page + os.preadv(self._file, [view[page:]], begin + page)
+            if reached <= done:
                 raise OSError(f"the file of the features ends before byte {begin + needed}")
-            done += count
+            done = reached
         if not self._direct:
-            os.posix_fadvise(self._file, begin, end - begin, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._file, begin, len(view), os.POSIX_FADV_DONTNEED)
 
     def _scratch(self) -> mmap.mmap:
         """This thread's own memory, which begins at a page."""
