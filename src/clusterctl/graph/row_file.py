@@ -32,7 +32,7 @@ _MOST = 1 << 20  # bytes of a request, and its last row
 _THREADS = 32
 
 
-class Reading(NamedTuple):
+class RowsOnTheWay(NamedTuple):
     """Rows on their way. `size` counts the bytes that are read for them."""
 
     size: int
@@ -59,10 +59,10 @@ class RowFile:
         self._own = threading.local()
         self._most = _MOST + -(-self._row // _PAGE) * _PAGE + _PAGE
 
-    def begin(self, ids: Tensor, rows: Tensor, places: Tensor) -> Reading:
+    def begin(self, ids: Tensor, rows: Tensor, places: Tensor) -> RowsOnTheWay:
         """Begin to read the rows `ids` (int64, ascending; some may repeat) to these `places` of `rows`."""
         if ids.numel() == 0:
-            return Reading(0, [])
+            return RowsOnTheWay(0, [])
         numbers = ids.numpy()
         requests = _requests(self._start + numbers * self._row, self._row)
         lowest = numbers[requests[:, 0]]
@@ -74,7 +74,7 @@ class RowFile:
         columns = np.column_stack([requests, skipped, skipped + spans * self._row])
         shares = np.array_split(columns, min(_THREADS, len(columns)))
         parts = [self._threads.submit(self._read, share.tolist(), inside, rows, places) for share in shares]
-        return Reading(int((requests[:, 3] - requests[:, 2]).sum()), parts)
+        return RowsOnTheWay(int((requests[:, 3] - requests[:, 2]).sum()), parts)
 
     def _read(self, requests: list[list[int]], inside: Tensor, rows: Tensor, places: Tensor) -> None:
         """Read pieces of the file, and copy the rows `inside` each piece to their places."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clusterctl.training.epoch_plan import Batch
 
 
-class Sample(NamedTuple):
+class FetchedSample(NamedTuple):
     """Sampled blocks in the order of the layers, and the rows of features that were fetched for them.
 
     Where nothing was fetched, the first block's source table is that of all nodes.
@@ -74,13 +74,15 @@ class NodeClassification:
     def seeds(self) -> Tensor:
         return self._graph.train
 
-    def prepare(self, batch: Batch) -> Sample:
+    def prepare(self, batch: Batch) -> FetchedSample:
         """The sampled neighbourhood."""
         *outer, last = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
         blocks = [*(block.padded() for block in outer), last]
-        return Sample(blocks[1:], self._features.fetch(blocks[0].nodes)) if self._fetches else Sample(blocks, None)
+        if not self._fetches:
+            return FetchedSample(blocks, None)
+        return FetchedSample(blocks[1:], self._features.fetch(blocks[0].nodes))
 
-    def loss(self, batch: Batch, prepared: Sample) -> Tensor:
+    def loss(self, batch: Batch, prepared: FetchedSample) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
         randomness = (self._seed, batch.epoch, batch.step)
         blocks = prepared.blocks
