@@ -25,7 +25,9 @@ from clusterctl.spec import (
     Container,
     GraphClassificationTrain,
     Job,
+    LinkPredictionTrain,
     NodeClassificationTrain,
+    NodeTrain,
     from_record,
 )
 from clusterctl.spec.keys import leaves_as_written
@@ -318,6 +320,11 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield from _wrong_options(job.train)
     if job.data.load and not WORKLOADS[job.workload].loads:
         yield Problem(("data", "load"), f'workload "{job.workload}" loads no data so')
+    if job.data.cache and not isinstance(job.train, NodeTrain | NodeClassificationTrain | LinkPredictionTrain):
+        yield Problem(("data", "cache"), f'workload "{job.workload}" reads no features of sampled nodes')
+    if job.data.cache and getattr(job.train, "cache_first_aggregation", False):
+        message = "train.cache_first_aggregation keeps a table as large as the features in memory"
+        yield Problem(("data", "cache"), message)
     if job.workload == "link-prediction" and not job.data.load:
         yield Problem(
             ("data", "load"), "is missing: a function of your code that returns the graph, such as my_data:load"

@@ -24,6 +24,12 @@ def ends(graph: Adjacency, edges: Tensor) -> tuple[Tensor, Tensor]:
     return graph.indices[edges].to(torch.int64), torch.searchsorted(graph.indptr, edges, right=True) - 1
 
 
+def how_often(graph: Adjacency) -> Tensor:
+    """How often each node is an end of an example or of its random counterpart, in expectation: float32 [nodes]."""
+    nodes, edges = graph.degree.numel(), graph.indices.numel()
+    return graph.degree + graph.indices.bincount(minlength=nodes) + torch.full((nodes,), 2 * edges / max(1, nodes))
+
+
 def first_at_least(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
     """For each pair the first edge into the target from a source not below this one, or the end of its edges."""
     low, high = graph.indptr[targets], graph.indptr[targets + 1]

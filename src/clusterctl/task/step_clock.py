@@ -29,6 +29,7 @@ class StepClock:
         self._marks: list[tuple[str, Any]] = []
         self.listener: Callable[[str], None] | None = None  # called with what begins
         self.work = {"nodes": 0, "edges": 0}
+        self._noted: dict[str, float] = {}
         self._is_paused = False
 
     def enter(self, part: str, stage: str = "") -> None:
@@ -57,13 +58,17 @@ class StepClock:
         """What this step trains on, over all ranks: seed nodes (nodes of graphs), and edges as far as rank 0 knows."""
         self.work = {"nodes": nodes, "edges": edges}
 
+    def note(self, numbers: dict[str, float]) -> None:
+        """Other metrics of this step."""
+        self._noted = numbers
+
     def lap(self, part: str, stage: str = "") -> Lap:
         """End a step; `part` goes on."""
         marks = [*self._marks, (part, self._now())]
         self._marks = [marks[-1]]
         if self.listener:
             self.listener(stage or part)
-        return Lap(marks, self._between, self.work)
+        return Lap(marks, self._between, self.work, self._noted)
 
 
 class Lap(NamedTuple):
@@ -72,6 +77,7 @@ class Lap(NamedTuple):
     marks: list[tuple[str, Any]]
     between: Callable[[Any, Any], float]
     work: dict[str, int]
+    noted: dict[str, float]
 
     def read(self) -> dict[str, float]:
         """The seconds in all and by parts, and what was counted a second. On a GPU this waits for the step's end."""
@@ -83,7 +89,8 @@ class Lap(NamedTuple):
             seconds[name] += self.between(start, end)
         whole = sum(seconds.values())
         rates = {f"{what}_per_second": round(count / whole) for what, count in self.work.items() if count and whole}
-        return {"seconds": round(whole, 6), **{name: round(value, 6) for name, value in seconds.items()}, **rates}
+        parts = {name: round(value, 6) for name, value in seconds.items()}
+        return {"seconds": round(whole, 6), **parts, **rates, **self.noted}
 
 
 def _recorded_event() -> torch.cuda.Event:

@@ -34,7 +34,7 @@ def main(context: Context) -> None:
     prepared = recipe(context.job.data)
     with joined(context) as task:
         graph = shared(task, Graph, *prepared)
-        fit(OwnNodeClassification(graph, train, task), train, task)
+        fit(OwnNodeClassification(graph, train, task, context.job.data.cache_bytes), train, task)
 
 
 def recipe(data: Data) -> Recipe[Graph]:
