@@ -40,7 +40,7 @@ container: setup ## Build the image into a .sqsh (GPU=1, BASE=, OUTPUT=, CONTAIN
 	@$(BIN)/clusterctl image build $(if $(GPU),--gpu) $(if $(BASE),--base '$(BASE)') $(if $(OUTPUT),--output '$(OUTPUT)') \
 	  $(if $(CONTAINER_ENGINE),--engine '$(CONTAINER_ENGINE)')
 
-WORKERS ?= 4# of the tests; they wait a third of their time
+WORKERS ?= 5# of the tests; they wait for half of their time
 unexport PYTHONDONTWRITEBYTECODE # the tests call the command line thousands of times
 .PHONY: test
 test: setup packages ## Run the tests, style and types too (about 8 minutes on two idle cores)
@@ -62,8 +62,14 @@ $(TRACKERS)/.ready: pyproject.toml
 	$(TRACKERS)/bin/python -m pip install --quiet --disable-pip-version-check $(TRACKER_PACKAGES) --editable .
 	@touch $@
 
+SITE := .venv-site
+$(SITE)/.ready: pyproject.toml
+	test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[site]'
+	@touch $@
+
 .PHONY: test-long
-test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready ## Run every test: matrices, accuracies (under 90 minutes)
+test-long: setup packages $(RECIPES)/.ready $(TRACKERS)/.ready $(SITE)/.ready ## Run every test: matrices, accuracies (under 90 minutes)
 	@tests/install.sh docker shells
 	$(TRACKERS)/bin/python -m pytest tests/trackers/test_libraries.py
 	$(BIN)/python -m pytest --hypothesis-profile=thorough -n $(WORKERS) --dist loadfile
@@ -89,7 +95,11 @@ format: setup ## Rewrite the code in the project's style
 
 .PHONY: bench
 bench: setup ## Measure everything side by side; each line is a ratio
-	for program in $$(grep -l "^def main" benchmarks/*.py); do $(BIN)/python $$program || exit 1; done
+	for program in $$(grep -l "^def main()" $(filter-out %/gpu_check.py,$(wildcard benchmarks/*.py))); do $(BIN)/python $$program || exit 1; done
+
+.PHONY: gpu-check
+gpu-check: setup ## On a machine with GPUs: check results and measure, one table (SCALE= of Reddit's graph)
+	@$(BIN)/python benchmarks/gpu_check.py $(if $(SCALE),--scale '$(SCALE)')
 
 RIVALS := .venv-rivals
 $(RIVALS)/.ready:
@@ -109,6 +119,10 @@ bench-rivals: setup $(RIVALS)/.ready ## Measure against PyG's own loaders, which
 docs: setup ## Write the generated reference and the pictures again, from real runs
 	$(BIN)/python docs/generate.py
 
+.PHONY: site
+site: $(SITE)/.ready ## Build the documentation site; open site/index.html
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
+
 .PHONY: clean
 clean: ## Remove what make made
-	rm -rf $(VENV) $(RIVALS) $(RECIPES) $(TRACKERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(RIVALS) $(RECIPES) $(TRACKERS) $(SITE) site .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -71,7 +71,7 @@ def our_curve(graph: Graph, settings: RedditTrain) -> Iterator[Point]:
         objective.model.train()
         began, total = time.perf_counter(), 0.0
         for batch in plan.batches(epoch):
-            loss, _ = flat.backward(objective.loss(batch, objective.prepare(batch)), task.stop)
+            loss, _ = flat.backward(objective.loss(batch, objective.prepare(batch)), task.stop).read()
             optimizer.step()
             total += loss * batch.total
         seconds = time.perf_counter() - began

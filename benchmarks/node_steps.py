@@ -103,8 +103,9 @@ def pyg_step(graph: Graph, settings: NodeTrain, samples: Iterator[Sample]) -> Ti
 
 
 def expert_step(graph: Graph, settings: NodeTrain) -> Timed:
-    """PyG as an expert runs it: bipartite layers, which compute the rows that are needed alone, and fused Adam.
+    """PyG as an expert runs it: only the edges and rows that each layer needs, and fused Adam.
 
+    SAGEConv is bipartite; GCNConv, which has no such form, computes the rows of its sources and keeps the first ones.
     Under autocast where the settings are bfloat16. Its samples cost nothing but their features.
     """
     layers = pyg_model(graph, settings)
@@ -119,7 +120,7 @@ def expert_step(graph: Graph, settings: NodeTrain) -> Timed:
         x = graph.x[nodes]
         with torch.autocast("cpu", torch.bfloat16, enabled=is_narrow):
             for number, (layer, (edges, rows)) in enumerate(zip(layers, hops, strict=True)):
-                x = layer((x, x[:rows]), edges)
+                x = layer(x, edges)[:rows] if settings.model == "gcn" else layer((x, x[:rows]), edges)
                 if number < len(layers) - 1:
                     x = F.dropout(x.relu(), settings.dropout)
             loss = F.cross_entropy(x.float(), y)

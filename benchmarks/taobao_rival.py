@@ -1,7 +1,10 @@
-"""The rival of `taobao_step.py`, in an interpreter of its own: PyG's example on Taobao, a step for every line of input.
+"""The rivals of `taobao_step.py`, in an interpreter of their own: each line of input names one, which trains a step.
 
-Loader, model and optimiser are those of the example. Where neither torch-sparse nor pyg-lib is installed its loader
-gets our sampler, which keeps PyG's rule.
+example   PyG's example on Taobao: its loader, model and optimiser. Where neither torch-sparse nor pyg-lib is installed
+          the loader gets our sampler, which keeps PyG's rule
+float32   the same model as an expert runs it: each layer computes only the rows that the next one reads, Adam is fused,
+          and the batch is sampled before the clock starts
+bfloat16  the same under autocast
 
 PYTHONPATH=src python benchmarks/taobao_rival.py EDGES.pt THREADS
 """
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
 import torch
@@ -18,6 +22,11 @@ from torch.nn import functional as F
 from torch_geometric.data import HeteroData
 from torch_geometric.loader import LinkLoader, LinkNeighborLoader
 from torch_geometric.nn import SAGEConv
+
+from clusterctl.graph.pyg_sampler import PygNeighborSampler
+
+Step = Callable[[], tuple[float, float]]
+"""Trains a step; its seconds, and those of them in which it sampled."""
 
 CHANNELS, BATCH, FAN_OUT, LR = 64, 2048, [8, 4], 1e-3
 TO, REV_TO, TOGETHER = ("user", "to", "item"), ("item", "rev_to", "user"), ("item", "to", "item")
@@ -42,6 +51,25 @@ class Example(nn.Module):
         through = self.user_1(items, together).relu()
         of_users = self.user_2((items, users), taken).relu()
         of_users = self.user_out(self.user_3((through, of_users), taken).relu())
+        return self.scores(batch, of_users, of_items)
+
+    def only_what_is_read(self, batch: HeteroData) -> Tensor:
+        """The same scores, from the nodes of the first hops and the edges that lead to them."""
+        users, items = self.user_rows(batch["user"].n_id), self.item_rows(batch["item"].n_id)
+        together = batch[TOGETHER].edge_index
+        first_together, first_taken = (
+            batch[kind].edge_index[:, : batch[kind].num_sampled_edges[0]] for kind in (TOGETHER, REV_TO)
+        )
+        user_seeds, item_seeds = (batch[kind].num_sampled_nodes[0] for kind in ("user", "item"))
+        near = items, items[: sum(batch["item"].num_sampled_nodes[:2])]
+        hidden = self.item_1(near, together).relu()
+        of_items = self.item_out(self.item_2((hidden, hidden[:item_seeds]), first_together).relu())
+        through = self.user_1(near, together).relu()
+        of_users = self.user_2((items, users[:user_seeds]), first_taken).relu()
+        of_users = self.user_out(self.user_3((through, of_users), first_taken).relu())
+        return self.scores(batch, of_users, of_items)
+
+    def scores(self, batch: HeteroData, of_users: Tensor, of_items: Tensor) -> Tensor:
         row, col = batch[TO].edge_label_index
         both = torch.cat([of_users[row], of_items[col]], dim=-1)
         return self.score(self.hidden(both).relu()).view(-1)
@@ -61,19 +89,27 @@ def serve(edges: str, threads: int) -> None:
         "shuffle": True,
     }
     if find_spec("torch_sparse") or find_spec("pyg_lib"):
-        told, loader = "its own LinkNeighborLoader", LinkNeighborLoader(data, FAN_OUT, **settings)
+        name, loader = "its own LinkNeighborLoader", LinkNeighborLoader(data, FAN_OUT, **settings)
     else:
-        from clusterctl.graph.pyg_sampler import PygNeighborSampler
-
-        told, loader = (
-            "LinkLoader with our sampler (no torch-sparse, no pyg-lib)",
-            LinkLoader(data, PygNeighborSampler(data, FAN_OUT), **settings),
-        )
+        name = "LinkLoader with our sampler (no torch-sparse, no pyg-lib)"
+        loader = LinkLoader(data, PygNeighborSampler(data, FAN_OUT), **settings)
+    sampled_before = LinkLoader(data, PygNeighborSampler(data, FAN_OUT), **settings)
     model = Example(stored["users"], stored["items"])
+    rivals = {
+        "example": example(model, loader),
+        "float32": expert(model, sampled_before, is_narrow=False),
+        "bfloat16": expert(model, sampled_before, is_narrow=True),
+    }
+    print(name, flush=True)
+    for line in sys.stdin:
+        print(*rivals[line.strip()](), flush=True)
+
+
+def example(model: Example, loader: LinkLoader) -> Step:
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
-    batches = (batch for _ in iter(int, 1) for batch in loader)
-    print(told, flush=True)
-    for _ in sys.stdin:
+    batches = forever(loader)
+
+    def step() -> tuple[float, float]:
         began = time.perf_counter()
         batch = next(batches)
         sampled = time.perf_counter()
@@ -81,7 +117,31 @@ def serve(edges: str, threads: int) -> None:
         loss = F.binary_cross_entropy_with_logits(model(batch), batch[TO].edge_label)
         loss.backward()
         optimizer.step()
-        print(time.perf_counter() - began, sampled - began, flush=True)
+        return time.perf_counter() - began, sampled - began
+
+    return step
+
+
+def expert(model: Example, loader: LinkLoader, *, is_narrow: bool) -> Step:
+    optimizer = torch.optim.Adam(model.parameters(), lr=LR, fused=True)
+    batches = forever(loader)
+
+    def step() -> tuple[float, float]:
+        batch = next(batches)
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_narrow):
+            scores = model.only_what_is_read(batch)
+        F.binary_cross_entropy_with_logits(scores.float(), batch[TO].edge_label).backward()
+        optimizer.step()
+        return time.perf_counter() - began, 0.0
+
+    return step
+
+
+def forever(loader: LinkLoader) -> Iterator[HeteroData]:
+    while True:
+        yield from loader
 
 
 if __name__ == "__main__":

@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
+SITE = DOCS.parent / "mkdocs.yml"
 SCHEMAS = DOCS.parent / "src" / "clusterctl" / "schemas"
 CLUSTERCTL = str(Path(sys.executable).with_name("clusterctl"))
 
 
 def reference() -> dict[Path, str]:
     """File -> its text."""
-    from clusterctl.cli import COMMANDS
+    sys.path.insert(0, str(DOCS))
+    from guide_index import GuideIndex
+    from reference_commands import command_pages
+    from reference_keys import key_pages
 
-    subcommands = [["config", name] for name in ("show", "keys", "schema", "list")]
-    subcommands += [["image", name] for name in ("build", "import", "list", "inspect", "verify", "prune", "run")]
-    subcommands += [["data", name] for name in ("generate", "prepare")]
-    subcommands += [["sandbox", name] for name in ("up", "down", "status", "node")]
-    commands = [_page(words) for words in ([], *([name] for name in COMMANDS), *subcommands)]
+    guides = GuideIndex.of(DOCS / "guides", seen_from="../../guides")
+    pages = {"commands": command_pages(guides), "keys": key_pages(guides)}
     return {
-        DOCS / "reference" / "commands.md": "\n".join(["# Commands\n\nGenerated from `--help`.\n", *commands]),
-        DOCS / "reference" / "keys.md": "# Keys of job and cluster files\n\n" + _fenced(_output("config", "keys")),
+        **{DOCS / "reference" / folder / name: text for folder, found in pages.items() for name, text in found.items()},
+        DOCS / "decisions" / "index.md": decisions(),
+        SITE: navigation(pages),
         DOCS / "faults.md": faults(),
         SCHEMAS.with_name("cli") / "commands.json": commands_file(),
         **{SCHEMAS / f"{name}.json": _output("config", "schema", name) for name in ("job", "cluster")},
@@ -41,6 +44,39 @@ def commands_file() -> str:
     from clusterctl.cli.completion import described
 
     return json.dumps(described(clusterctl), indent=1, ensure_ascii=False) + "\n"
+
+
+def decisions() -> str:
+    """The list of the notes about decisions."""
+    titles = {path.name: path.read_text().partition("\n")[0].removeprefix("# ") for path in _notes()}
+    return _DECISIONS + "".join(f"- [{title}]({name})\n" for name, title in titles.items())
+
+
+def _notes() -> list[Path]:
+    return sorted((DOCS / "decisions").glob("[0-9]*.md"))
+
+
+_DECISIONS = """# Decisions
+
+The choices that somebody will question: what was decided, why, and what else was considered.
+
+"""
+
+
+def navigation(pages: dict[str, dict[str, str]]) -> str:
+    """mkdocs.yml with the generated pages, and the decisions, in its navigation."""
+    listed = {
+        "Commands": [f"{name[:-3].replace('-', ' ')}: reference/commands/{name}" for name in pages["commands"]],
+        "Keys": [f"reference/keys/{name}" for name in pages["keys"]],
+        "Decisions": [f"decisions/{path.name}" for path in _notes()],
+    }
+    text = SITE.read_text()
+    for title, entries in listed.items():
+        lines = "".join(f"          - {entry}\n" for entry in entries if "index" not in entry)
+        text = re.sub(
+            rf"(- {title}:.*\n.*/index\.md\n)( {{10}}- .*\n)*", lambda match, lines=lines: match[1] + lines, text
+        )
+    return text
 
 
 def faults() -> str:
@@ -61,25 +97,17 @@ def faults() -> str:
     return _FAULTS + "\n".join(lines) + "\n"
 
 
-_FAULTS = """# Faults, and what comes of them
+_FAULTS = """# Faults, and how runs respond
 
-Generated from `tests/faults/table.py`, whose faults the tests inflict on runs of 4 ranks on 2 nodes of a real Slurm
-(`clusterctl sandbox`): each once in `make test`, but for one that takes minutes, and on a training of every kind in
-`make test-long`. The class is what `clusterctl why RUN -o json` gives the attempt that was struck, with the rank where
-one is to blame. The seconds are those from the fault until `why` names it (`benchmarks/time_to_cause.py`, a program
-that does 20 steps a second, default settings).
+Generated from `tests/faults/table.py`. The tests inflict these faults on runs of 4 ranks on 2 nodes of a real Slurm
+(`clusterctl sandbox`): each once in `make test`, except one that takes minutes, and on every kind of training in
+`make test-long`. The class is the one that `clusterctl why RUN -o json` reports for the affected attempt, with the rank
+if one is to blame. The seconds are the time from the fault until `why` names it (`benchmarks/time_to_cause.py`, a
+program that does 20 steps a second, default settings).
 
-| fault | what happens | `why` says | seconds | tested in, too |
+| fault | what happens | class | seconds | also tested in |
 | --- | --- | --- | --- | --- |
 """
-
-
-def _page(words: list[str]) -> str:
-    return f"## {' '.join(['clusterctl', *words])}\n\n{_fenced(_output(*words, '--help'))}"
-
-
-def _fenced(text: str) -> str:
-    return f"```\n{text}```\n"
 
 
 def _output(*words: str) -> str:
@@ -91,7 +119,7 @@ def _output(*words: str) -> str:
 
 def main() -> None:
     for page, text in reference().items():
-        page.parent.mkdir(exist_ok=True)
+        page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(text)
     if "reference" not in sys.argv[1:]:
         from screens import draw_all  # beside this file

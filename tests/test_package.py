@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+
+from clusterctl import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,24 +27,38 @@ def test_the_fixed_parts_of_scripts_lie_beside_the_code_that_the_wheel_takes_who
         assert f'part("{name}")' in "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
 
 
-@pytest.mark.long  # builds a wheel, for which pip fetches the build system
-def test_the_wheel_brings_jobs_clusters_and_data(tmp_path: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True)
+def test_the_changelog_begins_with_the_version_of_the_wheel() -> None:
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest
+    assert newest[1] == __version__
+
+
+@pytest.mark.long  # installs torch
+def test_the_wheel_trains_in_an_empty_environment(tmp_path: Path) -> None:
+    """As on another machine: nothing but Python there, and no checkout to be found."""
+    pip = ["-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, *pip, "wheel", "--no-deps", "--wheel-dir", tmp_path, ROOT], check=True)
     (wheel,) = tmp_path.glob("*.whl")
-    subprocess.run([*pip, "install", "--no-deps", "--target", tmp_path / "site", wheel], check=True)
+    assert wheel.name == f"clusterctl-{__version__}-py3-none-any.whl"
+    programs = tmp_path / "env" / "bin"
+    subprocess.run([sys.executable, "-m", "venv", programs.parent], check=True)
+    torch = f"torch=={metadata.version('torch').partition('+')[0]}"
+    subprocess.run([programs / "python", *pip, "install", torch, f"{wheel}[train]"], check=True)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "XDG_STATE_HOME": str(tmp_path / "state")}
-    environment["CLUSTERCTL_RUNS"] = str(tmp_path / "runs")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CLUSTERCTL_", "PYTHON", "XDG_"))}
+    environment = {**kept, "HOME": str(tmp_path), "PATH": f"{programs}:/usr/bin:/bin"}
 
     def call(*words: str) -> str:
-        command = [sys.executable, "-m", "clusterctl", *words]
+        command = [programs / "clusterctl", *words]
         return subprocess.run(
             command, cwd=elsewhere, env=environment, stdout=subprocess.PIPE, text=True, check=True
         ).stdout
 
-    assert str(tmp_path / "site") in call("config", "list")
+    assert call("--version") == f"clusterctl {__version__}\n"
+    assert str(programs.parent) in call("config", "list")
     assert "    Time limit of each attempt" in call("config", "keys")
-    run = call("submit", "cora", "--cluster", "local", "--wait", "--nodes", "1", "--set", "train.epochs=1").strip()
-    assert "finished" in call("status", run)
+    run = call("submit", "cora", "--cluster", "local", "--wait").strip()
+    (record,) = json.loads(call("status", run, "--cluster", "local", "-o", "json"))["runs"]
+    assert record["stage"] == "finished"
+    assert record["test_accuracy"] > 0.85

@@ -7,7 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterctl.config.resolution import SCRIPT_VARIABLES, contradictions
-from clusterctl.spec import Cluster, CommandTrain, Container, Data, Job, NodeClassificationTrain, Resources
+from clusterctl.spec import (
+    Cluster,
+    CommandTrain,
+    Container,
+    Data,
+    Job,
+    NodeClassificationTrain,
+    RedditTrain,
+    Resources,
+)
 
 GOLDEN = Path(__file__).parents[1] / "launch" / "golden" / "host.sh"
 GOOD = {"name": "x", "workload": "command", "argv": ("true",), "train": CommandTrain()}
@@ -58,3 +67,6 @@ def test_what_only_one_workload_or_sampling_takes() -> None:
     own = NodeClassificationTrain(model="mine:Net", sampling="labor", replace=True)
     assert keys(Job(name="x", workload="node-classification", train=own)) == ["train.replace"]
     assert keys(replace(Job(**GOOD), data=Data(load="mine:load"))) == ["data.load"]
+    assert keys(replace(Job(**GOOD), data=Data(cache="8G"))) == ["data.cache"]
+    aggregated = RedditTrain(cache_first_aggregation=True)
+    assert keys(Job(name="x", workload="reddit", train=aggregated, data=Data(cache="8G"))) == ["data.cache"]

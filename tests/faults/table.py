@@ -27,9 +27,9 @@ from clusterctl.sandbox.description import current
 class Outcome(StrEnum):
     """What comes of a run; the words are those of the docs."""
 
-    RECOVERS = "starts again from its newest checkpoint, and ends with the same losses"
-    ELSEWHERE = "starts again without that node"
-    RESUMED = "goes on by `clusterctl resume`, from the newest whole checkpoint, and ends with the same losses"
+    RECOVERS = "restarts from its newest checkpoint, and ends with the same losses"
+    ELSEWHERE = "restarts without that node"
+    RESUMED = "continues with `clusterctl resume` from the newest complete checkpoint, and ends with the same losses"
     UNHARMED = "is not disturbed"
     FAILS = "fails"
 
@@ -296,7 +296,7 @@ FAULTS = (
     ),
     Fault(
         name="kill-program",
-        words="SIGKILL of a program of yours",
+        words="SIGKILL of your own program",
         inflict=kill_program,
         cause=Cause.KILLED,
         rank=2,
@@ -305,7 +305,7 @@ FAULTS = (
     Fault(name="stop", words="SIGSTOP of a rank", inflict=stop, cause=Cause.HANG, rank=2, tests=_WHY, seconds="21"),
     Fault(
         name="deadlock",
-        words='a deadlock of a program of yours that logs no steps, with `watchdog.action = "restart"`',
+        words='a deadlock in a program that logs no steps, with `watchdog.action = "restart"`',
         cause=Cause.HANG,
         tests=_WHY,
     ),
@@ -337,7 +337,7 @@ FAULTS = (
     Fault(name="off", words="a node powered off", inflict=switch_off, cause=Cause.NODE, own_nodes=3),
     Fault(
         name="cut",
-        words="a node cut off and joined again, both attempts alive",
+        words="a node disconnected and reconnected, while both attempts are running",
         inflict=cut_and_join,
         cause=Cause.NODE,
         own_nodes=3,
@@ -359,14 +359,14 @@ FAULTS = (
     Fault(name="slurmd", words="slurmd killed", inflict=kill_slurmd, cause=Cause.NODE, own_nodes=3),
     Fault(
         name="controller",
-        words="slurmctld killed and started again",
+        words="slurmctld killed and restarted",
         inflict=restart_controller,
         outcome=Outcome.UNHARMED,
         alone=True,
     ),
     Fault(
         name="away",
-        words="SIGKILL of a program of yours while slurmctld is down",
+        words="SIGKILL of your own program while slurmctld is down",
         inflict=kill_without_controller,
         cause=Cause.KILLED,
         rank=2,
@@ -430,7 +430,7 @@ FAULTS = (
     ),
     Fault(
         name="foreign",
-        words="newest checkpoint is of another model",
+        words="newest checkpoint is from another model",
         inflict=make_foreign,
         outcome=Outcome.RESUMED,
         cause=Cause.CANCELLED,

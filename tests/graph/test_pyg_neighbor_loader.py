@@ -11,6 +11,7 @@ import torch
 from support.pyg_graphs import BOUGHT, BOUGHT_BY, KNOWS, full_walk, one_type, shop
 from torch_geometric import loader as pyg_loader
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.testing.feature_store import MyFeatureStore
 from torch_geometric.testing.graph_store import MyGraphStore
 from torch_geometric.utils import k_hop_subgraph
@@ -121,6 +122,31 @@ def test_a_bidirectional_subgraph_has_every_edge_in_both_directions() -> None:
     assert "num_sampled_edges" not in batch
 
 
+def test_a_bidirectional_sample_keeps_the_edges_that_it_was_made_of_if_asked_to() -> None:
+    graph = one_type()
+    sampler = NeighborLoader(graph, [3], subgraph_type="bidirectional").node_sampler
+    sampler.keep_orig_edges = True
+    found = sampler.sample_from_nodes(NodeSamplerInput(input_id=None, node=SEEDS))
+    assert found.num_sampled_edges == [found.orig_col.numel()] == [12]
+    assert found.orig_col.tolist() == sorted([0, 1, 2, 3] * 3)
+
+
+@pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"subgraph_type": "induced"}], ids=str)
+def test_a_sample_has_the_dtype_of_the_graphs_edges(options: dict[str, Any]) -> None:
+    graph = one_type()
+    wide = only_batch(graph, [4, 2], **options)
+    graph.edge_index = graph.edge_index.int()
+    narrow = only_batch(graph, [4, 2], **options)
+    for name in ("edge_index", "n_id", "batch") if "disjoint" in options else ("edge_index", "n_id"):
+        assert narrow[name].dtype == torch.int32
+        assert torch.equal(narrow[name].long(), wide[name])
+    graphs = shop()
+    for edge_type in graphs.edge_types:
+        graphs[edge_type].edge_index = graphs[edge_type].edge_index.int()
+    batch = only_batch(graphs, [3], input_nodes=("item", SEEDS[:3]), **options)
+    assert batch["user"].n_id.dtype == batch[BOUGHT].edge_index.dtype == torch.int32
+
+
 def test_the_deprecated_directed_argument_still_asks_for_the_induced_subgraph() -> None:
     with pytest.warns(UserWarning, match="subgraph_type='induced'"):
         batch = only_batch(one_type(), [3], directed=False)
@@ -158,6 +184,13 @@ def test_samples_do_not_depend_on_the_number_of_workers_and_differ_between_epoch
     alone = epochs()
     assert alone == epochs(num_workers=2, persistent_workers=True)
     assert alone[0] != alone[1]
+
+
+def test_a_seed_may_be_given_twice() -> None:
+    graph = one_type()
+    batch = only_batch(graph, [4, 2], input_nodes=torch.tensor([3, 17, 3, 8]))
+    assert batch.n_id[:4].tolist() == [3, 17, 3, 8]
+    assert_edges_of(graph, batch)
 
 
 def test_the_same_node_is_sampled_anew_in_another_batch() -> None:

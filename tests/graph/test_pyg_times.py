@@ -148,9 +148,25 @@ def test_fractional_times_are_compared_as_they_are() -> None:
         ({"time_attr": "edge_time"}, "Seed time needs to be specified"),
         ({"time_attr": "time", "temporal_strategy": "first"}, "No valid temporal strategy found"),
         ({"time_attr": "time", "weight_attr": "weight"}, "Biased node temporal sampling not yet supported"),
+        ({"time_attr": "edge_time", "weight_attr": "weight"}, "Biased edge temporal sampling not yet supported"),
         ({"time_attr": "time", "is_sorted": True}, "Found invalid non-sorted temporal neighborhood"),
     ],
 )
 def test_what_pyg_lib_refuses_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(RuntimeError, match=words):
         only_batch(one_type(), [-1], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"time_attr": "time"}, "Seed time needs to be specified"),
+        ({"time_attr": "edge_time"}, "Seed time needs to be specified"),
+        ({"time_attr": "edge_time", "weight_attr": "weight"}, "Biased temporal sampling not yet supported"),
+    ],
+)
+def test_it_is_refused_with_several_types_too(options: dict[str, Any], words: str) -> None:
+    graph = shop()
+    del graph["item"].time
+    with pytest.raises(RuntimeError, match=words):
+        only_batch(graph, [-1], input_nodes=("item", SEEDS), **options)

@@ -14,9 +14,12 @@ from torch.nn import functional as F
 
 from clusterctl.graph.blocks import Block
 from clusterctl.graph.convolutions import GcnConv, Network, SageConv
+from clusterctl.graph.gat import Gat
+from clusterctl.graph.hops import sampled_hops
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
-from clusterctl.graph.storage import Graph
+from clusterctl.graph.storage import Graph, compressed
+from clusterctl.spec import GatOptions
 
 MakeGraph = Callable[..., Graph]
 
@@ -58,6 +61,28 @@ def test_a_network_computes_the_same_from_them(
         outputs = network(sampler(graph, fan_out, 0, replace=replaced).sample(seeds, 0, 0), graph.x, (0, 0, 0))
         outputs.square().sum().backward()
         results.append([outputs.detach(), *(parameter.grad.clone() for parameter in network.parameters())])  # type: ignore[union-attr]
+    for static, ragged in zip(*reversed(results), strict=True):
+        torch.testing.assert_close(static, ragged, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("self_loops", [False, True])
+def test_an_attention_network_computes_the_same_from_them(random_graph: MakeGraph, self_loops: bool) -> None:
+    graph, seeds = random_graph(edges=300), torch.arange(20)
+    loops = torch.stack([torch.arange(60, dtype=torch.int64)] * 2)  # sampled ones are neighbours like others
+    targets = torch.arange(60).repeat_interleave(graph.degree)
+    indptr, indices = compressed(torch.cat([torch.stack([graph.indices.long(), targets]), loops[:, 5:]], 1), 60)
+    graph = replace(graph, indptr=indptr, indices=indices)
+    options = GatOptions(hidden=4, heads=2, dropout=0.5, attention_dropout=0.3, self_loops=self_loops)
+    network = Gat(7, 3, 2, options).double()
+    results: list[list[Tensor]] = []
+    for sampler in (NeighborSampler, StaticSampler):
+        network.zero_grad()
+        blocks = sampler(graph, [4, 3, 0], 0).sample(seeds, 0, 0)
+        rows = graph.x[blocks[0].nodes]
+        for number, hop in enumerate(sampled_hops(blocks, (0, 0, 0))):
+            rows = network.layer(number, hop, rows)
+        rows.square().sum().backward()
+        results.append([rows.detach(), *(parameter.grad.clone() for parameter in network.parameters())])  # type: ignore[union-attr]
     for static, ragged in zip(*reversed(results), strict=True):
         torch.testing.assert_close(static, ragged, rtol=0, atol=1e-12)
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import socketserver
 import subprocess
 import tempfile
 import threading
+from contextlib import ExitStack
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 # Whom the browser calls for itself, whatever page it shows and whatever it is told.
 _ITS_OWN = ("//update.googleapis.com/", " update.googleapis.com:", " accounts.google.com:", "//clients2.google.com/")
+
+_ITS_FEATURES = ("NetworkTimeServiceQuerying", "OptimizationHints", "MediaRouter", "AutofillServerCommunication")
 
 
 @dataclass
@@ -52,14 +58,18 @@ class Page(HTMLParser):
 
 
 def _browse(page: Path | str, *flags: str) -> subprocess.CompletedProcess[str]:
-    assert BROWSER
     address = page.as_uri() if isinstance(page, Path) else page
     with tempfile.TemporaryDirectory() as profile:
-        words = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        words += ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
-        words += ["--disable-features=NetworkTimeServiceQuerying,OptimizationHints,MediaRouter"]
-        words += ["--disable-default-apps", "--disable-extensions", f"--user-data-dir={profile}", *flags]
-        return subprocess.run([*words, address], capture_output=True, text=True, timeout=90, check=True)
+        words = [*_command(profile), *flags, address]
+        return subprocess.run(words, capture_output=True, text=True, timeout=90, check=True)
+
+
+def _command(profile: str) -> list[str]:
+    assert BROWSER
+    words = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    words += ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    words += [f"--disable-features={','.join(_ITS_FEATURES)}"]
+    return [*words, "--disable-default-apps", "--disable-extensions", f"--user-data-dir={profile}"]
 
 
 def opened(page: Path | str, milliseconds: int = 2000) -> Page:
@@ -86,3 +96,41 @@ def pictured(page: Path | str, picture: Path, *, dark: bool, width: int = 1100, 
     """Draw a file, or an address, as a PNG."""
     scheme = ["--blink-settings=preferredColorScheme=0"] if dark else ["--blink-settings=preferredColorScheme=1"]
     _browse(page, *scheme, "--hide-scrollbars", f"--window-size={width},{height}", f"--screenshot={picture}")
+
+
+def answer_of(address: str, script: str) -> object:
+    """What the page answers to `script`, a promise: for pages with workers, whose time is not the virtual one."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, ExitStack() as closing:
+        read_there, write_here = os.pipe()
+        read_here, write_there = os.pipe()
+        # The browser reads requests from descriptor 3 and writes answers to 4, each with a zero byte behind it.
+        words = ["bash", "-c", f'exec "$@" 3<&{read_there} 4>&{write_there}', "bash"]
+        words += [*_command(profile), "--remote-debugging-pipe"]
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        browser = subprocess.Popen(words, pass_fds=(read_there, write_there), **silent)
+        closing.callback(browser.wait)
+        closing.callback(browser.kill)
+        os.close(read_there)
+        os.close(write_there)
+        requests = closing.enter_context(os.fdopen(write_here, "wb", buffering=0))
+        answers = closing.enter_context(os.fdopen(read_here, "rb"))
+
+        def ask(method: str, session: str | None = None, **parameters: object) -> dict[str, Any]:
+            request = {"id": 1, "method": method, "params": parameters}
+            requests.write(json.dumps(request | ({"sessionId": session} if session else {})).encode() + b"\0")
+            text = b""
+            while byte := answers.read(1):
+                if byte != b"\0":
+                    text += byte
+                    continue
+                answer, text = json.loads(text), b""
+                if answer.get("id") == 1:  # the others are news
+                    return dict(answer["result"])
+            raise EOFError("the browser has ended")
+
+        target = ask("Target.createTarget", url="about:blank")["targetId"]
+        session = ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        ask("Page.navigate", session, url=address)
+        found = ask("Runtime.evaluate", session, expression=script, awaitPromise=True, returnByValue=True)
+        ask("Browser.close")
+        return found["result"].get("value")

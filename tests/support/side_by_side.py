@@ -22,6 +22,7 @@ _LONGEST = (
     _SANDBOX,
     _BACK_END,
     "faults/",
+    "misuse/test_damaged_at_random",
     "end_to_end/test_in_a_built_image",
     "test_style",
     "training/test_rank_counts",

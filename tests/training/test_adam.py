@@ -77,7 +77,7 @@ def rows_and_steps(rows: int = 5000) -> tuple[Tensor, list[tuple[Tensor, Tensor]
 def test_every_row_of_a_table_moves_as_in_torchs_dense_adam(
     lone_task: Task, monkeypatch: pytest.MonkeyPatch, weight_decay: float, numbers_at_once: int
 ) -> None:
-    monkeypatch.setitem(adam._NUMBERS_AT_ONCE, "cpu", numbers_at_once)
+    monkeypatch.setattr(adam, "_NUMBERS_AT_ONCE", numbers_at_once)
     values, steps = rows_and_steps()
     table = ShardedTable(len(values), 3, seed=0, dtype=torch.float64)
     table.rows.copy_(values)

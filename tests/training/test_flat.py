@@ -17,7 +17,7 @@ def test_parameters_and_gradients_are_views_of_two_vectors(lone_task: Task) -> N
     flat = FlatModel(model)
     assert all(torch.equal(new, old) for new, old in zip(model.parameters(), before, strict=True))
     for _ in range(2):  # a second time does not add to the first
-        loss, _ = flat.backward(model(inputs).square().sum(), StopRequest())
+        loss, _ = flat.backward(model(inputs).square().sum(), StopRequest()).read()
     assert loss == float(model(inputs).square().sum().detach())
     torch.testing.assert_close(flat.gradients, torch.cat([gradient.flatten() for gradient in expected]))
     flat.values.fill_(0.5)
@@ -35,8 +35,8 @@ def test_a_parameter_that_the_loss_does_not_touch_has_gradient_zero(lone_task: T
 def test_a_request_to_stop_comes_back_with_the_gradients(lone_task: Task) -> None:
     model = nn.Linear(1, 1)
     flat, stop = FlatModel(model), StopRequest()
-    assert flat.backward(model(torch.ones(1, 1)).sum(), stop)[1] == (False, False, False)
+    assert flat.backward(model(torch.ones(1, 1)).sum(), stop).read()[1] == (False, False, False)
     stop.warned = True
-    assert flat.backward(model(torch.ones(1, 1)).sum(), stop)[1] == (True, False, False)
+    assert flat.backward(model(torch.ones(1, 1)).sum(), stop).read()[1] == (True, False, False)
     stop.terminated = True
-    assert flat.backward(model(torch.ones(1, 1)).sum(), stop)[1] == (True, True, False)
+    assert flat.backward(model(torch.ones(1, 1)).sum(), stop).read()[1] == (True, True, False)

@@ -38,7 +38,6 @@ from clusterctl.graph.collection import Collection
 from clusterctl.graph.storage import shared
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
-from clusterctl.runs.place import Place
 from clusterctl.spec import Data, GraphClassificationTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
@@ -51,11 +50,11 @@ class Losses(list):
         if loss is not None:
             self.append(loss)
 
-place = Place.from_environment()
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
     graphs = shared(task, Collection, *recipe(Data(root={str(IMDB)!r})))
     train = GraphClassificationTrain(
-        model="support.own_nets:GraphNet", batch_size=240 // place.world_size, epochs=3, precision="float64", lr=0.01
+        model="support.own_nets:GraphNet", batch_size=None, global_batch_size=240, epochs=3, precision="float64",
+        lr=0.01,
     )
     losses = Losses()
     score = fit(OwnGraphClassification(graphs, train, task, 3), train, replace(task, metrics=losses), Fold(1, 1))
@@ -134,13 +133,13 @@ def test_the_model_gets_what_pygs_loader_would_give_it(lone_task: Task) -> None:
 @pytest.mark.long
 def test_losses_and_accuracy_do_not_depend_on_the_number_of_ranks(tmp_path: Path) -> None:
     found: dict[int, Any] = {}
-    for tasks_per_node in ([1], [1, 3]):
+    for tasks_per_node in ([1], [1, 2]):
         ranks = sum(tasks_per_node)
         outputs = run_program(PROGRAM, RunDir(tmp_path / f"on-{ranks}").attempt(0), tasks_per_node)
         found[ranks] = json.loads(outputs[-1].splitlines()[-1])
     losses, score = found[1]
-    assert found[4][0] == pytest.approx(losses, rel=1e-9)
-    assert (found[4][1], losses[-1] < losses[0]) == (score, True)
+    assert found[3][0] == pytest.approx(losses, rel=1e-9)
+    assert (found[3][1], losses[-1] < losses[0]) == (score, True)
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,12 @@ from clusterctl.workloads.link_prediction import link_graph
 TRAIN = LinkPredictionTrain(model="users:Encoder", fan_out=(-1, -1), batch_size=16, precision="float64")
 PROGRAM = f"""
 import json, sys
+import torch_geometric  # before the ranks are forked
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from dataclasses import replace
 from clusterctl.graph.storage import shared
 from clusterctl.runs.context import Context
 from clusterctl.runs.metrics import current_attempt
-from clusterctl.runs.place import Place
 from clusterctl.spec import Data, LinkPredictionTrain
 from clusterctl.task.task import joined
 from clusterctl.training.loop import fit
@@ -49,11 +49,10 @@ class Losses(list):
         if loss is not None:
             self.append(loss)
 
-place = Place.from_environment()
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
     graph = shared(task, LinkGraph, *own_recipe(Data(load="support.own_nets:some_links"), link_graph))
     train = LinkPredictionTrain(
-        model="support.own_nets:Encoder", batch_size=100 // place.world_size, epochs=3, precision="float64", lr=0.01
+        model="support.own_nets:Encoder", batch_size=None, global_batch_size=100, epochs=3, precision="float64", lr=0.01
     )
     losses = Losses()
     score = fit(OwnLinkPrediction(graph, train, task), train, replace(task, metrics=losses))
@@ -179,13 +178,13 @@ def test_evaluation_is_that_of_pygs_layers_on_the_whole_graph(graph: LinkGraph, 
 
 def test_losses_and_auc_do_not_depend_on_the_number_of_ranks_and_it_learns(tmp_path: Path) -> None:
     found: dict[int, Any] = {}
-    for tasks_per_node in ([1], [1, 3]):
+    for tasks_per_node in ([1], [1, 2]):
         ranks = sum(tasks_per_node)
         outputs = run_program(PROGRAM, RunDir(tmp_path / f"on-{ranks}").attempt(0), tasks_per_node)
         found[ranks] = json.loads(outputs[-1].splitlines()[-1])
     losses, score = found[1]
-    assert found[4][0] == pytest.approx(losses, rel=1e-9)
-    assert found[4][1] == score
+    assert found[3][0] == pytest.approx(losses, rel=1e-9)
+    assert found[3][1] == score
     half_wins, positives, negatives = score
     assert half_wins / (2 * positives * negatives) > 0.7
 

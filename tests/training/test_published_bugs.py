@@ -67,7 +67,9 @@ TESTED_ON_TRAINING = Mutation(
     "workloads/synthetic.py", "data.x, data.y, train, val, test,", "data.x, data.y, train, val, train,"
 )
 ANOTHER_GRAPH = Mutation("workloads/synthetic.py", "torch.manual_seed(seed)", "torch.seed()")
-MEAN_OF_STEPS = Mutation(_LOOP, "loss * batch.total / plan.seeds.numel()", "loss / plan.steps")
+MEAN_OF_STEPS = Mutation(
+    "training/progress.py", "loss * batch.total / self._seeds", "loss / -(-self._seeds // batch.total)"
+)
 RANKS_WEIGH_ALIKE = Mutation(
     _NODES, ".sum() / batch.total", ".sum() / (batch.weights.sum().clamp(min=1) * dist.get_world_size())"
 )
@@ -86,7 +88,7 @@ DEGREE_OF_SAMPLE = Mutation(
 NO_LAST_EVALUATION = Mutation(_LOOP, "if last or decides or (", "if decides or (")
 WINDOW_OUT_OF_REACH = Mutation("training/trace.py", "first if first <= left else left // 2 + 1", "first")
 PERCENT = Mutation("training/training_log.py", "{score.share:.4f}", "{score.share:.2%}")
-LR_IGNORED = Mutation(_LOOP, "flat.gradients, train.lr,", "flat.gradients, 1e-3,")
+LR_IGNORED = Mutation("training/learner.py", "flat.gradients, train.lr,", "flat.gradients, 1e-3,")
 RANK_0_ALONE = Mutation(_INFERENCE, "size = -(-nodes // dist.get_world_size())", "size = nodes")
 EVERYBODY_PREPARES = Mutation("runs/once.py", "return is_listed(folder) and whole(folder)", "return False")
 _MKDIR = "lease.mkdir({})\n        except FileExistsError:"

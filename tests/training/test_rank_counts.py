@@ -47,10 +47,12 @@ with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attem
     everything = replace(exact, epochs=2, dropout=0.5, clip_norm=0.5, schedule="cosine", warmup=0.3, patience=1,
                          replace=True)
     labor = replace(exact, epochs=2, dropout=0.5, sampling="labor", fan_out=(3, 2))
-    exact_ones = dict(exact=exact, cached=cached, cached_gcn=cached_gcn, everything=everything, labor=labor)
+    exact_ones = dict(exact=exact, cached=cached, cached_gcn=cached_gcn, everything=everything, labor=labor,
+                      on_disk=labor)
     result = {{}}
     for name, train in (exact_ones | {{"default": default}}).items():
-        objective, losses = NodeClassification(graph, train, task), Losses()
+        cache = 1 << 20 if name == "on_disk" else None  # a fifteenth of the features
+        objective, losses = NodeClassification(graph, train, task, cache), Losses()
         score = fit(objective, train, replace(task, metrics=losses))
         result[name] = losses
         result[name + "_accuracy"] = score
@@ -93,11 +95,18 @@ def test_in_float64_without_dropout_losses_and_accuracy_are_the_same(results: di
         assert rank["exact_accuracy"] == alone["exact_accuracy"]
 
 
-@pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything", "labor", "users", "rgat"])
+@pytest.mark.parametrize("name", ["cached", "cached_gcn", "everything", "labor", "on_disk", "users", "rgat"])
 def test_so_they_are_with_every_option_and_dropout(results: dict[int, list[dict[str, Any]]], name: str) -> None:
     alone = results[1][0]
     assert results[4][0][name] == pytest.approx(alone[name], rel=0, abs=1e-9)
     assert results[4][0][f"{name}_accuracy"] == alone[f"{name}_accuracy"]
+
+
+def test_features_on_disk_change_no_bit(results: dict[int, list[dict[str, Any]]]) -> None:
+    for said in results.values():
+        for rank in said:
+            assert rank["on_disk"] == rank["labor"]
+            assert rank["on_disk_accuracy"] == rank["labor_accuracy"]
 
 
 def test_in_float32_with_the_defaults_and_their_dropout_the_first_losses_agree(

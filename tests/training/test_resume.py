@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,10 @@ with joined(Context({"name": "t", "workload": "reddit"}, attempt=current_attempt
 """
 
 
-def test_four_ranks_end_with_the_same_bits_as_an_undisturbed_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", [[1, 1], pytest.param([2, 2], marks=pytest.mark.long)])
+def test_ranks_end_with_the_same_bits_as_in_an_undisturbed_training(tmp_path: Path, shape: list[int]) -> None:
     """Warned within an epoch, at its last step, and twice; with dropout, a schedule, and selection by patience."""
-    said = interrupted(tmp_path, [[3], [7], [5, 12]], FOLDS + SHOP + OWN)
+    said = interrupted(tmp_path, [[3], [7], [5, 12]], FOLDS + SHOP + OWN, shape)
     own, own_left_alone = said.pop("own"), said.pop("own-left-alone")
     gat, gat_left_alone = said.pop("gat"), said.pop("gat-left-alone")
     rgat, rgat_left_alone = said.pop("rgat"), said.pop("rgat-left-alone")
@@ -115,7 +117,8 @@ def test_four_ranks_end_with_the_same_bits_as_an_undisturbed_training(tmp_path: 
 
 FOLDS = """
     graphs = shared(task, Collection, *tu_recipe(Data(root=str(IMDB))))
-    train = GraphClassificationTrain(batch_size=100, epochs=2, patience=2, folds=3, hidden_channels=8)
+    train = GraphClassificationTrain(batch_size=None, global_batch_size=400, epochs=2, patience=2, folds=3,
+                                     hidden_channels=8)
     objective_of = lambda task, fold: GraphClassification(graphs, train, task, fold)
     result["folds-left-alone"] = trained(task, "folds-left-alone", train, objective_of, folds=3)
     result["folds"] = trained(task, "folds", train, objective_of, [5, 9], folds=3)
@@ -125,7 +128,8 @@ SHOP = f"""
     from support.random_shop import random_shop
     from clusterctl.spec import TaobaoTrain
     from clusterctl.training.link_objective import LinkPrediction
-    train = TaobaoTrain(batch_size=6, epochs=3, hidden_channels=6, fan_out=(4, 3), patience=3, lr=0.01)
+    train = TaobaoTrain(batch_size=None, global_batch_size=24, epochs=3, hidden_channels=6, fan_out=(4, 3), patience=3,
+                        lr=0.01)
     objective_of = lambda task, fold: LinkPrediction(random_shop(), train, task)
     result["shop-left-alone"] = trained(task, "shop-left-alone", train, objective_of)
     result["shop"] = trained(task, "shop", train, objective_of, [2, 5])
@@ -133,13 +137,13 @@ SHOP = f"""
 OWN = """
     from clusterctl.spec import NodeClassificationTrain
     from clusterctl.training.own_objective import OwnNodeClassification
-    train = NodeClassificationTrain(model="support.own_nets:Noisy", batch_size=100, epochs=3, fan_out=(4, 3),
-                                    patience=3)
+    train = NodeClassificationTrain(model="support.own_nets:Noisy", batch_size=None, global_batch_size=400, epochs=3,
+                                    fan_out=(4, 3), patience=3)
     objective_of = lambda task, fold: OwnNodeClassification(graph, train, task)
     result["own-left-alone"] = trained(task, "own-left-alone", train, objective_of)
     result["own"] = trained(task, "own", train, objective_of, [3, 8])
     train = NodeClassificationTrain(model="gat", options=dict(hidden=4, heads=2, attention_dropout=0.3),
-                                    batch_size=100, epochs=3, fan_out=(4, 3), patience=3)
+                                    batch_size=None, global_batch_size=400, epochs=3, fan_out=(4, 3), patience=3)
     result["gat-left-alone"] = trained(task, "gat-left-alone", train, objective_of)
     result["gat"] = trained(task, "gat", train, objective_of, [3, 8])
     from support.random_academy import random_academy
@@ -158,17 +162,17 @@ def test_so_they_do_when_preempted_at_twenty_random_steps(tmp_path: Path) -> Non
     assert_same(said)
 
 
-def interrupted(folder: Path, plans: list[list[int]], more: str = "") -> dict[Any, Any]:
+def interrupted(folder: Path, plans: list[list[int]], more: str = "", shape: Sequence[int] = (2, 2)) -> dict[Any, Any]:
     body = f"""
-    train = RedditTrain(batch_size=64, epochs=4, hidden_channels=32, dropout=0.5, schedule="cosine", warmup=0.2,
-                        patience=4, clip_norm=1.0, precision="float32")
+    train = RedditTrain(batch_size=None, global_batch_size=256, epochs=4, hidden_channels=32, dropout=0.5,
+                        schedule="cosine", warmup=0.2, patience=4, clip_norm=1.0, precision="float32")
     result = {{"none": trained(task, "none", train, objective_of)}}
     for number, steps in enumerate({plans!r}):
         result[number] = trained(task, f"run-{{number}}", train, objective_of, steps)
 {more}
 print(json.dumps(result))
 """
-    outputs = run_program(PROLOGUE + CORA_TASK + body, RunDir(folder / "ranks").attempt(0), [2, 2], timeout=600)
+    outputs = run_program(PROLOGUE + CORA_TASK + body, RunDir(folder / "ranks").attempt(0), shape, timeout=600)
     said = [json.loads(output.splitlines()[-1]) for output in outputs]
     for other in said[1:]:
         assert {key: value["digest"] for key, value in other.items()} == {k: v["digest"] for k, v in said[0].items()}

@@ -25,7 +25,9 @@ from clusterctl.spec import (
     Container,
     GraphClassificationTrain,
     Job,
+    LinkPredictionTrain,
     NodeClassificationTrain,
+    NodeTrain,
     from_record,
 )
 from clusterctl.spec.keys import leaves_as_written
@@ -52,10 +54,10 @@ RESERVED_OPTIONS = frozenset(
 # Nor what Slurm and the batch script tell the tasks, and the script's own variables.
 RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
 SCRIPT_VARIABLES = frozenset(
-    {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "failed", "folder", "found"}
-    | {"full", "gone", "late", "marks", "no_work", "node_check", "notifier", "number", "opening", "own_job", "python"}
-    | {"python_is_named", "ranks", "refused", "restarts", "run", "said", "setup", "signal", "srun", "staging", "start"}
-    | {"task", "text", "tracker", "tracker_input", "tracker_pid", "tracking", "try", "unfit"}
+    {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "failed", "folder", "found", "full"}
+    | {"gone", "late", "mark", "marks", "no_work", "node_check", "notifier", "number", "opening", "own_job", "python"}
+    | {"python_is_named", "ranks", "refused", "restarts", "run", "running", "said", "setup", "signal", "srun"}
+    | {"staging", "start", "task", "text", "tracker", "tracker_input", "tracker_pid", "tracking", "try", "unfit"}
 )
 
 
@@ -327,6 +329,13 @@ def contradictions(job: Job, cluster: Cluster) -> Iterator[Problem]:
         yield from _not_of_this_model(job.train)
     if job.data.load and not WORKLOADS[job.workload].loads:
         yield Problem(("data", "load"), f'workload "{job.workload}" loads no data so')
+    if job.data.cache and not isinstance(job.train, NodeTrain | NodeClassificationTrain | LinkPredictionTrain):
+        yield Problem(("data", "cache"), f'workload "{job.workload}" reads no features of sampled nodes')
+    if job.data.cache and getattr(job.train, "model", "") == "rgat":
+        yield Problem(("data", "cache"), 'model "rgat" keeps its features in memory; leave this out')
+    if job.data.cache and getattr(job.train, "cache_first_aggregation", False):
+        message = "train.cache_first_aggregation keeps a table as large as the features in memory"
+        yield Problem(("data", "cache"), message)
     if job.workload == "link-prediction" and not job.data.load:
         yield Problem(
             ("data", "load"), "is missing: a function of your code that returns the graph, such as my_data:load"

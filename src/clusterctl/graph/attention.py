@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from clusterctl.graph.blocks import row_bounds
 from clusterctl.graph.hashing import keyed_dropout
 from clusterctl.graph.products import Linear
 
@@ -31,6 +32,7 @@ class Neighborhoods:
     columns: Tensor  # int32 [edges]
     offsets: Tensor  # int32 [targets + 1]
     own: Tensor  # int64 [targets]
+    counted: Tensor | None = None  # bool [edges]: those that are edges, the others are padding; None: all are
 
     def targets(self) -> Tensor:
         """int64 [edges]: the target of each edge."""
@@ -41,6 +43,8 @@ class Neighborhoods:
         """With one edge from each target to itself, behind its others, whether there was one or not."""
         targets = self.targets()
         is_kept = self.columns != self.own.index_select(0, targets)
+        if self.counted is not None:
+            return self._with_loops_behind(targets, is_kept & self.counted)
         before = torch.zeros(targets.numel() + 1, dtype=torch.int64, device=targets.device)
         torch.cumsum(is_kept, 0, out=before[1:])  # kept edges before each edge
         offsets = before.index_select(0, self.offsets.to(torch.int64))
@@ -49,6 +53,16 @@ class Neighborhoods:
         columns[(before[:-1] + targets)[is_kept]] = self.columns[is_kept]
         columns[offsets[1:] - 1] = self.own.to(torch.int32)
         return Neighborhoods(columns, offsets.to(torch.int32), self.own)
+
+    def _with_loops_behind(self, targets: Tensor, is_kept: Tensor) -> Neighborhoods:
+        """With all present edges, of which those that are not kept become padding: nothing depends on a value."""
+        edges, loops = self.columns.numel(), self.own.numel()
+        ends = self.offsets + torch.arange(loops + 1, dtype=torch.int32, device=targets.device)
+        columns, counted = self.columns.new_empty(edges + loops), is_kept.new_ones(edges + loops)
+        places = torch.arange(edges, device=targets.device) + targets
+        columns[places], counted[places] = self.columns, is_kept
+        columns[ends[1:].to(torch.int64) - 1] = self.own.to(torch.int32)
+        return Neighborhoods(columns, ends, self.own, counted)
 
 
 class GatConv(nn.Module):
@@ -127,10 +141,13 @@ def attend_plain(
     sources = by_head(_taken(left.to(exact), edges.columns), attention)
     summed = sources + by_head(_taken(right.to(exact), targets), attention)
     logits = (F.leaky_relu(summed, SLOPE) * attention).sum(-1)
+    if edges.counted is not None:
+        logits = logits.masked_fill(~edges.counted[:, None], -torch.inf)
     highest = torch.segment_reduce(logits.detach(), "max", lengths=counts, unsafe=True)
+    highest = highest.clamp(min=torch.finfo(exact).min)  # of a target with nothing but padding
     weights = (logits - highest.index_select(0, targets)).exp()
     totals = torch.segment_reduce(weights, "sum", lengths=counts, unsafe=True)
-    weights = weights / _taken(totals, targets)
+    weights = weights / _taken(totals.clamp(min=1), targets)  # the highest weight is 1: no less where there are edges
     if factors is not None:
         weights = weights * factors
     messages = (sources * weights[..., None]).flatten(1)
@@ -158,16 +175,15 @@ class _Take(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (rows,) = ctx.saved_tensors
-        bounds = torch.zeros(ctx.size + 1, dtype=torch.int64, device=rows.device)
-        torch.cumsum(torch.bincount(rows, minlength=ctx.size), 0, out=bounds[1:])
-        order = rows.argsort(stable=True)
+        order, bounds = rows.argsort(stable=True), row_bounds(rows, ctx.size).to(torch.int64)
         return F.embedding_bag(order, gradients[0], bounds, mode="sum", include_last_offset=True), None
 
 
 def _worth_compiling(left: Tensor, edges: Neighborhoods) -> bool:
-    """Whether numba pays off, and is installed."""
+    """Whether numba pays off, and is installed. Its loops know no padding."""
     work = edges.columns.numel() * left.size(1)
-    return left.device.type == "cpu" and work >= WORTH_COMPILING and _has_numba()
+    plain = left.device.type != "cpu" or edges.counted is not None
+    return not plain and work >= WORTH_COMPILING and _has_numba()
 
 
 @cache

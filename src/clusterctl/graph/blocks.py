@@ -46,6 +46,16 @@ class Block:
         """int32 [targets]: how many edges there are of each."""
         return self.offsets.diff()
 
+    @property
+    def counted(self) -> Tensor | None:
+        """bool [edges]: which are edges and not padding; None: all are."""
+        return None
+
+    @property
+    def rows(self) -> Tensor:
+        """`columns`, where an edge from a target to itself has the target's own row."""
+        return self.columns
+
     def padded(self) -> Block:
         """The block with a few more targets without edges, a `rounded` number; nobody reads what they become."""
         missing = rounded(self.nodes.numel()) - self.nodes.numel()
@@ -61,6 +71,16 @@ class Block:
         return F.embedding_bag(
             self.columns, table, self.offsets, mode="sum", per_sample_weights=weights, include_last_offset=True
         )
+
+
+def row_bounds(rows: Tensor, count: int) -> Tensor:
+    """Where the places of each of `count` rows begin, and the last one's end, were these `rows` sorted [count + 1].
+
+    As a bincount; on a GPU that asks for the largest row. Sums of whole numbers are the same in any order.
+    """
+    bounds = rows.new_zeros(count + 1)
+    bounds[1:].index_add_(0, rows, torch.ones_like(rows))
+    return bounds.cumsum_(0)
 
 
 class _Mean(torch.autograd.Function):
@@ -85,7 +105,6 @@ class _Mean(torch.autograd.Function):
         counts = offsets.diff()
         bags = torch.arange(counts.numel(), dtype=columns.dtype, device=columns.device)
         by_row = bags.repeat_interleave(counts, output_size=columns.numel())[columns.argsort(stable=True)]
-        bounds = offsets.new_zeros(ctx.rows + 1)
-        torch.cumsum(torch.bincount(columns, minlength=ctx.rows), 0, out=bounds[1:])
+        bounds = row_bounds(columns, ctx.rows)
         shares = gradient / counts.clamp(min=1)[:, None].to(gradient.dtype)
         return F.embedding_bag(by_row, shares, bounds, mode="sum", include_last_offset=True), None, None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -13,12 +13,15 @@ from torch.nn import functional as F
 from clusterctl.graph.storage import compressed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Graph `g` has the nodes from `bounds[g]` up to `bounds[g + 1]`. Edges are kept by target, as in `Graph`."""
+    """Graph `g` has the nodes from `bounds[g]` up to `bounds[g + 1]`. Edges are kept by target, as in `Graph`.
+
+    It stays on the CPU, which knows how large a batch becomes; a GPU would have to be asked.
+    """
 
     bounds: Tensor  # int64 [graphs + 1]
     indptr: Tensor  # int64 [nodes + 1]
@@ -39,11 +42,6 @@ class Collection:
     def degree(self) -> Tensor:
         """int64 [nodes]: incoming edges."""
         return self.indptr.diff()
-
-    def to(self, device: torch.device) -> Collection:
-        """The collection on `device`."""
-        bounds, indptr, indices = self.bounds.to(device), self.indptr.to(device), self.indices.to(device)
-        return Collection(bounds, indptr, indices, self.x.to(device), self.y.to(device), self.num_classes)
 
     def batch(self, graphs: Tensor) -> GraphBatch:
         """The graphs with these int64 numbers, in this order; one may be wanted more than once."""
@@ -75,6 +73,12 @@ class GraphBatch:
     bounds: Tensor  # int64 [graphs + 1], rows of each graph's nodes
     incoming: Rows  # the sources of the edges into each row
     outgoing: Rows  # the targets of the edges out of each row
+
+    def to(self, device: torch.device) -> GraphBatch:
+        """The batch on `device`."""
+        nodes, bounds, *incoming = moved((self.nodes, self.bounds, *self.incoming), device)
+        outgoing = incoming if self.outgoing is self.incoming else moved(self.outgoing, device)
+        return GraphBatch(nodes, bounds, cast("Rows", tuple(incoming)), cast("Rows", tuple(outgoing)))
 
     def neighbor_sum(self, rows: Tensor) -> Tensor:
         """The sum of each node's neighbours' rows, zero where there are none."""
@@ -121,6 +125,13 @@ def sum_rows(taken: Rows, rows: Tensor) -> Tensor:
     """The sum of the `rows` that each of `taken` has, zero where there are none."""
     offsets, places = taken
     return F.embedding_bag(places, rows, offsets, mode="sum", include_last_offset=True)
+
+
+def moved(tensors: Iterable[Tensor], device: torch.device) -> list[Tensor]:
+    """These tensors on `device`. A GPU copies them from pinned memory behind what it has to do; nobody waits for it."""
+    if device.type == "cpu":
+        return list(tensors)
+    return [tensor.pin_memory().to(device, non_blocking=True) for tensor in tensors]
 
 
 def _cut(indptr: Tensor, indices: Tensor, first: Tensor, last: Tensor, bounds: Tensor, nodes: Tensor) -> Rows:

@@ -30,7 +30,7 @@ class Convolution(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
-        self._projects_first = out_channels < in_channels
+        self.projects_first = out_channels < in_channels
 
     def forward(self, block: Block, table: Tensor, targets: Tensor) -> Tensor:
         """The new rows [targets, out] from the source table [rows, in] and the targets' own rows [targets, in]."""
@@ -46,11 +46,11 @@ class Convolution(nn.Module):
 
     def send(self, rows: Tensor) -> Tensor:
         """What these rows send to their neighbours: projected, or as they are, whichever is narrower."""
-        return linear(rows, self.weight) if self._projects_first else rows
+        return linear(rows, self.weight) if self.projects_first else rows
 
     def receive(self, block: Block, sent: Tensor, targets: Tensor) -> Tensor:
         """As a call, from a source table that went through `send`."""
-        if self._projects_first:
+        if self.projects_first:
             return self.from_projected(block, sent, targets)
         return self(block, sent, targets)  # type: ignore[no-any-return]
 
@@ -143,6 +143,11 @@ class Network(nn.Module):
         if aggregated is not None:
             return aggregated.index_select(0, block.nodes), targets
         return self.convolutions[0].aggregate(block, x, targets), targets
+
+    def gather_own(self, block: Block, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """As `gather`, from the `rows` of the block's own source table, whose first are its targets'."""
+        targets = rows[: block.nodes.numel()]
+        return self.convolutions[0].aggregate(block, rows, targets), targets
 
     def forward(
         self, blocks: list[Block], x: Tensor, randomness: tuple[int, ...], aggregated: Tensor | None = None

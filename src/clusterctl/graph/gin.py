@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from clusterctl.graph.collection import Collection, GraphBatch, Rows, sum_rows
+from clusterctl.graph.collection import Collection, GraphBatch, Rows, moved, sum_rows
 from clusterctl.graph.hashing import Purpose, draws, keyed_dropout, stream
 from clusterctl.graph.products import Linear
 
@@ -34,13 +34,16 @@ class GinConv(nn.Module):
 
 def first_sum(collection: Collection, features: Tensor) -> Distinct:
     """`h_v + sum h_u` of the features [nodes, channels] of the whole collection."""
-    everything = collection.batch(torch.arange(collection.num_graphs, device=features.device))
+    everything = collection.batch(torch.arange(collection.num_graphs))
     return distinct(features + everything.neighbor_sum(features))
 
 
 @dataclass(frozen=True)
 class Distinct:
-    """A table whose row `i` is `rows[of[i]]`: of equal rows there is one."""
+    """A table whose row `i` is `rows[of[i]]`: of equal rows there is one.
+
+    `of` is on the CPU, `rows` where they are used.
+    """
 
     rows: Tensor  # [distinct, channels]
     of: Tensor  # int64 [rows]
@@ -49,11 +52,13 @@ class Distinct:
         """The table's rows with these int64 numbers, of equal ones one."""
         which, place, counts = torch.unique(self.of.index_select(0, wanted), return_inverse=True, return_counts=True)
         bounds = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        return Copied(self.rows.index_select(0, which), place, (bounds, place.argsort(stable=True)))
+        found = moved((which, place, bounds, place.argsort(stable=True)), self.rows.device)
+        return Copied(self.rows.index_select(0, found[0]), found[1], (found[2], found[3]))
 
     def select_all(self, wanted: Tensor) -> Copied:
         """The same with the equal ones too, where little is computed of each."""
-        return Copied(self.rows.index_select(0, self.of.index_select(0, wanted)))
+        (which,) = moved([self.of.index_select(0, wanted)], self.rows.device)
+        return Copied(self.rows.index_select(0, which))
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ generators", OOPSLA 2014) in the wrapping int64 arithmetic that torch offers on 
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,6 +23,7 @@ FIRST = _signed(0xBF58476D1CE4E5B9)
 SECOND = _signed(0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
 _LEVELS = 1 << 16  # of the share that dropout zeroes
+_MOST_KEYS = 64  # of one step: a few for each layer
 _ROWS = 2048  # at a time on the CPU: the random bits stay in the cache
 
 
@@ -38,17 +40,64 @@ class Purpose(IntEnum):
     SHUFFLE = 8
 
 
+class ReplayedNumber(int):
+    """A number that is another one in every replay of the same work; `keys` knows the one that it is now."""
+
+    keys: ReplayedKeys
+
+
+class ReplayedKeys:
+    """The keys of work that is captured once and replayed: places on the device, filled anew before each replay.
+
+    `epoch` and `step` take the places of these numbers in a `stream`.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.epoch, self.step = ReplayedNumber(-1), ReplayedNumber(-2)
+        self.epoch.keys = self.step.keys = self
+        self._now = {int(self.epoch): 0, int(self.step): 0}
+        self._streams: dict[tuple[Purpose, tuple[int, ...]], int] = {}
+        self._places = torch.zeros(_MOST_KEYS, dtype=torch.int64, device=device)
+
+    def fill(self, epoch: int, step: int) -> None:
+        """Make all keys those of this step; it is queued on a GPU."""
+        self._now = {int(self.epoch): epoch, int(self.step): step}
+        keys = torch.tensor([self._key(*asked) for asked in self._streams], dtype=torch.int64)
+        if self._places.is_cuda:
+            keys = keys.pin_memory()
+        self._places[: keys.numel()].copy_(keys, non_blocking=True)
+
+    def place(self, purpose: Purpose, numbers: tuple[int, ...]) -> Tensor:
+        """The key of a stream, int64 without dimensions."""
+        if (purpose, numbers) not in self._streams:
+            self._streams[purpose, numbers] = len(self._streams)
+            self._places[len(self._streams) - 1] = self._key(purpose, numbers)
+        return self._places[self._streams[purpose, numbers]]
+
+    def _key(self, purpose: Purpose, numbers: tuple[int, ...]) -> int:
+        return stream(
+            purpose, *(self._now[number] if isinstance(number, ReplayedNumber) else number for number in numbers)
+        )
+
+
 def stream(purpose: Purpose, *numbers: int) -> int:
-    """The key of a stream: a hash of all the numbers, order included."""
+    """The key of a stream: a hash of all the numbers, order included.
+
+    Where one of them is `ReplayedNumber` the key is a tensor, which `draws` takes too.
+    """
+    for number in numbers:
+        if isinstance(number, ReplayedNumber):
+            return cast("int", number.keys.place(purpose, numbers))
     key = int(purpose)
     for number in numbers:
         key = _mix_number(key + number)
     return _signed(_mix_number(key))
 
 
-def draws(key: int, counters: Tensor) -> Tensor:
+def draws(key: int | Tensor, counters: Tensor) -> Tensor:
     """64 random bits for each int64 counter, as int64 of the same shape."""
-    return _mixed((counters * GOLDEN).add_(_signed(key + GOLDEN & _MASK)))
+    added = key + GOLDEN if isinstance(key, Tensor) else _signed(key + GOLDEN & _MASK)
+    return _mixed((counters * GOLDEN).add_(added))
 
 
 def grid(keys: Tensor, counters: Tensor) -> Tensor:
@@ -63,7 +112,7 @@ def _mixed(mixed: Tensor) -> Tensor:
     return mixed.bitwise_xor_(shift_right(mixed, 31))
 
 
-def below(bits: Tensor, bounds: Tensor) -> Tensor:
+def below(bits: Tensor, bounds: Tensor | int) -> Tensor:
     """A whole number in [0, bound) from the upper 32 of each 64 random bits; bounds are at most 2**31.
 
     Integers alone: a product of floats can round up to the bound itself. The bias is below bound / 2**32.

@@ -50,7 +50,7 @@ def sampled_hops(blocks: Sequence[Block], randomness: tuple[int, ...] | None) ->
     for number, (before, block) in enumerate(pairwise(blocks)):
         degree = block.graph.degree.index_select(0, block.nodes)
         key = None if randomness is None else (*randomness, number)
-        hops.append(_hop(block.columns, block.offsets, before.nodes, degree, key))
+        hops.append(_hop(block.rows, block.offsets, before.nodes, degree, key, block.counted))
     return hops
 
 
@@ -88,10 +88,15 @@ def _pieces(bounds: Tensor, most_edges: int) -> Iterator[tuple[int, int]]:
 
 
 def _hop(
-    columns: Tensor, offsets: Tensor, nodes: Tensor, degree: Tensor, randomness: tuple[int, ...] | None = None
+    columns: Tensor,
+    offsets: Tensor,
+    nodes: Tensor,
+    degree: Tensor,
+    randomness: tuple[int, ...] | None = None,
+    counted: Tensor | None = None,
 ) -> Hop:
-    """The hop of these edges (`Block.columns`, `Block.offsets`), whose targets are the first of `nodes`."""
+    """The hop of these edges (`Block.rows`, `offsets`, `counted`), whose targets are the first of `nodes`."""
     targets = torch.arange(degree.numel(), device=columns.device)
-    neighborhoods = Neighborhoods(columns, offsets, targets)
+    neighborhoods = Neighborhoods(columns, offsets, targets, counted)
     edge_index = torch.stack([columns.to(torch.int64), neighborhoods.targets()])
     return Hop(edge_index, degree.numel(), nodes, degree, neighborhoods, randomness)

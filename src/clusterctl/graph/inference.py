@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import deque
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
 from clusterctl.graph.blocks import Block
+from clusterctl.graph.neighbors import renumbered
 from clusterctl.graph.storage import shared_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from clusterctl.graph.blocks import Adjacency
-    from clusterctl.graph.convolutions import Network
+    from clusterctl.graph.convolutions import Convolution, Network
+    from clusterctl.graph.features import Features, Fetch
     from clusterctl.graph.storage import Graph
     from clusterctl.task.task import Task
 
+T = TypeVar("T")
+
 _NODES_AT_ONCE = 16384  # bounds what a layer holds in addition to its input and output
+_NODES_AT_ONCE_FROM_DISK = 4096  # as many, with the features of their neighbours
 
 
 @torch.no_grad()
-def infer(network: Network, graph: Graph, task: Task, aggregated: Tensor | None = None) -> tuple[range, Tensor]:
+def infer(
+    network: Network, graph: Graph, task: Task, aggregated: Tensor | None = None, features: Features | None = None
+) -> tuple[range, Tensor]:
     """The nodes of this rank (equal slices in the order of the ranks) and the network's outputs for them.
 
     A collective: all ranks of the world call it. Every layer shares what the nodes send, and nothing wider; the first
-    one nothing where its aggregation is known.
+    one nothing where its aggregation is known. With `features` the graph's table is not read, but these are, in order.
     """
     own = own_slice(graph.num_nodes)
     rows = graph.x[own.start : own.stop]
@@ -35,6 +45,8 @@ def infer(network: Network, graph: Graph, task: Task, aggregated: Tensor | None 
     for depth, layer in enumerate(network.convolutions):
         if depth == 0 and aggregated is not None:
             rows = layer.combine(aggregated[own.start : own.stop], rows)
+        elif depth == 0 and features is not None:
+            rows = _first_layer(layer, graph, own, features, task)
         else:
             sending = layer.send(rows)
             sent = graph.x if depth == 0 and sending is rows else shared_rows([sending], sending, graph.num_nodes, task)
@@ -42,6 +54,51 @@ def infer(network: Network, graph: Graph, task: Task, aggregated: Tensor | None 
         if depth < last:
             rows = rows.relu_()
     return own, rows
+
+
+def _first_layer(layer: Convolution, graph: Graph, own: range, features: Features, task: Task) -> Tensor:
+    """The layer's rows of the nodes `own`, without a table of all features in memory.
+
+    Either what all nodes send is narrower, and is computed as their features are read, in order; or the features of a
+    piece's neighbours are fetched while the piece before is computed.
+    """
+    piece = partial(own_piece, features, own)
+    if layer.projects_first:
+        sending = (layer.send(piece(part)) for part in slices(len(own)))
+        sent = shared_rows(sending, layer.send(piece(slice(0, 0))), graph.num_nodes, task)
+        return torch.cat([layer.receive(block, sent, piece(part)) for part, block in blocks(graph, own)])
+
+    def fetched() -> Iterator[tuple[Block, Fetch]]:
+        for _, block in blocks(graph, own, _NODES_AT_ONCE_FROM_DISK):
+            nodes, columns = renumbered(block.nodes, block.neighbors)
+            yield replace(block, columns=columns), features.fetch(nodes)
+
+    parts = []
+    for block, fetch in one_ahead(fetched()):
+        rows = fetch.rows()
+        parts.append(layer(block, rows, rows[: block.nodes.numel()]))
+    return torch.cat(parts)
+
+
+def own_piece(features: Features, own: range, part: slice) -> Tensor:
+    """The features of a part of the nodes `own`."""
+    return features.piece(own.start + part.start, own.start + part.stop)
+
+
+def slices(count: int) -> list[slice]:
+    """Consecutive parts of so many nodes; at least one, if an empty one."""
+    bounds = range(0, max(1, count), _NODES_AT_ONCE)
+    return [slice(start, min(count, start + _NODES_AT_ONCE)) for start in bounds]
+
+
+def one_ahead(items: Iterable[T]) -> Iterator[T]:
+    """The items, each when the next one is there too."""
+    waiting: deque[T] = deque()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) > 1:
+            yield waiting.popleft()
+    yield from waiting
 
 
 @torch.no_grad()
@@ -62,13 +119,13 @@ def own_slice(nodes: int) -> range:
     return range(nodes)[dist.get_rank() * size : (dist.get_rank() + 1) * size]
 
 
-def blocks(graph: Adjacency, own: range) -> Iterator[tuple[slice, Block]]:
+def blocks(graph: Adjacency, own: range, at_once: int = _NODES_AT_ONCE) -> Iterator[tuple[slice, Block]]:
     """The blocks of all edges into a rank's nodes, and which of these each is for; at least one, if an empty one.
 
     They are pieces of the graph's own arrays; the rows of the source table are all nodes.
     """
-    for start in range(0, max(1, len(own)), _NODES_AT_ONCE):
-        part = own[start : start + _NODES_AT_ONCE]
+    for start in range(0, max(1, len(own)), at_once):
+        part = own[start : start + at_once]
         indptr = graph.indptr[part.start : part.stop + 1]
         neighbors = graph.indices[int(indptr[0]) : int(indptr[-1])]
         nodes = torch.arange(part.start, part.stop, device=indptr.device)

@@ -93,11 +93,11 @@ def _chosen(indices: Tensor, start: Tensor, degree: Tensor, count: int, key: int
     """[nodes, count], as `choose_labor` for a few nodes."""
     window = count * WINDOW
     places = torch.arange(window, device=start.device)
-    first = torch.where(degree > window, (degree * turn_of(key)) >> 32, 0)[:, None]
+    first = (((degree * turn_of(key)) >> 32) * (degree > window))[:, None]  # torch.where would copy its 0 to a GPU
     inside = places < degree[:, None]
     position = first + places
-    position = torch.where(position < degree[:, None], position, position - degree[:, None]).where(inside, 0)
-    edge = (start[:, None] + position).where(inside, 0)
+    position = torch.where(position < degree[:, None], position, position - degree[:, None]) * inside
+    edge = (start[:, None] + position) * inside
     source = indices[edge].to(torch.int64)
     counter = source
     same = inside
@@ -105,5 +105,5 @@ def _chosen(indices: Tensor, start: Tensor, degree: Tensor, count: int, key: int
         same = same & (position >= back) & (indices[(edge - back).clamp(min=0)] == source)
         counter = counter + (same.to(torch.int64) << 32)
     rank = (shift_right(draws(key, counter), 33) << 32) | places
-    best = rank.where(inside, _LAST).topk(count, dim=1, largest=False, sorted=True).values
+    best = rank.masked_fill(~inside, _LAST).topk(count, dim=1, largest=False, sorted=True).values
     return position.gather(1, (best & 0xFFFFFFFF).clamp(max=window - 1))

@@ -24,6 +24,12 @@ def ends(graph: Adjacency, edges: Tensor) -> tuple[Tensor, Tensor]:
     return graph.indices[edges].to(torch.int64), torch.searchsorted(graph.indptr, edges, right=True) - 1
 
 
+def how_often(graph: Adjacency) -> Tensor:
+    """How often each node is an end of an example or of its random counterpart, in expectation: float32 [nodes]."""
+    nodes, edges = graph.degree.numel(), graph.indices.numel()
+    return graph.degree + graph.indices.bincount(minlength=nodes) + torch.full((nodes,), 2 * edges / max(1, nodes))
+
+
 def first_at_least(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
     """For each pair the first edge into the target from a source not below this one, or the end of its edges."""
     low, high = graph.indptr[targets], graph.indptr[targets + 1]
@@ -31,7 +37,7 @@ def first_at_least(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor
     for _ in range(longest.bit_length()):
         middle = (low + high) >> 1
         open_still = middle < high
-        less = open_still & (graph.indices[middle.where(open_still, 0)] < sources)
+        less = open_still & (graph.indices[middle * open_still] < sources)
         low, high = torch.where(less, middle + 1, low), torch.where(less, high, middle)
     return low
 
@@ -42,7 +48,7 @@ def has_edge(graph: Adjacency, sources: Tensor, targets: Tensor) -> Tensor:
         return torch.zeros_like(targets, dtype=torch.bool)
     place = first_at_least(graph, sources, targets)
     inside = place < graph.indptr[targets + 1]
-    return inside & (graph.indices[place.where(inside, 0)] == sources)
+    return inside & (graph.indices[place * inside] == sources)
 
 
 def with_copies(graph: Adjacency, edges: Tensor) -> Tensor:
@@ -76,8 +82,8 @@ def negatives(graph: Adjacency, num_sources: int, examples: Tensor, seed: int, e
     waiting = torch.arange(examples.numel(), device=examples.device)
     for draw in range(_MOST_DRAWS):
         own = keys[waiting] + 2 * draw
-        sources[waiting] = below(draws(0, own), torch.tensor(num_sources, device=examples.device))
-        targets[waiting] = below(draws(0, own + 1), torch.tensor(num_targets, device=examples.device))
+        sources[waiting] = below(draws(0, own), num_sources)
+        targets[waiting] = below(draws(0, own + 1), num_targets)
         waiting = waiting[has_edge(graph, sources[waiting], targets[waiting])]
         if waiting.numel() == 0:
             return sources, targets

@@ -85,7 +85,8 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
         if self.temporal_strategy not in ("uniform", "last"):
             raise RuntimeError("No valid temporal strategy found")
         if self.edge_weight is not None and self.is_temporal:
-            raise RuntimeError("Biased node temporal sampling not yet supported")
+            by = "" if self.is_hetero else "edge " if self.node_time is None else "node "
+            raise RuntimeError(f"Biased {by}temporal sampling not yet supported")
         self._epoch: Tensor | None = None
         self._graph = self._typed_graph()
 
@@ -116,7 +117,9 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
             )
 
     def _finished(self, out: Output) -> Output:
-        return out.to_bidirectional() if self.subgraph_type == SubgraphType.bidirectional else out
+        if self.subgraph_type == SubgraphType.bidirectional:
+            return out.to_bidirectional(keep_orig_edges=self.keep_orig_edges)
+        return out
 
     def _epoch_key(self) -> int:
         return int(torch.randint(_HIGHEST, ()) if self._epoch is None else self._epoch)
@@ -178,18 +181,23 @@ class PygNeighborSampler(PygOwnSampler):  # type: ignore[misc]
     def _latest(self, seeds: dict[str, Tensor], seed_time: Tensor | dict[str, Tensor] | None) -> Tensor:
         if seed_time is not None:
             return seed_time if isinstance(seed_time, Tensor) else torch.cat([seed_time[name] for name in seeds])
-        if self.node_time is None:
+        times = {_ONLY: self.node_time} if isinstance(self.node_time, Tensor) else self.node_time or {}
+        if not times.keys() >= seeds.keys():
             raise RuntimeError("Seed time needs to be specified")
-        times = {_ONLY: self.node_time} if isinstance(self.node_time, Tensor) else self.node_time
         return torch.cat([times[node_type][nodes] for node_type, nodes in seeds.items()])
 
     def _output(self, sample: Neighborhood) -> Output:
+        dtype = next((relation.indptr.dtype for relation in self._graph.relations.values()), torch.int64)
+
+        def narrow(by_type: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
+            return {name: values.to(dtype) for name, values in by_type.items()}
+
         found: dict[str, Any] = {
-            "node": sample.nodes,
-            "row": {edge_type: edges.sources for edge_type, edges in sample.edges.items()},
-            "col": {edge_type: edges.targets for edge_type, edges in sample.edges.items()},
-            "edge": {edge_type: edges.places for edge_type, edges in sample.edges.items()},
-            "batch": sample.trees,
+            "node": narrow(sample.nodes),
+            "row": narrow({edge_type: edges.sources for edge_type, edges in sample.edges.items()}),
+            "col": narrow({edge_type: edges.targets for edge_type, edges in sample.edges.items()}),
+            "edge": narrow({edge_type: edges.places for edge_type, edges in sample.edges.items()}),
+            "batch": None if sample.trees is None else narrow(sample.trees),
             "num_sampled_nodes": sample.num_nodes,
             "num_sampled_edges": sample.num_edges,
         }

@@ -49,6 +49,18 @@ class StaticBlock(Block):
     def sampled(self) -> Tensor:
         return self.filled
 
+    @property
+    def counted(self) -> Tensor:
+        places = torch.arange(self._fan_out, device=self.filled.device)
+        return (places < self.filled[:, None]).flatten()
+
+    @property
+    def rows(self) -> Tensor:
+        """Inner blocks compute the target's own row again for such an edge, to the same values."""
+        targets = torch.arange(self.nodes.numel(), dtype=torch.int32, device=self.nodes.device)[:, None]
+        loops = self.neighbors.view(-1, self._fan_out) == self.nodes[:, None]
+        return torch.where(loops, targets, self.columns.view(-1, self._fan_out)).flatten()
+
     def padded(self) -> StaticBlock:
         return self
 
@@ -57,8 +69,7 @@ class StaticBlock(Block):
         return sums / self.filled.clamp(min=1)[:, None].to(table.dtype)
 
     def weighted_sum(self, table: Tensor, weights: Tensor) -> Tensor:
-        places = torch.arange(self._fan_out, device=self.filled.device)
-        weights = weights * (places < self.filled[:, None]).flatten()
+        weights = weights * self.counted
         if not self.inner:
             return super().weighted_sum(table, weights)
         targets = self.nodes.numel()
@@ -108,5 +119,5 @@ class StaticSampler:
             drawn = choose_labor(self._graph, start, degree, count, key, self._copies)
         picks = drawn if self._replace else torch.where(degree > count, drawn, places)
         is_edge = places < sampled
-        found = self._graph.indices.index_select(0, torch.where(is_edge, start + picks, 0).T.flatten())
+        found = self._graph.indices.index_select(0, ((start + picks) * is_edge).T.flatten())
         return sampled, torch.where(is_edge.T, found.view(-1, count), nodes.to(torch.int32)[:, None]).flatten()

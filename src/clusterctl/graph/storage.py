@@ -147,14 +147,18 @@ def _resident_features(x: Tensor, task: Task, dtype: torch.dtype) -> Tensor:
 
 
 @contextmanager
-def shared_table(task: Task, shape: tuple[int, ...], dtype: torch.dtype) -> Iterator[tuple[Tensor, bool]]:
-    """A table of zeros on the task's device, and whether this rank's writes are wanted; ready for all at the end.
+def shared_table(
+    task: Task, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | None = None
+) -> Iterator[tuple[Tensor, bool]]:
+    """A table of zeros on the task's device, or on `device`, and whether this rank's writes are wanted; ready for all
+    at the end.
 
     On the CPU the ranks of a node get the same memory, and all may write to it; where a piece is known to more than
-    one of them, the one with `True` should. On GPUs each rank has a table of its own. A collective of the node's ranks.
+    one of them, the one with `True` should. With GPUs each rank has a table of its own. A collective of the node's
+    ranks.
     """
     if task.device.type != "cpu" or task.node.size() == 1:
-        yield torch.zeros(shape, dtype=dtype, device=task.device), True
+        yield torch.zeros(shape, dtype=dtype, device=device or task.device), True
         return
     table = _mapped(task, shape, dtype)
     yield table, task.leads_node

@@ -102,6 +102,8 @@ KNOWN = {
         Metric("steps_per_second", "steps per second", _RATE, _HIGHER, "steps/s"),
         Metric("seconds", "seconds a step", _PART, _LOWER, "s"),
         *(Metric(part, part, _PART, _LOWER, "s") for part in STEP_PARTS),
+        Metric("cache_hit_rate", "share of rows in the cache", _CURVE, _HIGHER),
+        Metric("bytes_read", "bytes read a step", _CURVE, _LOWER, "B"),
         Metric("evaluation_seconds", "seconds an evaluation", _PART, _LOWER, "s"),
         Metric("checkpoint_seconds", "seconds a checkpoint", _PART, _LOWER, "s"),
     )

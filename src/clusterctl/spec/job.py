@@ -33,6 +33,7 @@ from clusterctl.spec.values import (
     Text,
     Unshown,
     Word,
+    size_in_bytes,
 )
 
 Environment = Annotated[dict[EnvName, Annotated[Text, Unshown()]], Unshown()]
@@ -153,6 +154,13 @@ class Data:
     undirected: bool = True
     """In the raw layouts of the Open Graph Benchmark, and for citations of IGB: whether each edge counts in both
     directions."""
+    cache: Memory | None = None
+    """Leave the features on disk, and keep those that are read most in this much memory of each node, such as "8G"."""
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """The bytes of `cache`."""
+        return None if self.cache is None else size_in_bytes(self.cache)
 
 
 @dataclass(frozen=True, kw_only=True)

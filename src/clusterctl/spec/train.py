@@ -95,6 +95,8 @@ class NodeTrain(LoopTrain):
     """Fraction of activations to drop in training."""
     cache_first_aggregation: bool = False
     """Whether to compute the first layer's aggregation once, over all neighbours, instead of sampling it."""
+    cuda_graph: bool = False
+    """On GPUs: whether to capture a step as CUDA graphs, which the host starts at once."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -208,11 +208,16 @@ def as_name(text: str) -> str:
 
 def mebibytes(text: str) -> int:
     """The MiB in a `Memory` such as "64G", as sbatch reads it: a bare number counts MiB."""
+    return size_in_bytes(text) >> 20
+
+
+def size_in_bytes(text: str) -> int:
+    """The bytes of a `Memory`, of which a bare number counts MiB."""
     number, unit = re.fullmatch(r"(\d+)([KMGT]?)B?", text).groups()  # type: ignore[union-attr]
-    return int(int(number) * _MEBIBYTES[unit])
+    return int(number) << _SHIFTS[unit]
 
 
-_MEBIBYTES = {"K": 1 / 1024, "M": 1, "": 1, "G": 1024, "T": 1024 * 1024}
+_SHIFTS = {"K": 10, "M": 20, "": 20, "G": 30, "T": 40}
 Count = Annotated[int, AtLeast(1)]
 TYPED_GPUS = r"[A-Za-z0-9][A-Za-z0-9._-]*:[0-9]{1,9}"
 Gpus = Annotated[GpuCount, AtLeast(0)]

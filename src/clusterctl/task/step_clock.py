@@ -1,21 +1,22 @@
 """Where the time of a training step goes: sampling, gathering, compute, communication.
 
 On a GPU the marks are events in its stream, so that nothing waits for it: the parts then add up to the GPU's time,
-including its waiting for the host. A lap is read where the host waits for the GPU anyway.
+including its waiting for the host. A lap is read when the host has waited for the GPU anyway.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from clusterctl.runs.vocabulary import STEP_PARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 class StepClock:
@@ -27,13 +28,26 @@ class StepClock:
         self._between: Callable[[Any, Any], float] = _seconds_between if on_gpu else lambda start, end: end - start
         self._marks: list[tuple[str, Any]] = []
         self.listener: Callable[[str], None] | None = None  # called with what begins
-        self._work = {"nodes": 0, "edges": 0}
+        self.work = {"nodes": 0, "edges": 0}
+        self._noted: dict[str, float] = {}
+        self._is_paused = False
 
     def enter(self, part: str, stage: str = "") -> None:
         """End the current part and begin `part`; `stage` is a finer name for listeners."""
+        if self._is_paused:
+            return
         self._marks.append((part, self._now()))
         if self.listener:
             self.listener(stage or part)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within, nothing new is entered: a CUDA graph, which is one piece, has no place for marks."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
 
     def restart(self, part: str) -> None:
         """Begin a step with `part`: the time since the last lap was no step's."""
@@ -42,25 +56,41 @@ class StepClock:
 
     def count(self, nodes: int, edges: int) -> None:
         """What this step trains on, over all ranks: seed nodes (nodes of graphs), and edges as far as rank 0 knows."""
-        self._work = {"nodes": nodes, "edges": edges}
+        self.work = {"nodes": nodes, "edges": edges}
 
-    def lap(self, part: str, stage: str = "") -> dict[str, float]:
-        """The seconds since the last lap, in all and by parts, and what was counted a second; `part` goes on.
+    def note(self, numbers: dict[str, float]) -> None:
+        """Other metrics of this step."""
+        self._noted = numbers
 
-        On a GPU the host must have waited for it just now.
-        """
-        marks, self._marks = [*self._marks, (part, self._now())], []
-        if self._now is _recorded_event:
-            marks[-1][1].synchronize()  # the stream is empty: no waiting
+    def lap(self, part: str, stage: str = "") -> Lap:
+        """End a step; `part` goes on."""
+        marks = [*self._marks, (part, self._now())]
         self._marks = [marks[-1]]
         if self.listener:
             self.listener(stage or part)
+        return Lap(marks, self._between, self.work, self._noted)
+
+
+class Lap(NamedTuple):
+    """A step's times and work."""
+
+    marks: list[tuple[str, Any]]
+    between: Callable[[Any, Any], float]
+    work: dict[str, int]
+    noted: dict[str, float]
+
+    def read(self) -> dict[str, float]:
+        """The seconds in all and by parts, and what was counted a second. On a GPU this waits for the step's end."""
         seconds = dict.fromkeys(STEP_PARTS, 0.0)
-        for (name, start), (_, end) in pairwise(marks):
-            seconds[name] += self._between(start, end)
+        last = self.marks[-1][1]
+        if isinstance(last, torch.cuda.Event):
+            last.synchronize()
+        for (name, start), (_, end) in pairwise(self.marks):
+            seconds[name] += self.between(start, end)
         whole = sum(seconds.values())
-        rates = {f"{what}_per_second": round(count / whole) for what, count in self._work.items() if count and whole}
-        return {"seconds": round(whole, 6), **{name: round(value, 6) for name, value in seconds.items()}, **rates}
+        rates = {f"{what}_per_second": round(count / whole) for what, count in self.work.items() if count and whole}
+        parts = {name: round(value, 6) for name, value in seconds.items()}
+        return {"seconds": round(whole, 6), **parts, **rates, **self.noted}
 
 
 def _recorded_event() -> torch.cuda.Event:

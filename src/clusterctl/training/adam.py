@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from clusterctl.graph.collection import moved
 from clusterctl.training.adam_step import adam_step
 from clusterctl.training.state import PartState, Sharded
 
 if TYPE_CHECKING:
     from clusterctl.graph.sharded_table import ShardedTable
 
-_NUMBERS_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 24}  # of a table: bounds the memory for their gradients
+_NUMBERS_AT_ONCE = 1 << 20  # of a table on the CPU, whose caches hold them; a GPU would be asked where to cut
 
 
 class Adam:
@@ -29,6 +30,7 @@ class Adam:
         self._steps = 0
         self._mean = torch.zeros_like(values)
         self._square = torch.zeros_like(values)
+        self._now = torch.zeros(2, device=values.device)  # learning rate and number of the step, for `move`
 
     def state(self) -> PartState:
         return PartState({"mean": self._mean, "square": self._square, "steps": torch.tensor([self._steps])})
@@ -43,6 +45,17 @@ class Adam:
         self._steps += 1
         lr = lr_scale * self._lr
         adam_step(self._values, self._gradients, self._mean, self._square, lr, self._weight_decay, self._steps)
+
+    def advance(self, lr_scale: float) -> None:
+        """The first half of a `step` whose other half, `move`, may be a CUDA graph."""
+        self._steps += 1
+        (now,) = moved([torch.tensor([lr_scale * self._lr, self._steps])], self._values.device)
+        self._now.copy_(now)
+
+    def move(self) -> None:
+        """The second half. Rounds the learning rate to float32."""
+        lr, steps = self._now
+        adam_step(self._values, self._gradients, self._mean, self._square, lr, self._weight_decay, steps)
 
 
 class TableAdam:
@@ -90,14 +103,17 @@ class TableAdam:
         places = (self._table.rows, self._mean, self._square)
         rows, mean, square = (place[self._touched] for place in places)
         adam_step(rows, self.gradients, mean, square, lr, self._weight_decay, self._steps)
-        for place, moved in zip(places, (rows, mean, square), strict=True):
-            place[self._touched] = moved
+        for place, new in zip(places, (rows, mean, square), strict=True):
+            place[self._touched] = new
 
     def _move_all(self, lr: float) -> None:
         table, (touched, order) = self._table.rows, self._touched.sort()
-        at_once = max(1, _NUMBERS_AT_ONCE[table.device.type] // table.size(1))
-        starts = torch.arange(0, table.size(0) + at_once, at_once, device=touched.device)
-        cuts = torch.searchsorted(touched, starts).tolist()
+        is_whole = table.is_cuda or table.numel() <= _NUMBERS_AT_ONCE
+        at_once = max(1, table.size(0) if is_whole else _NUMBERS_AT_ONCE // table.size(1))
+        cuts = [0, touched.numel()]
+        if not is_whole:
+            starts = torch.arange(0, table.size(0) + at_once, at_once)
+            cuts = torch.searchsorted(touched, starts).tolist()
         gradients = table.new_empty(min(at_once, table.size(0)), table.size(1))
         for first, begin, end in zip(range(0, table.size(0), at_once), cuts, cuts[1:], strict=False):
             rows, mean, square = (place[first : first + at_once] for place in (table, self._mean, self._square))

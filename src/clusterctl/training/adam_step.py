@@ -6,7 +6,7 @@ this is the only module that calls it: where its arguments are not those known h
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -32,20 +32,31 @@ FUSED = _kernel_is_known()
 
 @torch.no_grad()
 def adam_step(
-    values: Tensor, gradients: Tensor, mean: Tensor, square: Tensor, lr: float, weight_decay: float, steps: int
+    values: Tensor,
+    gradients: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    lr: float | Tensor,
+    weight_decay: float,
+    steps: int | Tensor,
 ) -> None:
     """Step number `steps` (from 1) of Adam (Kingma and Ba, 2015) with L2 weight decay and torch's default betas.
 
     All tensors have one shape, dtype (float32 or float64) and device. `values` and their moments `mean` and `square`
-    are contiguous and changed in place; the gradients stay as they are.
+    are contiguous and changed in place; the gradients stay as they are. Where FUSED, `lr` and `steps` may be float32
+    tensors without dimensions.
     """
     if not FUSED:
-        _plain_step(values, gradients, mean, square, lr, weight_decay, steps)
+        _plain_step(values, gradients, mean, square, float(lr), weight_decay, int(steps))
         return
-    count = torch.full((), steps, dtype=torch.float32, device=values.device)
+    if isinstance(steps, torch.Tensor):
+        count = steps
+    else:
+        count = torch.full((), steps, dtype=torch.float32, device=values.device)
     torch._fused_adam_(
         [values], [gradients.contiguous()], [mean], [square], [], [count],
-        lr=lr, beta1=_BETA1, beta2=_BETA2, weight_decay=weight_decay, eps=_EPSILON, amsgrad=False, maximize=False,
+        lr=cast("float", lr), beta1=_BETA1, beta2=_BETA2, weight_decay=weight_decay, eps=_EPSILON,
+        amsgrad=False, maximize=False,
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 LAST_SAVE_SECONDS = 20.0  # after TERM; Slurm kills after KillWait, 30 s by default
 # What may be changed when a run is resumed; with any other value it would be another training.
 _CHANGEABLE = {"epochs", "batch_size", "global_batch_size", "lr", "schedule", "warmup", "clip_norm", "weight_decay"}
-_CHANGEABLE |= {"device", "evaluate_every", "patience", "folds", "profile"}
+_CHANGEABLE |= {"device", "cuda_graph", "evaluate_every", "patience", "folds", "profile"}
 
 
 class Position(NamedTuple):

@@ -31,6 +31,33 @@ class Stops(NamedTuple):
     due: bool = False  # rank 0 finds that it is time for a checkpoint
 
 
+NOBODY_STOPS = Stops(warned=False, terminated=False)
+
+
+class LossReading:
+    """A loss and who stops, on their way from the device to the host: `numbers`, as `FlatModel` lays them out."""
+
+    def __init__(self, numbers: Tensor, heart: Heart) -> None:
+        self._heart = heart
+        self._there: torch.cuda.Event | None = None
+        if numbers.is_cuda:
+            self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+            self._numbers.copy_(numbers, non_blocking=True)
+            self._there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._there.record()
+        else:
+            self._numbers = numbers.clone()  # the next step overwrites them
+
+    def read(self) -> tuple[float, Stops]:
+        """The whole loss, and whether any rank was asked to stop. Waits for the device to come so far."""
+        if self._there is not None:
+            self._heart.wait()  # it may be this rank's GPU that waits for the others'
+            self._there.synchronize()
+            self._heart.go_on()
+        loss, *stops = self._numbers.tolist()
+        return loss, Stops(*(flag > 0 for flag in stops))
+
+
 class FlatModel:
     """Moves the trained parameters of `model` into one vector, in place: they and their gradients become views.
 
@@ -53,22 +80,29 @@ class FlatModel:
         """Begin with the parameters of rank 0 everywhere."""
         dist.broadcast(self.values, 0)
 
-    def backward(self, loss: Tensor, stop: StopRequest, due: bool = False) -> tuple[float, Stops]:
+    def backward(self, loss: Tensor, stop: StopRequest, due: bool = False) -> LossReading:
         """Differentiate this rank's part of the loss and add up those of all ranks, in one collective.
 
-        Returns the whole loss, and whether any rank was asked to stop: all ranks learn it at the same step.
+        What comes back is the whole loss, and whether any rank was asked to stop: all ranks read it at the same step.
         """
-        self._reduced.zero_()
         self._clock.enter("compute", "backward")
+        self.differentiate(loss)
+        return self.add_up(stop, due)
+
+    def differentiate(self, loss: Tensor) -> None:
+        """Fill the gradients with those of this rank's part of the loss, and note the loss."""
+        self._reduced.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         self._reduced[-4] = loss.detach()
+
+    def add_up(self, stop: StopRequest, due: bool = False) -> LossReading:
+        """Sum gradients and loss over all ranks."""
         self._reduced[-3], self._reduced[-2], self._reduced[-1] = stop.warned, stop.terminated, due
         self._clock.enter("communication", "all-reduce")
         self._heart.wait()
         dist.all_reduce(self._reduced)
-        whole, *stops = self._reduced[-4:].tolist()
         self._heart.go_on()
-        return whole, Stops(*(flag > 0 for flag in stops))
+        return LossReading(self._reduced[-4:], self._heart)
 
     def agree(self, stop: StopRequest, due: bool = False) -> Stops:
         """The stops that `backward` returns, without anything to differentiate."""

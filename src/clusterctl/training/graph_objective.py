@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.collection import moved
 from clusterctl.graph.gin import Copied, Distinct, Gin, PlainGin, first_sum
 from clusterctl.graph.hashing import Purpose, stream
 from clusterctl.training.objective import PRECISIONS, Accuracy
@@ -27,10 +29,12 @@ _DEGREES = 128  # classes of the degree feature; the last one is for all above
 
 
 class Graphs(NamedTuple):
-    """Some graphs as one, and the rows that the model takes for their nodes."""
+    """Some graphs as one, and the rows that the model takes for their nodes; on the task's device."""
 
     batch: GraphBatch
     rows: Copied
+    y: Tensor  # int64 [graphs]
+    weights: Tensor  # [graphs]: 0 for padding
 
 
 class GraphClassification:
@@ -40,7 +44,7 @@ class GraphClassification:
 
     def __init__(self, collection: Collection, train: GraphClassificationTrain, task: Task, fold: int) -> None:
         self._precision = PRECISIONS[train.precision]
-        self._graphs = collection.to(task.device)
+        self._graphs, self._device = collection, task.device
         parts = stratified(collection.y, train.seed)
         self._splits = {
             "test": parts[fold],
@@ -50,7 +54,8 @@ class GraphClassification:
         torch.manual_seed(train.seed)
         self.classes = collection.num_classes
         features = features_of(self._graphs, train.features).to(self._precision.weights)
-        self._table = self.table_of(features)
+        table = self.table_of(features)
+        self._table = replace(table, rows=table.rows.to(task.device))
         network = self.network_of(train, features.size(1))
         self.model = network.to(task.device, self._precision.weights)
         self._seed = train.seed
@@ -73,39 +78,41 @@ class GraphClassification:
 
     @property
     def seeds(self) -> Tensor:
-        return self._splits["train"].to(self._graphs.y.device)
+        return self._splits["train"]
 
     def prepare(self, batch: Batch) -> Graphs:
         """The batch's graphs as one."""
-        return self._cut(batch.seeds)
+        return self._cut(batch.seeds, batch.weights)
 
     def loss(self, batch: Batch, prepared: Graphs) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
         ranks, graphs = dist.get_world_size(), prepared.batch
         self._clock.count(nodes=graphs.nodes.numel() * ranks, edges=graphs.incoming[1].numel() * ranks)
         scores = self._scores(prepared, (self._seed, batch.epoch, batch.step))
-        losses = F.cross_entropy(scores, self._graphs.y[batch.seeds], reduction="none")
-        return (losses * batch.weights).sum() / batch.total
+        losses = F.cross_entropy(scores, prepared.y, reduction="none")
+        return (losses * prepared.weights).sum() / batch.total
 
     @torch.no_grad()
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
         """The accuracy on each split: every graph is counted once, by one rank."""
-        counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=self._graphs.y.device)
+        counts = torch.zeros(len(splits), 2, dtype=torch.int64, device=self._device)
         for split, count in zip(splits, counts, strict=True):
-            own = self._splits[split][dist.get_rank() :: dist.get_world_size()].to(self._graphs.y.device)
+            own = self._splits[split][dist.get_rank() :: dist.get_world_size()]
             if own.numel():
-                count[0] = (self._scores(self._cut(own), ()).argmax(1) == self._graphs.y[own]).sum()
+                graphs = self._cut(own, torch.ones(own.numel()))
+                count[0] = (self._scores(graphs, ()).argmax(1) == graphs.y).sum()
                 count[1] = own.numel()
         dist.all_reduce(counts)
         return {split: Accuracy(*count) for split, count in zip(splits, counts.tolist(), strict=True)}
 
-    def _cut(self, graphs: Tensor) -> Graphs:
+    def _cut(self, graphs: Tensor, weights: Tensor) -> Graphs:
         batch = self._graphs.batch(graphs)
         select = self._table.select if isinstance(self.model, Gin) else self._table.select_all
-        return Graphs(batch, select(batch.nodes))
+        answers = moved((self._graphs.y[graphs], weights), self._device)
+        return Graphs(batch.to(self._device), select(batch.nodes), *answers)
 
     def _scores(self, graphs: Graphs, randomness: tuple[int, ...]) -> Tensor:
-        with self._precision.autocast(self._graphs.y.device):
+        with self._precision.autocast(self._device):
             self._clock.enter("compute", "forward")
             scores = self.scores(graphs, randomness)
         return scores.to(self._precision.weights)
@@ -124,7 +131,7 @@ def features_of(graphs: Collection, kind: str) -> Tensor:
     if kind == "degree":
         return F.one_hot(graphs.degree.clamp(max=_DEGREES - 1), _DEGREES).float()
     if kind == "ones":
-        return torch.ones(graphs.num_nodes, 1, device=graphs.indptr.device)
+        return torch.ones(graphs.num_nodes, 1)
     if graphs.x.size(1) == 0:
         raise TaskError("the data set gives its nodes no features", 'set train.features = "degree"', Cause.DATA)
     return graphs.x

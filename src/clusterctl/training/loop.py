@@ -11,17 +11,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch import distributed as dist
 
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.sharded_table import ShardedTable, whole_weights
 from clusterctl.spec import Batches, TrainingSet
-from clusterctl.training.adam import Adam, TableAdam
+from clusterctl.training.captured_step import CapturedStep
 from clusterctl.training.checkpoint import Checkpoints
 from clusterctl.training.epoch_plan import EpochPlan
-from clusterctl.training.flat import FlatModel
 from clusterctl.training.halving import Halving
-from clusterctl.training.state import PartState, Sharded, Stateful
+from clusterctl.training.learner import Learner
+from clusterctl.training.progress import Progress
+from clusterctl.training.state import PartState, Sharded
 from clusterctl.training.trace import StepTrace
 from clusterctl.training.training_log import Fold, TrainingLog
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from clusterctl.spec import LoopTrain
     from clusterctl.task.task import Task
-    from clusterctl.training.epoch_plan import Batch
-    from clusterctl.training.flat import Stops
     from clusterctl.training.objective import Objective, Score
 
 _AHEAD = 2  # batches prepared; a second one in waiting evens out slow ones
@@ -75,37 +73,39 @@ def fit(
 
     steps_left = (train.epochs + 1 - position.epoch) * plan.steps - plan.steps_after(position.seeds)
     trace = StepTrace(task, train.profile, log.steps_done, steps_left)
-    prepare = trace.named("sample", objective.prepare)
+    captured = CapturedStep(learner, task.device, train.clip_norm) if getattr(train, "cuda_graph", False) else None
+    train_step = captured.train_step if captured else learner.train_step
+    prepare = trace.named("sample", (lambda _: None) if captured else objective.prepare)
 
-    halving = Halving(train.stop_early, task)
+    halving, progress = Halving(train.stop_early, task), Progress(log, position, plan.seeds.numel(), task.device)
     for epoch in range(position.epoch, train.epochs + 1):
         log.epoch(epoch)
         objective.model.train()
         task.clock.restart("sampling")
-        batches = prefetched(plan.batches(epoch, position.seeds), prepare)
-        for batch, prepared in trace.steps(batches, plan.steps - plan.steps_after(position.seeds)):
+        seeds_done = progress.position.seeds
+        batches = prefetched(plan.batches(epoch, seeds_done), prepare)
+        for batch, prepared in trace.steps(batches, plan.steps - plan.steps_after(seeds_done)):
             step = (epoch - 1) * plan.steps + batch.step
             scale = lr_scale(train.schedule, train.warmup, step, train.epochs * plan.steps)
-            loss, stops, seconds = learner.train_step(batch, prepared, scale, checkpoints.due)
-            log.step(loss, seconds)
-            epoch_loss = position.loss + loss * batch.total / plan.seeds.numel()
-            position = position._replace(seeds=position.seeds + batch.total, step=log.steps_done, loss=epoch_loss)
-            checkpoints.boundary(stops, position, parts)
+            stops = progress.add(batch, train_step(batch, prepared, scale, checkpoints.due))
+            checkpoints.boundary(stops, progress.position, parts)
             task.clock.enter("sampling")
+        stops = progress.catch_up()
+        checkpoints.boundary(stops, progress.position, parts)
 
         scores: Mapping[str, Score] = {}
         last, decides = epoch == train.epochs, halving.decides(epoch)
         if last or decides or (train.evaluate_every and epoch % train.evaluate_every == 0):
             scores = _evaluated(objective, ("val", "test") if last and not train.patience else ("val",), log)
-        log.print_line(f"epoch {epoch}/{train.epochs}  loss {position.loss:.4f}", scores)
+        log.print_line(f"epoch {epoch}/{train.epochs}  loss {progress.position.loss:.4f}", scores)
         if train.patience and scores and best.offer(scores["val"]):
             break
         if decides and not last and halving.stops(epoch, scores["val"].share):
             scores = scores if train.patience else _evaluated(objective, ("val", "test"), log)
             break
-        position = position._replace(epoch=epoch + 1, seeds=0, loss=0.0)
+        progress.position = progress.position._replace(epoch=epoch + 1, seeds=0, loss=0.0)
         if scores and not last:  # an evaluation may take long: a request to stop that came meanwhile is handled now
-            checkpoints.boundary(learner.flat.agree(task.stop, checkpoints.due), position, parts)
+            checkpoints.boundary(learner.flat.agree(task.stop, checkpoints.due), progress.position, parts)
 
     if train.patience:
         best.restore()
@@ -133,44 +133,6 @@ def prefetched(items: Iterable[T], prepare: Callable[[T], P]) -> Iterator[tuple[
                 yield ready, prepared.result()
         for ready, prepared in waiting:
             yield ready, prepared.result()
-
-
-class Learner:
-    """What training changes: all parameters in one vector, the rows of sharded tables, and an optimizer for each."""
-
-    def __init__(self, objective: Objective[Any], train: LoopTrain, task: Task) -> None:
-        self.objective = objective
-        self.flat = FlatModel(objective.model, task.clock, task.events.heart)
-        self.flat.broadcast()
-        self.optimizer = Adam(self.flat.values, self.flat.gradients, train.lr, train.weight_decay)
-        self.tables = [module for module in objective.model.modules() if isinstance(module, ShardedTable)]
-        self.table_optimizers = [TableAdam(table, train.lr, train.weight_decay) for table in self.tables]
-        self._max_norm, self._clock, self._stop = train.clip_norm, task.clock, task.stop
-
-    def train_step(
-        self, batch: Batch, prepared: Any, lr_scale: float, checkpoint_due: bool
-    ) -> tuple[float, Stops, dict[str, float]]:
-        """Move the parameters by one batch: forward, backward, one sum over all ranks, clip, update. A collective.
-
-        Returns the mean loss over the seeds of all ranks, who asked to stop, and the seconds of `StepClock.lap`.
-        """
-        self._clock.enter("compute", "forward")
-        loss, stops = self.flat.backward(self.objective.loss(batch, prepared), self._stop, checkpoint_due)
-        for table_optimizer in self.table_optimizers:
-            table_optimizer.collect()
-        seconds = self._clock.lap("compute", "optimizer")  # here, because the host has just waited for the GPU
-        if self._max_norm:
-            clip_norm(self.flat.gradients, self._max_norm, [table.gradients for table in self.table_optimizers])
-        self.optimizer.step(lr_scale)
-        for table_optimizer in self.table_optimizers:
-            table_optimizer.step(lr_scale)
-        return loss, stops, seconds
-
-    def parts(self) -> dict[str, Stateful]:
-        """What a checkpoint holds of it, by name."""
-        parts: dict[str, Stateful] = {"model": self.flat, "optimizer": self.optimizer}
-        parts |= {f"table{number}": optimizer for number, optimizer in enumerate(self.table_optimizers)}
-        return parts | ({"objective": self.objective} if isinstance(self.objective, Stateful) else {})
 
 
 class Best:
@@ -233,21 +195,6 @@ def lr_scale(schedule: str, warmup: float, step: int, steps: int) -> float:
         return 1.0
     first = max(0, rising - 1)  # the step with scale 1
     return (1 + math.cos(math.pi * (step - first) / (steps - first))) / 2
-
-
-def clip_norm(gradients: Tensor, bound: float, sharded: Sequence[Tensor] = ()) -> None:
-    """Scale the gradients of all parameters together to a Euclidean norm of at most `bound`.
-
-    Of `sharded` gradients every rank has its own rows: with any, this is a collective.
-    """
-    square = gradients.square().sum()
-    if sharded:
-        own = torch.stack([rows.square().sum() for rows in sharded]).sum()
-        dist.all_reduce(own)
-        square = square + own
-    factor = (bound / (square.sqrt() + 1e-6)).clamp(max=1.0)
-    for part in (gradients, *sharded):
-        part.mul_(factor)
 
 
 def _evaluated(objective: Objective[Any], splits: Sequence[str], log: TrainingLog) -> Mapping[str, Score]:

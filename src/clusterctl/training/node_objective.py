@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
 from clusterctl.graph.convolutions import GcnConv, Network, SageConv
+from clusterctl.graph.features import placed
 from clusterctl.graph.inference import first_aggregation, infer
 from clusterctl.graph.sampling import NeighborSampler
 from clusterctl.graph.static_sampling import StaticSampler, worth_static
-from clusterctl.graph.storage import resident
 from clusterctl.spec import Batches
 from clusterctl.training.objective import PRECISIONS, Accuracy
 
@@ -22,10 +22,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from clusterctl.graph.blocks import Block
+    from clusterctl.graph.features import Fetch
     from clusterctl.graph.storage import Graph, LabelledHeteroGraph
     from clusterctl.spec import NodeClassificationTrain, NodeTrain
     from clusterctl.task.task import Task
     from clusterctl.training.epoch_plan import Batch
+
+
+class FetchedSample(NamedTuple):
+    """Sampled blocks in the order of the layers, and the rows of features that were fetched for them.
+
+    Where nothing was fetched, the first block's source table is that of all nodes.
+    """
+
+    blocks: list[Block]
+    fetch: Fetch | None
 
 
 class NodeClassification:
@@ -33,19 +44,30 @@ class NodeClassification:
 
     unit = "nodes"
 
-    def __init__(self, graph: Graph, train: NodeTrain, task: Task) -> None:
+    def __init__(self, graph: Graph, train: NodeTrain, task: Task, cache: int | None = None) -> None:
+        """With a `cache` of so many bytes the features of `graph` stay in the file that they are mapped from."""
+        if cache is not None and train.cache_first_aggregation:
+            message = "train.cache_first_aggregation keeps a table as large as the features in memory"
+            raise TaskError(message, "leave data.cache out, or set train.cache_first_aggregation = false", Cause.USER)
         self._precision = PRECISIONS[train.precision]
         torch.manual_seed(train.seed)
         widths = [graph.num_features, *[train.hidden_channels] * (len(train.fan_out) - 1), graph.num_classes]
         kind = {"sage": SageConv, "gcn": GcnConv}[train.model]
         self.model = Network(kind, widths, train.dropout).to(task.device, self._precision.weights)
         self.classes = graph.num_classes
-        self._graph = resident(graph, task, self._precision.values)
+        start = seeds_of(graph)
+        self._graph, self._features = placed(graph, task, self._precision.values, cache, start, train.fan_out)
         self._aggregated = first_aggregation(self.model, self._graph, task) if train.cache_first_aggregation else None
         fan_out = (*train.fan_out[:-1], 0) if train.cache_first_aggregation else train.fan_out
-        static = worth_static(task.device, fan_out, Batches(train, task.place.world_size).per_rank)
+        self._fetches = cache is not None
+        if self._fetches:  # a hop more, of no edges: its targets are the rows to fetch
+            fan_out = (*fan_out, 0)
+        batch_size = Batches(train, task.place.world_size).per_rank
+        static = not self._fetches and worth_static(task.device, fan_out, batch_size)
         sampler: type[NeighborSampler | StaticSampler] = StaticSampler if static else NeighborSampler
         labor = chosen_labor(train)
+        if train.cuda_graph:
+            check_capturable(train, static=static, on_gpu=task.device.type == "cuda")
         self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace, labor=labor)
         self._seed = train.seed
         self._task = task
@@ -54,29 +76,43 @@ class NodeClassification:
     def seeds(self) -> Tensor:
         return self._graph.train
 
-    def prepare(self, batch: Batch) -> list[Block]:
+    def prepare(self, batch: Batch) -> FetchedSample:
         """The sampled neighbourhood."""
         *outer, last = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
-        return [*(block.padded() for block in outer), last]
+        blocks = [*(block.padded() for block in outer), last]
+        if not self._fetches:
+            return FetchedSample(blocks, None)
+        return FetchedSample(blocks[1:], self._features.fetch(blocks[0].nodes))
 
-    def loss(self, batch: Batch, prepared: list[Block]) -> Tensor:
+    def loss(self, batch: Batch, prepared: FetchedSample) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
         randomness = (self._seed, batch.epoch, batch.step)
-        with self._precision.autocast(self._graph.x.device):
+        blocks = prepared.blocks
+        with self._precision.autocast(self._task.device):
             self._task.clock.enter("gathering")
-            gathered = self.model.gather(prepared[0], self._graph.x, self._aggregated)
+            if prepared.fetch is None:
+                gathered = self.model.gather(blocks[0], self._graph.x, self._aggregated)
+            else:
+                gathered = self.model.gather_own(blocks[0], prepared.fetch.rows())
+                self._task.clock.note(prepared.fetch.numbers)
             self._task.clock.enter("compute", "forward")
-            outputs = self.model.transform(prepared, gathered, randomness)
-        edges = sum(block.neighbors.numel() for block in prepared)
+            outputs = self.model.transform(blocks, gathered, randomness)
+        edges = sum(block.neighbors.numel() for block in blocks)
         self._task.clock.count(nodes=batch.total, edges=edges * dist.get_world_size())
         losses = F.cross_entropy(outputs.to(self._precision.weights), self._graph.y[batch.seeds], reduction="none")
         return (losses * batch.weights).sum() / batch.total
 
     def evaluate(self, splits: Sequence[str]) -> dict[str, Accuracy]:
         """The accuracy on each split from exact full-graph inference: every node is counted once, by one rank."""
-        with self._precision.autocast(self._graph.x.device):
-            own, outputs = infer(self.model, self._graph, self._task, self._aggregated)
+        with self._precision.autocast(self._task.device):
+            features = self._features if self._fetches else None
+            own, outputs = infer(self.model, self._graph, self._task, self._aggregated, features)
         return accuracies(self._graph, own, outputs.argmax(1), splits)
+
+
+def seeds_of(graph: Graph) -> Tensor:
+    """How often each node is a seed in an epoch, float32 [nodes]."""
+    return torch.zeros(graph.num_nodes).index_fill_(0, graph.train, 1.0)
 
 
 def chosen_labor(train: NodeTrain | NodeClassificationTrain) -> bool:
@@ -85,6 +121,19 @@ def chosen_labor(train: NodeTrain | NodeClassificationTrain) -> bool:
     if labor and train.replace:
         raise TaskError("train.sampling = labor draws without replacement", "set train.replace = false", Cause.USER)
     return labor
+
+
+def check_capturable(train: NodeTrain, *, static: bool, on_gpu: bool) -> None:
+    """Raise TaskError where a step cannot be captured as a CUDA graph."""
+    why = ""
+    if not on_gpu:
+        why = "it trains on a CPU"
+    elif train.sampling == "labor":
+        why = "LABOR draws from windows that the host chooses"
+    elif not static:
+        why = f"the sizes of its samples are not known beforehand, with fan_out = {[*train.fan_out]}"
+    if why:
+        raise TaskError(f"train.cuda_graph cannot capture this training: {why}", "leave it out", Cause.USER)
 
 
 def accuracies(

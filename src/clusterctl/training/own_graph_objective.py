@@ -42,8 +42,8 @@ class OwnGraphClassification(GraphClassification):
     def scores(self, graphs: Graphs, randomness: tuple[int, ...]) -> Tensor:  # noqa: ARG002 - torch draws here
         batch, x = graphs.batch, graphs.rows.rows
         offsets, sources = batch.incoming
-        targets = _owners(offsets)
-        of_graph = _owners(batch.bounds)
+        targets = _owners(offsets, len(sources))
+        of_graph = _owners(batch.bounds, len(batch.nodes))
         try:
             scores: Tensor = self.model(x, torch.stack([sources, targets]), of_graph)
         except (RuntimeError, IndexError, ValueError) as error:
@@ -74,6 +74,7 @@ class OwnGraphClassification(GraphClassification):
         self._training.load(state)
 
 
-def _owners(bounds: Tensor) -> Tensor:
-    """int64 [rows]: which of the ranges from `bounds[i]` up to `bounds[i + 1]` each row lies in."""
-    return torch.arange(len(bounds) - 1, device=bounds.device).repeat_interleave(bounds.diff())
+def _owners(bounds: Tensor, rows: int) -> Tensor:
+    """int64 [rows]: which of the ranges from `bounds[i]` up to `bounds[i + 1]` each of the `rows` lies in."""
+    numbers = torch.arange(len(bounds) - 1, device=bounds.device)
+    return numbers.repeat_interleave(bounds.diff(), output_size=rows)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from clusterctl.graph.features import FeaturesInMemory
 from clusterctl.graph.gat import Gat
 from clusterctl.graph.hops import sampled_hops, whole_hops, whole_neighborhoods
-from clusterctl.graph.inference import shared_rows
+from clusterctl.graph.inference import one_ahead, own_piece, shared_rows, slices
 from clusterctl.graph.sampling import NeighborSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from clusterctl.graph.features import Features
     from clusterctl.graph.storage import FeatureGraph
     from clusterctl.task.task import Task
     from clusterctl.training.own_model import OwnModel
@@ -27,8 +30,8 @@ _SEEDS_AT_ONCE = 128  # where a model can only do all layers at once
 class OwnInference:
     """The last layer's rows of `own` on the nodes of `graph`, which has as many layers as `depth`."""
 
-    def __init__(self, own: OwnModel, graph: FeatureGraph, depth: int, task: Task) -> None:
-        self._own, self._graph, self._depth, self._task = own, graph, depth, task
+    def __init__(self, own: OwnModel, graph: FeatureGraph, features: Features, depth: int, task: Task) -> None:
+        self._own, self._graph, self._features, self._depth, self._task = own, graph, features, depth, task
 
     def rows(self, nodes: range) -> Tensor:
         """Those of a rank's slice of all nodes: every layer for all nodes, before the next. A collective."""
@@ -40,7 +43,7 @@ class OwnInference:
         sampler = NeighborSampler(self._graph, (*[-1] * self._depth, 0), 0)
         for seeds in torch.split(nodes, _SEEDS_AT_ONCE):
             blocks = sampler.sample(seeds, 0, 0)
-            x = self._graph.x.index_select(0, blocks[0].nodes)
+            x = self._features.fetch(blocks[0].nodes).rows()
             yield seeds, self._own.outputs(sampled_hops(blocks, None), x)
 
     def shared(self, rows: Tensor) -> Tensor:
@@ -49,27 +52,30 @@ class OwnInference:
 
     def _by_sending(self, model: Gat, nodes: range) -> Tensor:
         """In every layer what each node sends is computed once, and shared."""
-        rows = self._graph.x[nodes.start : nodes.stop]
+        piece: Callable[[slice], Tensor] = partial(own_piece, self._features, nodes)
         for number in range(self._depth):
-            sending = model.send(number, rows)
-            sent = shared_rows([sending], sending, self._graph.num_nodes, self._task)
+            sending = (model.send(number, piece(part)) for part in slices(len(nodes)))
+            like = model.send(number, piece(slice(0, 0)))
+            sent = shared_rows(sending, like, self._graph.num_nodes, self._task)
             pieces = whole_neighborhoods(self._graph, nodes, _MOST_EDGES)
-            rows = torch.cat([model.receive(number, edges, sent, rows[part]) for part, edges in pieces])
+            rows = torch.cat([model.receive(number, edges, sent, piece(part)) for part, edges in pieces])
+            piece = rows.__getitem__
         return rows
 
     def _by_layer(self, nodes: range) -> Tensor:
-        table = self._graph.x
+        features = self._features
         for number in range(self._depth):
             last = number == self._depth - 1
             hops = whole_hops(self._graph, nodes, _MOST_EDGES)
-            parts = [self._own.layer(number, hop, table.index_select(0, hop.nodes), last=last) for hop in hops]
-            rows = torch.cat(parts) if parts else table.new_zeros(0, 1)
+            fetched = one_ahead((hop, features.fetch(hop.nodes)) for hop in hops)
+            parts = [self._own.layer(number, hop, fetch.rows(), last=last) for hop, fetch in fetched]
+            rows = torch.cat(parts) if parts else features.piece(0, 0).new_zeros(0, 1)
             if not last:
-                table = self.shared(rows)
+                features = FeaturesInMemory(self.shared(rows))
         return rows
 
     def _like(self, rows: Tensor) -> Tensor:
         """An empty table as wide as rank 0's: a rank without nodes does not know how wide a layer is."""
-        width = torch.tensor([rows.size(1)])
+        width = torch.tensor([rows.size(1)], device=rows.device)  # NCCL takes nothing from the CPU
         dist.broadcast(width, 0)
         return rows.new_empty(0, int(width))

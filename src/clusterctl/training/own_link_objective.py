@@ -11,11 +11,12 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from clusterctl.errors import Cause, TaskError
+from clusterctl.graph.features import placed
 from clusterctl.graph.hops import sampled_hops
 from clusterctl.graph.inference import own_slice
-from clusterctl.graph.links import both_ways, ends, negatives
+from clusterctl.graph.links import both_ways, ends, how_often, negatives
 from clusterctl.graph.sampling import NeighborSampler
-from clusterctl.graph.storage import FeatureGraph, resident
+from clusterctl.graph.storage import FeatureGraph
 from clusterctl.training.link_objective import Auc, auc
 from clusterctl.training.objective import PRECISIONS
 from clusterctl.training.own_inference import OwnInference
@@ -25,6 +26,7 @@ from clusterctl.training.own_training import OwnTraining
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterctl.graph.features import Fetch
     from clusterctl.graph.hops import Hop
     from clusterctl.spec import LinkPredictionTrain
     from clusterctl.task.task import Task
@@ -49,9 +51,9 @@ class LinkGraph(FeatureGraph):
 
 
 class LinkSample(NamedTuple):
-    """Pairs to score: the rows of features to read, the hops, and the pairs as places among the last rows."""
+    """Pairs to score: the rows of features, the hops, and the pairs as places among the last rows."""
 
-    nodes: Tensor  # int64 [rows]
+    fetch: Fetch
     hops: list[Hop]
     pairs: Tensor  # int64 [2, pairs]
 
@@ -65,15 +67,17 @@ class OwnLinkPrediction:
     unit = "edges"
     classes = 2  # a pair with an edge, and one without
 
-    def __init__(self, graph: LinkGraph, train: LinkPredictionTrain, task: Task) -> None:
+    def __init__(self, graph: LinkGraph, train: LinkPredictionTrain, task: Task, cache: int | None = None) -> None:
+        """With a `cache` of so many bytes the features of `graph` stay in the file that they are mapped from."""
         self._precision = PRECISIONS[train.precision]
         torch.manual_seed(train.seed)
         model = built(train.model, {"features": graph.num_features}, train.options)
         self.model = model.to(task.device, self._precision.weights)
-        self._graph = resident(graph, task, self._precision.values)
+        start = how_often(graph)
+        self._graph, self._features = placed(graph, task, self._precision.values, cache, start, train.fan_out)
         self._own = OwnModel(self.model, train.model, None)
         self._sampler = NeighborSampler(self._graph, (*train.fan_out, 0), train.seed, replace=train.replace)
-        self._inference = OwnInference(self._own, self._graph, len(train.fan_out), task)
+        self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)
         self._training = OwnTraining(self.model, train.model, task.place.rank)
         self._seed, self._task = train.seed, task
 
@@ -89,13 +93,15 @@ class OwnLinkPrediction:
         seeds, places = torch.unique(pairs, return_inverse=True)
         hidden = both_ways(self._graph, batch.everyone)
         blocks = self._sampler.sample(seeds, batch.epoch, batch.step, hidden)
-        return LinkSample(blocks[0].nodes, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)), places)
+        fetch = self._features.fetch(blocks[0].nodes)
+        return LinkSample(fetch, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)), places)
 
     def loss(self, batch: Batch, prepared: LinkSample) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
         self._training.begin_step(self._seed, batch.epoch, batch.step)
         self._task.clock.enter("gathering")
-        x = self._graph.x.index_select(0, prepared.nodes)
+        x = prepared.fetch.rows()
+        self._task.clock.note(prepared.fetch.numbers)
         self._task.clock.enter("compute", "forward")
         with self._precision.autocast(x.device):
             scores = self._scores(self._own.outputs(prepared.hops, x), prepared.pairs)
@@ -115,7 +121,7 @@ class OwnLinkPrediction:
         """The AUC on each split, with all neighbours: every pair is scored once, by one rank. A collective."""
         self._training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
-        with self._precision.autocast(self._graph.x.device):
+        with self._precision.autocast(self._task.device):
             rows = self._inference.shared(self._rows(own))
             return {
                 split: auc(*(self._scored(rows, getattr(self._graph, name)) for name in (split, f"{split}_negatives")))
@@ -134,7 +140,7 @@ class OwnLinkPrediction:
             return self._inference.rows(own)
         nodes = torch.arange(own.start, own.stop, device=self._graph.indptr.device)
         parts = [rows for _, rows in self._inference.rows_at_once(nodes)]
-        return torch.cat(parts) if parts else self._graph.x.new_zeros(0, 1)
+        return torch.cat(parts) if parts else self._features.piece(0, 0)
 
     def _scored(self, rows: Tensor, pairs: Tensor) -> Tensor:
         """The scores of this rank's slice of the pairs."""

@@ -9,12 +9,13 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional as F
 
+from clusterctl.graph.features import placed
 from clusterctl.graph.hops import sampled_hops
 from clusterctl.graph.inference import own_slice
 from clusterctl.graph.sampling import NeighborSampler
-from clusterctl.graph.storage import resident
-from clusterctl.spec import BUILT_IN
-from clusterctl.training.node_objective import accuracies, chosen_labor
+from clusterctl.graph.static_sampling import StaticSampler, worth_static
+from clusterctl.spec import BUILT_IN, Batches
+from clusterctl.training.node_objective import accuracies, chosen_labor, seeds_of
 from clusterctl.training.objective import PRECISIONS
 from clusterctl.training.own_inference import OwnInference
 from clusterctl.training.own_model import OwnModel, built, built_in
@@ -23,6 +24,7 @@ from clusterctl.training.own_training import OwnTraining
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from clusterctl.graph.features import Fetch
     from clusterctl.graph.hops import Hop
     from clusterctl.graph.storage import Graph
     from clusterctl.spec import NodeClassificationTrain
@@ -33,9 +35,9 @@ if TYPE_CHECKING:
 
 
 class Prepared(NamedTuple):
-    """A sample: the rows of features to read, and the hops."""
+    """A sample: the rows of features, and the hops."""
 
-    nodes: Tensor  # int64 [rows]
+    fetch: Fetch
     hops: list[Hop]
 
 
@@ -44,23 +46,28 @@ class OwnNodeClassification:
 
     unit = "nodes"
 
-    def __init__(self, graph: Graph, train: NodeClassificationTrain, task: Task) -> None:
+    def __init__(self, graph: Graph, train: NodeClassificationTrain, task: Task, cache: int | None = None) -> None:
+        """With a `cache` of so many bytes the features of `graph` stay in the file that they are mapped from."""
         self._precision = PRECISIONS[train.precision]
         torch.manual_seed(train.seed)
         self.classes = graph.num_classes
         sizes = {"features": graph.num_features, "classes": self.classes}
-        if train.model in BUILT_IN:
+        is_ours = train.model in BUILT_IN
+        if is_ours:
             model = built_in(train.model, graph.num_features, self.classes, len(train.fan_out), train.options)
         else:
             model = built(train.model, sizes, train.options)
         self.model = model.to(task.device, self._precision.weights)
         self._own = OwnModel(self.model, train.model, self.classes)
-        self._graph = resident(graph, task, self._precision.values)
+        start = seeds_of(graph)
+        self._graph, self._features = placed(graph, task, self._precision.values, cache, start, train.fan_out)
         labor = chosen_labor(train)
-        self._sampler = NeighborSampler(
-            self._graph, (*train.fan_out, 0), train.seed, replace=train.replace, labor=labor
-        )
-        self._inference = OwnInference(self._own, self._graph, len(train.fan_out), task)
+        fan_out = (*train.fan_out, 0)
+        # A user's layer takes edges alone, no padding: its sizes are known to a GPU only.
+        static = is_ours and worth_static(task.device, fan_out, Batches(train, task.place.world_size).per_rank)
+        sampler: type[NeighborSampler | StaticSampler] = StaticSampler if static else NeighborSampler
+        self._sampler = sampler(self._graph, fan_out, train.seed, replace=train.replace, labor=labor)
+        self._inference = OwnInference(self._own, self._graph, self._features, len(train.fan_out), task)
         self._seed, self._task = train.seed, task
         self._training = OwnTraining(self.model, train.model, task.place.rank)
         if not self._own.by_layer and task.place.rank == 0:
@@ -73,13 +80,15 @@ class OwnNodeClassification:
     def prepare(self, batch: Batch) -> Prepared:
         """The sampled neighbourhood."""
         blocks = self._sampler.sample(batch.seeds, batch.epoch, batch.step)
-        return Prepared(blocks[0].nodes, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)))
+        fetch = self._features.fetch(blocks[0].nodes)
+        return Prepared(fetch, sampled_hops(blocks, (self._seed, batch.epoch, batch.step)))
 
     def loss(self, batch: Batch, prepared: Prepared) -> Tensor:
         """This rank's part of the step's mean cross-entropy; the parts of all ranks add up to it."""
         self._training.begin_step(self._seed, batch.epoch, batch.step)
         self._task.clock.enter("gathering")
-        x = self._graph.x.index_select(0, prepared.nodes)
+        x = prepared.fetch.rows()
+        self._task.clock.note(prepared.fetch.numbers)
         self._task.clock.enter("compute", "forward")
         with self._precision.autocast(x.device):
             outputs = self._own.outputs(prepared.hops, x)
@@ -98,7 +107,7 @@ class OwnNodeClassification:
         """The accuracy on each split with all neighbours: every node is counted once, by one rank. A collective."""
         self._training.agree_on_buffers()
         own = own_slice(self._graph.num_nodes)
-        with self._precision.autocast(self._graph.x.device):
+        with self._precision.autocast(self._task.device):
             predicted = self._inference.rows(own).argmax(1) if self._own.by_layer else self._at_once(own, splits)
         return accuracies(self._graph, own, predicted, splits)
 

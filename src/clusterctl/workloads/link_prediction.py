@@ -39,7 +39,8 @@ def main(context: Context) -> None:
     train = context.train(LinkPredictionTrain)
     prepared = own_recipe(context.job.data, link_graph)
     with joined(context) as task:
-        fit(OwnLinkPrediction(shared(task, LinkGraph, *prepared), train, task), train, task)
+        graph = shared(task, LinkGraph, *prepared)
+        fit(OwnLinkPrediction(graph, train, task, context.job.data.cache_bytes), train, task)
 
 
 def link_graph(data: Any, name: str) -> LinkGraph:

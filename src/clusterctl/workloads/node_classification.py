@@ -45,7 +45,7 @@ def main(context: Context) -> None:
     recipe_of_graph = recipe(context.job.data)
     with joined(context) as task:
         graph = shared(task, Graph, *recipe_of_graph)
-        fit(OwnNodeClassification(graph, train, task), train, task)
+        fit(OwnNodeClassification(graph, train, task, context.job.data.cache_bytes), train, task)
 
 
 def recipe(data: Data) -> Recipe[Graph]:

@@ -31,7 +31,7 @@ def main(context: Context) -> None:
     prepared = recipe_of(context.job.data)
     with joined(context) as task:
         graph = shared(task, Graph, *prepared)
-        fit(NodeClassification(graph, train, task), train, task)
+        fit(NodeClassification(graph, train, task, context.job.data.cache_bytes), train, task)
 
 
 def recipe_of(data: Data) -> Recipe[Graph]:

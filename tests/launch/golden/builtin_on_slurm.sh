@@ -247,14 +247,14 @@ superseded() { [ -d "$run/attempts/$((number + 1))" ]; }
 # restart by one, as inside a container there is no scontrol. They are read without a program: a list of so many names
 # fits no command line. A listing without the script's own mark has failed.
 look() {
-  local names name try
+  local marks mark try
   for try in {1..5}; do
     shopt -s nullglob dotglob
-    names=("$attempt"/marks/*)
+    marks=("$attempt"/marks/*)
     shopt -u nullglob dotglob
     running=0 left_well=0 told_to_leave=0 left_badly=0 asked= stuck= listed=
-    for name in "${names[@]##*/}"; do
-      case $name in
+    for mark in "${marks[@]##*/}"; do
+      case $mark in
         *.running) running=$((running + 1)) ;;
         *.done) left_well=$((left_well + 1)) ;;
         *.asked) told_to_leave=$((told_to_leave + 1)) ;;

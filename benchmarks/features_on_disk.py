@@ -1,0 +1,278 @@
+"""Training on a table of features four times as large as the memory: beside memory, and beside np.memmap with PyG.
+
+The table is as wide as that of MAG240M (768 float32), its model too (1,024 channels). The graph is generated: its nodes
+lie in groups, half of a node's neighbours are in its group, the other half anywhere, those with large weights more
+often. What trains on the disk runs in a memory cgroup with a limit, which needs root; memory has none. The file's pages
+are dropped from the page cache before each measurement. The rival is PyG's NeighborLoader, with our sampling as neither
+pyg-lib nor torch-sparse is on PyPI, over Data whose x is an np.memmap; its layers compute only the rows that are needed
+(`trim_to_layer`).
+
+python benchmarks/features_on_disk.py [--limit 1024] [--times 4] [--rounds 3] [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+WIDTH, HIDDEN, CLASSES, DEGREE, GROUP = 768, 1024, 153, 21, 256
+BATCH, FAN_OUT, TRAIN = 256, (15, 10), 0.01
+WARM = 3
+MEBIBYTE = 1 << 20
+_ROWS_AT_ONCE = 1 << 14
+ALLOWED = 2.0  # times the step in memory
+FASTER = 3.0  # than the rival, at least
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--limit", type=int, default=1024, help="of the memory, in MiB")
+    words.add_argument("--times", type=float, default=4.0, help="how many times as large the table is")
+    words.add_argument("--cache", type=int, default=256, help="data.cache, in MiB")
+    words.add_argument("--steps", type=int, default=20)
+    words.add_argument("--rounds", type=int, default=3)
+    words.add_argument("--scattered", action="store_true", help="rows in random order instead of group by group")
+    words.add_argument("--narrow", action="store_true", help="bfloat16 on the disk")
+    words.add_argument("--ways", default="memory,disk,memmap", help="what to measure, in this order")
+    words.add_argument("--folder", type=Path, help="for the graph, which is kept there")
+    words.add_argument("--worker", nargs=2, metavar=("WAY", "STEPS"))
+    options = words.parse_args()
+    if options.worker:
+        way, steps = options.worker
+        print(json.dumps(WAYS[way](options.folder, int(steps), options.cache * MEBIBYTE)))
+        return
+    with TemporaryDirectory() as temporary:
+        compare(options, options.folder or Path(temporary))
+
+
+def compare(options: argparse.Namespace, folder: Path) -> None:
+    """Measure every way in turn, and print the ratios."""
+    limit = options.limit * MEBIBYTE
+    nodes = int(options.times * limit / (WIDTH * 4))
+    if not (folder / "graph.pt").exists():
+        folder.mkdir(exist_ok=True, parents=True)
+        generate(folder, nodes, scattered=options.scattered, narrow=options.narrow)
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in options.ways.split(",")}
+    for _ in range(options.rounds):
+        for way, results in found.items():
+            drop_pages(folder / "graph.pt")
+            words = [sys.executable, __file__, "--worker", way, str(options.steps), "--folder", str(folder)]
+            words += ["--cache", str(options.cache)]
+            results.append(in_cgroup(words, None if way == "memory" else limit))
+            print(f"{way:<8}" + "".join(f"  {name} {value:.4g}" for name, value in results[-1].items()), flush=True)
+    middle = {way: statistics.median(result["step_ms"] for result in results) for way, results in found.items()}
+    if "disk" not in found:
+        return
+    peak = max(result["anonymous_MiB"] for result in found["disk"])
+    print(f"limit {options.limit} MiB, table {nodes * WIDTH * 4 / MEBIBYTE:.0f} MiB, cache {options.cache} MiB")
+    print(f"anonymous memory at most {peak:.0f} MiB: the cache and {peak - options.cache:.0f} MiB")
+    for rival, aim in (("memory", ALLOWED), ("memmap", 1 / FASTER)):
+        if rival in middle:
+            ratio = middle["disk"] / middle[rival]
+            verdict = "reached" if ratio <= aim else "NOT reached"
+            print(f"step on disk / {rival}: {ratio:.3f}   aim: at most {aim:.3g}, {verdict}")
+
+
+# --- the data
+
+
+def generate(folder: Path, nodes: int, *, scattered: bool, narrow: bool) -> None:
+    """Write the graph to `folder`."""
+    from clusterctl.graph.storage import Graph, compressed, save
+
+    random = torch.Generator().manual_seed(0)
+    targets = torch.arange(nodes).repeat_interleave(DEGREE)
+    near = targets // GROUP * GROUP + torch.randint(GROUP, targets.shape, generator=random)
+    # the share below x of all ends lies among the nodes with a share below x**5: few nodes have most of them
+    far = (torch.rand(targets.shape, generator=random) ** 5 * nodes).long()
+    hubs = torch.randperm(nodes, generator=random)
+    is_near = torch.rand(targets.shape, generator=random) < 0.5
+    sources = torch.where(is_near, near, hubs[far]).clamp_(max=nodes - 1)
+    if scattered:
+        place = torch.randperm(nodes, generator=random)
+        sources, targets = place[sources], place[targets]
+    indptr, indices = compressed(torch.stack([sources, targets]), nodes, shuffled=True)
+    del sources, targets, near, far, is_near
+    y = torch.randint(CLASSES, (nodes,), generator=random)
+    centres = torch.randn(CLASSES, WIDTH, generator=random)
+    noise = torch.randn(_ROWS_AT_ONCE, WIDTH, generator=random)
+    with (folder / "x").open("wb") as file:
+        for start in range(0, nodes, _ROWS_AT_ONCE):
+            rows = centres[y[start : start + _ROWS_AT_ONCE]]
+            rows += noise[: len(rows)]
+            file.write(memoryview(rows.numpy()))
+    x = torch.from_file(str(folder / "x"), shared=True, size=nodes * WIDTH, dtype=torch.float32).view(nodes, WIDTH)
+    x = x.bfloat16() if narrow else x
+    sizes = [round(nodes * TRAIN), round(nodes * TRAIN / 4), round(nodes * TRAIN / 4)]
+    chosen = torch.randperm(nodes, generator=random)[: sum(sizes)]
+    train, val, test = (part.sort().values for part in chosen.split(sizes))
+    save(Graph(indptr, indices, x, y, train, val, test, num_classes=CLASSES), folder / "graph.pt")
+    (folder / "x").unlink()
+
+
+def drop_pages(*paths: Path) -> None:
+    """Drop these files from the page cache."""
+    for path in paths:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+# --- the limit
+
+
+def in_cgroup(words: list[str], limit: int | None) -> dict[str, float]:
+    """What a worker prints, and the most anonymous memory it had, in a cgroup of its own."""
+    with memory_cgroup(limit) as group:
+        worker = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, preexec_fn=group.enter)
+        peak = 0
+        while worker.poll() is None:
+            peak = max(peak, group.anonymous())
+            time.sleep(0.05)
+        output, _ = worker.communicate()
+        if worker.returncode:
+            raise SystemExit(f"{words[3]} ended with {worker.returncode}")
+        return {**json.loads(output), "anonymous_MiB": peak / MEBIBYTE}
+
+
+class Cgroup:
+    """A folder of the memory controller, of either version."""
+
+    def __init__(self, folder: Path, limit: int | None) -> None:
+        self._folder = folder
+        self._first = (folder / "memory.limit_in_bytes").exists()
+        if limit is not None:
+            (folder / ("memory.limit_in_bytes" if self._first else "memory.max")).write_text(str(limit))
+
+    def enter(self) -> None:
+        """Put this process in."""
+        (self._folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def anonymous(self) -> int:
+        """The bytes that its processes have beside files."""
+        numbers = dict(line.split() for line in (self._folder / "memory.stat").read_text().splitlines())
+        return int(numbers["rss" if self._first else "anon"])
+
+
+@contextmanager
+def memory_cgroup(limit: int | None) -> Iterator[Cgroup]:
+    """A new memory cgroup. Needs root, and a file system of cgroups that can be written."""
+    root = Path("/sys/fs/cgroup/memory")
+    if not root.exists():
+        root = Path("/sys/fs/cgroup")
+    folder = root / f"clusterctl-features-{os.getpid()}"
+    folder.mkdir()
+    try:
+        yield Cgroup(folder, limit)
+    finally:
+        folder.rmdir()
+
+
+# --- the ways
+
+
+def on_disk(folder: Path, steps: int, cache: int) -> dict[str, float]:
+    return _ours(folder, steps, cache)
+
+
+def in_memory(folder: Path, steps: int, _: int) -> dict[str, float]:
+    return _ours(folder, steps, None)
+
+
+def _ours(folder: Path, steps: int, cache: int | None) -> dict[str, float]:
+    """Our training's steps, sampled and fetched ahead as in a run."""
+    from clusterctl.graph.storage import Graph, load
+    from clusterctl.runs.context import Context
+    from clusterctl.spec import NodeTrain
+    from clusterctl.task.task import joined
+    from clusterctl.training.epoch_plan import EpochPlan
+    from clusterctl.training.loop import Learner, prefetched
+    from clusterctl.training.node_objective import NodeClassification
+
+    train = NodeTrain(batch_size=BATCH, fan_out=FAN_OUT, hidden_channels=HIDDEN, sampling="labor")
+    with joined(Context({"name": "benchmark", "workload": "reddit"})) as task:
+        graph = load(Graph, folder / "graph.pt")
+        if cache is None:
+            graph = replace(graph, x=graph.x.clone())
+        began = time.perf_counter()
+        objective = NodeClassification(graph, train, task, cache)
+        setup = time.perf_counter() - began
+        learner = Learner(objective, train, task)
+        plan = EpochPlan(objective.seeds, BATCH, 0, 0, 1)
+        objective.model.train()
+        batches = (batch for epoch in count(1) for batch in plan.batches(epoch))
+        laps = []
+        task.clock.restart("sampling")
+        for batch, prepared in prefetched(islice(batches, WARM + steps), objective.prepare):
+            if len(laps) == WARM:
+                began, used = time.perf_counter(), time.process_time()
+            loss, _, lap = learner.train_step(batch, prepared, 1.0, False)
+            task.clock.enter("sampling")
+            laps.append(lap)
+        seconds, cpu = time.perf_counter() - began, time.process_time() - used
+    found = {"step_ms": 1000 * seconds / steps, "cpu_ms": 1000 * cpu / steps, "setup_s": setup, "loss": loss}
+    for name in ("sampling", "gathering", "cache_hit_rate", "bytes_read"):
+        if name in laps[-1]:
+            found[name] = statistics.mean(lap[name] for lap in laps[WARM:])
+    return found
+
+
+def by_memmap(folder: Path, steps: int, _: int) -> dict[str, float]:
+    """PyG's loader over an np.memmap."""
+    from node_steps import pyg_data
+    from torch_geometric.nn import SAGEConv
+    from torch_geometric.utils import trim_to_layer
+
+    from clusterctl.graph.pyg import NeighborLoader
+    from clusterctl.graph.row_file import mapped_from
+    from clusterctl.graph.storage import Graph, load
+
+    graph = load(Graph, folder / "graph.pt")
+    path, offset = mapped_from(graph.x)
+    rows = np.memmap(path, dtype=np.float32, mode="c", offset=offset, shape=(graph.num_nodes, WIDTH))
+    data: Any = pyg_data(graph)
+    data.x = torch.from_numpy(rows)
+    loader = NeighborLoader(data, list(FAN_OUT), graph.train, batch_size=BATCH, shuffle=True, is_sorted=True)
+    layers = torch.nn.ModuleList([SAGEConv(WIDTH, HIDDEN), SAGEConv(HIDDEN, CLASSES)])
+    optimizer = torch.optim.Adam(layers.parameters(), lr=0.003, fused=True)
+    batches = (batch for _ in count() for batch in loader)
+    for number in range(WARM + steps):
+        if number == WARM:
+            began, used = time.perf_counter(), time.process_time()
+        batch = next(batches)
+        x, edges = batch.x, batch.edge_index
+        for depth, layer in enumerate(layers):
+            x, edges, _ = trim_to_layer(depth, batch.num_sampled_nodes, batch.num_sampled_edges, x, edges)
+            x = layer(x, edges)
+            x = F.dropout(x.relu(), 0.5) if depth == 0 else x
+        loss = F.cross_entropy(x[: batch.batch_size], batch.y[: batch.batch_size])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    seconds, cpu = time.perf_counter() - began, time.process_time() - used
+    return {"step_ms": 1000 * seconds / steps, "cpu_ms": 1000 * cpu / steps, "loss": loss.item()}
+
+
+WAYS = {"disk": on_disk, "memory": in_memory, "memmap": by_memmap}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Everything that only a GPU can show, as one table: is it right, and how fast is it?
+
+In order: the device of each rank, copies from pinned memory, losses against the CPU's (eager and as CUDA graphs), NCCL
+with 1 to n GPUs, Reddit's epoch, what it reads against what the memory can deliver, the costliest kernels, and PyG's
+own example and the one that an expert runs, on the same card. It ends with 1 where a result is wrong.
+
+make gpu-check      or      python benchmarks/gpu_check.py [--scale 1] [--steps 20] [--device cuda]
+
+`--device cpu` tries the programs out; its times mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+import gpu_correctness
+import gpu_speed
+import torch
+from gpu_rows import Row, table
+from torch import distributed as dist
+
+from clusterctl.errors import ClusterctlError, ConfigError
+from clusterctl.workloads.generated.reddit_like import reddit_like
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from clusterctl.graph.storage import Graph
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--scale", type=float, default=1.0, help="of Reddit's number of nodes, 233 thousand")
+    words.add_argument("--steps", type=int, default=20, help="to compare losses in")
+    words.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    options = words.parse_args()
+    try:
+        rows = check(chosen(options.device, torch.cuda.device_count()), options.scale, options.steps)
+    except ClusterctlError as error:
+        print(error.text, file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    print(table(rows))
+    raise SystemExit(any(row.is_right is False for row in rows))
+
+
+def chosen(name: str, gpus: int) -> torch.device:
+    """The device to check. Raises ConfigError where there is none."""
+    if name == "cuda" and gpus == 0:
+        hint = "check `nvidia-smi` and that torch is a CUDA build, or try the programs out with --device cpu"
+        raise ConfigError("torch sees no GPU on this machine", hint)
+    return torch.device("cuda", 0) if name == "cuda" else torch.device("cpu")
+
+
+def check(device: torch.device, scale: float, steps: int) -> list[Row]:
+    """All rows of the table. Part by part they go to stderr too: the last ones take a while."""
+    rows = []
+    for row in _measured(device, scale, steps):
+        print(f"{row.what}: {row.value}", file=sys.stderr, flush=True)
+        rows.append(row)
+    return rows
+
+
+def _measured(device: torch.device, scale: float, steps: int) -> Iterator[Row]:
+    gpus = torch.cuda.device_count() if device.type == "cuda" else 0
+    yield from gpu_correctness.devices(gpus)
+    yield from gpu_speed.copies(device)
+    if gpus:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if gpus else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield from gpu_correctness.losses(device, steps)
+    graph = _graph(scale)
+    yield from gpu_speed.epochs(graph, device)
+    yield from gpu_speed.rivals(graph, device)
+    dist.destroy_process_group()
+    yield from gpu_correctness.ranks(gpus, steps)
+
+
+def _graph(scale: float) -> Graph:
+    print(f"generating a graph with Reddit's statistics, scale {scale:g}", file=sys.stderr, flush=True)
+    return reddit_like(scale)
+
+
+if __name__ == "__main__":
+    main()

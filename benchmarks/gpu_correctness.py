@@ -1,0 +1,185 @@
+"""Whether a GPU computes what the CPU does: the devices of ranks, losses of every workload, sums over ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from gpu_rows import Row, compared
+from node_steps import lone_task
+from torch import distributed as dist
+
+from clusterctl.graph.collection import Collection, joined_graphs
+from clusterctl.graph.recommender import ITEM, OF_USER, TOGETHER, USER
+from clusterctl.graph.storage import compressed
+from clusterctl.runs.context import Context
+from clusterctl.spec import GraphClassificationTrain, NodeClassificationTrain, RedditTrain, SyntheticTrain, TaobaoTrain
+from clusterctl.task.device import choose_device, gpu_identity
+from clusterctl.task.task import joined
+from clusterctl.training.captured_step import CapturedStep
+from clusterctl.training.epoch_plan import EpochPlan
+from clusterctl.training.graph_objective import GraphClassification
+from clusterctl.training.learner import Learner
+from clusterctl.training.link_objective import Interactions, LinkPrediction
+from clusterctl.training.node_objective import NodeClassification
+from clusterctl.training.own_objective import OwnNodeClassification
+from clusterctl.workloads.generated.reddit_like import reddit_like
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from clusterctl.graph.storage import Graph
+    from clusterctl.spec import LoopTrain
+    from clusterctl.task.task import Task
+    from clusterctl.training.objective import Objective
+
+_CLOSE = 1e-5  # of losses in float32
+_SCALE = 0.005  # of Reddit, for losses: 1,165 nodes
+_BATCH = 64  # seeds of all ranks
+
+
+def devices(gpus: int) -> Iterator[Row]:
+    """Every local rank has a GPU of its own, and the one that it is given alone is the first."""
+    found = [choose_device("cuda", gpus, gpus, rank) for rank in range(gpus)]
+    identities = {gpu_identity(device) for device in found}
+    names = ", ".join(sorted({torch.cuda.get_device_name(device) for device in found})) or "none"
+    yield Row("GPUs", f"{gpus}: {names}, torch {torch.__version__}")
+    if gpus:
+        alone = choose_device("cuda", 1, 1, gpus - 1)
+        yield Row(
+            "a GPU for each local rank", f"{len(identities)} of {gpus}", len(identities) == gpus and not alone.index
+        )
+
+
+def losses(device: torch.device, steps: int) -> Iterator[Row]:
+    """The losses of every workload's steps, on `device` against the CPU."""
+    graph = reddit_like(_SCALE)
+    for name, (train, make) in _workloads(graph).items():
+        expected = trained(make, train, torch.device("cpu"), steps)
+        title = f"{name}: losses of {steps} steps against the CPU's"
+        yield compared(title, _difference(trained(make, train, device, steps), expected), _CLOSE)
+        if isinstance(train, RedditTrain) and train.sampling == "uniform" and device.type == "cuda":
+            repeated = trained(make, replace(train, cuda_graph=True), device, steps)
+            yield compared(f"{name}: the same as CUDA graphs", _difference(repeated, expected), _CLOSE)
+
+
+def ranks(gpus: int, steps: int) -> Iterator[Row]:
+    """The same losses on 1 to n GPUs over NCCL; without a GPU on two ranks over gloo."""
+    counts = [count for count in (1, 2, 4, 8, gpus) if count <= gpus] or [1, 2]
+    found = {count: _on_ranks(count, "cuda" if gpus else "cpu", steps) for count in sorted({*counts})}
+    for count, got in found.items():
+        title = f"losses on {count} rank{'s' * (count > 1)}, {got['backend']}, against one"
+        yield compared(title, _difference(got["losses"], found[1]["losses"]), _CLOSE)
+
+
+def trained(make: Callable[[Task], Objective[Any]], train: LoopTrain, device: torch.device, steps: int) -> list[float]:
+    """The losses of so many steps on one rank."""
+    return _losses(make(replace(lone_task(), device=device)), train, replace(lone_task(), device=device), steps)
+
+
+def _losses(objective: Objective[Any], train: LoopTrain, task: Task, steps: int) -> list[float]:
+    learner = Learner(objective, train, task)
+    captured = getattr(train, "cuda_graph", False)
+    step = CapturedStep(learner, task.device, train.clip_norm) if captured else learner
+    plan = EpochPlan(objective.seeds, _BATCH, train.seed, task.place.rank, task.place.world_size)
+    found: list[float] = []
+    epoch = 0
+    objective.model.train()
+    task.clock.restart("sampling")
+    while len(found) < steps:
+        epoch += 1
+        for batch in plan.batches(epoch):
+            prepared = None if captured else objective.prepare(batch)
+            found.append(step.train_step(batch, prepared, 1.0, checkpoint_due=False).reading.read()[0])
+    return found[:steps]
+
+
+def _workloads(graph: Graph) -> dict[str, tuple[LoopTrain, Callable[[Task], Objective[Any]]]]:
+    reddit = RedditTrain(batch_size=_BATCH)
+    nodes = {
+        "reddit": reddit,
+        "reddit, first aggregation cached": replace(reddit, cache_first_aggregation=True),
+        "reddit, LABOR": replace(reddit, sampling="labor"),
+        "synthetic": SyntheticTrain(batch_size=_BATCH, fan_out=(10, 10)),
+    }
+    gat = NodeClassificationTrain(model="gat", batch_size=_BATCH, fan_out=(10, 5))
+    gin, taobao = GraphClassificationTrain(batch_size=_BATCH), TaobaoTrain(batch_size=_BATCH)
+    graphs, shop = _graphs(), _shop()
+    made: dict[str, tuple[LoopTrain, Callable[[Task], Objective[Any]]]] = {
+        name: (train, lambda task, train=train: NodeClassification(graph, train, task)) for name, train in nodes.items()
+    }
+    made["gat"] = gat, lambda task: OwnNodeClassification(graph, gat, task)
+    made["imdb-gin"] = gin, lambda task: GraphClassification(graphs, gin, task, 0)
+    made["taobao"] = taobao, lambda task: LinkPrediction(shop, taobao, task)
+    return made
+
+
+def _graphs() -> Collection:
+    """Five hundred small random graphs of two classes, of different sizes."""
+    random = torch.Generator().manual_seed(0)
+    graphs = []
+    for size in torch.randint(5, 30, (500,), generator=random).tolist():
+        pairs = torch.randint(size, (2, 4 * size), generator=random)
+        graphs.append((size, torch.cat([pairs, pairs.flip(0)], 1)))
+    bounds, edges = joined_graphs(graphs)
+    nodes = int(bounds[-1])
+    return Collection(bounds, *compressed(edges, nodes), torch.empty(nodes, 0), torch.arange(500) % 2, 2)
+
+
+def _shop(users: int = 2000, items: int = 3000) -> Interactions:
+    """Random users and items; each split holds as many pairs as its negatives."""
+    random = torch.Generator().manual_seed(0)
+
+    def pairs(count: int, *bounds: int) -> torch.Tensor:
+        return torch.stack([torch.randint(bound, (count,), generator=random) for bound in bounds])
+
+    of_user = compressed(pairs(20 * users, items, users), users, items)
+    together = compressed(pairs(10 * items, items, items), items)
+    names = ("val", "val_negatives", "test", "test_negatives")
+    return Interactions(
+        num_nodes={USER: users, ITEM: items},
+        indptr={OF_USER: of_user[0], TOGETHER: together[0]},
+        indices={OF_USER: of_user[1], TOGETHER: together[1]},
+        x={},
+        best_auc=float("nan"),
+        **{name: pairs(100, users, items).int() for name in names},
+    )
+
+
+def _difference(found: list[float], expected: list[float]) -> float:
+    """The largest, relative where losses exceed 1."""
+    return max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(found, expected, strict=True))
+
+
+def _on_ranks(count: int, device: str, steps: int) -> dict[str, Any]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    done = subprocess.run(
+        [*launcher, __file__, device, str(steps)],
+        env={**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _rank(device: str, steps: int) -> None:
+    """One of several, under torchrun."""
+    world = int(os.environ["WORLD_SIZE"])
+    train = {"device": device, "batch_size": None, "global_batch_size": _BATCH}
+    context = Context({"name": "gpu-check", "workload": "reddit", "train": train})
+    with joined(context) as task:
+        settings = context.train(RedditTrain)
+        found = _losses(NodeClassification(reddit_like(_SCALE), settings, task), settings, task, steps)
+        if task.place.rank == 0:
+            print(json.dumps({"losses": found, "backend": dist.get_backend(), "ranks": world}))
+
+
+if __name__ == "__main__":
+    _rank(sys.argv[1], int(sys.argv[2]))

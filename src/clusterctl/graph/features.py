@@ -1,0 +1,222 @@
+"""Where a training takes the features of a batch from: a table in memory, or a file with its hot rows in memory.
+
+Either gives the same rows, bit for bit. From a file they are fetched ahead, while the step before computes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from clusterctl.graph.row_file import RowFile
+from clusterctl.graph.storage import resident, shared_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from clusterctl.graph.blocks import Adjacency
+    from clusterctl.graph.storage import G
+    from clusterctl.task.task import Task
+
+_ROWS_AT_ONCE = 1 << 12  # copied from the cache
+_EDGES_AT_ONCE = 1 << 22
+_SLOT = 4  # bytes of a node in the index of the cache
+
+
+class Fetch(Protocol):
+    """Rows that were asked for."""
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Metrics of this fetch; call `rows` before."""
+
+    def rows(self) -> Tensor:
+        """Wait for the rows [nodes, features]. To be called once."""
+
+
+class Features(Protocol):
+    """The features of all nodes."""
+
+    def fetch(self, nodes: Tensor) -> Fetch:
+        """Ask for the rows of these nodes (int64)."""
+
+    def piece(self, start: int, stop: int) -> Tensor:
+        """The rows of consecutive nodes."""
+
+
+class FeaturesInMemory:
+    """A table [nodes, features]."""
+
+    def __init__(self, table: Tensor) -> None:
+        self._table = table
+
+    def fetch(self, nodes: Tensor) -> Fetch:
+        return FetchFromMemory(self._table, nodes)
+
+    def piece(self, start: int, stop: int) -> Tensor:
+        return self._table[start:stop]
+
+
+@dataclass(frozen=True)
+class FetchFromMemory:
+    """Rows that are read when they are used."""
+
+    table: Tensor
+    nodes: Tensor
+    numbers: dict[str, float] = field(default_factory=dict)
+
+    def rows(self) -> Tensor:
+        return self.table.index_select(0, self.nodes)
+
+
+class FeaturesOnDisk:
+    """A table that is mapped from a file, and the rows that are read most often in memory.
+
+    The cache and its index take `budget` bytes of a node's memory at most, however many ranks there are: those without
+    GPUs share it, on GPUs each has its part. `visits` tells how often each node is read, float [nodes]. A collective of
+    the node's ranks, as far as its construction goes.
+    """
+
+    def __init__(
+        self, table: Tensor, task: Task, dtype: torch.dtype, budget: int, visits: Callable[[], Tensor]
+    ) -> None:
+        self._device, self._dtype = task.device, dtype
+        self._file = RowFile(table)
+        nodes, width = table.shape
+        if task.device.type != "cpu":
+            budget //= task.node.size()
+        most = min(nodes, max(0, budget - _SLOT * nodes) // (width * dtype.itemsize))
+        host = torch.device("cpu")
+        with (
+            shared_table(task, (nodes,), torch.int32, host) as (self._slots, leads),
+            shared_table(task, (max(1, most), width), dtype, host) as (self._cache, _),
+        ):
+            if leads and most:
+                self._fill(hottest(visits(), most))
+        self._threads = ThreadPoolExecutor(1, "gather", torch.set_num_threads, (1,))
+        self._lock = Lock()
+        self._waiting: deque[FetchFromDisk] = deque()
+        self._ahead: FetchFromDisk | None = None
+
+    def fetch(self, nodes: Tensor) -> Fetch:
+        fetch = FetchFromDisk(self, nodes)
+        with self._lock:
+            self._waiting.append(fetch)
+            self._begin_next()
+        return fetch
+
+    def piece(self, start: int, stop: int) -> Tensor:
+        rows = torch.empty(stop - start, self._cache.size(1), dtype=self._dtype)
+        self._file.begin(torch.arange(start, stop), rows, torch.arange(stop - start)).wait()
+        return rows.to(self._device)
+
+    def begun(self, fetch: FetchFromDisk) -> Future[Fetched]:
+        """The rows of a fetch that will be used now: the next one begins."""
+        with self._lock:
+            if fetch is self._ahead:
+                self._ahead = None
+            if fetch.begun is None:  # out of turn
+                self._waiting.remove(fetch)
+                fetch.begun = self._threads.submit(self._gather, fetch.nodes)
+            self._begin_next()
+        return fetch.begun
+
+    def _begin_next(self) -> None:
+        """One fetch is ahead of those in use, however many were asked for: each holds memory from its beginning on."""
+        if self._ahead is None and self._waiting:
+            self._ahead = self._waiting.popleft()
+            self._ahead.begun = self._threads.submit(self._gather, self._ahead.nodes)
+
+    def _gather(self, nodes: Tensor) -> Fetched:
+        """Read the rows that are not in the cache, and meanwhile copy those that are."""
+        ids = nodes.cpu()
+        slots = self._slots.index_select(0, ids)
+        missing, present = (slots == 0).nonzero().squeeze(1), slots.nonzero().squeeze(1)
+        wanted, order = ids.index_select(0, missing).sort()
+        rows = torch.empty(ids.numel(), self._cache.size(1), dtype=self._dtype)
+        reading = self._file.begin(wanted, rows, missing.index_select(0, order))
+        for places in torch.split(present, _ROWS_AT_ONCE):
+            rows.index_copy_(0, places, self._cache.index_select(0, slots.index_select(0, places) - 1))
+        reading.wait()
+        hits = present.numel() / max(1, ids.numel())
+        return Fetched(rows.to(self._device), {"cache_hit_rate": round(hits, 4), "bytes_read": reading.size})
+
+    def _fill(self, nodes: Tensor) -> None:
+        """Read the rows of these nodes, ascending, into the cache. Slots count from 1: a table begins as zeros."""
+        slots = torch.arange(nodes.numel())
+        self._slots[nodes] = slots.to(torch.int32) + 1
+        self._file.begin(nodes, self._cache, slots).wait()
+
+
+class Fetched(NamedTuple):
+    """Rows, and metrics of their fetch."""
+
+    rows: Tensor
+    numbers: dict[str, float]
+
+
+class FetchFromDisk:
+    """Rows that are read ahead of their use, if they are the next ones to be used."""
+
+    def __init__(self, features: FeaturesOnDisk, nodes: Tensor) -> None:
+        self._features, self.nodes = features, nodes
+        self.begun: Future[Fetched] | None = None
+        self.numbers: dict[str, float] = {}
+
+    def rows(self) -> Tensor:
+        rows, self.numbers = self._features.begun(self).result()
+        self.begun = None  # the caller alone keeps the rows
+        return rows
+
+
+def placed(
+    graph: G, task: Task, dtype: torch.dtype, cache: int | None, start: Tensor, fan_out: Sequence[int]
+) -> tuple[G, Features]:
+    """The graph on the task's device, and its features: in memory, or on the disk with a `cache` of so many bytes.
+
+    In the second case the graph keeps the mapped `x`. `start` and `fan_out` are those of `expected_visits`. A
+    collective of the node's ranks.
+    """
+    if cache is None:
+        graph = resident(graph, task, dtype)
+        return graph, FeaturesInMemory(graph.x)
+    features = FeaturesOnDisk(graph.x, task, dtype, cache, partial(expected_visits, graph, start, fan_out))
+    return replace(resident(replace(graph, x=graph.x[:0].to(dtype)), task, dtype), x=graph.x), features
+
+
+def hottest(visits: Tensor, most: int) -> Tensor:
+    """The nodes that are visited most often, int64, ascending, at most so many; of equal ones any."""
+    chosen = visits.topk(most, sorted=False)
+    return chosen.indices[chosen.values > 0].sort().values
+
+
+def expected_visits(graph: Adjacency, start: Tensor, fan_out: Sequence[int]) -> Tensor:
+    """How often samples reach each node, in expectation, if `start` is how often it is a seed: float32 [nodes].
+
+    Each hop adds to the nodes reached so far their neighbours, each with the probability that the sampler takes it.
+    """
+    visits = start.to(torch.float32, copy=True)
+    for count in fan_out:
+        share = visits.clone()
+        if count >= 0:
+            share *= (count / graph.degree.clamp(min=1)).clamp_(max=1)
+        for first, last in _pieces(graph.indptr):
+            bounds = graph.indptr[first : last + 1]
+            edges = graph.indices[int(bounds[0]) : int(bounds[-1])]
+            visits.index_add_(0, edges, share[first:last].repeat_interleave(bounds.diff(), output_size=edges.numel()))
+    return visits
+
+
+def _pieces(indptr: Tensor) -> list[tuple[int, int]]:
+    """Ranges of targets with some edges each; one target may have more."""
+    limits = torch.tensor(range(_EDGES_AT_ONCE, int(indptr[-1]), _EDGES_AT_ONCE), dtype=torch.int64)
+    bounds = sorted({0, *torch.searchsorted(indptr, limits).tolist(), indptr.numel() - 1})
+    return list(pairwise(bounds))

@@ -1,0 +1,157 @@
+"""Rows of a table that is mapped from a file, read in large pieces by threads, and not through the page cache.
+
+A fault of the mapping reads one page and waits for it. Here the rows of a whole batch are wanted at once: they are read
+in the order of the file, many at a time, and what lies between two of them is read too where that is cheaper than a
+second request. The page cache is left to the graph's edges, which are mapped.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.int64]
+
+_PAGE = 4096  # what O_DIRECT wants offsets, lengths and memory to be multiples of, on any file system
+_GAP = 1 << 16  # bytes that are read needlessly rather than by a request more
+_MOST = 1 << 20  # bytes of a request, and its last row
+_THREADS = 32
+
+
+class RowsOnTheWay(NamedTuple):
+    """Rows on their way. `size` counts the bytes that are read for them."""
+
+    size: int
+    parts: list[Future[None]]
+
+    def wait(self) -> None:
+        """Return when they are all there."""
+        for part in self.parts:
+            part.result()
+
+
+class RowFile:
+    """The file of a mapped `table` [rows, width]; `begin` may be called from any thread.
+
+    Reads go past the page cache if they are `direct`, and the file system can do that; else they leave it at once.
+    """
+
+    def __init__(self, table: Tensor, *, direct: bool = True) -> None:
+        path, self._start = mapped_from(table)
+        self._width, self._dtype = table.size(1), table.dtype
+        self._row = self._width * table.element_size()
+        self._file, self._direct = _opened(path, direct)
+        self._threads = ThreadPoolExecutor(_THREADS, "read-rows", torch.set_num_threads, (1,))
+        self._own = threading.local()
+        self._most = _MOST + -(-self._row // _PAGE) * _PAGE + _PAGE
+
+    def begin(self, ids: Tensor, rows: Tensor, places: Tensor) -> RowsOnTheWay:
+        """Begin to read the rows `ids` (int64, ascending; some may repeat) to these `places` of `rows`."""
+        if ids.numel() == 0:
+            return RowsOnTheWay(0, [])
+        numbers = ids.numpy()
+        requests = _requests(self._start + numbers * self._row, self._row)
+        lowest = numbers[requests[:, 0]]
+        inside = torch.from_numpy(numbers - lowest.repeat(requests[:, 1] - requests[:, 0]))
+        skipped = (
+            self._start + lowest * self._row - requests[:, 2]
+        )  # before the first row, to the beginning of its page
+        spans = numbers[requests[:, 1] - 1] - lowest + 1
+        columns = np.column_stack([requests, skipped, skipped + spans * self._row])
+        shares = np.array_split(columns, min(_THREADS, len(columns)))
+        parts = [self._threads.submit(self._read, share.tolist(), inside, rows, places) for share in shares]
+        return RowsOnTheWay(int((requests[:, 3] - requests[:, 2]).sum()), parts)
+
+    def _read(self, requests: list[list[int]], inside: Tensor, rows: Tensor, places: Tensor) -> None:
+        """Read pieces of the file, and copy the rows `inside` each piece to their places."""
+        scratch = self._scratch()
+        view, content = memoryview(scratch), torch.frombuffer(scratch, dtype=torch.uint8)
+        for first, last, begin, end, start, stop in requests:
+            self._fill(view[: end - begin], begin, stop)
+            found = content[start:stop].view(self._dtype).view(-1, self._width)
+            wanted = found.index_select(0, inside[first:last])
+            rows.index_copy_(0, places[first:last], wanted.to(rows.dtype))
+
+    def _fill(self, view: memoryview, begin: int, needed: int) -> None:
+        """Read the file from `begin` on; the last page may lie partly beyond its end."""
+        done = 0
+        while done < needed:
+            page = done - done % _PAGE  # a short read may end anywhere
+            reached = page + os.preadv(self._file, [view[page:]], begin + page)
+            if reached <= done:
+                raise OSError(f"the file of the features ends before byte {begin + needed}")
+            done = reached
+        if not self._direct:
+            os.posix_fadvise(self._file, begin, len(view), os.POSIX_FADV_DONTNEED)
+
+    def _scratch(self) -> mmap.mmap:
+        """This thread's own memory, which begins at a page."""
+        if not hasattr(self._own, "memory"):
+            self._own.memory = mmap.mmap(-1, self._most)
+        memory: mmap.mmap = self._own.memory
+        return memory
+
+    def close(self) -> None:
+        """Wait for what was begun, and close the file."""
+        self._threads.shutdown()
+        os.close(self._file)
+
+
+def _requests(offsets: Numbers, size: int) -> Numbers:
+    """Which rows to read together, int64 [requests, 4]: the first row, the last one + 1, the first byte, the last + 1.
+
+    `offsets` are the ascending places of rows of so many bytes.
+    """
+    begins = offsets // _PAGE * _PAGE
+    ends = -(-(offsets + size) // _PAGE) * _PAGE
+    apart = (begins[1:] - ends[:-1] > _GAP) | (begins[1:] // _MOST != begins[:-1] // _MOST)
+    firsts = np.flatnonzero(np.append(True, apart))
+    lasts = np.append(firsts[1:], len(offsets))
+    return np.stack([firsts, lasts, begins[firsts], ends[lasts - 1]], axis=1)
+
+
+def mapped_from(tensor: Tensor) -> tuple[str, int]:
+    """The file that a tensor's memory is mapped from, and the place of its first byte there (see proc(5))."""
+    address = tensor.data_ptr()
+    for start, stop, offset, path in _mappings():
+        if start <= address < stop and path.startswith("/"):
+            return path, offset + address - start
+    raise ValueError("the features are not mapped from a file")
+
+
+def _mappings() -> Iterator[tuple[int, int, int, str]]:
+    with Path("/proc/self/maps").open(encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            bounds, _, offset, _, _, *path = line.rstrip("\n").split(maxsplit=5)
+            start, stop = (int(bound, 16) for bound in bounds.split("-"))
+            yield start, stop, int(offset, 16), (path[0] if path else "").replace("\\012", "\n")
+
+
+def _opened(path: str, direct: bool) -> tuple[int, bool]:
+    """The open file, and whether its reads go past the page cache; not every file system can do that."""
+    if direct:
+        with suppress(OSError):
+            file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+            try:
+                os.preadv(file, [mmap.mmap(-1, _PAGE)], 0)
+            except OSError:
+                os.close(file)
+                raise
+            return file, True
+    file = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+    return file, False

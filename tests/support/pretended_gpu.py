@@ -1,0 +1,153 @@
+"""Tensors that claim to be on a GPU, with their values on the CPU: for what a machine without one can still show.
+
+Torch's own fake tensors have no values, so what asks for one ends there. These answer, and every question is counted:
+on a GPU the host would wait for the answer. Without autograd, whose engine needs a real GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+GPU = torch.device("cuda", 0)
+_CPU = torch.device("cpu")
+_ASKING = {  # for a value, or for a size that depends on values
+    *("_local_scalar_dense", "is_nonzero", "equal", "nonzero", "masked_select", "bincount"),
+    *("_unique", "_unique2", "unique_dim", "unique_consecutive"),
+}
+_MOVING = {"to", "cpu", "cuda", "copy_", "tensor", "as_tensor"}
+
+
+class PretendedTensor(Tensor):
+    """A tensor on the GPU, whose values are `host`."""
+
+    host: Tensor
+
+    @staticmethod
+    def __new__(cls, host: Tensor) -> PretendedTensor:
+        layout = {"strides": host.stride(), "storage_offset": host.storage_offset(), "dtype": host.dtype}
+        made: PretendedTensor = Tensor._make_wrapper_subclass(cls, host.size(), device=GPU, **layout)  # type: ignore[attr-defined]
+        made.host = host
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Only collectives get here: they are no functions of torch's that a mode sees."""
+        func(*tree_map(_host, args), **tree_map(_host, kwargs or {}))
+        return args[0], None
+
+
+class HostQuestions(TorchDispatchMode):
+    """Notes in `asked` what a GPU's host would wait for, as if all tensors were there, backward passes included."""
+
+    def __init__(self, asked: list[str]) -> None:
+        super().__init__()
+        self._asked = asked
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the import of torch's compiler takes seconds
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = func.overloadpacket.__name__, kwargs or {}
+        hidden_size = {
+            "repeat_interleave": kwargs.get("output_size") is None,
+            "segment_reduce": not kwargs.get("unsafe"),
+            **dict.fromkeys(("index", "index_put_", "index_put"), _has_mask(args)),
+        }
+        if name in _ASKING or hidden_size.get(name):
+            self._asked.append(str(func))
+        return func(*args, **kwargs)
+
+
+class Lists(TorchFunctionMode):
+    """Notes what is no operation on the CPU: conversions into lists, and numbers that a GPU gets as tensors."""
+
+    def __init__(self, asked: list[str]) -> None:
+        super().__init__()
+        self._asked = asked
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name == "tolist" or (name == "where" and any(isinstance(value, int | float) for value in args)):
+            self._asked.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+class OnGpu(TorchFunctionMode):
+    """Within, `cuda` exists: questions to it are noted in `asked`, and mixing devices raises RuntimeError."""
+
+    def __init__(self, asked: list[str]) -> None:
+        super().__init__()
+        self._asked = asked
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, given = getattr(func, "__name__", ""), (args, kwargs or {})
+        if name == "_parse_to":  # of nn.Module.to, which reads its arguments by it
+            return func(*args, **(kwargs or {}))
+        if name == "_has_compatible_shallow_copy_type":  # so that it makes new parameters
+            return False
+        if name == "pin_memory":
+            return args[0]
+        if name == "__get__" and func.__self__ in (Tensor.device, Tensor.is_cuda):
+            return GPU if func.__self__ is Tensor.device and isinstance(args[0], PretendedTensor) else func(*args)
+        leaves = tree_leaves(given)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        devices = [leaf for leaf in leaves if isinstance(leaf, torch.device)]
+        were_on_gpu = any(isinstance(tensor, PretendedTensor) for tensor in tensors)
+        on_gpu = any(device.type == "cuda" for device in devices) if devices else were_on_gpu and name != "cpu"
+        if name in _MOVING:
+            mixed = len({tensor.device for tensor in tensors}) > 1
+            if (mixed or on_gpu != were_on_gpu) and not (kwargs or {}).get("non_blocking"):
+                self._asked.append(f"{name}, from one device to another")
+        elif not devices or len(tensors) > 1:
+            _check_devices(name, tensors)
+        known = {id(tensor.host): tensor for tensor in tensors if isinstance(tensor, PretendedTensor)}
+        args, kwargs = tree_map(_host, given)
+        questions: list[str] = []
+        with HostQuestions(questions), Lists(questions):
+            made = func(*args, **kwargs)
+        if were_on_gpu:
+            self._asked += questions
+
+        def placed(value: Any) -> Any:
+            if not on_gpu or not isinstance(value, Tensor):
+                return value
+            return known[id(value)] if id(value) in known else PretendedTensor(value)
+
+        return tree_map(placed, made)
+
+
+@contextmanager
+def counted(device: torch.device) -> Iterator[list[str]]:
+    """The questions to `device` within; on the CPU as if it were a GPU."""
+    asked: list[str] = []
+    modes = [OnGpu(asked)] if device.type == "cuda" else [HostQuestions(asked), Lists(asked)]
+    with ExitStack() as stack:
+        for mode in modes:
+            stack.enter_context(mode)
+        yield asked
+
+
+def _check_devices(name: str, tensors: list[Tensor]) -> None:
+    """Raise RuntimeError for tensors on more than one; a number may come from the CPU."""
+    on_gpu = [isinstance(tensor, PretendedTensor) for tensor in tensors if tensor.dim() or tensor.device != _CPU]
+    if any(on_gpu) and not all(on_gpu):
+        raise RuntimeError(f"{name}: tensors on the CPU and on the GPU")
+
+
+def _host(value: Any) -> Any:
+    if isinstance(value, PretendedTensor):
+        return value.host
+    return _CPU if isinstance(value, torch.device) else value
+
+
+def _has_mask(args: Any) -> bool:
+    return any(isinstance(leaf, Tensor) and leaf.dtype == torch.bool for leaf in tree_leaves(args[1:2]))

@@ -1,0 +1,73 @@
+"""Training on features that stay on the disk: the losses and gradients of memory, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from clusterctl.errors import TaskError
+from clusterctl.graph.storage import Graph, load, save
+from clusterctl.spec import NodeClassificationTrain, NodeTrain
+from clusterctl.task.task import Task
+from clusterctl.training.epoch_plan import Batch
+from clusterctl.training.node_objective import NodeClassification
+from clusterctl.training.own_objective import OwnNodeClassification
+
+MakeGraph = Callable[..., Graph]
+TRAIN = NodeTrain(fan_out=(4, 3), hidden_channels=16, sampling="labor", dropout=0.5)
+CACHE = 4 * 300 + 60 * 7 * 4  # a fifth of the rows
+
+
+@pytest.fixture
+def graph(random_graph: MakeGraph, tmp_path: Path) -> Graph:
+    made = random_graph(nodes=300, edges=6000)
+    save(replace(made, x=made.x.float()), tmp_path / "graph.pt")
+    return load(Graph, tmp_path / "graph.pt")
+
+
+def trained(objective: NodeClassification | OwnNodeClassification, graph: Graph) -> list[torch.Tensor]:
+    seeds = graph.train[:50]
+    batch = Batch(1, 0, seeds, torch.ones(50), 50, seeds)
+    loss = objective.loss(batch, objective.prepare(batch))  # type: ignore[arg-type]
+    loss.backward()  # type: ignore[no-untyped-call]
+    return [loss.detach(), *(weights.grad for weights in objective.model.parameters() if weights.grad is not None)]
+
+
+@pytest.mark.parametrize("model", ["sage", "gcn"])
+@pytest.mark.parametrize("width", [16, 5])  # the second projects before it aggregates, in inference
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_step_is_that_of_features_in_memory(
+    graph: Graph, lone_task: Task, model: str, width: int, precision: str
+) -> None:
+    train = replace(TRAIN, model=model, hidden_channels=width, precision=precision)
+    memory, disk = (NodeClassification(graph, train, lone_task, cache) for cache in (None, CACHE))
+    for one, other in zip(trained(memory, graph), trained(disk, graph), strict=True):
+        assert torch.equal(one, other)
+    if precision == "float32":
+        assert memory.evaluate(("val", "test")) == disk.evaluate(("val", "test"))
+
+
+def test_so_is_that_of_a_model_for_hops(graph: Graph, lone_task: Task) -> None:
+    train = NodeClassificationTrain(model="gat", fan_out=(4, 3), options={"dropout": 0.5})
+    memory, disk = (OwnNodeClassification(graph, train, lone_task, cache) for cache in (None, CACHE))
+    for one, other in zip(trained(memory, graph), trained(disk, graph), strict=True):
+        assert torch.equal(one, other)
+    assert memory.evaluate(("val", "test")) == disk.evaluate(("val", "test"))
+
+
+def test_a_step_tells_what_the_cache_held_and_what_was_read(graph: Graph, lone_task: Task) -> None:
+    objective = NodeClassification(graph, TRAIN, lone_task, CACHE)
+    lone_task.clock.restart("sampling")
+    trained(objective, graph)
+    lap = lone_task.clock.lap("compute")
+    assert 0.2 < lap["cache_hit_rate"] < 1
+    assert lap["bytes_read"] % 4096 == 0 < lap["bytes_read"]
+
+
+def test_a_cached_aggregation_needs_the_features_in_memory(graph: Graph, lone_task: Task) -> None:
+    with pytest.raises(TaskError, match="as large as the features"):
+        NodeClassification(graph, replace(TRAIN, cache_first_aggregation=True), lone_task, CACHE)

@@ -1,0 +1,77 @@
+"""`make gpu-check` where there is no GPU: what it reports, and its parts on the CPU at small size."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clusterctl.errors import ConfigError
+from clusterctl.task.task import Task
+from clusterctl.workloads.generated.reddit_like import reddit_like
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import gpu_check
+
+    yield gpu_check
+    for name in ("gpu_check", "gpu_correctness", "gpu_speed", "gpu_rows", "node_steps", "side_by_side"):
+        sys.modules.pop(name, None)
+
+
+def test_without_a_gpu_it_reports_what_to_check(
+    parts: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match="sees no GPU"):
+        parts.chosen("cuda", 0)
+    assert parts.chosen("cuda", 2) == torch.device("cuda", 0)
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py"])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(SystemExit) as leaving:
+        parts.main()
+    assert leaving.value.code == ConfigError.exit_code
+    assert re.match("error: torch sees no GPU on this machine\nhint: check `nvidia-smi`", capsys.readouterr().err)
+
+
+def test_losses_that_differ_are_wrong_and_end_it_with_1(
+    parts: Any, monkeypatch: pytest.MonkeyPatch, lone_task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gpu_correctness import losses
+    from gpu_rows import compared
+
+    rows = list(losses(CPU, 1))
+    assert len(rows) == 7
+    assert all(row.is_right for row in rows)
+    for extra, code in (([], 0), ([compared("a loss", 2e-5, 1e-5)], 1)):
+        monkeypatch.setattr(parts, "check", lambda *_, extra=extra: [*rows, *extra])
+        monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--device", "cpu"])
+        with pytest.raises(SystemExit) as leaving:
+            parts.main()
+        assert leaving.value.code == code
+    shown = capsys.readouterr().out
+    assert "| reddit: losses of 1 steps against the CPU's | 0.0e+00, at most 1e-05 | ok |" in shown
+    assert "| a loss | 2.0e-05, at most 1e-05 | WRONG |" in shown
+
+
+@pytest.mark.long
+def test_every_other_part_runs_on_a_cpu(parts: Any, lone_task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    import gpu_correctness
+    import gpu_speed
+
+    monkeypatch.setattr(gpu_speed, "_COPIED", 1 << 20)
+    monkeypatch.setattr(gpu_speed, "_RIVAL_STEPS", 3)
+    graph = reddit_like(0.005)
+    rows = [*gpu_correctness.devices(0), *gpu_speed.copies(CPU), *gpu_speed.epochs(graph, CPU)]
+    rows += [*gpu_speed.rivals(graph, CPU), *gpu_correctness.ranks(0, 2)]
+    assert all(row.is_right is not False for row in rows)
+    assert any("losses on 2 ranks, gloo" in row.what for row in rows)

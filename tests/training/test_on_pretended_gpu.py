@@ -1,0 +1,148 @@
+"""Every workload on a GPU that is pretended: nothing mixes devices, and no step asks the GPU for anything but its loss.
+
+Sampling, forward and evaluation on tensors that claim to be on a GPU; the whole step, with its backward, on the CPU,
+where every question counts as if its tensors were on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from support.pretended_gpu import GPU, counted
+from support.random_shop import random_shop
+
+from clusterctl.graph import static_sampling
+from clusterctl.graph.collection import Collection, joined_graphs
+from clusterctl.graph.storage import Graph, compressed
+from clusterctl.spec import (
+    DeepSageTrain,
+    GraphClassificationTrain,
+    LoopTrain,
+    NodeClassificationTrain,
+    RedditTrain,
+    SyntheticTrain,
+    TaobaoTrain,
+)
+from clusterctl.task.task import Task
+from clusterctl.training import node_objective, own_objective
+from clusterctl.training.epoch_plan import EpochPlan
+from clusterctl.training.graph_objective import GraphClassification
+from clusterctl.training.learner import Learner
+from clusterctl.training.link_objective import LinkPrediction
+from clusterctl.training.node_objective import NodeClassification
+from clusterctl.training.objective import Objective
+from clusterctl.training.own_objective import OwnNodeClassification
+
+MakeGraph = Callable[..., Graph]
+SMALL: dict[str, Any] = {"batch_size": 8, "seed": 1}
+
+
+class Workload(NamedTuple):
+    train: LoopTrain
+    objective: Callable[[Any, Any, Task], Objective[Any]]
+    asks_ahead: bool = False  # sampling it asks for sizes, in the thread that prepares batches
+    checks_loss: bool = False  # asks whether it is finite, on a CPU alone
+
+
+def graphs_of(collection: Collection, train: GraphClassificationTrain, task: Task) -> Objective[Any]:
+    return GraphClassification(collection, train, task, fold=0)
+
+
+NODES: dict[str, Any] = {"hidden_channels": 8, "fan_out": (3, 2), **SMALL}
+WORKLOADS = {
+    "synthetic": Workload(SyntheticTrain(**NODES), NodeClassification),
+    "reddit": Workload(RedditTrain(**NODES), NodeClassification),
+    "reddit, cached": Workload(RedditTrain(cache_first_aggregation=True, **NODES), NodeClassification),
+    "reddit, LABOR": Workload(RedditTrain(sampling="labor", **NODES), NodeClassification),
+    "deep-sage": Workload(DeepSageTrain(hidden_channels=8, fan_out=(3, 2, 2), **SMALL), NodeClassification),
+    "gat": Workload(
+        NodeClassificationTrain(model="gat", options={"hidden": 4, "attention_dropout": 0.5}, fan_out=(3, 2), **SMALL),
+        OwnNodeClassification,
+        checks_loss=True,
+    ),
+    "imdb-gin": Workload(GraphClassificationTrain(hidden_channels=8, **SMALL), graphs_of),
+    "taobao": Workload(TaobaoTrain(hidden_channels=8, fan_out=(3, 2), **SMALL), LinkPrediction, asks_ahead=True),
+}
+
+
+@pytest.fixture(params=WORKLOADS)
+def workload(request: pytest.FixtureRequest) -> Workload:
+    return WORKLOADS[request.param]
+
+
+@pytest.fixture
+def data(workload: Workload, random_graph: MakeGraph) -> Any:
+    if isinstance(workload.train, TaobaoTrain):
+        return random_shop()
+    if isinstance(workload.train, GraphClassificationTrain):
+        sizes = torch.randint(3, 7, (40,), generator=torch.Generator().manual_seed(0)).tolist()
+        bounds, edges = joined_graphs([(size, torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])) for size in sizes])
+        nodes = int(bounds[-1])
+        return Collection(bounds, *compressed(edges, nodes), torch.empty(nodes, 0), torch.arange(40) % 2, 2)
+    graph = random_graph(nodes=40, edges=300)
+    return replace(graph, x=graph.x.float())
+
+
+def test_sampling_forward_and_evaluation_stay_on_the_gpu(workload: Workload, data: Any, lone_task: Task) -> None:
+    task = replace(lone_task, device=GPU)
+    with torch.no_grad(), counted(GPU) as asked:
+        objective = workload.objective(data, workload.train, task)
+        batch = next(EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1))
+        asked.clear()
+        prepared = objective.prepare(batch)
+        assert bool(asked) == workload.asks_ahead, asked
+        asked.clear()
+        assert objective.loss(batch, prepared).device == GPU
+        assert not asked
+        objective.model.eval()
+        scores = objective.evaluate(["val", "test"])
+    twin = workload.objective(data, workload.train, lone_task)
+    twin.model.eval()
+    assert twin.evaluate(["val", "test"]) == scores
+
+
+def test_a_step_asks_for_its_loss_alone(
+    workload: Workload, data: Any, lone_task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (node_objective, own_objective):  # the sizes of a sample are known beforehand on GPUs only
+        monkeypatch.setattr(module, "worth_static", lambda _, *sizes: static_sampling.worth_static(GPU, *sizes))
+    objective = workload.objective(data, workload.train, lone_task)
+    learner = Learner(objective, replace(workload.train, clip_norm=1.0), lone_task)
+    for batch in EpochPlan(objective.seeds, 8, 0, 0, 1).batches(1):
+        prepared = objective.prepare(batch)
+        with counted(lone_task.device) as asked:
+            step = learner.train_step(batch, prepared, 1.0, checkpoint_due=False)
+            assert len(asked) == workload.checks_loss, asked
+            step.reading.read()
+        assert asked[workload.checks_loss :] == ["tolist"]
+
+
+def test_a_tensor_on_the_wrong_device_and_every_kind_of_question_are_noticed() -> None:
+    asking: list[Callable[[torch.Tensor], Any]] = [
+        *(int, bool, torch.Tensor.tolist, torch.Tensor.item, torch.Tensor.cpu),
+        lambda one: torch.equal(one, one),
+        lambda one: one.view(1).nonzero(),
+        lambda one: one.view(1).unique(),
+        lambda one: one.view(1)[one.view(1) > 0],
+        lambda one: one.view(1).repeat_interleave(one.view(1)),
+        lambda one: one.view(1).bincount(),
+        lambda one: torch.where(one > 0, one, 0),  # the number is copied to the GPU first
+    ]
+    with counted(GPU) as asked:
+        one = torch.ones((), dtype=torch.int64, device=GPU)
+        for question in asking:
+            asked.clear()
+            question(one)
+            assert len(asked) >= 1
+        asked.clear()
+        kept = one.view(1) + one
+        kept[0] = 3
+        assert not asked
+        with pytest.raises(RuntimeError, match="on the CPU and on the GPU"):
+            kept + torch.ones(1)
+        with pytest.raises(RuntimeError, match="on the CPU and on the GPU"):
+            kept[torch.zeros(1, dtype=torch.int64)]
