@@ -63,7 +63,7 @@ def test_a_step_tells_what_the_cache_held_and_what_was_read(graph: Graph, lone_t
     objective = NodeClassification(graph, TRAIN, lone_task, CACHE)
     lone_task.clock.restart("sampling")
     trained(objective, graph)
-    lap = lone_task.clock.lap("compute")
+    lap = lone_task.clock.lap("compute").read()
     assert 0.2 < lap["cache_hit_rate"] < 1
     assert lap["bytes_read"] % 4096 == 0 < lap["bytes_read"]
 
