@@ -70,3 +70,6 @@ def test_what_only_one_workload_or_sampling_takes() -> None:
     assert keys(replace(Job(**GOOD), data=Data(cache="8G"))) == ["data.cache"]
     aggregated = RedditTrain(cache_first_aggregation=True)
     assert keys(Job(name="x", workload="reddit", train=aggregated, data=Data(cache="8G"))) == ["data.cache"]
+    relational = NodeClassificationTrain(model="rgat")
+    relational_job = Job(name="x", workload="node-classification", train=relational, data=Data(root="/d", cache="8G"))
+    assert keys(relational_job) == ["data.cache"]

@@ -148,7 +148,7 @@ OWN = """
     result["gat"] = trained(task, "gat", train, objective_of, [3, 8])
     from support.random_academy import random_academy
     from clusterctl.training.relation_objective import RelationNodeClassification
-    train = replace(train, model="rgat", batch_size=3)
+    train = replace(train, model="rgat", global_batch_size=12)
     objective_of = lambda task, fold: RelationNodeClassification(random_academy(torch.float32), train, task)
     result["rgat-left-alone"] = trained(task, "rgat-left-alone", train, objective_of)
     result["rgat"] = trained(task, "rgat", train, objective_of, [2, 6])
