@@ -140,7 +140,7 @@ def test_every_key_is_offered_for_completion_with_its_description() -> None:
     for workload in WORKLOADS.values():
         for name in workload.train.__dataclass_fields__:
             assert offered[name]["description"]
-    assert set(choices_of(offered["model"])) == {"sage", "gcn", "gat", "gin", "plain"}
+    assert set(choices_of(offered["model"])) == {"sage", "gcn", "gat", "rgat", "gin", "plain"}
 
     def descriptions(table: dict[str, Any]) -> None:
         for name, entry in table.items():
