@@ -1,10 +1,14 @@
-"""Replacement symbols in file names."""
+"""Names of output files, and how they are opened."""
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
 import pytest
 
-from clusterctl.emulator.output import expand
+from clusterctl.emulator.output import expand, open_output
 
 
 @pytest.mark.parametrize(
@@ -20,3 +24,20 @@ from clusterctl.emulator.output import expand
 )
 def test_symbols_are_replaced_as_sbatch_1_says(pattern, name):
     assert expand(pattern, {"j": "12", "t": "3", "x": "co ra"}) == name
+
+
+def test_an_output_is_opened_again_where_the_file_system_failed_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def sometimes(path: str, *arguments: int) -> int:
+        calls.append(path)
+        if len(calls) == 1:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return opened(path, *arguments)
+
+    opened = os.open
+    monkeypatch.setattr(os, "open", sometimes)
+    os.close(open_output(str(tmp_path / "out"), append=False))
+    assert len(calls) == 2

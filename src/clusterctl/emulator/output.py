@@ -45,7 +45,16 @@ def expand(pattern: str, symbols: dict[str, str]) -> str:
 def open_output(path: str, *, append: bool) -> int:
     """A descriptor whose writes all go to the end, so that several processes can have it in common."""
     mode = os.O_APPEND if append else os.O_APPEND | os.O_TRUNC
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o666)
+
+    def once() -> int:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | mode, 0o666)
+
+    try:
+        return once()
+    except OSError:
+        from clusterctl.runs.files import with_retries  # seldom needed, and slow to import
+
+        return with_retries(once)
 
 
 def long_format(text: str, fields: Mapping[str, Callable[[Row], str]]) -> tuple[str, Callable[[Row], str]]:
