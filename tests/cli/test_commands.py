@@ -102,7 +102,7 @@ def test_status_narrows_by_stage_and_says_so_where_none_is_left(typed: Typed, fa
     fabricate(B, {"attempts/0/host.json": {"start": 1, "end": 2, "exit_code": 3}})
     assert [line.split()[0] for line in typed("status", "--state", "failed,lost")[1].splitlines()] == ["RUN", B]
     assert len(typed("status", "--state", "ended")[1].splitlines()) == 3
-    assert typed("status", "--state", "running") == (0, "", "no such runs\n")
+    assert typed("status", "--state", "running") == (0, "", "no matching runs\n")
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_status_narrows_by_stage_and_says_so_where_none_is_left(typed: Typed, fa
         (("--state", "finish"), "error: no such state: finish\nhint: did you mean finished?\n"),
         (("--since", "tomorrow"), "error: --since tomorrow: not a duration"),
         (("--watch", "-o", "json"), "error: --watch does not end, and json has one"),
-        (("cora", "--state", "failed"), "error: RUN names the runs already"),
+        (("cora", "--state", "failed"), "error: RUN cannot be combined with"),
     ],
 )
 def test_a_status_that_makes_no_sense_is_said_with_a_hint(typed: Typed, words: tuple[str, ...], says: str) -> None:
@@ -261,7 +261,7 @@ def test_several_runs_are_cancelled_when_stdin_says_so(
     assert "Cancel 2 runs?" in err
     assert (asked(site) == ["scancel 12 13"]) == cancelled
     if code:
-        assert err.splitlines()[-2].startswith("error: nobody answered")
+        assert err.splitlines()[-2].startswith("error: no answer on stdin")
         assert "--yes" in err.splitlines()[-1]
 
 
@@ -280,7 +280,7 @@ def test_without_a_stdin_several_runs_need_yes_and_one_does_not(
 
 def test_a_run_that_has_ended_is_not_cancelled_again(typed: Typed, site: Path, fabricate: Fabricate) -> None:
     run = fabricate(A, FINISHED)
-    assert typed("cancel", A) == (0, "", f"{A} has ended already: finished\n")
+    assert typed("cancel", A) == (0, "", f"{A} has already ended: finished\n")
     assert asked(site) == []
     assert not run.cancel_json.exists()
 

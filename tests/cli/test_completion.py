@@ -101,7 +101,7 @@ def test_every_key_has_a_line_of_help() -> None:
 
 
 def test_fish_gets_a_line_of_help_and_bash_what_is_behind_the_equals_sign() -> None:
-    assert offered("config sh", "fish") == ["show\tPrint a resolved job, every value with its origin"]
+    assert offered("config sh", "fish") == ["show\tPrint a resolved job and the origin of every value"]
     assert offered("submit --set train.schedule=c", "bash") == ["constant", "cosine"]
     assert answer("bash", "clusterctl submit --set 'train.schedule=co", "train.schedule=co") == [
         "train.schedule=constant",

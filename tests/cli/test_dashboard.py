@@ -16,7 +16,7 @@ def test_a_port_in_use_is_an_error_with_a_way_out(desk: Desk) -> None:
     assert (code, out) == (2, "")
     assert (
         err
-        == f"error: cannot listen at port {port}: Address already in use\nhint: leave --port out to get a free one\n"
+        == f"error: cannot listen on port {port}: Address already in use\nhint: leave out --port to use a free one\n"
     )
 
 

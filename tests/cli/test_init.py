@@ -65,7 +65,7 @@ def test_a_person_is_asked_and_enter_takes_what_is_proposed(desk: Desk, monkeypa
 @pytest.mark.parametrize(
     ("typed", "answers", "code", "says", "hint"),
     [
-        ("init", "", 2, "nobody answered", "--yes"),
+        ("init", "", 2, "no answer on stdin", "--yes"),
         ("init ../elsewhere --yes", "", 3, "name: must be 1 to 64 letters", "another value"),
         ("init x y", "", 2, "unexpected extra argument", "--help"),
         ("init x", "gpu\na\x1bb\n\n\n", 3, "runs: must be one line", "another value"),
@@ -100,7 +100,7 @@ def test_a_batch_script_becomes_a_job_and_what_is_lost_is_shown_beside_it(desk: 
     lines = [" ".join(line.split()) for line in err.splitlines()]
     assert '2 #SBATCH --job-name=resnet --nodes=2 name = "resnet"' in lines
     assert "resources.nodes = 2" in lines
-    assert "5 #SBATCH --output=out.log not carried over: each run keeps its logs: clusterctl logs" in lines
+    assert "5 #SBATCH --output=out.log not converted: each run keeps its logs: clusterctl logs" in lines
     assert "clusterctl submit train --dry-run" in lines
     check_plain(err)
     assert not (desk.project / "never-made").exists()

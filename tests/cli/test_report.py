@@ -60,8 +60,8 @@ def test_a_run_that_cannot_be_read_is_named_and_does_not_hide_the_others(desk: D
     ("typed", "code", "says", "hint"),
     [
         ("report", USAGE, "missing argument 'RUN|SWEEP...'", "--help"),
-        ("report one two", USAGE, "several runs have no directory in common", "--output report.html"),
-        (f"report one two {ONE} --output x.html", USAGE, f"two names mean the same run: {ONE}", "once"),
+        ("report one two", USAGE, "a report on several runs needs --output", "--output report.html"),
+        (f"report one two {ONE} --output x.html", USAGE, f"run named twice: {ONE}", "once"),
         ("report one fit --output x.html", USAGE, f"{SWEEP} is a sweep", f"{SWEEP}.0"),
         ("report fit fit --output x.html", USAGE, f"{SWEEP} is a sweep", f"{SWEEP}.0"),
         ("report one --metric loss", USAGE, "--metric ranks several runs", "leave it out"),

@@ -75,5 +75,5 @@ def test_a_run_that_is_removed_meanwhile_does_not_count(
 
 
 def test_without_any_hours_it_says_so(desk: Desk, runs: list[RunDir]) -> None:
-    assert desk.type("usage --since 1h") == (0, "", "no run has started in this time\n")
+    assert desk.type("usage --since 1h") == (0, "", "no runs in this time\n")
     assert desk.type("usage --since 1h -o csv")[1].count("\n") == 1

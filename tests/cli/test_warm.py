@@ -90,7 +90,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         what="a shell without a terminal",
         typed="attach x",
         code=USAGE,
-        says="a shell needs a terminal",
+        says="an interactive shell needs a terminal",
         hint="-- COMMAND",
         prepare=lambda desk: desk.use_slurm(),
     ),

@@ -58,7 +58,7 @@ def usage(typed: str | tuple[str, ...], says: str, hint: str = "--help") -> Mist
     usage("submit cora --sample-seed 3", "--stop-early are of a sweep", "name what is varied"),
     usage("submit cora --sweep train.lr=1,2 --sample-seed 3", "--sample-seed needs --samples", "--samples 20"),
     usage("submit cora --sweep train.lr=1,2 --stage one", "--stage: a sweep varies a job without stages", "leave one"),
-    usage("resume cora --sweep train.seed=0..1", "cora is no sweep", "clusterctl submit JOB --sweep"),
+    usage("resume cora --sweep train.seed=0..1", "cora is not a sweep", "clusterctl submit JOB --sweep"),
     usage("status --metric loss", "--metric ranks the runs of a sweep", "clusterctl status SWEEP"),
     usage("submit cora --profile 5", "unexpected extra argument"),
     usage(

@@ -153,7 +153,7 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         prepare=lambda desk: desk.project.rmdir(),
         code=USAGE,
-        says="the current folder is gone",
+        says="the current folder no longer exists",
         hint="cd ",
     ),
 )
