@@ -182,7 +182,7 @@ def test_an_interrupt_detaches_and_leaves_the_run_alone(run: RunDir, console: Co
     with pytest.raises(KeyboardInterrupt):
         show(run, out, playing(interrupt))
     assert file.getvalue().splitlines()[-3:] == [
-        "detached; the run goes on",
+        "detached; the run continues",
         f"next: clusterctl logs -f {run.id}",
         f"      clusterctl status {run.id}",
     ]

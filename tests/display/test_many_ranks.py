@@ -144,8 +144,8 @@ def test_errors_read_what_a_rank_recorded_once(looked) -> None:
 
 def test_a_report_shows_the_slowest_of_many_ranks_and_the_idlest_of_many_nodes(looked) -> None:
     text = looked(write_report, MANY, Course.RUNNING).text
-    assert f"Of {MANY} ranks, the 64 slowest." in text
-    assert f"Of {MANY // RANKS_A_NODE} nodes, the 32 whose GPUs did least." in text
+    assert f"The 64 slowest of {MANY} ranks." in text
+    assert f"The 32 of {MANY // RANKS_A_NODE} nodes with the lowest GPU utilisation." in text
     assert len(text) < 1.1 * len(looked(write_report, 2 * FEW, Course.RUNNING).text)
 
 

@@ -122,7 +122,7 @@ def test_the_note_tells_how_the_first_rank_ended(
     death = Death(2, "node1", how, 0) if how else None
     last = AttemptEvidence(number=0, exit_code=exit_code, death=death)
     assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(last,))) == says
-    for how, words in (("silent", "stood still"), ("idle-gpus", "GPUs idle")):
+    for how, words in (("silent", "no progress"), ("idle-gpus", "GPUs idle")):
         hung = replace(last, hung=how)
         assert note(replace(statuses[3], stage=Stage.FAILED, attempts=(hung,))) == words
 
@@ -142,7 +142,8 @@ def test_the_note_tells_since_when_no_gpu_has_done_anything(statuses: list[Statu
 
 
 @pytest.mark.parametrize(
-    ("workload", "step", "says"), [("command", 60, "left after step 60/400"), ("command", 390, ""), ("reddit", 60, "")]
+    ("workload", "step", "says"),
+    [("command", 60, "exited after step 60/400"), ("command", 390, ""), ("reddit", 60, "")],
 )
 def test_a_program_that_left_with_0_long_before_its_last_step_is_noted(
     statuses: list[Status], workload: str, step: int, says: str

@@ -37,7 +37,7 @@ def test_it_is_told_where_the_trace_of_an_attempt_lies(
     out, file = console()
     show_end(out, replace(statuses[2], record=replace(statuses[2].record, run=run)))
     assert (
-        file.getvalue().splitlines()[1] == f"trace of every rank, for https://ui.perfetto.dev: {run.attempt(1).profile}"
+        file.getvalue().splitlines()[1] == f"traces of all ranks, for https://ui.perfetto.dev: {run.attempt(1).profile}"
     )
 
 

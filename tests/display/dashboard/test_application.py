@@ -193,7 +193,7 @@ def test_a_sweep_is_one_line_and_a_page_with_what_each_run_changes(serve: Serve,
     assert "sweep of 3 runs" in text
     assert "3 finished" in text
     assert server.page("/?stage=finished").count("<tr>") == 4
-    assert "no such runs" in server.page("/?stage=failed")
+    assert "no matching runs" in server.page("/?stage=failed")
     page = server.page(f"/sweep/{SWEEP}")
     for shown in ("<th>train.lr</th>", "<td>0.25</td>", "<td>0.5</td>", "<th>train.seed</th>", ">.2</a>"):
         assert shown in page

@@ -13,7 +13,7 @@ from support.counted import counted
 
 from clusterctl.display.asking_again import pause_after, state_of
 from clusterctl.display.dashboard import glances
-from clusterctl.display.dashboard.glances import LOOK_SECONDS, Few, Glance
+from clusterctl.display.dashboard.glances import LOOK_SECONDS, Glance, RecentlyUsed
 from clusterctl.runs.layout import RunDir
 from clusterctl.runs.stages import Stage
 
@@ -96,7 +96,7 @@ def test_a_look_that_fails_is_made_again() -> None:
 
 
 def test_runs_that_nobody_asks_for_are_forgotten() -> None:
-    few: Few[object] = Few()
+    few: RecentlyUsed[object] = RecentlyUsed()
     first = few.get("0", object)
     for number in range(glances._MOST_KEPT):
         assert few.get("0", object) is first

@@ -49,7 +49,7 @@ def test_every_section_is_there(examined) -> None:
 
 def test_a_run_that_waits_has_a_report_too(examined) -> None:
     text = page(examined(files={}))
-    assert "No attempt has begun." in text
+    assert "No attempt has started." in text
     assert "too little telemetry" in text
 
 
