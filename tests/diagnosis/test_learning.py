@@ -109,7 +109,7 @@ def test_few_losses_and_few_steps_say_nothing() -> None:
 def test_a_broken_loss_is_found_with_its_first_step(value: float, word: str) -> None:
     found = not_learning(course([], [value] * 5, steps=7, broken_since=3))
     assert found is not None
-    assert found.text == f"the training does not learn: the loss is {word} since step 3"
+    assert found.text == f"the training is not learning: the loss is {word} since step 3"
 
 
 def test_a_step_that_overflowed_is_no_broken_training() -> None:

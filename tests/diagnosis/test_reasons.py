@@ -85,9 +85,9 @@ def test_every_common_reason_is_said_in_words(code: str) -> None:
         ("QOSMaxGRESPerUser", "the limit of your quality of service for a user is reached: GPUs and other devices"),
         ("QOSMaxNodePerUserLimit", "the limit of your quality of service for a user is reached: nodes"),
         ("QOSMaxWallDurationPerJobLimit", "the limit of your quality of service for one job is reached: running time"),
-        ("AssocGrpCpuLimit", "all jobs in your account together hold as much as they may: CPUs"),
-        ("AssocGrpCPURunMinutesLimit", "all jobs in your account together hold as much as they may: CPUs x minutes"),
-        ("QOSMinGRES", "it asks for fewer GPUs and other devices than your quality of service demands of a job"),
+        ("AssocGrpCpuLimit", "all jobs in your account together have reached their limit: CPUs"),
+        ("AssocGrpCPURunMinutesLimit", "all jobs in your account together have reached their limit: CPUs x minutes"),
+        ("QOSMinGRES", "it requests fewer GPUs and other devices than your quality of service requires per job"),
     ],
 )
 def test_limits_say_whose_they_are_and_of_what(code: str, words: str) -> None:
@@ -102,7 +102,7 @@ def test_the_nodes_that_are_missing_are_named() -> None:
 
 
 def test_a_reason_of_a_sites_own_is_shown_as_slurm_says_it() -> None:
-    assert in_words("FullMoon").words == "Slurm says: FullMoon"
+    assert in_words("FullMoon").words == "Slurm's reason: FullMoon"
     assert in_words("").words == "Slurm gives no reason"
     assert in_words("FullMoon").kind is Kind.UNKNOWN
 

@@ -29,7 +29,7 @@ def began(rank: int) -> dict[str, object]:
     ("error", "age", "cause", "words"),
     [
         ("", 0.0, Cause.HEALTHY, "the writer of node1 ended and was started again"),
-        ("Cannot allocate memory", 60.0, Cause.NODE, "not started again: Cannot allocate memory"),
+        ("Cannot allocate memory", 60.0, Cause.NODE, "not restarted: Cannot allocate memory"),
     ],
 )
 def test_a_writer_that_ended_is_named(fabricate: Fabricate, error: str, age: float, cause: Cause, words: str) -> None:

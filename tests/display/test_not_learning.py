@@ -25,7 +25,7 @@ from clusterctl.runs.stages import Stage
 from clusterctl.spec import RedditTrain
 
 TEXT = "each epoch is a single step: the 8 ranks share a batch of 1,024, the whole training set"
-SENTENCE = "the training does not learn: the loss is NaN since step 50"
+SENTENCE = "the training is not learning: the loss is NaN since step 50"
 
 
 def table(status: Status, now: float, width: int | None = None) -> str:

@@ -46,5 +46,5 @@ def test_a_failed_run_shows_its_exit_code_and_where_to_look(statuses: list[Statu
     show_end(out, statuses[3])
     first, cause, command, *_ = file.getvalue().splitlines()
     assert first == "failed exit code 137, in 8m55s"
-    assert cause == "what its attempts left can no longer be read (uncertain)"
+    assert cause == "its attempts' files can no longer be read (uncertain)"
     assert command == "next: clusterctl why a-rather-long-name-20260101-030405-00a1"
