@@ -237,7 +237,7 @@ def missing(typed: str, says: str) -> Mistake:
     missing("submit cora --sweep train.lr=1,2 --after nothing --dry-run", "no run named: nothing"),
     missing("submit cora --after-any ../x", "no run named: ../x"),
     missing("submit cora --name a --after a", "no run named: a"),  # itself is no run yet
-    usage("submit cora --after synth", "several runs begin with: synth", "one of synthetic-"),
+    usage("submit cora --after synth", "several runs start with: synth", "one of synthetic-"),
     usage("submit cora --after synthetic", "has not finished: cancelled", "clusterctl resume synthetic-"),
     usage("submit cora --after-any synthetic --after synthetic", "has not finished: cancelled", "--after-any"),
     usage(

@@ -46,13 +46,13 @@ def test_a_run_stays_while_slurm_does_not_answer() -> None:
 
 def test_somebody_elses_run_stays() -> None:
     old = status("old", 31)
-    assert stays(replace(old, record=replace(old.record, is_ours=False))) == {"old": "belongs to someone else"}
+    assert stays(replace(old, record=replace(old.record, is_ours=False))) == {"old": "belongs to another user"}
 
 
 def test_what_a_queued_run_waits_for_stays_until_that_has_ended() -> None:
     waiting = status("waiting", 0, Stage.QUEUED)
     record = replace(waiting.record, predecessors=(Predecessor("old", Condition.FINISHED),))
-    assert stays(status("old", 31), replace(waiting, record=record)) == {"old": "waiting waits for it"}
+    assert stays(status("old", 31), replace(waiting, record=record)) == {"old": "waiting is waiting for it"}
     over = replace(waiting, record=record, stage=Stage.CANCELLED, ended=NOW - DAY)
     assert stays(status("old", 31), over) == {"old": ""}
 
@@ -62,7 +62,7 @@ def test_the_runs_of_a_sweep_that_a_queued_run_waits_for_stay() -> None:
     waiting = status("waiting", 0, Stage.QUEUED)
     record = replace(waiting.record, predecessors=(Predecessor(sweep, Condition.FINISHED),))
     found = stays(status(f"{sweep}.0", 31), status("other", 31), replace(waiting, record=record))
-    assert found == {f"{sweep}.0": "waiting waits for it", "other": ""}
+    assert found == {f"{sweep}.0": "waiting is waiting for it", "other": ""}
 
 
 def test_a_run_whose_batch_script_has_not_ended_yet_goes_on() -> None:

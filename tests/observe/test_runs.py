@@ -63,7 +63,7 @@ def test_a_run_is_named_by_last_its_id_a_jobs_name_or_a_beginning(folder: Path, 
 
 
 def test_an_ambiguous_beginning_names_the_runs(folder: Path) -> None:
-    with pytest.raises(UsageError, match="several runs begin with: cora-2") as caught:
+    with pytest.raises(UsageError, match="several runs start with: cora-2") as caught:
         find_run(folder, "cora-2")
     assert OLD in caught.value.hint
     assert NEW in caught.value.hint

@@ -212,7 +212,7 @@ def test_what_slurm_said_before_it_fell_silent_is_shown_with_its_age(fabricate: 
     found = report([run], lambda _: slurm(Queue(silent=True)), lambda: NOW + 45)
     assert [(status.stage, status.sure) for status in found.statuses] == [(Stage.QUEUED, False)]
     (problem,) = found.problems
-    assert problem.message == "squeue did not answer within 10 s; what Slurm knew is as of 45 s ago"
+    assert problem.message == "squeue did not answer within 10 s; Slurm's data is as of 45 s ago"
 
 
 def test_a_run_at_work_tells_its_pace_the_time_left_and_its_gpus_and_fits_the_schema(fabricate: Fabricate) -> None:

@@ -25,7 +25,7 @@ UNUSED_SHARE = 0.5  # of the CPUs or memory requested
 WASTE = 0.05  # of the time paid for
 SHORT = 0.25  # of the time limit
 _HEADROOM = 1.25
-_SHORTEST_SECONDS = 600  # a shorter run says little about its needs
+_SHORTEST_SECONDS = 600  # a shorter run shows little about its needs
 
 
 class GpuUse(NamedTuple):

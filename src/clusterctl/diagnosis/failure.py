@@ -190,7 +190,7 @@ def _own_report(base: Candidate, rank: RankTrace, how: str, *, killed: bool) -> 
 
 
 def _from_exception(base: Candidate, rank: RankTrace) -> Candidate | None:
-    """The exception recorded by a rank. If it started a program, that program's stderr says more."""
+    """The exception recorded by a rank. If it started a program, that program's stderr is more specific."""
     raised, known = rank.raised, None
     assert raised is not None
     if raised.code is None:

@@ -71,7 +71,7 @@ def hang(attempt: AttemptTrace) -> Finding:
             Cause.HANG, words, LIKELY, stage=alarm.phase, traceback=whereabouts(attempt), facts=(noticed(alarm),)
         )
     if not suspects:
-        suspects, words, certainty = [alarm.seen], "the ranks cannot be told apart; this one was noticed first", UNSURE
+        suspects, words, certainty = [alarm.seen], "no rank stands out; this one was noticed first", UNSURE
     rank = attempt.rank(suspects[0])
     stack = _main_thread(rank.frozen or ("" if alarm.how == "silent" else rank.stacks))
     facts = [noticed(alarm)]

@@ -40,7 +40,7 @@ def test_every_section_is_there(examined) -> None:
         *("Why", "Curves", "Efficiency", "Phases", "Nodes and ranks"),
         *("Environment", "Configuration", "Logs"),
     ]
-    assert "55% of a step waits for its input" in text
+    assert "55% of a step is spent waiting for input" in text
     assert "1 restart cost" in text
     assert "RuntimeError: out of memory" in text
     assert text.count("<svg") > 10

@@ -81,7 +81,7 @@ def test_the_table_is_sorted_by_the_metric_and_says_so(sweep) -> None:
     assert cells(text)[0] == ["0", "finished", "1e-3", "0", "1.0000", "0.0000", "1m30s"]
     text = page(examined(made, "loss"))
     assert '<th scope="col" class="number" aria-sort="ascending">loss</th>' in text
-    with pytest.raises(UsageError, match="none of these runs has a value of los") as error:
+    with pytest.raises(UsageError, match="no value of los in these runs") as error:
         examined(made, "los")
     assert error.value.hint == "did you mean loss?"
 
