@@ -17,7 +17,7 @@ from support.web_hook import TOKEN, WebHook, dead_url, web_hook
 
 import clusterctl
 from clusterctl.errors import SlurmError
-from clusterctl.notifications.tell import Teller
+from clusterctl.notifications.notifier import Notifier
 from clusterctl.observe.status import report
 from clusterctl.runs.layout import RUN_FORMAT, RunDir
 from clusterctl.slurm import Slurm
@@ -108,8 +108,8 @@ def test_a_command_and_a_webhook_are_told_each(fabricate: Fabricate, server: Web
     ("how", "cause"),
     [
         ("behind", "rank 1 made no progress for 45s (training)"),
-        ("idle", "no rank has done anything for 45s"),
-        ("idle-gpus", "no GPU has done anything for 45s"),
+        ("idle", "all ranks idle for 45s"),
+        ("idle-gpus", "all GPUs idle for 45s"),
     ],
 )
 def test_an_alarm_of_the_watchdog_is_told_while_the_run_goes_on(
@@ -131,7 +131,7 @@ def test_only_what_the_job_wants_is_told(fabricate: Fabricate, server: WebHook) 
 def test_nothing_is_begun_that_could_take_too_long(fabricate: Fabricate, server: WebHook) -> None:
     run = run_of(fabricate, Notify(url_variable="HOOK"))
     (status,) = report([run], unasked).statuses
-    assert list(Teller({"HOOK": server.url}, unasked, deadline=100.0, clock=lambda: 95.0).tell(status)) == []
+    assert list(Notifier({"HOOK": server.url}, unasked, deadline=100.0, clock=lambda: 95.0).send_pending(status)) == []
     assert not run.notified.exists()
 
 
@@ -139,7 +139,7 @@ def test_another_users_run_starts_no_command_here(fabricate: Fabricate, tmp_path
     run = run_of(fabricate, Notify(command=("touch", str(tmp_path / "ran"))))
     (status,) = report([run], unasked).statuses
     theirs = replace(status, record=replace(status.record, is_ours=False))
-    assert list(Teller(dict(os.environ), unasked).tell(theirs)) == []
+    assert list(Notifier(dict(os.environ), unasked).send_pending(theirs)) == []
     assert not (tmp_path / "ran").exists()
 
 
