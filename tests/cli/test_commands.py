@@ -206,7 +206,7 @@ def test_the_errors_of_a_run_are_shown_first_one_first(typed: Typed, fabricate: 
     [
         (("--grep", "("), "error: --grep (: missing ), unterminated subpattern"),
         (("--since", "noon"), "error: --since noon: no age and no time"),
-        (("--errors", "-f"), "error: --errors shows errors alone"),
+        (("--errors", "-f"), "error: --errors cannot be combined with"),
     ],
 )
 def test_logs_that_make_no_sense_are_said_with_a_hint(

@@ -79,7 +79,7 @@ def test_what_would_never_fit_comes_with_the_command_that_would(desk: Desk) -> N
         what="a change without a job",
         typed="nodes --set resources.nodes=2",
         code=USAGE,
-        says="--set changes a job, and none is named",
+        says="--set needs --for",
         hint="--for JOB",
     ),
     Mistake(

@@ -64,7 +64,7 @@ def test_a_run_that_cannot_be_read_is_named_and_does_not_hide_the_others(desk: D
         (f"report one two {ONE} --output x.html", USAGE, f"run named twice: {ONE}", "once"),
         ("report one fit --output x.html", USAGE, f"{SWEEP} is a sweep", f"{SWEEP}.0"),
         ("report fit fit --output x.html", USAGE, f"{SWEEP} is a sweep", f"{SWEEP}.0"),
-        ("report one --metric loss", USAGE, "--metric ranks several runs", "leave it out"),
+        ("report one --metric loss", USAGE, "--metric needs several runs", "leave it out"),
         ("report fit --metric los", USAGE, "no value of los in these runs", "did you mean loss?"),
         ("report fit --metric x", USAGE, "no value of x in these runs", "one of loss, step, val_auc"),
         (("report", "fit", "--metric", ""), USAGE, "no value of", "one of loss"),

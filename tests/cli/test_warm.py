@@ -72,7 +72,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         what="nodes given back and asked for at once",
         typed="alloc --end 12 --nodes 2",
         code=USAGE,
-        says="--end holds no nodes",
+        says="--end cannot be combined with",
         hint="alloc --end 12",
         prepare=lambda desk: desk.use_slurm(),
     ),

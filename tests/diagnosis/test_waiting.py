@@ -159,7 +159,7 @@ def test_behind_other_jobs_and_without_an_estimate_nothing_is_promised() -> None
         control=None,
     )
     assert smallest_change(unsure)[0] is None
-    assert "whether a smaller run would be let past the jobs ahead" in explain(unsure).unknown[0]
+    assert "whether a smaller run could start before the jobs ahead" in explain(unsure).unknown[0]
 
 
 def test_what_was_tried_in_vain_is_said() -> None:
@@ -170,7 +170,7 @@ def test_what_was_tried_in_vain_is_said() -> None:
 
 def test_asked_and_free_stand_side_by_side() -> None:
     found = explain(evidence())
-    assert found.facts[0] == "it asks for 4 nodes, with 16 CPUs and 4 GPUs each, for 02:00:00"
+    assert found.facts[0] == "it requests 4 nodes, with 16 CPUs and 4 GPUs each, for 02:00:00"
     assert found.facts[1] == "partition gpu: 1 of 4 nodes have 16 CPUs and 4 GPUs free"
 
 
@@ -178,7 +178,7 @@ def test_what_could_not_be_read_is_passed_on_and_nothing_invented() -> None:
     blind = replace(evidence(job=replace(JOB, start=None)), inventory=None, unknown=("what is free: no answer",))
     found = explain(blind)
     assert found.unknown == ("what is free: no answer",)
-    assert found.facts == ("it asks for 4 nodes, with 16 CPUs and 4 GPUs each, for 02:00:00",)
+    assert found.facts == ("it requests 4 nodes, with 16 CPUs and 4 GPUs each, for 02:00:00",)
 
 
 def test_a_run_that_its_user_holds_is_let_go_with_a_command() -> None:

@@ -28,7 +28,7 @@ def began(rank: int) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("error", "age", "cause", "words"),
     [
-        ("", 0.0, Cause.HEALTHY, "the writer of node1 ended and was started again"),
+        ("", 0.0, Cause.HEALTHY, "the writer of node1 ended and was restarted"),
         ("Cannot allocate memory", 60.0, Cause.NODE, "not restarted: Cannot allocate memory"),
     ],
 )

@@ -96,7 +96,7 @@ def test_a_run_that_goes_on_is_followed_entered_and_cancelled(stage: FarStage) -
     os.killpg(follow.pid, signal.SIGINT)
     printed, errors = follow.communicate(timeout=60)
     assert (follow.returncode, printed.strip()) == (130, run.id)
-    assert "the run goes on" in errors
+    assert "the run continues" in errors
     assert stage.status(run)["stage"] not in ("cancelled", "failed", "lost")
     stage.do("cancel", run.id)
     stage.wait_for_stage(run, "cancelled")

@@ -105,7 +105,7 @@ def test_a_stopped_rank_is_named_and_the_attempt_ended_by_the_watchdog(stage: St
     assert (found["class"], found["rank"], found["certainty"]) == ("hang", 2, "certain")
     assert found["stage"] == "training"
     assert found["step"] > 0
-    assert "wrote no heartbeat" in found["cause"]
+    assert "stopped writing heartbeats" in found["cause"]
     alarm = read_json(run.attempt(0).hang_json)
     assert alarm["suspects"] == [2]
     (stacks,) = (event["stacks"] for event in recorded(run.attempt(0), 0) if event["event"] == "hang")

@@ -50,7 +50,7 @@ def test_every_section_is_there(examined) -> None:
 def test_a_run_that_waits_has_a_report_too(examined) -> None:
     text = page(examined(files={}))
     assert "No attempt has started." in text
-    assert "too little telemetry" in text
+    assert "not enough telemetry" in text
 
 
 def test_keys_have_their_origin_and_defaults_are_folded_away(examined, fabricate) -> None:

@@ -150,7 +150,7 @@ def test_any_runs_are_shown_with_the_values_in_which_they_differ(fabricate) -> N
 
 def test_runs_that_have_logged_nothing_are_a_page_too(sweep) -> None:
     text = page(examined(sweep([({"a": 1}, {}), ({"a": 2}, {})])))
-    assert "the runs are not ranked" in text
+    assert "The runs are not ranked" in text
     assert "<svg" not in text
 
 
