@@ -125,7 +125,7 @@ def test_an_unfinished_line_has_words(line: str, words: list[str]) -> None:
     assert split(line) == words
 
 
-def test_where_the_runs_are_not_known_nothing_is_offered_and_nothing_is_said(desk: Desk) -> None:
+def test_without_a_runs_folder_nothing_is_offered_or_printed(desk: Desk) -> None:
     assert offered("why --cluster nowhere ") == []
     desk.write("cluster/bad.toml", "runs =")
     assert offered("why --cluster bad ") == []

@@ -36,7 +36,7 @@ def submitted(monkeypatch: pytest.MonkeyPatch, fabricate: Callable[..., RunDir])
     return told
 
 
-def test_where_nobody_can_answer_it_is_refused_and_the_flag_is_named(
+def test_without_a_terminal_it_is_refused_and_the_flag_is_named(
     submitted: list[bool], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))

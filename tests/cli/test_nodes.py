@@ -52,7 +52,7 @@ def test_where_a_job_fits_is_slurms_word_besides_ours(desk: Desk) -> None:
     assert desk.run_directories() == []
 
 
-def test_what_slurm_would_not_take_is_said_with_its_reason(desk: Desk) -> None:
+def test_a_job_that_slurm_would_reject_is_shown_with_the_reason(desk: Desk) -> None:
     answer_as_captured(desk, 'echo "allocation failure: Invalid qos specification" >&2; exit 1')
     code, out, _ = desk.type("nodes --for ./job.toml")
     assert code == 0

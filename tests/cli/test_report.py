@@ -74,7 +74,7 @@ def test_a_run_that_cannot_be_read_is_named_and_does_not_hide_the_others(desk: D
         ("report one two --output .", USAGE, "is a folder: .", "report.html"),
     ],
 )
-def test_a_mistake_is_told_and_nothing_is_written(desk: Desk, typed: str, code: int, says: str, hint: str) -> None:
+def test_a_mistake_is_reported_and_nothing_is_written(desk: Desk, typed: str, code: int, says: str, hint: str) -> None:
     found, out, err = desk.type(typed)
     check_message(err, says, hint)
     assert (found, out, list(Path().glob("*.html"))) == (code, "", [])

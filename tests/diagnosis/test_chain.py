@@ -85,7 +85,7 @@ def test_the_runs_of_a_broken_chain_are_resumed_from_its_beginning() -> None:
     assert commands == ("clusterctl resume fetch", "clusterctl resume prepare", "clusterctl resume eval")
 
 
-def test_a_run_that_was_cancelled_because_of_one_that_goes_on_again_is_resumed_alone() -> None:
+def test_a_run_cancelled_because_of_one_that_was_resumed_is_resumed_alone() -> None:
     cause, _, commands = explained(CUT_OFF, link(TRAIN))
     assert cause.endswith("because a run it depends on had not finished at that time")
     assert commands == ("clusterctl resume eval",)

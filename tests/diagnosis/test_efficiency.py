@@ -33,7 +33,7 @@ def test_a_run_that_used_what_it_asked_for_gets_no_advice() -> None:
     assert advise(GOOD) == []
 
 
-def test_nothing_is_said_about_what_nobody_measured() -> None:
+def test_there_is_no_advice_on_what_was_not_measured() -> None:
     assert advise(replace(GOOD, gpus=(), split={}, cpu_busiest=None, memory_highest=None)) == []
 
 
@@ -78,7 +78,7 @@ def test_unused_cpus_and_memory_are_reported_with_a_smaller_request() -> None:
     assert only(replace(GOOD, memory_highest=10 * 2**30)).change == "--set resources.memory=13G"
 
 
-def test_a_short_run_says_nothing_about_cpus_and_memory() -> None:
+def test_a_short_run_gets_no_advice_on_cpus_and_memory() -> None:
     short = replace(GOOD, held=60.0, cpu_busiest=1.0, memory_highest=1.0, finished=False)
     assert advise(short) == []
 

@@ -47,7 +47,7 @@ def echoing(number: int, when: float = END - 4) -> RankTrace:
 # What a real Slurm wrote
 
 
-def test_a_rank_killed_by_hand_is_found_by_sruns_line_though_it_said_nothing() -> None:
+def test_a_manually_killed_rank_is_found_by_sruns_line() -> None:
     dead = rank(2, exit_code=None, ended=None)
     found = cause_of(captured("kill9", dead, echoing(0), echoing(3), exit_code=137))
     assert (found.cause_class, found.rank, found.node, found.certainty) == (Cause.KILLED, 2, "node2", "certain")
@@ -63,7 +63,7 @@ def test_out_of_memory_is_distinguished_from_a_manual_kill() -> None:
     assert diagnosis.commands[0] == "clusterctl resume cora-20260102-030405-00a1 --set resources.memory=400M"
 
 
-def test_where_srun_says_killed_the_kernels_own_word_on_the_node_tells_that_it_was_memory() -> None:
+def test_a_killed_rank_is_out_of_memory_if_the_kernel_reported_it() -> None:
     words = "slurmstepd-node2: error: Detected 1 oom-kill event(s) in StepId=12.0. Some of your processes"
     dead = rank(2, exit_code=None)
     found = cause_of(captured("kill9", dead, rank(3, last_words=(words,))))
@@ -122,7 +122,7 @@ def test_a_cancel_by_clusterctl_names_who_typed_it() -> None:
     assert (found.cause_class, found.cause) == (Cause.CANCELLED, "cancelled by ada@login1")
 
 
-def test_a_requeue_by_hand_stands_in_the_history_of_what_came_after() -> None:
+def test_a_manual_requeue_is_in_the_history_of_the_next_attempt() -> None:
     first = captured("requeued", exit_code=143, signal="TERM").attempts[0]
     second = attempt(rank(1, **failed("no such layer")), number=1)
     diagnosis = judge(trace(first, second))
@@ -140,14 +140,14 @@ def test_slurms_word_on_a_requeue_that_the_batch_script_asked_for_is_no_cause() 
     assert [past.cause_class for past in diagnosis.history] == [Cause.KILLED]
 
 
-def test_an_srun_that_is_killed_takes_ranks_along_that_cannot_say_so() -> None:
+def test_a_killed_srun_takes_its_ranks_down_without_a_report() -> None:
     silent = [rank(number, exit_code=None) for number in (2, 3)]
     found = cause_of(captured("srun9", rank(0, exit_code=143), rank(1, exit_code=143), *silent, exit_code=137))
     assert (found.cause_class, found.rank) == (Cause.KILLED, None)
     assert found.cause.startswith("srun was killed on the job's first node")
 
 
-def test_an_interpreter_that_is_not_there_is_a_matter_of_the_launch() -> None:
+def test_a_missing_interpreter_is_a_launch_failure() -> None:
     words = ("sh: 1: exec: /nowhere/python: not found",)
     ranks = [RankTrace(number, last_words=words) for number in range(4)]
     diagnosis = judge(captured("missing", *ranks, exit_code=127))
@@ -156,7 +156,7 @@ def test_an_interpreter_that_is_not_there_is_a_matter_of_the_launch() -> None:
     assert "clusterctl doctor --cluster site" in diagnosis.commands
 
 
-def test_a_program_that_says_nothing_is_known_by_its_exit_code() -> None:
+def test_a_program_without_output_is_identified_by_its_exit_code() -> None:
     evidence = rank(1, **program_ended(3))
     found = cause_of(captured("exit3", evidence))
     assert (found.cause_class, found.rank, found.cause) == (Cause.USER, 1, "python train.py failed")
@@ -165,7 +165,7 @@ def test_a_program_that_says_nothing_is_known_by_its_exit_code() -> None:
 # Causes and echoes
 
 
-def test_an_echo_is_never_the_cause_though_its_clock_says_that_it_came_first() -> None:
+def test_an_echo_is_never_the_cause_even_if_its_clock_is_first() -> None:
     found = cause_of(trace(attempt(echoing(0, START), rank(3, **failed("bad value", time=END)), echoing(2, START))))
     assert (found.rank, found.cause) == (3, "ValueError: bad value")
     assert found.certainty == "certain"
@@ -254,7 +254,7 @@ LATER = {
 
 
 @pytest.mark.parametrize("later", LATER)
-def test_what_slurm_said_of_an_earlier_attempt_is_no_cause_of_the_next_ones_end_however_soon(
+def test_slurms_message_about_an_earlier_attempt_is_not_the_cause_of_the_next_end(
     later: str,
 ) -> None:
     sections = by_attempt(("=== 0 ===", REQUEUED, "=== 1 ===", "else"))
@@ -274,7 +274,7 @@ def test_nor_is_what_an_earlier_job_or_a_node_that_was_cut_off_writes_later(job:
     assert found.cause_class is Cause.USER
 
 
-def test_a_time_limit_that_ended_a_standstill_says_so() -> None:
+def test_a_time_limit_that_ended_a_stuck_run_is_reported_as_such() -> None:
     still = replace(BEAT, step_time=START + 20, since=START + 10, time=END + 200)
     evidence = attempt(*(rank(number, beat=still) for number in range(4)), signal="TERM")
     found = cause_of(trace(evidence, stage=Stage.TIMED_OUT))
@@ -302,12 +302,12 @@ def test_a_failure_of_ours_carries_its_cause_and_is_shown_without_its_type() -> 
     assert (found.cause_class, found.rank, found.cause, found.traceback) == (Cause.DATA, 2, evidence.message, "")
 
 
-def test_what_others_said_within_a_message_of_ours_counts_first() -> None:
+def test_a_known_error_within_our_own_message_takes_precedence() -> None:
     evidence = raised("cannot read /data as a data set: No space left on device", "TaskError", cause=Cause.DATA)
     assert cause_of(trace(attempt(rank(2, raised=evidence)))).cause_class is Cause.DISK
 
 
-def test_a_rank_that_reaches_nobody_is_a_cause_only_where_there_is_no_other() -> None:
+def test_a_network_failure_is_the_cause_only_without_another() -> None:
     lonely = raised("rank 0 published no address within 60 s", "TaskError", END - 9, cause=Cause.NETWORK)
     alone = cause_of(trace(attempt(rank(2, raised=lonely))))
     assert (alone.cause_class, alone.rank) == (Cause.NETWORK, 2)
@@ -315,7 +315,7 @@ def test_a_rank_that_reaches_nobody_is_a_cause_only_where_there_is_no_other() ->
     assert (found.cause_class, found.rank) == (Cause.USER, 0)
 
 
-def test_of_a_program_the_last_words_on_stderr_say_more_than_its_exit_code() -> None:
+def test_the_last_lines_on_stderr_take_precedence_over_the_exit_code() -> None:
     words = (
         "warming up",
         "Traceback (most recent call last):",
@@ -361,7 +361,7 @@ def test_the_last_line_on_stderr_is_reported_if_a_program_leaves_no_traceback() 
         ),
     ],
 )
-def test_the_clock_tells_a_warning_of_the_time_limit_from_one_of_a_preemption(
+def test_the_elapsed_time_separates_time_limit_and_preemption_warnings(
     seconds: float, cause: Cause, words: str
 ) -> None:
     warned = attempt(*(rank(number, exit_code=75) for number in range(4)), exit_code=75, requeued=True)
@@ -445,7 +445,7 @@ def test_an_error_where_the_kernel_killed_another_process_is_not_surely_one_of_m
     assert "no such layer" in found.cause
 
 
-def test_where_a_nodes_clock_is_off_nobody_knows_who_was_first() -> None:
+def test_with_a_wrong_node_clock_the_first_failure_is_uncertain() -> None:
     hour = 3600
     early, late = rank(2, **failed("second", time=END - 5 - hour)), rank(0, **failed("first", time=END - 9))
     found = cause_of(trace(attempt(early, late)))
@@ -521,7 +521,7 @@ def test_of_what_pyxis_writes_the_reason_counts_wherever_it_was_written(fault: s
         assert (found.cause_class, found.cause, found.node) == (*REASONS[fault], "node2")
 
 
-def test_an_attempt_that_was_warned_saved_and_left_says_so_and_why_it_is_not_started_again() -> None:
+def test_an_attempt_that_saved_after_a_warning_reports_why_it_was_not_restarted() -> None:
     left = [rank(number, exit_code=75) for number in range(4)]
     found = cause_of(trace(attempt(*left, refused=Refusal.RESTART_LIMIT, exit_code=75), stage=Stage.PREEMPTED))
     assert (found.cause_class, found.rank, found.secondary[0].cause) == (Cause.PREEMPTED, None, "ended with the others")
@@ -595,7 +595,7 @@ def test_ranks_that_what_started_them_answers_for_are_on_a_node_that_lives() -> 
     assert (found.cause_class, found.rank, found.certainty) == (Cause.HANG, 2, "likely")
 
 
-def test_a_lone_rank_that_fell_silent_was_stopped_or_lost_with_its_node_and_nobody_knows() -> None:
+def test_a_single_silent_rank_may_be_stopped_or_on_a_lost_node() -> None:
     evidence = attempt(alarm=Alarm(END, 1, "training", 33.0, (1,), "silent"), exit_code=70)
     ranks = tuple(rank(number, node=f"node{number}", answered=END + 1 if number != 1 else None) for number in range(4))
     found = cause_of(trace(replace(evidence, ranks=ranks)))
@@ -629,7 +629,7 @@ Thread 0x00007fe359bc3b80 (most recent call first):
 """
 
 
-def test_of_a_stopped_rank_it_tells_where_it_stood_before_it_was_woken() -> None:
+def test_a_stopped_rank_is_shown_where_it_was_before_it_was_resumed() -> None:
     woken = rank(2, stacks=COMPUTES, frozen=FROZEN)
     found = cause_of(trace(alarmed(Alarm(END, 2, "training", 33.0, (2,), "silent"), woken)))
     assert "stuck at /code/project/train.py:31 in load" in found.cause
@@ -639,7 +639,7 @@ def test_of_a_stopped_rank_it_tells_where_it_stood_before_it_was_woken() -> None
     assert unfrozen.traceback == ""
 
 
-def test_the_rank_outside_the_collective_is_named_with_the_place_where_it_stands() -> None:
+def test_the_rank_outside_the_collective_is_named_with_its_location() -> None:
     alarm = Alarm(END, 0, "training", 33.0, (), "unknown")
     found = cause_of(trace(alarmed(alarm, rank(3, exit_code=70, stacks=COMPUTES))))
     assert (found.rank, found.certainty) == (3, "likely")
@@ -647,7 +647,7 @@ def test_the_rank_outside_the_collective_is_named_with_the_place_where_it_stands
     assert "signals.py" not in found.traceback
 
 
-def test_where_nothing_tells_the_ranks_apart_it_says_so() -> None:
+def test_if_no_rank_stands_out_the_finding_is_uncertain() -> None:
     found = cause_of(trace(alarmed(Alarm(END, 1, "training", 33.0))))
     assert (found.rank, found.certainty) == (1, "unknown")
 
@@ -668,7 +668,7 @@ def test_a_run_whose_gpus_were_idle_was_ended_for_that() -> None:
     assert "watchdog.idle_gpu" in found.facts[0]
 
 
-def test_a_time_limit_after_the_watchdog_reported_a_run_that_stood_still_tells_so() -> None:
+def test_a_time_limit_after_a_watchdog_report_mentions_it() -> None:
     reported = Alarm(END - 60, 0, "training", 1805.0, (), "idle")
     evidence = captured("limit", stage=Stage.TIMED_OUT, exit_code=143, signal="TERM", reported=reported)
     found = cause_of(evidence)
@@ -698,7 +698,7 @@ def test_a_waiting_run_gives_slurms_reason_and_why_it_is_there_again() -> None:
     assert [past.cause_class for past in diagnosis.history] == [Cause.USER]
 
 
-def test_a_run_without_an_attempt_is_explained_by_what_the_script_said() -> None:
+def test_a_run_without_an_attempt_is_explained_by_the_scripts_log() -> None:
     lines = ("clusterctl: cannot write to /runs/x/attempts",)
     assert cause_of(trace(slurm_lines=lines)).cause_class is Cause.LAUNCH
     assert cause_of(trace(stage=Stage.LOST)).certainty == "unknown"

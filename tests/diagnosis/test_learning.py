@@ -98,7 +98,7 @@ def test_a_plateau_after_learning_is_left_alone() -> None:
     assert not_learning(course(noisy(2.3, 0.05, 30), [0.7] * 100, steps=100_000)) is None
 
 
-def test_few_losses_and_few_steps_say_nothing() -> None:
+def test_few_losses_and_few_steps_allow_no_conclusion() -> None:
     assert not_learning(course([2.0] * 10, [2.0] * 100)) is None
     assert not_learning(course([2.0] * 30, [2.0] * 10)) is None
     assert not_learning(course([2.0] * 30, [2.0] * 100, steps=150)) is None

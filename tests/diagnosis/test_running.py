@@ -22,7 +22,7 @@ def of(*beats: Beat | None) -> Diagnosis:
     return judge(replace(evidence, now=newest + 2))
 
 
-def test_a_healthy_run_says_its_step_and_pace() -> None:
+def test_a_healthy_run_shows_its_step_and_pace() -> None:
     found = of(BEAT, BEAT, BEAT, BEAT).headline
     assert (found.cause_class, found.step, found.attempt) == (Cause.HEALTHY, 40, 0)
     assert "4 of 4 ranks are making progress: training, step 40, 100 ms per step" in found.cause
@@ -105,7 +105,7 @@ def test_a_program_that_logs_no_steps_and_does_nothing_is_not_called_healthy() -
     assert any(command.startswith("clusterctl logs") for command in diagnosis.commands)
 
 
-def test_gpus_that_do_nothing_are_named_while_the_steps_go_on() -> None:
+def test_idle_gpus_are_reported_while_steps_continue() -> None:
     idle = replace(BEAT, gpu_idle=400.0)
     found = of(idle, replace(idle, gpu_idle=900.0), idle, idle).headline
     assert (found.cause_class, found.rank, found.certainty) == (Cause.IDLE_GPUS, None, "certain")

@@ -14,7 +14,7 @@ def test_small_differences_and_lone_ranks_are_no_stragglers() -> None:
     assert stragglers({0: 0.1}) == stragglers({}) == []
 
 
-def test_ranks_that_have_said_nothing_are_no_stragglers_and_count_for_none() -> None:
+def test_ranks_without_data_are_ignored() -> None:
     assert stragglers({0: None, 1: None}) == stragglers({0: None, 1: 9.0}) == []
 
 

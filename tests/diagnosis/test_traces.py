@@ -96,7 +96,7 @@ def test_causes_codes_and_refusals_are_values_and_what_is_unknown_is_none(fabric
     assert (damaged.cause, damaged.code, damaged.signal) == (None, None, None)
 
 
-def test_a_log_that_is_not_there_is_named_as_unknown(fabricate: Fabricate) -> None:
+def test_a_missing_log_is_listed_as_unknown(fabricate: Fabricate) -> None:
     files = {name: content for name, content in FILES.items() if "host.log" not in name}
     trace = gather(status_of(fabricate(files=files)))
     assert trace.unknown == ("0/host.log: file not found",)

@@ -67,7 +67,7 @@ def test_changes_that_leave_the_run_as_it_is_come_first() -> None:
     assert words_of(replace(RESOURCES, nodes=1), cluster(IDLE, also=True))[0] == "partition other"
 
 
-def test_what_is_free_says_how_much_smaller() -> None:
+def test_free_resources_decide_how_much_smaller() -> None:
     half = replace(IDLE, gpus=(Gpus("", 4, 2),), cpus_allocated=8, state="mixed")
     assert "2 nodes instead of 4" in words_of(RESOURCES, cluster(IDLE, IDLE, half, half))
     assert "2 GPUs per node instead of 4" in words_of(RESOURCES, cluster(IDLE, IDLE, half, half))
@@ -121,7 +121,7 @@ def test_a_value_without_a_flag_of_its_own_is_set() -> None:
     assert found.commands[1].endswith("--set resources.memory=100M")
 
 
-def test_what_only_the_job_file_can_say_is_a_hint() -> None:
+def test_a_change_to_the_job_file_is_a_hint() -> None:
     found = explain(evidence(Trial(Change("no constraint (ib)", RESOURCES, ()), NOW)))
     assert found.hint == "no constraint (ib): change [resources] in the job file"
 
@@ -137,7 +137,7 @@ def test_the_runs_own_weight_in_slurms_estimate_is_taken_off() -> None:
     assert smallest_change(evidence(elsewhere, control=NOW + 600 + own)) == (None, "")
 
 
-def test_a_run_that_is_larger_than_the_cluster_would_start_now_with_the_nodes_that_are_idle() -> None:
+def test_a_run_larger_than_the_cluster_would_start_with_the_idle_nodes() -> None:
     """As 22.05 answered: it has no estimate for such a run, refuses it when it is sent once more, and counts it."""
     larger = replace(RESOURCES, nodes=9)
     fewer = Change("4 nodes instead of 9", replace(RESOURCES, nodes=4), (("nodes", "4"),))
@@ -162,13 +162,13 @@ def test_behind_other_jobs_and_without_an_estimate_nothing_is_promised() -> None
     assert "whether a smaller run could start before the jobs ahead" in explain(unsure).unknown[0]
 
 
-def test_what_was_tried_in_vain_is_said() -> None:
+def test_unsuccessful_changes_are_listed() -> None:
     tried = evidence(trial("1 node instead of 4", NOW + 300, nodes=1), trial("2 nodes", None, nodes=2))
     assert smallest_change(tried)[0] is None
     assert "tried, but none would start now: 1 node instead of 4, 2 nodes" in explain(tried).facts
 
 
-def test_asked_and_free_stand_side_by_side() -> None:
+def test_requested_and_free_resources_are_both_shown() -> None:
     found = explain(evidence())
     assert found.facts[0] == "it requests 4 nodes, with 16 CPUs and 4 GPUs each, for 02:00:00"
     assert found.facts[1] == "partition gpu: 1 of 4 nodes have 16 CPUs and 4 GPUs free"

@@ -147,9 +147,7 @@ def test_after_a_resume_only_the_new_attempts_are_shown(run: RunDir, console: Co
     ]
 
 
-def test_the_stages_of_a_second_attempt_are_told_again_but_no_stage_twice(
-    fabricate: Callable[..., RunDir], console: Consoles
-) -> None:
+def test_a_second_attempt_shows_its_stages_again_each_once(fabricate: Callable[..., RunDir], console: Consoles) -> None:
     run = fabricate(files={"submission.json": {"job_id": "12"}})
     sources = playing(
         lambda: run.attempt(0).path.mkdir(parents=True),

@@ -107,7 +107,7 @@ def test_status_reads_the_same_however_many_ranks_there_are(looked, course: Cour
 
 @pytest.mark.parametrize("course", Course)
 @pytest.mark.parametrize("look", LOOKS)
-def test_what_is_read_grows_in_proportion_to_the_ranks_at_most(looked, course: Course, look: Look) -> None:
+def test_reads_grow_at_most_linearly_with_the_number_of_ranks(looked, course: Course, look: Look) -> None:
     few, many = (looked(look, ranks, course).read for ranks in (FEW, MANY))
     assert many.opens <= GROWTH * few.opens
     assert many.listings == few.listings

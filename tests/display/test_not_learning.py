@@ -53,7 +53,7 @@ def test_status_notes_it_and_the_run_stays_finished(run: RunDir) -> None:
     assert line.endswith("not learning: loss is NaN")
 
 
-def test_why_says_since_when_and_what_to_try(
+def test_why_shows_since_when_and_what_to_try(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CLUSTERCTL_RUNS", str(run.path.parent))
@@ -71,7 +71,7 @@ def test_it_comes_after_what_became_of_the_run(run: RunDir) -> None:
     assert [other["class"] for other in to_json(found)["others"]] == ["not-learning"]
 
 
-def test_the_monitor_and_the_report_say_it(run: RunDir) -> None:
+def test_the_monitor_and_the_report_show_it(run: RunDir) -> None:
     view = MonitorView(Overview(run.path.parent).look())
     console = Console(width=200)
     assert SENTENCE in frame(view, console.width, 60).plain

@@ -28,7 +28,7 @@ def test_a_finished_run_shows_its_exact_accuracy_the_nodes_it_counts_and_two_com
     ]
 
 
-def test_it_is_told_where_the_trace_of_an_attempt_lies(
+def test_the_location_of_an_attempts_trace_is_printed(
     statuses: list[Status], console: Consoles, tmp_path: Path
 ) -> None:
     run = RunDir(tmp_path / "run")

@@ -59,6 +59,6 @@ def test_what_has_happened(seen: Status, names: list[str]) -> None:
     assert [one.name for one in happened(seen, ())] == names
 
 
-def test_an_alarm_is_told_of_the_attempt_in_which_it_was_raised() -> None:
+def test_an_alarm_belongs_to_the_attempt_in_which_it_was_raised() -> None:
     seen = status(Stage.FAILED, REQUEUED, FAILED)
     assert [one.name for one in happened(seen, {0, 1})] == ["stalled-0", "restarted-0", "stalled-1", "failed-1"]

@@ -33,7 +33,7 @@ def test_runs_come_newest_first_whatever_their_names(folder: Path) -> None:
     assert ids(folder) == [NEW, BIG, OLD]
 
 
-def test_what_is_no_run_is_passed_over(folder: Path) -> None:
+def test_other_folders_are_skipped(folder: Path) -> None:
     (folder / ".code").mkdir()
     (folder / "notes").mkdir()
     (folder / "x-20260103-000000-dddd").mkdir()  # a submit under way: no run.json yet

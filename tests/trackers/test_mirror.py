@@ -95,7 +95,7 @@ def test_a_tracker_that_was_away_gets_what_it_missed(fabricate: Fabricate) -> No
     assert (update(run, tracker), len(tracker.points)) == (2, 2)
 
 
-def test_the_end_is_told_once_and_again_after_a_resume(fabricate: Fabricate) -> None:
+def test_the_end_is_copied_once_and_again_after_a_resume(fabricate: Fabricate) -> None:
     tracker, run = Tracker(), tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})
     for stage in (Stage.TRAINING, Stage.FAILED, Stage.FAILED, Stage.TRAINING, Stage.FINISHED, Stage.FINISHED):
         update(run, tracker, stage)
@@ -134,7 +134,7 @@ def test_the_parameters_are_the_settings_without_secrets(fabricate: Fabricate) -
     assert found["resources.time"] == "1h"
 
 
-def test_a_tracker_that_is_not_installed_says_how_to_get_it(
+def test_a_missing_tracker_library_is_reported_with_the_pip_command(
     fabricate: Fabricate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tracked_run(fabricate, TENSORBOARD, {"attempts/0/metrics.jsonl": steps(1)})

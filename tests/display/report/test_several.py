@@ -73,7 +73,7 @@ def test_every_section_is_there_and_the_best_run_is_named_with_its_settings(swee
     assert "<dt>finished</dt><dd>6</dd>" in text
 
 
-def test_the_table_is_sorted_by_the_metric_and_says_so(sweep) -> None:
+def test_the_table_is_sorted_by_the_metric_and_marked_as_such(sweep) -> None:
     made = sweep(grid())
     text = page(examined(made))
     assert [row[0] for row in cells(text)] == ["0", "2", "4", "1", "3", "5"]
