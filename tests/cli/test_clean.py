@@ -1,4 +1,4 @@
-"""clusterctl clean: what is listed, asked and removed."""
+"""`clean`: what it lists, asks and removes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
     monkeypatch.setenv("CLUSTERCTL_UNPACK", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "250")
-    monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody answers
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # no answer
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     return tmp_path / "runs"

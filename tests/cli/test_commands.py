@@ -1,4 +1,4 @@
-"""status, logs, cancel, release: from the words that are typed to what is printed and what Slurm is told."""
+"""`status`, `logs`, `cancel` and `release`: from the command line to the output and the calls to Slurm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""clusterctl image: from the words that are typed to the image folder and what is printed."""
+"""`image`: from the command line to the image folder and the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`init`: what it asks, writes and says."""
+"""`init`: what it asks, writes and prints."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def submitted(monkeypatch: pytest.MonkeyPatch, fabricate: Callable[..., RunDir]) -> list[bool]:
-    """What each submission was told of large projects."""
+    """Whether each submission allowed large projects."""
     told: list[bool] = []
 
     def submit(*_: object, large_code: bool, **__: Any) -> Run:

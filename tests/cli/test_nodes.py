@@ -1,4 +1,4 @@
-"""`nodes`: from the words that are typed to what is printed and what Slurm is asked."""
+"""`nodes`: from the command line to the output and the queries to Slurm."""
 
 from __future__ import annotations
 

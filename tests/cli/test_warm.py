@@ -1,4 +1,4 @@
-"""`alloc`, `submit --in-allocation` and `attach`: what is refused, and in which words."""
+"""`alloc`, `submit --in-allocation` and `attach`: what is refused, and with which message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a run that waits for others has not started, by what became of them."""
+"""Why a run that depends on others has not started, from their stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice in plain words: each rule when it applies, and when it must keep silent."""
+"""The advice: each rule when it applies, and when it does not."""
 
 from __future__ import annotations
 

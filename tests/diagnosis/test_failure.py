@@ -33,7 +33,7 @@ def cause_of(evidence: RunTrace) -> Finding:
 
 
 def captured(fault: str, *ranks: RankTrace, stage: Stage = Stage.FAILED, **changes: object) -> RunTrace:
-    """A run of which the sandbox's Slurm wrote what is in the fixtures."""
+    """A run with the Slurm logs captured in the fixtures."""
     slurm_log = SLURM / f"{fault}.slurm.log"
     job_lines = tuple(slurm_log.read_text().splitlines()) if slurm_log.exists() else ()
     evidence = attempt(*ranks, lines=(SLURM / f"{fault}.host.log").read_text(), job_lines=job_lines, **changes)
@@ -111,7 +111,7 @@ def test_a_cancel_by_scancel_is_not_clusterctls_and_accounting_may_know_whose() 
     assert found.cause_class is Cause.CANCELLED
     assert "not by clusterctl" in found.cause
     assert accounting_may_help(found)
-    for uid, name in (("0", "root"), ("4294967294", "4294967294")):  # the second one is nobody's here
+    for uid, name in (("0", "root"), ("4294967294", "4294967294")):  # the second has no user here
         known = cause_of(replace(evidence, accounted=(Accounted("12", "CANCELLED", uid, 0, 0, "node1"),)))
         assert known.cause == f"cancelled by {name} with scancel"
 
@@ -132,7 +132,7 @@ def test_a_manual_requeue_is_in_the_history_of_the_next_attempt() -> None:
 
 
 def test_slurms_word_on_a_requeue_that_the_batch_script_asked_for_is_no_cause() -> None:
-    """A killed rank, and a checkpoint to go on from."""
+    """A killed rank, and a checkpoint to resume from."""
     dead = rank(2, exit_code=None, ended=None)
     first = captured("kill9", dead, exit_code=137, requeued=True).attempts[0]
     slurm = tuple((SLURM / "requeued.slurm.log").read_text().splitlines())
@@ -343,7 +343,7 @@ def test_the_last_line_on_stderr_is_reported_if_a_program_leaves_no_traceback() 
     aborted = ("terminate called after throwing an instance of 'std::logic_error'", "  what():  no such layer")
     crashed = cause_of(trace(attempt(rank(1, **program_ended(134, 6), last_words=aborted))))
     assert (crashed.cause_class, crashed.cause) == (Cause.KILLED, "python train.py failed: what():  no such layer")
-    silent = rank(1, exit_code=2, last_words=words)  # of one that exits by itself, in a workload of ours
+    silent = rank(1, exit_code=2, last_words=words)  # it exits on its own, in one of our workloads
     assert cause_of(trace(attempt(silent))).cause == f"exited with 2: {words[-1]}"
 
 
@@ -428,7 +428,7 @@ def test_a_mistake_in_a_program_does_not_follow_from_a_rank_that_has_left() -> N
 
 
 def test_a_rank_that_left_with_0_is_not_blamed_for_memory_though_srun_names_it() -> None:
-    """srun says so of each task that ends on a node where the kernel killed any process."""
+    """srun reports this for each task that ends on a node where the kernel killed any process."""
     lines = "srun: error: node1: tasks 0-1: Out Of Memory"
     worker = "DataLoader worker (pid 7) is killed by signal: Killed."
     found = cause_of(trace(attempt(rank(0, **LEFT), rank(1, **failed(worker, "RuntimeError")), lines=lines)))

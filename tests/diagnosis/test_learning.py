@@ -1,4 +1,4 @@
-"""Whether a training learns: real courses of losses, and drawn ones."""
+"""Whether a training is learning: real loss curves and generated ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run that goes on is doing, from its heartbeats alone."""
+"""The health of a running run, from its heartbeats alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusterctl.runs.stages import Stage
 
 
 def of(*beats: Beat | None) -> Diagnosis:
-    """What is said, two seconds after the newest beat, of four ranks with these beats."""
+    """The finding for four ranks with these beats, two seconds after the newest."""
     placed = [beat and replace(beat, host=f"n{number}") for number, beat in enumerate(beats)]
     ranks = [rank(number, exit_code=None, ended=None, beat=beat) for number, beat in enumerate(placed)]
     newest = max((beat.time for beat in beats if beat), default=END)

@@ -1,4 +1,4 @@
-"""What is gathered of a run that ended, from the files of all its ranks."""
+"""The evidence gathered on an ended run, from the files of all its ranks."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_of_a_long_log_both_ends_are_read_as_srun_names_the_first_to_die_before_
 
 @dataclass
 class Nodes:
-    """Two nodes of two ranks, node1's clock off by `off` seconds; each rank of `alive` writes while somebody sleeps."""
+    """Two nodes of two ranks, node1's clock off by `off` seconds; ranks in `alive` write during sleeps."""
 
     run: RunDir
     off: float = 0.0

@@ -1,4 +1,4 @@
-"""Why a run waits, and the smallest change that would start it now."""
+"""Why a run is waiting, and the smallest change that would start it now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `why` says of a node whose writer has ended."""
+"""What `why` reports about a node whose writer has ended."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def status(stage: Stage, *attempts: AttemptEvidence, past: int = 0, sure: bool =
         (
             status(Stage.TRAINING, FAILED, replace(RUNNING, job_id="13"), past=1),
             [],
-        ),  # resumed: it was told that it failed
+        ),  # resumed: its failure was reported before
         (status(Stage.FAILED, FAILED, replace(FAILED, job_id="13"), past=1), ["failed-1"]),
         (status(Stage.LOST, FAILED, past=1), ["failed-1"]),  # resumed, and never started again
     ],

@@ -1,4 +1,4 @@
-"""What a message says, and its forms."""
+"""The text of a message, and its formats."""
 
 from __future__ import annotations
 

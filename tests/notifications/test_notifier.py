@@ -1,4 +1,4 @@
-"""What is told of a run, from its files alone, to a real webhook and real commands."""
+"""Notifications about a run, from its files alone, to a real webhook and real commands."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run_of(fabricate: Fabricate, notify: Notify, files: dict[str, Any] | None = 
 
 
 def on_node(run: RunDir, **environment: str) -> str:
-    """Start the notifier as the batch script does; what it says."""
+    """Start the notifier as the batch script does; returns its output."""
     words = [sys.executable, "-I", "-S", str(NOTIFIER), str(run.path)]
     done = subprocess.run(words, env={"PATH": os.environ["PATH"], **environment}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

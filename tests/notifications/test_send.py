@@ -1,4 +1,4 @@
-"""How a message is sent, against a real HTTP server and real commands, and what is known afterwards."""
+"""Sending a message to a real HTTP server and real commands, and the outcome."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How jobs ended that squeue has forgotten: Slurm's accounting is asked once, and its answer kept."""
+"""The ends of jobs that squeue has forgotten: Slurm's accounting is queried once, and its answer cached."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENDED = {"start": 1_000_000, "end": 1_000_100, "exit_code": 143, "signal": "TERM
 
 
 class Site:
-    """A Slurm whose squeue has forgotten every job; sacct says these lines (fields apart by `|`), or nothing."""
+    """A Slurm whose squeue has forgotten every job; sacct prints these lines (fields separated by `|`), or fails."""
 
     def __init__(self, *lines: str, down: bool = False) -> None:
         self.lines, self.down = lines, down

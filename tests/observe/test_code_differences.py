@@ -70,7 +70,7 @@ def test_links_and_permissions_are_compared_too(tmp_path: Path) -> None:
 def test_of_many_files_only_those_are_read_that_may_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: bool
 ) -> None:
-    """Snapshots share what is the same: what has one inode is not opened."""
+    """Snapshots share identical files: files with the same inode are not opened."""
     project, runs = tmp_path / "project", tmp_path / "runs"
     project.mkdir()
     for number in range(300):

@@ -1,4 +1,4 @@
-"""What is kept of ended runs: it saves reading them, and never says anything that their directories do not."""
+"""The cache of ended runs: it saves reading them, and never contradicts their directories."""
 
 from __future__ import annotations
 

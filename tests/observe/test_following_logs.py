@@ -60,7 +60,7 @@ def begin(fabricate: Fabricate) -> Begin:
 
 
 class Clock:
-    """Time that passes while somebody sleeps, and at given seconds something happens."""
+    """Time that passes during sleeps, with events at given seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""Rows of a table: of an ended run made once, and never shown against what its directory says."""
+"""Rows of a table: an ended run's is rendered once, and never contradicts its directory."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ BEGAN = [{"event": "began"}]
 
 @pytest.fixture
 def run(fabricate: Fabricate) -> RunDir:
-    """Two attempts of two ranks; each line says whose it is."""
+    """Two attempts of two ranks; each line names its attempt and rank."""
     files: dict[str, object] = {}
     for attempt in (0, 1):
         files[f"attempts/{attempt}/host.log"] = f"{attempt} host\n"

@@ -1,4 +1,4 @@
-"""The logs of many ranks as one: in order of time, the same lines once, the errors first."""
+"""The logs of many ranks merged: in order of time, identical lines once, errors first."""
 
 from __future__ import annotations
 

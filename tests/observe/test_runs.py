@@ -1,4 +1,4 @@
-"""From what is typed to a run."""
+"""Looking up runs by what a user types."""
 
 from __future__ import annotations
 

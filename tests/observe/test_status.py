@@ -1,4 +1,4 @@
-"""The status of many runs: whom it asks, and what stands in the way."""
+"""The status of many runs: its queries to Slurm, and its problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What open pages cost: one look for all of them, and none while nobody asks."""
+"""The cost of open pages: one refresh for all of them, and none without requests."""
 
 from __future__ import annotations
 
