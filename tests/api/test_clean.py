@@ -187,7 +187,7 @@ def test_a_run_of_somebody_elses_and_a_folder_that_is_no_run_stay(
     (runs / "notes").mkdir()
     monkeypatch.setattr(run_record, "is_trusted", lambda owner: False)
     found = clean(older_than=0)
-    assert (removed(found), [one.why for one in found.staying]) == ([], ["belongs to someone else"])
+    assert (removed(found), [one.why for one in found.staying]) == ([], ["belongs to another user"])
 
 
 def test_where_a_folder_cannot_be_looked_into_no_code_goes_and_the_rest_is_shown(

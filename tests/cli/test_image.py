@@ -1,4 +1,4 @@
-"""clusterctl image: from the words that are typed to the image folder and what is printed."""
+"""`image`: from the command line to the image folder and the output."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_archive_is_imported_listed_inspected_verified_and_removed(typed: Typ
     write_archive(tmp_path / "made.tar", [[file("x", b"1")]], Env=["A=1"])
     code, out, err = typed("import", "./made.tar")
     assert (code, out) == (0, f"{tmp_path}/data/clusterctl/images/made.sqsh\n"), err
-    assert "reading made.tar\nwriting made.sqsh\nthere in" in err
+    assert "reading made.tar\nwriting made.sqsh\nimported in" in err
     code, out, _ = typed("list")
     assert out.splitlines()[1].split()[0] == "made"
     assert out.splitlines()[1].split()[-1] == "made.tar"
@@ -53,7 +53,7 @@ def test_an_archive_is_imported_listed_inspected_verified_and_removed(typed: Typ
     assert inspected["environment"] == {"A": "1"}
     assert typed("verify")[:2] == (0, "made: ok\n")
     Path(inspected["path"]).write_text("no squashfs any more")
-    assert typed("verify", "made") == (1, "made: it is no squashfs\n", "hint: build or import it again\n")
+    assert typed("verify", "made") == (1, "made: it is no squashfs\n", "hint: build or import the image again\n")
     assert typed("prune", "made", "--yes")[0] == 0
     assert typed("list") == (0, "", f"no images in {tmp_path}/data/clusterctl/images\n")
     assert typed("prune")[2] == "nothing to remove\n"

@@ -1,4 +1,4 @@
-"""`alloc`, `submit --in-allocation` and `attach`: what is refused, and in which words."""
+"""`alloc`, `submit --in-allocation` and `attach`: what is refused, and with which message."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         what="nodes given back and asked for at once",
         typed="alloc --end 12 --nodes 2",
         code=USAGE,
-        says="--end holds no nodes",
+        says="--end cannot be combined with",
         hint="alloc --end 12",
         prepare=lambda desk: desk.use_slurm(),
     ),
@@ -90,7 +90,7 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         what="a shell without a terminal",
         typed="attach x",
         code=USAGE,
-        says="a shell needs a terminal",
+        says="an interactive shell needs a terminal",
         hint="-- COMMAND",
         prepare=lambda desk: desk.use_slurm(),
     ),

@@ -77,7 +77,7 @@ def test_a_run_that_is_larger_than_the_cluster_would_start_now_with_the_nodes_th
         assert f"hint: {smaller}" in submitted.stderr
         return
     run = RunDir(stage.runs / submitted.stdout.strip())
-    reason = "it asks for more nodes than its partition gives to one job"
+    reason = "it requests more nodes than its partition allows per job"
     shown = wait_until(
         lambda: text if reason in (text := stage.call("why", run.id, "--cluster", "sandbox").stdout) else None
     )

@@ -149,11 +149,11 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         hint="--cluster local",
     ),
     Mistake(
-        what="the current folder is gone",
+        what="the current folder no longer exists",
         typed="submit cora",
         prepare=lambda desk: desk.project.rmdir(),
         code=USAGE,
-        says="the current folder is gone",
+        says="the current folder no longer exists",
         hint="cd ",
     ),
 )

@@ -67,13 +67,13 @@ def test_up_leaves_a_sandbox_alone_that_is_up(sandbox_home: RunningSandbox) -> N
     lifecycle.up(sandbox_home.folder, TWO)
     before = set(marked_processes.find(sandbox_home.folder))
     done = sandbox_home.clusterctl("sandbox", "up", "--nodes", "3")
-    assert (done.returncode, "up already: sandbox: 2 nodes" in done.stderr) == (0, True)
+    assert (done.returncode, "already up: sandbox: 2 nodes" in done.stderr) == (0, True)
     assert before <= set(marked_processes.find(sandbox_home.folder))
 
 
 def test_down_says_when_there_is_nothing_to_end(sandbox_home: RunningSandbox) -> None:
     done = sandbox_home.clusterctl("sandbox", "down")
-    assert (done.returncode, done.stderr) == (0, "no sandbox was up\n")
+    assert (done.returncode, done.stderr) == (0, "no sandbox is running\n")
 
 
 @pytest.mark.parametrize(

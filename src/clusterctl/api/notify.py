@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from clusterctl.api.find import query
 from clusterctl.errors import ClusterctlError, ConfigError, reason
+from clusterctl.notifications.notifier import Notifier
+from clusterctl.notifications.notifier import Try as Try
 from clusterctl.notifications.send import Outcome as Outcome
-from clusterctl.notifications.tell import Teller
-from clusterctl.notifications.tell import Try as Try
 from clusterctl.slurm import Slurm
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ def notify(names: Iterable[str] = (), cluster: str | None = None) -> Notified:
 def notify_about(wanted: Query) -> Notified:
     """As `notify`; who asks again and again keeps `wanted`, which knows the runs that have ended."""
     found = wanted.look()
-    teller = Teller(dict(os.environ), Slurm.of)
+    notifier = Notifier(dict(os.environ), Slurm.of)
     told: list[Try] = []
     problems: list[ClusterctlError] = [*found.problems]
     for status in found.statuses:
         if status.ended is not None and found.as_of - status.ended > _NEWS_SECONDS:
             continue
         try:
-            told += teller.tell(status)
+            told += notifier.send_pending(status)
         except (ClusterctlError, OSError) as error:  # of one run; the others have news, too
             run = status.record.run
             problems.append(ConfigError(f"cannot tell of {run.id}: {reason(error)}", f"see: ls -l {run.notified}"))
