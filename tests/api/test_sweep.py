@@ -212,4 +212,4 @@ def test_each_element_executes_the_script_of_its_run_and_nobody_elses(desk_with_
     assert [element(place) for place in range(2)] == [(0, f"{run.path}\n") for run in found.runs]
     if os.geteuid() == 0:
         os.chown(found.runs[1].path, 12345, -1)
-        assert element(1) == (77, f"clusterctl[launch]: not this user's own: {found.runs[1].path}\n")
+        assert element(1) == (77, f"clusterctl[launch]: not owned by this user: {found.runs[1].path}\n")

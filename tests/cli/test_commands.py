@@ -300,7 +300,7 @@ def test_a_cancel_that_slurm_refuses_is_slurms_error(typed: Typed, site: Path, f
     assert typed("cancel", A) == (
         4,
         "",
-        "error: scancel: Access/permission denied\nhint: see your jobs by hand: squeue --me\n",
+        "error: scancel: Access/permission denied\nhint: list your jobs: squeue --me\n",
     )
 
 

@@ -57,7 +57,7 @@ def give_back(job_id: str, cluster: str | None = None) -> None:
     slurm = Slurm.of(target)
     found = slurm.allocation(job_id) if job_id.isascii() and job_id.isdigit() else None
     if found is None:
-        raise NotFoundError(f"you have no job with this number: {job_id}", "see your jobs by hand: squeue --me")
+        raise NotFoundError(f"you have no job with this ID: {job_id}", "list your jobs: squeue --me")
     if found.is_held and let_go(runs_folder(target), job_id):
         slurm.signal(CLOSE_SIGNAL, [job_id], batch=True)
     else:

@@ -149,7 +149,7 @@ def clean(
     except ConfigError as error:  # a run of somebody else's, in a folder that several people use
         problems.append(error)
     taken = tuple(_taken(folder, cluster, sizes, disk))
-    problems += [ConfigError(f"cannot look into {path}: its size is not counted") for path in disk.unread]
+    problems += [ConfigError(f"cannot read {path}: its size is not counted") for path in disk.unread]
     return CleanUp(folder, time.time(), taken, tuple(removals), tuple(staying), tuple(problems))
 
 

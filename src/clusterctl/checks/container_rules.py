@@ -156,7 +156,7 @@ def _image(facts: ContainerFacts) -> Iterator[Check]:
         hint = f"convert it: clusterctl image import {shlex.quote(image)}"
         yield fail("image", f"not a squashfs: {image}", hint)
     elif not facts.has_unsquashfs:
-        message = f"no unsquashfs on PATH to {'unpack' if facts.unpacks_here else 'look into'} {image}"
+        message = f"unsquashfs is not on PATH to {'unpack' if facts.unpacks_here else 'look into'} {image}"
         yield (fail if facts.unpacks_here else warn)("image", message, "apt-get install squashfs-tools")
 
 

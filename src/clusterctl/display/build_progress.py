@@ -40,7 +40,7 @@ class Shown(ProgressListener):
         else:
             self._task = self._bar.add_task(plain(text), total=total, said="")
 
-    def say(self, line: str) -> None:
+    def output(self, line: str) -> None:
         """Show a line that a program wrote."""
         if self._verbose:
             self._opened().print(f"  {plain(line)}", soft_wrap=True, markup=False)

@@ -220,5 +220,5 @@ def _refusal(command: str, complaint: str, code: int) -> SlurmError:
     lines = [line.strip().removeprefix(f"{command}: ").removeprefix("error: ") for line in complaint.splitlines()]
     message = "; ".join(line for line in lines if line) or f"exit code {code}"
     down = "contact slurm controller" in message
-    by_hand = "try it by hand: srun --help" if command == "srun" else "see your jobs by hand: squeue --me"
+    by_hand = "run it directly: srun --help" if command == "srun" else "list your jobs: squeue --me"
     return SlurmError(f"{command}: {message}", _CONTROLLER_DOWN if down else by_hand)

@@ -132,7 +132,7 @@ for gone in "$run/code/lib" "$run/run.json"; do
 done
 # The tasks import from there: anyone else who can write to it could run code as this user.
 { [ -O "$run" ] && [ -O "$run/code/" ] && [ -O "$run/code/lib" ]; } ||
-  { echo "clusterctl[launch]: not this user's own: $run or its code" >&2; exit 77; }
+  { echo "clusterctl[launch]: not owned by this user: $run or its code" >&2; exit 77; }
 
 # Claim the next attempt. From here on its host.log takes what this script says.
 umask 077
@@ -161,7 +161,7 @@ put() { # file, content
   local try
   for try in {1..30}; do
     printf "%-$((${#SLURM_JOB_NODELIST} + 400))s\n" "$2" 1<>"$1" && return
-    [ "$try" -gt 1 ] || echo "clusterctl: cannot write $1: trying again for half a minute"
+    [ "$try" -gt 1 ] || echo "clusterctl: cannot write $1: retrying for half a minute"
     sleep 1
   done
   return 1
