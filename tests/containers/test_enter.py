@@ -373,7 +373,7 @@ def test_a_shared_place_with_another_users_folder_is_skipped(
     os.chown(theirs / f"clusterctl-{os.geteuid()}", 65534, 65534)
     monkeypatch.setattr(unpacked, "_SHARED", (str(theirs), str(free)))
     assert unpacked.stores({}) == [free]
-    with pytest.raises(TaskError, match="belongs to someone else"):
+    with pytest.raises(TaskError, match="owned by another user"):
         unpacked.hold(tmp_path / "image", environment={"CLUSTERCTL_UNPACK": str(theirs)})
 
 

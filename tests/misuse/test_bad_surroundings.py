@@ -270,4 +270,4 @@ def test_code_that_someone_else_may_have_written_is_not_run(desk: Desk) -> None:
     desk.patch.setattr("os.geteuid", lambda: os.getuid() + 1)
     code, _, err = desk.type("submit cora")
     assert code == CONFIG
-    check_message(err, "belongs to someone else", "CLUSTERCTL_RUNS")
+    check_message(err, "owned by another user", "CLUSTERCTL_RUNS")

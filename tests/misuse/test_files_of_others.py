@@ -35,8 +35,8 @@ def submitted(desk: Desk) -> clusterctl.Run:
 
 
 DAMAGE = [
-    pytest.param(open_to_others, "others may write to", "chmod go-w", id="open"),
-    pytest.param(give_away, "belongs to someone else", "", id="foreign", marks=as_root),
+    pytest.param(open_to_others, "writable by others", "chmod go-w", id="open"),
+    pytest.param(give_away, "owned by another user", "", id="foreign", marks=as_root),
 ]
 
 
@@ -75,7 +75,7 @@ def test_a_run_that_others_may_change_is_not_submitted_again(
     before = desk.asked("sbatch")
     with pytest.raises(ConfigError) as caught:
         getattr(run, command)()
-    if part == "." and says.startswith("belongs"):
+    if part == "." and says.startswith("owned"):
         says = "belongs to user"  # found earlier, as the run is not this user's
     assert says in caught.value.message
     assert hint in caught.value.hint
@@ -87,7 +87,7 @@ def test_doctor_finds_a_folder_of_runs_that_others_may_write(desk: Desk) -> None
     desk.runs.chmod(0o777)
     code, out, _ = desk.type("doctor")
     assert code == 1
-    assert f"others may write to {desk.runs}" in out
+    assert f"{desk.runs} is writable by others" in out
     assert f"chmod go-w {desk.runs}" in out
 
 

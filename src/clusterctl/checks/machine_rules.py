@@ -78,13 +78,13 @@ def _folder(name: str, folder: Folder, elsewhere: str) -> Check:
     if not folder.exists:
         return ok(name, f"{place}, created when needed")
     if not folder.ours:
-        return fail(name, f"{place} belongs to someone else", elsewhere)
+        return fail(name, f"{place} is owned by another user", elsewhere)
     if name == "images":  # one folder of images for a group is fine
         return ok(name, place)
     if is_open(folder.mode):
-        return fail(name, f"others may write to {place}", f"chmod go-w {shlex.quote(folder.path)}")
+        return fail(name, f"{place} is writable by others", f"chmod go-w {shlex.quote(folder.path)}")
     if folder.mode & 0o077:
-        return warn(name, f"others may look into {place}", f"chmod 700 {shlex.quote(folder.path)}")
+        return warn(name, f"{place} is readable by others", f"chmod 700 {shlex.quote(folder.path)}")
     return ok(name, place)
 
 

@@ -213,7 +213,7 @@ def _is_taken(folder: Path) -> bool:
 def _private(store: Path) -> Path:
     folder = make_private(_own(store))
     if _is_taken(folder):
-        raise TaskError(f"belongs to someone else: {folder}", "remove it, or ask its owner to", Cause.LAUNCH)
+        raise TaskError(f"owned by another user: {folder}", "remove it, or ask its owner to", Cause.LAUNCH)
     return folder
 
 
