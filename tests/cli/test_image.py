@@ -74,7 +74,7 @@ def test_the_clusters_folder_is_used_and_another_can_be_named(typed: Typed, tmp_
     [
         (("import", "./gone.tar"), 5, "no such file: gone.tar", "registry#name:tag"),
         (("import", "Bad//Ref"), 3, "neither a file nor an image reference: Bad//Ref", "nvcr.io#nvidia/pyg"),
-        (("import", "x.sqsh"), 3, "a relative path: x.sqsh", "./x.sqsh"),
+        (("import", "x.sqsh"), 3, "relative path: x.sqsh", "./x.sqsh"),
         (("import", "python:3.11-slim", "--engine", "rocket"), 3, "no such engine: rocket", "docker, podman, buildah"),
         (("import", "python:3.11-slim"), 1, "docker, podman and buildah are not on PATH", "or install enroot"),
         (("build",), 1, "docker, podman and buildah are not on PATH", "apt install buildah"),

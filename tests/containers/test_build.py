@@ -88,7 +88,9 @@ def test_a_base_images_own_torch_is_kept_and_a_requirement_can_be_replaced() -> 
     assert want.key != wanted("3.12", ("train",), own_torch=True, replacing=("numpy<2", "extra-package")).key
 
 
-def test_wheels_that_cannot_be_downloaded_are_reported_and_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wheels_that_cannot_be_downloaded_are_reported_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(ImageError, match="cannot download wheels for Python 3.11: No matching distribution") as caught:
         wheelhouse(tmp_path, Wanted(python="3.11", requirements=("no-such-package-here==1",)))

@@ -152,9 +152,7 @@ def test_standard_folders_and_user_names_exist_as_under_enroot(tmp_path: Path, t
 
 
 @pytest.mark.parametrize(("flags", "place"), [([], ""), (["--container-remap-root"], "/root")])
-def test_the_home_folder_is_at_home(
-    thin_image: ThinImage, tmp_path: Path, flags: list[str], place: str
-) -> None:
+def test_the_home_folder_is_at_home(thin_image: ThinImage, tmp_path: Path, flags: list[str], place: str) -> None:
     (tmp_path / "mine").touch()
     shown = shell(thin_image, "echo $HOME; ls ~", "--container-mount-home", *flags, HOME=str(tmp_path))
     assert shown.startswith(f"{place or tmp_path}\n")
@@ -363,9 +361,7 @@ def test_a_disk_that_fills_while_unpacking_leaves_nothing(
 
 
 @as_root
-def test_a_shared_place_with_another_users_folder_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shared_place_with_another_users_folder_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs, free = tmp_path / "theirs", tmp_path / "free"
     for place in (theirs, free):
         place.mkdir()

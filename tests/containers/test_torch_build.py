@@ -72,9 +72,7 @@ def test_without_a_driver_the_cpu_build_is_chosen_if_its_index_is_named(
 
 
 @resolving
-def test_without_that_index_the_cuda_build_is_chosen_with_a_hint(
-    indexes: Mapping[str, str], tmp_path: Path
-) -> None:
+def test_without_that_index_the_cuda_build_is_chosen_with_a_hint(indexes: Mapping[str, str], tmp_path: Path) -> None:
     options, said = asked(tmp_path, driver=False)
     assert options == ""
     assert said.startswith("torch 99.0, built for CUDA: 2 wheels, 2 MB\nhint: ")

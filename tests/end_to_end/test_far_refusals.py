@@ -147,7 +147,7 @@ def test_a_secret_is_asked_for_again_and_is_in_no_command_line_and_no_file(far_s
         try:
             runs = [stage.do("submit", job, "--set", f"env.X_TOKEN={MASKED}", "--wait").strip()]
             errors = stage.do("rerun", runs[0], code=3)
-            assert "error: the run has secrets, which no file keeps: X_TOKEN\n" in errors
+            assert "error: the run needs secrets, which are not stored: X_TOKEN\n" in errors
             assert "hint: set it in your environment: export X_TOKEN\n" in errors
             stage.environment["X_TOKEN"] = MASKED
             runs.append(stage.do("rerun", runs[0], "--wait").strip())

@@ -100,7 +100,7 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         environment={"XDG_STATE_HOME": "/dev/null"},
         code=CONFIG,
-        says="cannot make the state folder: /dev/null: File exists",
+        says="cannot create the state folder: /dev/null: File exists",
         hint="XDG_STATE_HOME",
     ),
     Mistake(
@@ -108,7 +108,7 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         environment={"XDG_STATE_HOME": None, "HOME": "/dev/null"},
         code=CONFIG,
-        says="cannot make the state folder",
+        says="cannot create the state folder",
         hint="export HOME=FOLDER",
     ),
     Mistake(

@@ -123,7 +123,7 @@ def test_a_project_may_redefine_a_job(desk: Desk) -> None:
 def test_a_file_of_someone_elses_is_used_only_by_its_path(desk: Desk, kind: str, noun: str) -> None:
     path = desk.write(f"{kind}/x.toml", "")
     give_away(path)
-    with pytest.raises(ConfigError, match=f"{noun} x is someone else's file: .* \\(user {SOMEONE}\\)") as caught:
+    with pytest.raises(ConfigError, match=f"{noun} x is owned by another user: .* \\(user {SOMEONE}\\)") as caught:
         find_file(kind, "x", Path.cwd())
     assert caught.value.hint.endswith(f"./{kind}/x.toml")
     assert find_file(kind, f"./{kind}/x.toml", Path.cwd()) == path
