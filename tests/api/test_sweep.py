@@ -111,7 +111,7 @@ def test_where_slurm_refuses_an_array_the_others_are_cancelled_and_nothing_is_le
 def test_nothing_is_queued_where_one_run_would_be_wrong(desk_with_slurm: Desk) -> None:
     with pytest.raises(clusterctl.ConfigError) as refused:
         sweep("synthetic", axes=["train.lr=1e-3,-1,fast", "train.seed=0..1"])
-    assert refused.value.message.startswith("4 of 6 runs would be wrong")
+    assert refused.value.message.startswith("4 of 6 runs would be invalid")
     assert "train.lr=-1 train.seed=0" in refused.value.message
     assert desk_with_slurm.asked("sbatch") == 0
     assert desk_with_slurm.run_directories() == []

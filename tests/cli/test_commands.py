@@ -205,7 +205,7 @@ def test_the_errors_of_a_run_are_shown_first_one_first(typed: Typed, fabricate: 
     ("words", "says"),
     [
         (("--grep", "("), "error: --grep (: missing ), unterminated subpattern"),
-        (("--since", "noon"), "error: --since noon: no age and no time"),
+        (("--since", "noon"), "error: --since noon: not an age or a time"),
         (("--errors", "-f"), "error: --errors shows errors alone"),
     ],
 )

@@ -53,8 +53,8 @@ PENDING = HELD.replace("RUNNING", "PENDING")
         typed="submit ./job.toml --in-allocation 12 --hold",
         job=JOB,
         code=USAGE,
-        says="a run in an allocation has no queue to wait in",
-        hint="leave one of them out",
+        says="a run in an allocation is not queued",
+        hint="use only one of these options",
         prepare=lambda desk: desk.use_slurm(),
     ),
     Mistake(

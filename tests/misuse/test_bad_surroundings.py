@@ -38,7 +38,7 @@ def runs(what: str, folder: str, says: str, prepare: Callable[[Desk], object] = 
     runs(
         "it is a link to itself", "runs", "runs: File exists", lambda desk: (desk.project / "runs").symlink_to("runs")
     ),
-    runs("the kernel refuses it", "/proc/runs", "cannot make the folder of runs: /proc/runs"),
+    runs("the kernel refuses it", "/proc/runs", "cannot create the runs folder: /proc/runs"),
     runs("its name is too long", "x" * 300, "File name too long"),
     runs("its path is too long", "x/" * 3000, "path too long"),
     runs("its path leaves no room for a run", "x/" * 1900, "path too long"),
@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_no_half_snapshot(desk: Desk) -> None:
     with largest_file(2000):
         code, out, err = desk.type("submit cora")
     assert (code, out) == (CONFIG, "")
-    check_message(err, "cannot copy the code of the run", "is the disk full?")
+    check_message(err, "cannot copy the run's code", "is the disk full?")
     assert desk.run_directories() == desk.submitted() == []
     assert [path.name for path in (desk.runs / ".code").iterdir()] == [".files"]  # each of them whole
 

@@ -132,7 +132,7 @@ def test_files_of_before_a_reboot_are_no_sandbox_and_no_obstacle(sandbox_home: R
     write_json(record, before | {"boot_id": "another"})
     assert current(sandbox_home.folder) is None
     done = sandbox_home.clusterctl("submit", "command", "--cluster", "sandbox")
-    assert (done.returncode, done.stderr) == (4, "error: no sandbox is up\nhint: clusterctl sandbox up\n")
+    assert (done.returncode, done.stderr) == (4, "error: no sandbox is running\nhint: clusterctl sandbox up\n")
     assert lifecycle.up(sandbox_home.folder, TWO)[1]
 
 

@@ -58,7 +58,7 @@ def decoded(value: Any, adopt: Callable[[Any], Any] = lambda value: value) -> An
     try:
         return _decoded(value, adopt)
     except (KeyError, TypeError, ValueError, AttributeError, ImportError) as error:
-        raise HostError(f"the other clusterctl is not understood: {error}", "type the command again") from error
+        raise HostError(f"invalid data from the other clusterctl: {error}", "run the command again") from error
 
 
 def _decoded(value: Any, adopt: Callable[[Any], Any]) -> Any:

@@ -96,7 +96,7 @@ def commands() -> Path:
     """The SLURM_CONF with which the Slurm commands on PATH ask the sandbox. Raises SlurmError when none is up."""
     sandbox = current(sandbox_folder())
     if sandbox is None:
-        raise SlurmError("no sandbox is up", "clusterctl sandbox up")
+        raise SlurmError("no sandbox is running", "clusterctl sandbox up")
     return sandbox.slurm_conf
 
 
