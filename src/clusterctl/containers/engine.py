@@ -37,7 +37,7 @@ _NO_SPACE = "no space left"
 # Engine's message -> our message and hint; the first match wins. Docker 20-28, podman 4, buildah 1.28, enroot 4.
 _KNOWN = (
     (r"no space left on device", _NO_SPACE, "make room{room}; see: df -h"),
-    (r"disk quota exceeded", "disk quota exceeded", "make room{room}; see: quota -s"),
+    (r"disk quota exceeded", "the disk quota is used up", "make room{room}; see: quota -s"),
     (
         (
             r"no such host|dial tcp|connection refused|i/o timeout|TLS handshake|network is unreachable|"

@@ -103,14 +103,14 @@ def _answer(argv: list[str], environment: Mapping[str, str], maybe: str) -> str:
     try:
         done = subprocess.run(argv, env=environment, capture_output=True, timeout=TIMEOUT_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise SlurmError(f"sbatch timed out: no answer within {TIMEOUT_SECONDS} s", maybe) from error
+        raise SlurmError(f"no answer from sbatch within {TIMEOUT_SECONDS} s", maybe) from error
     code = done.returncode
     try:
         answer, text = done.stdout.decode().strip(), done.stderr.decode().strip() or f"exit code {code}"
     except UnicodeDecodeError as error:
         raise SlurmError(f"sbatch's output is not UTF-8: {error.reason}", maybe) from error
     if code and "timed out" in text.lower():
-        raise SlurmError(f"sbatch timed out: {text}", maybe)
+        raise SlurmError(f"no answer from sbatch: {text}", maybe)
     if code < 0 or 128 < code < 192:  # killed by a signal, perhaps after Slurm had accepted the job
         raise SlurmError(f"sbatch was killed: {text}", maybe)
     if code:
