@@ -163,14 +163,14 @@ def test_a_run_without_a_job_number_is_refused(site: Site) -> None:
     run = site.submit()
     run.directory.submission_json.unlink()
     site.forget()
-    with pytest.raises(SlurmError, match=f"{run.id} has no job number yet"):
+    with pytest.raises(SlurmError, match=f"{run.id} has no job ID yet"):
         site.submit("last", after=run)
 
 
 def test_where_slurm_does_not_say_whether_a_run_has_ended_nothing_is_submitted(site: Site) -> None:
     run = site.submit()
     site.desk.use_slurm(sbatch=COUNT, squeue="echo 'squeue: error: no' >&2; exit 1")
-    with pytest.raises(SlurmError, match=f"cannot tell whether {run.id} has ended: squeue: no"):
+    with pytest.raises(SlurmError, match=f"unknown whether {run.id} has ended: squeue: no"):
         clusterctl.submit("./job.toml", "site", after=run)
     assert len(site.desk.run_directories()) == 1
 

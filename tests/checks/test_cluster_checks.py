@@ -113,7 +113,7 @@ def test_an_environment_of_the_shell_that_programs_do_not_get_is_a_warning_with_
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("source env/bin/activate", "setup: a relative path: env/bin/activate"),
+        ("source env/bin/activate", "setup: relative path: env/bin/activate"),
         (". /nowhere/bin/activate", "setup: no such file: /nowhere/bin/activate"),
     ],
 )
@@ -225,7 +225,7 @@ def test_a_healthy_cluster_needs_no_hints() -> None:
             replace(GOOD, runs=replace(GOOD.runs, mode=0o755)),
             "runs",
             "WARN",
-            "others may look",
+            "readable by others",
             "chmod 700 /shared/runs",
         ),
         (
@@ -307,7 +307,7 @@ def test_doctor_looks_for_apptainer_where_the_cluster_file_names_it() -> None:
     found = with_answer("srun", "--mpi", Cluster(name="s", container_runtime="apptainer"))
     assert the(found, "containers").verdict is Verdict.WARN
     there = replace(found, login_node=replace(NODE, apptainer=True))
-    assert the(there, "containers").message == "images are run by Apptainer"
+    assert the(there, "containers").message == "Apptainer runs images"
 
 
 @pytest.mark.parametrize(

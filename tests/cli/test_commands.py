@@ -203,7 +203,7 @@ def test_the_errors_of_a_run_are_shown_first_one_first(typed: Typed, fabricate: 
     ("words", "says"),
     [
         (("--grep", "("), "error: --grep (: missing ), unterminated subpattern"),
-        (("--since", "noon"), "error: --since noon: no age and no time"),
+        (("--since", "noon"), "error: --since noon: not an age or a time"),
         (("--errors", "-f"), "error: --errors cannot be combined with"),
     ],
 )
@@ -298,7 +298,7 @@ def test_a_cancel_that_slurm_refuses_is_slurms_error(typed: Typed, site: Path, f
     assert typed("cancel", A) == (
         4,
         "",
-        "error: scancel: Access/permission denied\nhint: see your jobs by hand: squeue --me\n",
+        "error: scancel: Access/permission denied\nhint: list your jobs: squeue --me\n",
     )
 
 

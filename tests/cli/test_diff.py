@@ -168,7 +168,7 @@ def test_what_was_not_committed_counts_where_there_is_no_project(desk: Desk, run
 def test_one_run_twice_is_a_slip(desk: Desk, runs: list[RunDir]) -> None:
     code, out, err = desk.type(["diff", "after", runs[1].id])
     assert (code, out) == (USAGE, "")
-    check_message(err, f"both names mean the same run: {runs[1].id}", "clusterctl status")
+    check_message(err, f"both names refer to the same run: {runs[1].id}", "clusterctl status")
 
 
 def test_it_loads_nothing_heavy(desk: Desk, runs: list[RunDir]) -> None:

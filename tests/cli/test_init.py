@@ -30,7 +30,7 @@ def test_what_it_writes_is_a_cluster_and_a_job_that_can_be_named(desk: Desk) -> 
     code, out, err = desk.type("init --yes")
     assert (code, out) == (0, "cluster/alpha.toml\njobs/first.toml\n")
     assert "next: export CLUSTERCTL_CLUSTER=alpha" in err
-    assert "could not find out whether compute nodes see" in err or str(desk.folder) not in err
+    assert "is visible on compute nodes" in err or str(desk.folder) not in err
     check_plain(err)
     code, out, _ = desk.type("config show first --cluster alpha")
     assert code == 0
@@ -43,7 +43,7 @@ def test_nothing_is_overwritten_without_force(desk: Desk) -> None:
     desk.write("cluster/alpha.toml", "mine")
     code, out, err = desk.type("init --yes")
     assert (code, out) == (2, "")
-    check_message(err, "there is already: cluster/alpha.toml", "--force")
+    check_message(err, "file exists: cluster/alpha.toml", "--force")
     assert not (desk.project / "jobs").exists()
     assert (desk.project / "cluster" / "alpha.toml").read_text() == "mine"
     assert desk.type("init --yes --force")[0] == 0

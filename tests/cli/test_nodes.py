@@ -70,7 +70,7 @@ def test_the_verdict_on_a_job_is_one_whole_line(desk: Desk, job: str) -> None:
 
 def test_what_would_never_fit_comes_with_the_command_that_would(desk: Desk) -> None:
     out = desk.type("nodes --for cora --set resources.nodes=9")[1]
-    assert "Slurm would reject it: cora asks for 9 nodes; main partition has 4\n" in out
+    assert "Slurm would reject it: cora requests 9 nodes; main partition has 4\n" in out
     assert out.endswith("hint: clusterctl submit cora --nodes 4\n")
 
 

@@ -216,7 +216,7 @@ def test_where_the_disk_was_full_silence_means_nothing() -> None:
 
 
 def test_a_working_directory_that_could_not_be_made_is_the_cause() -> None:
-    line = "clusterctl: cannot make /runs/x/work: cp: cannot stat '/runs/x/code/project': No such file or directory"
+    line = "clusterctl: cannot create /runs/x/work: cp: cannot stat '/runs/x/code/project': No such file or directory"
     gone = cause_of(trace(attempt(lines=line, no_work=True, exit_code=73)))
     assert (gone.cause_class, gone.certainty, gone.facts) == (Cause.LAUNCH, "certain", (line,))
     assert cause_of(trace(attempt(no_work=True, disk_full=True, exit_code=73))).cause_class is Cause.DISK

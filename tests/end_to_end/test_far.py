@@ -106,7 +106,7 @@ def test_what_is_wrong_is_said_as_it_is_there(stage: FarStage) -> None:
     assert "error: no run" in stage.do("status", "nowhere", code=5)
     assert "no such job file" in stage.do("submit", "./nowhere.toml", code=5)
     data = stage.write_job("relative", f'workload = "reddit"\n{SHAPE}[data]\nroot = "./data"\n')
-    assert "is a path of this machine, and the run will be on far" in stage.do("submit", data, code=3)
+    assert "is a path on this machine, but the run will be on far" in stage.do("submit", data, code=3)
     assert not stage.runs.exists() or not list(stage.runs.glob("[!.]*"))
 
 

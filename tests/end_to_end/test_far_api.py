@@ -46,7 +46,7 @@ def test_a_run_of_another_machine_is_asked_and_acted_on_like_any_other(here: Far
     assert folder == here.folder / run.id
     assert (folder / "work" / "result.txt").read_text() == "done"
     assert json.loads((folder / "status.json").read_text())["stage"] == "finished"
-    with pytest.raises(clusterctl.UsageError, match="there is a folder already"):
+    with pytest.raises(clusterctl.UsageError, match="folder exists"):
         run.fetch()
 
 

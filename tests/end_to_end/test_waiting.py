@@ -52,7 +52,7 @@ def test_a_smaller_run_that_would_start_now_is_found_and_does_start(
     assert told.cause.startswith("it is next in line")
     assert start is not None
     assert 900 < start - time.time() <= 1200
-    assert "partition main: 2 of 4 nodes are wholly free" in told.facts
+    assert "partition main: 2 of 4 nodes are completely free" in told.facts
     assert "it would start now with 2 nodes instead of 4" in told.facts
     assert told.unknown == ()
     cancel, submit = told.commands

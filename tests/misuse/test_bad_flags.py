@@ -38,13 +38,13 @@ def usage(typed: str | tuple[str, ...], says: str, hint: str = "--help") -> Mist
     usage("submit cora --after", "requires an argument"),
     usage("submit cora --after-any", "requires an argument"),
     usage("submit cora --after-start", "requires an argument"),
-    usage("submit cora --after x --in-allocation 7", "--after: a run in an allocation has no queue", "leave one"),
+    usage("submit cora --after x --in-allocation 7", "--after: a run in an allocation is not queued", "use only one"),
     usage("submit cora --sweep", "requires an argument"),
     usage("submit cora --sweep train.lr", "--sweep: expected KEY=VALUES", "train.lr=1e-3,3e-3"),
     usage("submit cora --sweep train.seed=0..2,1", "1 is there twice", "each value once"),
     usage("submit cora --sweep train.lr=log:1e-4..1", "drawn from at random", "--samples 20"),
     usage("submit cora --sweep train.lr=1,2 --sweep train.lr=3", "train.lr is swept twice", "after one --sweep"),
-    usage("submit cora --sweep train.lr=1 --set train.lr=2", "swept, and set to one value", "leave one"),
+    usage("submit cora --sweep train.lr=1 --set train.lr=2", "both swept and set to one value", "use only one"),
     usage("submit cora --sweep name=a,b", "name cannot be swept", "share their job's name"),
     usage("submit cora --sweep lr=1,2", "no key of a job, and not in the program", "train.lr"),
     usage("submit cora --sweep train.seed=0..999 --sweep train.lr=0..99", "a sweep of 100,000 runs", "--samples 100"),
@@ -146,8 +146,8 @@ def test_removing_and_summing_up_what_cannot_be_meant(desk: Desk, mistake: Mista
     usage("export", "missing argument 'RUN'"),
     usage("export @last --output no/such/a.tar.gz", "no such folder: no/such", "mkdir -p 'no/such'"),
     usage("export @last --output .", "is a folder: .", "--output 'synthetic-"),
-    usage("export @last --output there.tar.gz", "there is a file already: there.tar.gz", "--force"),
-    usage("export @last --output /dev/null --force", "there is a file already: /dev/null", "--output names another"),
+    usage("export @last --output there.tar.gz", "file exists: there.tar.gz", "--force"),
+    usage("export @last --output /dev/null --force", "file exists: /dev/null", "--output"),
 )
 def test_exporting_to_where_nothing_can_be_written(desk: Desk, mistake: Mistake) -> None:
     assert desk.type("submit synthetic --hold")[0] == 0
@@ -246,7 +246,7 @@ def missing(typed: str, says: str) -> Mistake:
     usage("submit cora --after-any synthetic --after synthetic", "has not finished: cancelled", "--after-any"),
     usage(
         "submit cora --after-any synthetic --set resources.dependency=afterok:1",
-        "sbatch takes one list of dependencies",
+        "cannot combine --after with `dependency`",
         "`dependency`",
     ),
 )

@@ -49,7 +49,7 @@ def test_a_zombie_is_not_alive(folder: Path) -> None:
 
 def test_a_daemon_that_ends_at_once_is_an_error_with_its_last_words(folder: Path) -> None:
     argv = ["sh", "-c", "echo no such key >&2; exit 1"]
-    with pytest.raises(SlurmError, match="keeper ended at once: no such key") as caught:
+    with pytest.raises(SlurmError, match="keeper exited immediately: no such key") as caught:
         marked_processes.serve(folder, "keeper", argv, folder / "log", str(folder / "socket"))
     assert str(folder / "log") in caught.value.hint
 

@@ -95,7 +95,7 @@ def test_a_command_that_cannot_be_run_is_slurms_error(tmp_path: Path) -> None:
     squeue = tmp_path / "squeue"
     squeue.write_text("#!/nonexistent\n")
     squeue.chmod(0o700)
-    with pytest.raises(SlurmError, match="cannot be run"):
+    with pytest.raises(SlurmError, match="cannot run "):
         Slurm(lambda _: str(squeue), {}).snapshot()
 
 

@@ -53,7 +53,12 @@ class Losses(list):
 with joined(Context({{"name": "t", "workload": "reddit"}}, attempt=current_attempt())) as task:
     graphs = shared(task, Collection, *recipe(Data(root={str(IMDB)!r})))
     train = GraphClassificationTrain(
-        model="support.own_nets:GraphNet", batch_size=None, global_batch_size=240, epochs=3, precision="float64", lr=0.01
+        model="support.own_nets:GraphNet",
+        batch_size=None,
+        global_batch_size=240,
+        epochs=3,
+        precision="float64",
+        lr=0.01,
     )
     losses = Losses()
     score = fit(OwnGraphClassification(graphs, train, task, 3), train, replace(task, metrics=losses), Fold(1, 1))

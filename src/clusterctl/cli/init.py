@@ -44,7 +44,7 @@ def init(name: str | None, script: Path | None, yes: bool, force: bool) -> None:
         files = api.FirstFiles(jobs, (f"what the cluster has: {error.message}",))
     else:
         choices = api.proposed(site)
-        choices = api.as_the_script_says(choices, site, found) if found else choices
+        choices = api.with_script_settings(choices, site, found) if found else choices
         choices = replace(choices, name=name) if name else choices
         files = api.first_files(site, choices if yes else _asked(site, choices, named=bool(name)), jobs=jobs)
     files.write(force=force)

@@ -40,7 +40,7 @@ class Shown(ProgressListener):
         else:
             self._task = self._bar.add_task(plain(text), total=total, output="")
 
-    def say(self, line: str) -> None:
+    def output(self, line: str) -> None:
         """Show a line of a program's output."""
         if self._verbose:
             self._opened().print(f"  {plain(line)}", soft_wrap=True, markup=False)
