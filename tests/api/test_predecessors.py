@@ -177,7 +177,7 @@ def test_where_slurm_does_not_say_whether_a_run_has_ended_nothing_is_submitted(s
 
 def test_one_list_of_dependencies_is_enough(site: Site) -> None:
     run = site.submit()
-    with pytest.raises(UsageError, match="one list of dependencies"):
+    with pytest.raises(UsageError, match="cannot combine --after with `dependency`"):
         clusterctl.submit("./job.toml", "site", overrides={"resources.dependency": "afterok:7"}, after=run)
 
 

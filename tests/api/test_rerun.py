@@ -158,14 +158,14 @@ def test_a_secret_is_taken_from_the_environment_and_kept_nowhere(desk: Desk, run
 
 
 def test_other_code_is_another_experiment(desk: Desk, run: clusterctl.Run, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="takes the code") as caught:
+    with pytest.raises(UsageError, match="a rerun uses the code") as caught:
         run.rerun(overrides={"code": str(tmp_path)})
     assert "clusterctl submit" in caught.value.hint
     desk.patch.setattr("clusterctl.api.submit.verify", lambda *_: ())  # there is no such image
     in_image = {"container.image": "/images/a.sqsh", "container.code": "image"}
     with_the_images = clusterctl.submit("./job.toml", "site", overrides=in_image)
     assert with_the_images.rerun(overrides={"resources.nodes": 1}).job_id == "7"
-    with pytest.raises(UsageError, match="takes the code"):
+    with pytest.raises(UsageError, match="a rerun uses the code"):
         with_the_images.rerun(overrides={"container.code": "mounted"})
 
 

@@ -182,7 +182,7 @@ def test_where_slurm_refuses_to_resume_everything_is_as_before(desk_with_slurm: 
 def test_there_is_nothing_to_resume_where_all_go_on_or_have_finished(desk_with_slurm: Desk) -> None:
     found = sweep("synthetic", axes=["train.seed=0"])
     end(found.runs[0].directory, Stage.FINISHED)
-    with pytest.raises(clusterctl.UsageError, match=r"all runs of synthetic-.* have finished: there is nothing"):
+    with pytest.raises(clusterctl.UsageError, match=r"all runs of synthetic-.* have finished: nothing to resume"):
         resume_sweep(found)
     with pytest.raises(clusterctl.UsageError, match=r"the sweep varies train\.seed"):
         resume_sweep(found, axes=["train.lr=1"])

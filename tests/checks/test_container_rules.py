@@ -124,7 +124,10 @@ def test_a_source_that_only_the_nodes_may_have_is_a_warning() -> None:
 def test_an_image_for_another_architecture_is_told_before_a_node_finds_out() -> None:
     arm = replace(GOOD, machine="x86_64", contents=replace(CONTENTS, machine="aarch64"))
     (found,) = problems(arm)
-    assert (found.verdict, found.message) == (Verdict.WARN, "the image is for aarch64, this machine is x86_64: /i.sqsh")
+    assert (found.verdict, found.message) == (
+        Verdict.WARN,
+        "the image is for aarch64, but this machine is x86_64: /i.sqsh",
+    )
     assert [found.verdict for found in problems(replace(arm, unpacks_here=True))] == [Verdict.FAIL]
     assert problems(replace(arm, machine="aarch64")) == []
     assert problems(replace(GOOD, machine="x86_64")) == []  # not known

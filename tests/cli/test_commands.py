@@ -110,7 +110,7 @@ def test_status_filters_by_stage_and_reports_if_none_matches(typed: Typed, fabri
     [
         (("--state", "finish"), "error: no such state: finish\nhint: did you mean finished?\n"),
         (("--since", "tomorrow"), "error: --since tomorrow: not a duration"),
-        (("--watch", "-o", "json"), "error: --watch does not end, and json has one"),
+        (("--watch", "-o", "json"), "error: --watch cannot write json"),
         (("cora", "--state", "failed"), "error: RUN cannot be combined with"),
     ],
 )

@@ -53,7 +53,7 @@ def test_an_archive_is_imported_listed_inspected_verified_and_removed(typed: Typ
     assert inspected["environment"] == {"A": "1"}
     assert typed("verify")[:2] == (0, "made: ok\n")
     Path(inspected["path"]).write_text("no squashfs any more")
-    assert typed("verify", "made") == (1, "made: not a squashfs\n", "hint: build or import it again\n")
+    assert typed("verify", "made") == (1, "made: not a squashfs\n", "hint: build or import the image again\n")
     assert typed("prune", "made", "--yes")[0] == 0
     assert typed("list") == (0, "", f"no images in {tmp_path}/data/clusterctl/images\n")
     assert typed("prune")[2] == "nothing to remove\n"

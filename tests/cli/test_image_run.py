@@ -65,7 +65,7 @@ def test_options_decide_what_it_sees_and_may_do(images: Path) -> None:
         (["thick"], 5, "no such image", "did you mean thin?"),
         (["--mount", "/a,b", "thin"], 3, "container.mounts: ',' in a mounted path", "cannot escape"),
         (["--mount", "/nowhere/at/all", "thin"], 1, "cannot mount /nowhere/at/all", "mount"),
-        (["--env", "NOBODY_SET_THIS", "thin"], 2, "--env: no variable: NOBODY_SET_THIS", "NAME=VALUE"),
+        (["--env", "NOBODY_SET_THIS", "thin"], 2, "--env: not a variable: NOBODY_SET_THIS", "NAME=VALUE"),
         (["--workdir", "/nowhere", "thin", "true"], 1, "cannot use the working directory", "workdir"),
     ],
 )

@@ -117,7 +117,7 @@ def test_without_slurm_a_batch_script_still_becomes_a_job(desk: Desk) -> None:
     desk.set(PATH=str(desk.folder / "home"))
     code, out, err = desk.type(["init", "--from", "my train.sbatch", "--yes"])
     assert (code, out) == (0, "jobs/my-train.toml\n")
-    assert "could not find out what the cluster has: no sinfo on PATH" in err
+    assert "could not find out what the cluster has: sinfo is not on PATH" in err
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_without_slurm_it_refuses_and_names_the_alternative(desk: Desk) -> None:
     desk.set(PATH=str(desk.folder / "home"))
     code, out, err = desk.type("init --yes")
     assert (code, out) == (4, "")
-    check_message(err, "no sinfo on PATH", "--cluster local")
+    check_message(err, "sinfo is not on PATH", "--cluster local")
 
 
 def test_the_environment_decides_the_runs_folder(desk: Desk) -> None:

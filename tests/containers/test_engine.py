@@ -134,7 +134,11 @@ def test_a_driver_that_copies_every_layer_gets_one(tmp_path: Path, monkeypatch: 
     ("line", "message", "hint"),
     [
         ("dial tcp: lookup registry-1.docker.io: no such host", "cannot reach the registry", "BASE=bootstrap"),
-        ("pinging container registry nvcr.io: Get: dial tcp: i/o timeout", "cannot be reached", "BASE=bootstrap"),
+        (
+            "pinging container registry nvcr.io: Get: dial tcp: i/o timeout",
+            "cannot reach the registry",
+            "BASE=bootstrap",
+        ),
         ("manifest for python:3.11-slimm not found: manifest unknown", "no such image", "check name and tag"),
         ("pull access denied for x, repository does not exist or may require", "no such image", "check name and tag"),
         ("Error: localhost/gone: image not known", "no such image", "check name and tag"),

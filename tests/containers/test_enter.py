@@ -355,7 +355,7 @@ def test_a_disk_that_fills_while_unpacking_leaves_nothing(
         left = [path.name for path in (small / f"clusterctl-{os.geteuid()}").iterdir() if path.is_dir()]
     finally:
         subprocess.run(["umount", small], check=True)
-    assert "room" in raised.value.hint
+    assert "disk space" in raised.value.hint
     assert raised.value.cause is Cause.DISK
     assert left == []
 

@@ -66,7 +66,7 @@ def test_the_space_for_a_build_is_estimated_from_its_wheels_and_checked_beforeha
     assert check_space(5 * 10**8, None) == "the build takes about 0.5 GB"
     assert "0.5 GB of 1.0 GB free in" in check_space(5 * 10**8, layered)
     assert "apt install fuse-overlayfs" in check_space(5 * 10**8, copying)
-    for kept, hint in ((layered, "make room"), (copying, "apt install fuse-overlayfs")):
+    for kept, hint in ((layered, "free some space"), (copying, "apt install fuse-overlayfs")):
         with pytest.raises(ImageError, match="not enough disk space: the build takes about 2.0 GB of 1.0 GB") as caught:
             check_space(2 * 10**9, kept)
         assert hint in caught.value.hint

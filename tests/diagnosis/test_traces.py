@@ -99,7 +99,7 @@ def test_causes_codes_and_refusals_are_values_and_what_is_unknown_is_none(fabric
 def test_a_missing_log_is_listed_as_unknown(fabricate: Fabricate) -> None:
     files = {name: content for name, content in FILES.items() if "host.log" not in name}
     trace = gather(status_of(fabricate(files=files)))
-    assert trace.unknown == ("0/host.log: file not found",)
+    assert trace.unknown == ("0/host.log: missing",)
     assert judge(trace).unknown[0] == trace.unknown[0]
 
 

@@ -69,7 +69,7 @@ def test_an_option_becomes_a_key(option: str, expected: dict[str, Any]) -> None:
         ("--nodes=2-4", "nodes"),
         ("--time=soon", "not a duration"),
         ("--wrap=ls", "clusterctl sets this option"),
-        ("--gres=gpu:a:1,gpu:b:1", "several types"),
+        ("--gres=gpu:a:1,gpu:b:1", "several GPU types"),
         ("--job-name=", "name"),
         ("-Z", "unknown option"),
         ('--comment="open', "No closing quotation"),
@@ -136,7 +136,7 @@ def test_constants_become_variables_of_the_tasks() -> None:
     ],
 )
 def test_what_clusterctl_sets_itself_is_named(line: str) -> None:
-    assert "sets" in problems(line)[0]
+    assert "clusterctl" in problems(line)[0]
     assert "setup" not in converted(line).job
     assert "env" not in converted(line).job
 
@@ -190,11 +190,11 @@ def test_an_image_of_pyxis_is_the_containers() -> None:
         (["prepare() {", "  module load cuda", "}"], "a function"),
         (["cat > config.yaml <<EOF", "lr: 0.1", "srun python train.py", "EOF"], "a here-document"),
         (["cat <<-'END'", "\tsource x", "\tEND"], "a here-document"),
-        (["rsync -a data/ /tmp/data"], "not known"),
+        (["rsync -a data/ /tmp/data"], "purpose unknown"),
         (["cd build"], "below the current one"),
         (["echo hello"], "not needed"),
         (["srun python prepare.py"], "one of several programs"),
-        (["FOO=1 some-program"], "not known"),
+        (["FOO=1 some-program"], "purpose unknown"),
     ],
 )
 def test_what_it_would_have_to_guess_it_names(lines: list[str], says: str) -> None:

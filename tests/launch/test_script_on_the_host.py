@@ -322,7 +322,7 @@ def test_what_was_removed_while_the_run_waited_is_named(host: Host, part: str) -
     found = known_line(errors.decode().splitlines())
     assert found is not None
     assert (found.cause_class, found.attempt) == (Cause.LAUNCH, None)
-    assert f"has been removed: {host.run.path / part}" in found.cause
+    assert f"removed since submission: {host.run.path / part}" in found.cause
     assert "submit the job again" in found.cause
     assert host.run.attempts() == []
 
@@ -477,7 +477,7 @@ def test_an_srun_that_is_killed_on_the_first_node_is_told_from_bashs_word_on_it(
 
 def test_the_script_refuses_for_the_reasons_that_are_known() -> None:
     script = part("batch.sh")
-    refusal = script[script.index("refusal() {") : script.index("# Slurm may be away")]
+    refusal = script[script.index("refusal() {") : script.index("# Slurm may be unreachable")]
     named = re.findall(r"then echo ([a-z-]+)", refusal) + re.findall(r"refused=([a-z-]+)", script)
     assert sorted(named) == sorted(Refusal)
 

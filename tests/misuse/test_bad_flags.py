@@ -57,7 +57,7 @@ def usage(typed: str | tuple[str, ...], says: str, hint: str = "--help") -> Mist
         "--sweep cannot be combined with --in-allocation",
         "leave one",
     ),
-    usage("submit cora --sweep-file nowhere.txt", "--sweep-file: cannot read nowhere.txt", "on each line"),
+    usage("submit cora --sweep-file nowhere.txt", "--sweep-file: cannot read nowhere.txt", "per line"),
     usage("submit cora --samples 3", "--samples, --sample-seed, --at-once and --stop-early", "for example --sweep"),
     usage("submit cora --sample-seed 3", "--stop-early need a sweep", "for example --sweep"),
     usage("submit cora --sweep train.lr=1,2 --sample-seed 3", "--sample-seed needs --samples", "--samples 20"),

@@ -23,7 +23,7 @@ def runs(what: str, folder: str, says: str, prepare: Callable[[Desk], object] = 
         environment={"CLUSTERCTL_RUNS": folder},
         code=CONFIG,
         says=says,
-        hint="folder" if "a path" in says or "home" in says else "CLUSTERCTL_RUNS",
+        hint="choose a folder" if says.startswith("path") else "without `~`" if "~" in says else "CLUSTERCTL_RUNS",
         prepare=prepare,
     )
 
@@ -47,7 +47,7 @@ def runs(what: str, folder: str, says: str, prepare: Callable[[Desk], object] = 
     runs("a newline is in it", "runs\nx", "path contains"),
     runs("an escape code is in it", "runs\x1b[2J", "path contains"),
     runs("it is no UTF-8", "runs\udcff", "path contains"),
-    runs("nobody knows that home", "~nobody-knows-me/runs", "whose home is"),
+    runs("nobody knows that home", "~nobody-knows-me/runs", "cannot expand `~`"),
 )
 def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> None:
     mistake.make(desk)
@@ -125,7 +125,7 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         prepare=lambda desk: (desk.use_slurm(), desk.set(PATH="/nowhere")),
         code=SLURM,
-        says="no sbatch on PATH",
+        says="sbatch is not on PATH",
         hint="--cluster local",
     ),
     Mistake(
@@ -133,7 +133,7 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
         typed="submit cora",
         prepare=lambda desk: (desk.use_slurm(), desk.set(PATH="")),
         code=SLURM,
-        says="no sbatch on PATH",
+        says="sbatch is not on PATH",
         hint="--cluster local",
     ),
     Mistake(
@@ -145,7 +145,7 @@ def test_a_folder_of_runs_that_cannot_be_used(desk: Desk, mistake: Mistake) -> N
             desk.set(PATH="../x"),
         ),
         code=SLURM,
-        says="no sbatch on PATH",
+        says="sbatch is not on PATH",
         hint="--cluster local",
     ),
     Mistake(

@@ -88,7 +88,7 @@ def test_a_webhook_that_refuses_is_asked_again_later_and_its_url_is_in_no_file(
 def test_a_hanging_webhook_is_abandoned_in_time_and_never_retried(fabricate: Fabricate, server: WebHook) -> None:
     run = run_of(fabricate, Notify(url_variable="HOOK"))
     server.manner = "hang"
-    assert "unknown: no answer" in on_node(run, HOOK=server.url)
+    assert "unknown: no response" in on_node(run, HOOK=server.url)
     server.manner = 200
     assert on_node(run, HOOK=server.url) == ""
     assert len(server.received) == 1

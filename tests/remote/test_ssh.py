@@ -15,8 +15,8 @@ CHANGED = "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verifi
         (
             "Permission denied (password).",
             False,
-            "asks for a password or a code, and there is no terminal",
-            "log in once",
+            "asks for a password or a code, but there is no terminal",
+            "connect once",
         ),
         ("me@far: Permission denied (publickey).", True, "denied access: me@far: Permission", "ssh far"),
         ("Too many authentication failures", False, "there is no terminal: Too many", "connect once"),

@@ -55,7 +55,7 @@ def test_a_daemon_that_ends_at_once_is_an_error_with_its_last_words(folder: Path
 
 
 def test_a_program_that_is_not_there_is_an_error(folder: Path) -> None:
-    with pytest.raises(SlurmError, match="no sllurmd on PATH"):
+    with pytest.raises(SlurmError, match="sllurmd is not on PATH"):
         marked_processes.start(folder, "x", ["sllurmd"], folder / "log")
 
 

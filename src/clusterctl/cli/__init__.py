@@ -22,7 +22,7 @@ _OS_HINTS = {
     errno.EACCES: "check the permissions with: ls -ld",
     errno.EPERM: "check the permissions with: ls -ld",
     errno.ENOSPC: "check for a full disk with: df -h",
-    errno.EDQUOT: "disk quota exceeded; check it with: quota -s",
+    errno.EDQUOT: "check for a used-up quota with: quota -s",
     errno.EMFILE: "raise the limit with: ulimit -n 4096",
 }
 INTERRUPTED = 130  # 128 + SIGINT, the shell's convention

@@ -382,7 +382,7 @@ def _lines(
         begin, start, end = read_regular(path, read)
     except (FileNotFoundError, NotADirectoryError):
         if not missing_ok:
-            unknown.append(f"{path.parent.name}/{path.name}: file not found")
+            unknown.append(f"{path.parent.name}/{path.name}: missing")
         return ()
     except OSError as error:
         unknown.append(f"{path.parent.name}/{path.name}: {error.strerror}")

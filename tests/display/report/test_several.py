@@ -117,7 +117,7 @@ def test_only_the_best_are_drawn_and_each_line_has_its_name(sweep) -> None:
     found = examined(made)
     assert sum(member.history is not None for member in found.members) == 32
     text = page(found)
-    assert "The best 32 of 40 runs." in text
+    assert "Showing the best 32 of 40 runs." in text
     assert "<title>31 (seed=31) 0.7750</title>" in text
     assert "32 (seed=32)" not in text
     assert len(set(re.findall(r'class="line (run-\d dash-\d)"', text))) == 32
