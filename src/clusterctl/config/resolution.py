@@ -53,8 +53,8 @@ RESERVED_OPTIONS = frozenset(
 RESERVED_PREFIXES = ("CLUSTERCTL_", "SBATCH_", "SLURM_", "SRUN_", "SUBMITIT_")
 SCRIPT_VARIABLES = frozenset(
     {"answer", "attempt", "closing", "code", "copy", "dropped", "end", "exports", "failed", "folder", "found", "full"}
-    | {"gone", "late", "mark", "marks", "no_work", "node_check", "notifier", "number", "opening", "own_job", "python"}
-    | {"python_is_named", "ranks", "refused", "restarts", "run", "running", "problem", "setup", "signal", "srun"}
+    | {"gone", "late", "mark", "marks", "no_work", "node_check", "notifier", "number", "opening", "own_job", "problem"}
+    | {"python", "python_is_named", "ranks", "refused", "restarts", "run", "running", "setup", "signal", "srun"}
     | {"staging", "start", "task", "text", "tracker", "tracker_input", "tracker_pid", "tracking", "try", "unfit"}
 )
 
